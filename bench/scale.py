@@ -17,7 +17,8 @@ from feedmux_server.core.delivery.subscriber import BSON, Delivery, JoinPoint, S
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
-from feedmux_server.core.limits.quota import Accounts, Quotas
+from feedmux_server.core.limits.account import Accounts
+from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.plan_range import SLICES_AT_ONCE
 from feedmux_server.source.deployment import Source

@@ -15,7 +15,7 @@ from feedmux_server.core.delivery.feed_streams import StreamLimits
 from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.stream_steps import RestLimits
 from feedmux_server.core.delivery.wide_plan import WideLimits
-from feedmux_server.core.limits.quota import Accounts
+from feedmux_server.core.limits.account import Accounts
 from feedmux_server.credentials import Credentials
 from feedmux_server.jobs.monitor_results import MonitorResults
 from feedmux_server.jobs.oplog_monitor import OplogMonitor

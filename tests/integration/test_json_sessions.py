@@ -75,7 +75,9 @@ def adds_up(world: World) -> None:
     in_rings = sum(ring[seq].size_bytes for ring in rings for seq in range(ring.first_seq, ring.next_seq))
     beside = manager.renderers.chunks.memory_bytes + manager.memory.unsent.bytes
     assert manager.memory.bytes == in_rings + held + beside
-    assert manager.accounts.backlog.bytes == held == sum(account.backlog_bytes for account in manager.accounts)
+    assert (
+        manager.accounts.backlog.bytes == held == sum(account.outstanding.backlog_bytes for account in manager.accounts)
+    )
 
 
 @pytest.mark.parametrize("end", ["fenced", "drained", "closed", "cancelled"])
@@ -348,10 +350,10 @@ async def test_what_is_not_acknowledged_is_counted_and_bounded(
             adds_up(here)
         account = here.manager.accounts.of("hoarder")
         assert not reading.done()
-        assert not account.backlog_fits
-        assert quotas.outstanding_bytes <= account.backlog_bytes <= quotas.outstanding_bytes * 1.5
-        assert account.outstanding_bytes < quotas.outstanding_bytes, "the rule for what is outstanding did not stop it"
-        assert here.manager.accounts.of("other").backlog_bytes == 0
+        assert not account.outstanding.backlog_fits
+        assert quotas.outstanding_bytes <= account.outstanding.backlog_bytes <= quotas.outstanding_bytes * 1.5
+        assert account.outstanding.bytes < quotas.outstanding_bytes, "the rule for what is outstanding did not stop it"
+        assert here.manager.accounts.of("other").outstanding.backlog_bytes == 0
         assert any("acknowledge" in record.message for record in caplog.records)
         async with asyncio.timeout(60):
             while not reading.done():
@@ -381,7 +383,7 @@ async def test_a_ring_that_ends_is_counted_for_those_who_hold_its_chunks(monkeyp
         async with asyncio.timeout(60):
             while rings_of(here.manager):
                 await asyncio.sleep(0.001)
-        assert here.manager.memory.bytes == here.manager.accounts.of("t").backlog_bytes == in_ring + tracked
+        assert here.manager.memory.bytes == here.manager.accounts.of("t").outstanding.backlog_bytes == in_ring + tracked
         client.session.ack(100)
         assert 0 < here.manager.memory.bytes < in_ring + tracked
         adds_up(here)

@@ -220,7 +220,7 @@ async def test_reads_per_second_let_events_of_a_busy_tenant_share_them(limited: 
         assert feeds <= reads <= rate * (time.monotonic() - began_s + 1) + feeds + 1
         # The other tenant's feed has its own reads: it gets its events also while the first tenant's wait for an hour.
         account = accounts.of("a")
-        account.read(3600 * rate, accounts.clock())
+        account.rates.read(3600 * rate, accounts.clock())
         reads = reads_of_a()
         for n in range(events, 2 * events):
             await asyncio.to_thread(database.c.insert_one, {"n": n})
@@ -294,8 +294,8 @@ async def test_outstanding_bytes_pause_until_acks(limited: Limited, database: Do
         # Nothing is outstanding of a feed whose acks are stored nowhere.
         assert await inline.numbers(40) == list(range(40))
         account = here.server.service.manager.accounts.of("a")
-        await until(lambda: not account.has_room)
-        assert 100_000 <= account.outstanding_bytes < 100_000 + 2 * limit
+        await until(lambda: not account.outstanding.has_room)
+        assert 100_000 <= account.outstanding.bytes < 100_000 + 2 * limit
         got: dict[Session, list[Event]] = {session: [], second: []}
 
         def outstanding() -> int:
@@ -304,10 +304,10 @@ async def test_outstanding_bytes_pause_until_acks(limited: Limited, database: Do
         async def all_has_come() -> bool:
             for each, events in got.items():
                 events += await each.during(0.02)
-            return outstanding() >= account.outstanding_bytes
+            return outstanding() >= account.outstanding.bytes
 
         await until(all_has_come)
-        assert outstanding() == account.outstanding_bytes < 100_000 + 2 * limit
+        assert outstanding() == account.outstanding.bytes < 100_000 + 2 * limit
         # The acks of one make room for both.
         numbers = {each: [event.n for event in events] for each, events in got.items()}
 
@@ -324,7 +324,7 @@ async def test_outstanding_bytes_pause_until_acks(limited: Limited, database: Do
         session.cancel()
         second.cancel()
         inline.cancel()
-        await until(lambda: account.outstanding_bytes == 0)
+        await until(lambda: account.outstanding.bytes == 0)
 
 
 async def test_catch_up_streams(limited: Limited, database: Documents) -> None:

@@ -390,7 +390,7 @@ MUTANTS: Final = (
     Mutant(
         "all tenants have one account",
         "Isolated",
-        "feedmux_server.core.limits.quota:Accounts.of",
+        "feedmux_server.core.limits.account:Accounts.of",
         "self._accounts.get(tenant)",
         "next(iter(self._accounts.values()), None)",
         scenario="a slowed tenant",
@@ -398,7 +398,7 @@ MUTANTS: Final = (
     Mutant(
         "a stream waits until all its tenants may read",
         "Isolated",
-        "feedmux_server.core.limits.quota:Accounts.read_wait_s",
+        "feedmux_server.core.limits.account:Accounts.read_wait_s",
         "min((",
         "max((",
         scenario="a slowed tenant",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from feedmux_server.core.delivery.shared_stream import SharedStream
-from feedmux_server.core.limits.quota import Account
+from feedmux_server.core.limits.account import Account
 from feedmux_server.jobs.monitor_results import MonitorResults
 from feedmux_server.ranges.cache import RangeCache
 from feedmux_server.rpc.live_sessions import LiveSessions

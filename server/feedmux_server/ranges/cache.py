@@ -17,7 +17,7 @@ from feedmux_server.core.delivery.cached_range import CachedRange, held_bytes
 from feedmux_server.core.delivery.subscriber import Delivery, JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
-from feedmux_server.core.limits.quota import Account
+from feedmux_server.core.limits.account import Account
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.ranges.reader import RangeReader
 from feedmux_server.streams.manager import StreamManager
@@ -173,21 +173,21 @@ class RangeCache:
         if waiting is not None:
             if waiting.at.raw == at.place.raw and at.native is None:
                 waiting.timer.cancel()
-                account.unspare(key)
+                account.feeds.unspare(key)
                 del self._waiting[tenant, key]
                 return waiting.reader
             self._leave(account, key)
         await self.manager.left.make_room(tenant, key)
-        account.open_feed(key)
+        account.feeds.open(key)
         try:
             return RangeReader(self.manager, key, tenant, at, PIECE_BYTES_MAX)
         except BaseException:
-            account.close_feed(key)
+            account.feeds.close(key)
             raise
 
     def _close(self, account: Account, key: StreamKey, reader: RangeReader) -> None:
         reader.close()
-        account.close_feed(key)
+        account.feeds.close(key)
 
     def _wait(self, account: Account, key: StreamKey, reader: RangeReader, at: ResumeToken) -> None:
         """Keep the reader for the next plan, for a while, unless its tenant needs its stream for something else."""
@@ -196,13 +196,13 @@ class RangeCache:
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self.limits.reader_s, self._leave, account, key)
         self._waiting[account.tenant, key] = _Waiting(reader, at, timer)
-        account.spare(key, partial(self._leave, account, key))
+        account.feeds.spare(key, partial(self._leave, account, key))
 
     def _leave(self, account: Account, key: StreamKey) -> None:
         waiting = self._waiting.pop((account.tenant, key), None)
         if waiting is not None:
             waiting.timer.cancel()
-            account.unspare(key)
+            account.feeds.unspare(key)
             self._close(account, key, waiting.reader)
 
     def _keep(self, key: StreamKey, account: Account, found: CachedRange) -> None:

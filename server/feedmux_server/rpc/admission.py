@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.memory import Pool
-from feedmux_server.core.limits.quota import Accounts
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.caller import caller, identified
 from feedmux_server.rpc.status import Context
@@ -47,7 +47,7 @@ class Admission:
         the calls come so fast that waiting does not help."""
         identity = await self.auth.identify(context)
         identified(identity)
-        wait_s = self._accounts.of(identity.tenant).request(self._accounts.clock())
+        wait_s = self._accounts.of(identity.tenant).rates.request(self._accounts.clock())
         if wait_s > 0:
             await asyncio.sleep(wait_s)
         return identity
@@ -121,9 +121,9 @@ class Admission:
 
     def charge_bytes(self, size: int) -> None:
         """Charge the caller for a request of `size` bytes."""
-        self._accounts.of(caller().tenant).charge(size / BYTES_PER_REQUEST, self._accounts.clock())
+        self._accounts.of(caller().tenant).rates.charge(size / BYTES_PER_REQUEST, self._accounts.clock())
 
     def charge_cpu(self, tenant: str) -> Callable[[float], None]:
         """A function that charges a tenant for seconds of CPU used outside the event loop."""
         account = self._accounts.of(tenant)
-        return lambda cpu_s: account.charge(cpu_s / CPU_S_PER_REQUEST, self._accounts.clock())
+        return lambda cpu_s: account.rates.charge(cpu_s / CPU_S_PER_REQUEST, self._accounts.clock())

@@ -35,7 +35,7 @@ async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
     service.sessions.check_granted(live)
     with service.admission.keeping(live.feed):
         account = service.manager.accounts.of(live.tenant)
-        account.open_feed(live.key)
+        account.feeds.open(live.key)
         number = service.sessions.enter(live)
         aging: asyncio.TimerHandle | None = None
         if service.limits.connection_age_s:
@@ -60,7 +60,7 @@ async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
             service.manager.observer.session_ended(live.tenant, outcome)
             live.session.close()
             service.sessions.leave(number)
-            account.close_feed(live.key)
+            account.feeds.close(live.key)
 
 
 def opened_message(

@@ -13,7 +13,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.stream_key import StreamKey
-from feedmux_server.core.limits.quota import Account
+from feedmux_server.core.limits.account import Account
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.start import StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
@@ -282,7 +282,7 @@ async def _listen(requests: Requests, session: Session, account: Account) -> Non
                 raise FeedmuxError(
                     ErrorReason.MESSAGE_INVALID, f"a message after open is larger than {LATER_BYTES_MAX} bytes"
                 )
-            wait_s = account.message(monotonic_s())
+            wait_s = account.rates.message(monotonic_s())
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
             request = convert.parse(wire.SubscribeRequest, data)

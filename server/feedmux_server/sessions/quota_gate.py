@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from feedmux_server.core.delivery.subscriber import Delivery
-from feedmux_server.core.limits.quota import Account
+from feedmux_server.core.limits.account import Account
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +27,16 @@ class QuotaGate:
     def wait_s(self, now_s: float) -> float:
         """0 when the session may send now; else how long to wait, unless woken earlier."""
         account = self._account
-        if self._holds and not account.has_room:
-            if account.note_backlog():
+        if self._holds and not account.outstanding.has_room:
+            if account.outstanding.note_backlog():
                 log.warning(
                     "the tenant's unacknowledged events retain too much memory outside the rings; the tenant receives"
                     " no more events until it acknowledges some",
-                    extra={"tenant": account.tenant, "backlog_bytes": account.backlog_bytes},
+                    extra={"tenant": account.tenant, "backlog_bytes": account.outstanding.backlog_bytes},
                 )
-            account.when_room(self._wake)
+            account.outstanding.when_room(self._wake)
             return _UNTIL_WOKEN_S
-        return account.wait_s(now_s)
+        return account.rates.delivery_wait_s(now_s)
 
     def throttled(self, waited_s: float) -> None:
         self._account.throttled_s += waited_s
@@ -45,7 +45,7 @@ class QuotaGate:
         self._account.sent(delivery.count, delivery.size, now_s)
         if self._holds:
             self._held.append((delivery.first_sequence + delivery.count - 1, delivery.size))
-            self._account.hold(delivery.size)
+            self._account.outstanding.hold(delivery.size)
 
     def acked(self, sequence: int) -> None:
         """Release the deliveries whose last event is acknowledged: they are no longer outstanding."""
@@ -53,7 +53,7 @@ class QuotaGate:
         while self._held and self._held[0][0] <= sequence:
             size += self._held.popleft()[1]
         if size:
-            self._account.release(size)
+            self._account.outstanding.release(size)
 
     def close(self) -> None:
         """Release everything at the end of the session."""

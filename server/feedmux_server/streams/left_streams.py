@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.shared_stream import SharedStream
-from feedmux_server.core.limits.quota import UNLIMITED, Account, Accounts, exceeded
+from feedmux_server.core.limits.account import Account, Accounts
+from feedmux_server.core.limits.quota import UNLIMITED, exceeded
 
 if TYPE_CHECKING:
     from feedmux_server.streams.key_streams import KeyStreams
@@ -51,11 +52,11 @@ class LeftStreams:
         """Count `feed` against the tenant's quota inside the block. Raises QUOTA_EXCEEDED."""
         await self.make_room(tenant, feed)
         account = self._accounts.of(tenant)
-        account.open_feed(feed)
+        account.feeds.open(feed)
         try:
             yield
         finally:
-            account.close_feed(feed)
+            account.feeds.close(feed)
 
     async def make_room(self, tenant: str, feed: Hashable) -> None:
         """Close what the tenant keeps open without use, the oldest first, until one more stream of `feed` fits its
@@ -64,14 +65,14 @@ class LeftStreams:
         Call this right before `open_feed`, which raises QUOTA_EXCEEDED if there is still no room.
         """
         account = self._accounts.of(tenant)
-        account.give_up_spares(feed)
+        account.feeds.give_up_spares(feed)
         deadline_s = monotonic_s() + _CLOSE_WAIT_S
         while left := self._to_close(account, feed):
             for stream, _ in left:
                 stream.close_early()
             # Do not wait for all of them: another tenant may join one of the streams meanwhile, which keeps it open.
             await asyncio.wait([task for _, task in left], timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
-            account.give_up_spares(feed)
+            account.feeds.give_up_spares(feed)
             if monotonic_s() > deadline_s:
                 raise exceeded("shared_streams", account.quotas.shared_streams)
 

@@ -13,8 +13,9 @@ from feedmux_server.core.delivery.slots import Slots
 from feedmux_server.core.delivery.subscriber import JoinPoint, Subscriber
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.memory import UNACKED_SHARE, Memory
-from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Accounts
+from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS
 from feedmux_server.core.limits.usage_meter import UsageMeter
 from feedmux_server.source.deployment import Source
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits, StreamParts
@@ -114,7 +115,7 @@ class StreamManager:
             at,
             CreditWindow(self.limits.credit),
             wake,
-            acks=AckTracker(at.place, self.limits.unacked_events_max, self.accounts.of(tenant).retain)
+            acks=AckTracker(at.place, self.limits.unacked_events_max, self.accounts.of(tenant).outstanding.retain)
             if durable
             else None,
             payload_max=payload_max,

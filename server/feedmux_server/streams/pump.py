@@ -13,8 +13,8 @@ from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.stream_steps import RestLimits, Step, after_rest, next_step, rest_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.memory import Memory
-from feedmux_server.core.limits.quota import Accounts
 from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.streams.slot_turns import SlotTurns
 from feedmux_server.streams.upstream import Reader, TraceContext, Upstream

@@ -20,7 +20,8 @@ from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
-from feedmux_server.core.limits.quota import Accounts, Quotas
+from feedmux_server.core.limits.account import Accounts
+from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.rpc.response_encoder import ResponseEncoder

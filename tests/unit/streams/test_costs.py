@@ -108,7 +108,7 @@ async def room_for_one_more(feeds: Feeds) -> Callable[[], object]:
     account = feeds.manager.accounts.of("t")
     for number in range(3):
         feeds.manager.release(key(number), feeds.subscribers[number])
-    account.open_feed(key(3))
+    account.feeds.open(key(3))
     return lambda: feeds.manager.left._to_close(account, key(4))
 
 

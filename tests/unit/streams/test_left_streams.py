@@ -8,7 +8,8 @@ import pytest
 
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.limits.quota import Accounts, Quotas
+from feedmux_server.core.limits.account import Accounts
+from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.left_streams import LeftStreams
 
@@ -67,7 +68,7 @@ async def test_a_stream_that_is_read_again_is_not_closed() -> None:
 async def test_the_stream_of_the_feed_itself_needs_no_room() -> None:
     left = Left()
     left.leave(1)
-    left.accounts.of(TENANT).open_feed("another")
+    left.accounts.of(TENANT).feeds.open("another")
     await left.streams.make_room(TENANT, "feed 1")
     assert left.closed == []
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from feedmux_server.core.delivery.subscriber import Subscriber
-from feedmux_server.core.limits.quota import Accounts
+from feedmux_server.core.limits.account import Accounts
 
 if TYPE_CHECKING:
     from feedmux_server.core.delivery.feed_streams import FeedStreams

@@ -12,7 +12,8 @@ from feedmux_server.core.delivery.cached_range import held_bytes
 from feedmux_server.core.delivery.namespaces import NamespaceIndex
 from feedmux_server.core.delivery.subscriber import Delivery
 from feedmux_server.core.events.chunk import Chunk, cut_batch
-from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Account
+from feedmux_server.core.limits.account import Account
+from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS
 from feedmux_server.sessions.quota_gate import QuotaGate
 from tests.sim.events import event
 from tests.unit.core.delivery.streams_support import mark, token

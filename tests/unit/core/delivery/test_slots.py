@@ -7,7 +7,8 @@ from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.slots import Slots
 from feedmux_server.core.delivery.subscriber import Subscriber
-from feedmux_server.core.limits.quota import Accounts, Quotas
+from feedmux_server.core.limits.account import Accounts
+from feedmux_server.core.limits.quota import Quotas
 from tests.unit.core.delivery.streams_support import Feed, Port, behind, opened, stream_of
 
 

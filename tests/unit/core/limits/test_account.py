@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.limits.quota import Account, Accounts, Quotas, TokenBucket
+from feedmux_server.core.limits.account import Account, Accounts
+from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.core.limits.rates import TokenBucket
 
 
 def refused(call: object) -> FeedmuxError:
@@ -23,16 +25,16 @@ def test_streams_feeds_and_calls_are_counted_and_given_back() -> None:
     assert refused(account.open_stream).metadata == {"quota": "streams", "limit": "2"}
     account.close_stream()
     account.open_stream()
-    account.open_feed("one")
-    account.open_feed("one")
-    account.open_feed("two")
-    error = refused(lambda: account.open_feed("three"))
+    account.feeds.open("one")
+    account.feeds.open("one")
+    account.feeds.open("two")
+    error = refused(lambda: account.feeds.open("three"))
     assert error.metadata == {"quota": "shared_streams", "limit": "2"}
     assert error.retry_after_s
-    account.close_feed("one")
-    refused(lambda: account.open_feed("three"))
-    account.close_feed("one")
-    account.open_feed("three")
+    account.feeds.close("one")
+    refused(lambda: account.feeds.open("three"))
+    account.feeds.close("one")
+    account.feeds.open("three")
     assert (account.streams, set(account.feeds)) == (2, {"two", "three"})
     account.open_call()
     assert refused(account.open_call).metadata == {"quota": "calls", "limit": "1"}
@@ -44,66 +46,66 @@ def spares_of(account: Account, *feeds: str) -> list[str]:
     """Open each feed as a spare; the returned list names the feeds that were closed."""
     closed: list[str] = []
     for feed in feeds:
-        account.open_feed(feed)
+        account.feeds.open(feed)
 
         def give_up(feed: str = feed) -> None:
             closed.append(feed)
-            account.close_feed(feed)
+            account.feeds.close(feed)
 
-        account.spare(feed, give_up)
+        account.feeds.spare(feed, give_up)
     return closed
 
 
 def test_spare_feeds_give_way_the_oldest_first_and_only_as_far_as_needed() -> None:
     account = Account("t", Quotas(shared_streams=3), 0.0)
     closed = spares_of(account, "one", "two", "three")
-    account.give_up_spares("two")
+    account.feeds.give_up_spares("two")
     assert closed == []  # a feed that is read already needs no room
-    account.give_up_spares("four")
+    account.feeds.give_up_spares("four")
     assert closed == ["one"]
-    account.open_feed("four")
-    account.unspare("two")
-    account.give_up_spares("five")
+    account.feeds.open("four")
+    account.feeds.unspare("two")
+    account.feeds.give_up_spares("five")
     assert closed == ["one", "three"]
-    account.open_feed("five")
-    account.give_up_spares("six")
+    account.feeds.open("five")
+    account.feeds.give_up_spares("six")
     assert closed == ["one", "three"]
-    refused(lambda: account.open_feed("six"))
+    refused(lambda: account.feeds.open("six"))
 
 
 def test_a_spare_feed_that_is_read_otherwise_too_makes_no_room() -> None:
     account = Account("t", Quotas(shared_streams=1), 0.0)
     closed = spares_of(account, "one")
-    account.open_feed("one")
-    account.give_up_spares("two")
+    account.feeds.open("one")
+    account.feeds.give_up_spares("two")
     assert closed == []
 
 
 def test_calls_in_a_loop_are_slowed_down_and_calls_in_a_flood_refused() -> None:
     account = Account("t", Quotas(requests_per_s=2), 0.0)
-    assert [account.request(0.0) for _ in range(10)] == [0.0] * 10  # five seconds' worth at once
-    waits = [account.request(0.0) for _ in range(2)]
+    assert [account.rates.request(0.0) for _ in range(10)] == [0.0] * 10  # five seconds' worth at once
+    waits = [account.rates.request(0.0) for _ in range(2)]
     assert waits == pytest.approx([0.0, 0.5], abs=0.01)
-    error = refused(lambda: (account.request(0.0), account.request(0.0)))
+    error = refused(lambda: (account.rates.request(0.0), account.rates.request(0.0)))
     assert error.metadata["quota"] == "requests_per_s"
     assert error.retry_after_s == pytest.approx(1.5, abs=0.5)
     # A caller that waits as long as the server asks keeps to the rate, and is never rejected.
     now_s, calls = 10.0, 0
     while now_s < 110.0:
-        now_s += account.request(now_s)
+        now_s += account.rates.request(now_s)
         calls += 1
     assert calls == pytest.approx(200, rel=0.1)
 
 
 def test_one_delivery_may_overdraw_a_rate_and_its_debt_is_waited_for() -> None:
     account = Account("t", Quotas(events_per_s=100, bytes_per_s=1_000_000), 0.0)
-    assert account.wait_s(0.0) == 0
+    assert account.rates.delivery_wait_s(0.0) == 0
     account.sent(400, 10, 0.0)
-    assert account.wait_s(0.0) == pytest.approx(3.0, abs=0.01)
-    assert account.wait_s(2.0) == pytest.approx(1.0, abs=0.01)
-    assert account.wait_s(3.1) == 0
+    assert account.rates.delivery_wait_s(0.0) == pytest.approx(3.0, abs=0.01)
+    assert account.rates.delivery_wait_s(2.0) == pytest.approx(1.0, abs=0.01)
+    assert account.rates.delivery_wait_s(3.1) == 0
     account.sent(1, 2_000_000, 3.1)
-    assert account.wait_s(3.1) == pytest.approx(1.0, abs=0.01)
+    assert account.rates.delivery_wait_s(3.1) == pytest.approx(1.0, abs=0.01)
     assert (account.events_sent, account.bytes_sent) == (401, 2_000_010)
 
 
@@ -112,31 +114,31 @@ def test_room_comes_back_with_acks_and_wakes_who_waits() -> None:
     account = Account("t", Quotas(outstanding_bytes=100), 0.0)
     room = []
     for _ in range(2):
-        room.append(account.has_room)
-        account.hold(60)
-    assert [*room, account.has_room] == [True, True, False]
-    account.when_room(lambda: woken.append("one"))
-    account.release(10)
+        room.append(account.outstanding.has_room)
+        account.outstanding.hold(60)
+    assert [*room, account.outstanding.has_room] == [True, True, False]
+    account.outstanding.when_room(lambda: woken.append("one"))
+    account.outstanding.release(10)
     assert not woken
-    account.release(20)
+    account.outstanding.release(20)
     assert woken == ["one"]
-    account.release(90)
+    account.outstanding.release(90)
     assert woken == ["one"]
 
 
 def test_a_backlog_at_its_bound_pauses_its_own_tenant_until_it_acknowledges() -> None:
     woken: list[str] = []
     account = Account("t", Quotas(outstanding_bytes=100), 0.0)
-    account.retain(99)
-    assert [account.has_room, account.note_backlog()] == [True, False]
-    account.retain(1)
-    assert [account.has_room, account.backlog_fits] == [False, False]
-    assert [account.note_backlog() for _ in range(3)] == [True, False, False], "it is reported once"
-    account.when_room(lambda: woken.append("one"))
-    account.retain(-1)
+    account.outstanding.retain(99)
+    assert [account.outstanding.has_room, account.outstanding.note_backlog()] == [True, False]
+    account.outstanding.retain(1)
+    assert [account.outstanding.has_room, account.outstanding.backlog_fits] == [False, False]
+    assert [account.outstanding.note_backlog() for _ in range(3)] == [True, False, False], "it is reported once"
+    account.outstanding.when_room(lambda: woken.append("one"))
+    account.outstanding.retain(-1)
     assert woken == ["one"]
-    account.retain(1)
-    assert account.note_backlog(), "and reported again, when the backlog reaches its bound again"
+    account.outstanding.retain(1)
+    assert account.outstanding.note_backlog(), "and reported again, when the backlog reaches its bound again"
 
 
 def test_all_backlogs_together_are_bounded_and_the_largest_pay() -> None:
@@ -144,19 +146,19 @@ def test_all_backlogs_together_are_bounded_and_the_largest_pay() -> None:
     accounts.backlog.bytes_max = 100
     woken: list[str] = []
     for tenant, size in (("most", 60), ("some", 39), ("least", 10), ("none", 0)):
-        accounts.of(tenant).retain(size)
+        accounts.of(tenant).outstanding.retain(size)
     assert accounts.backlog.bytes == 109
-    paused = [each.tenant for each in accounts if not each.has_room]
+    paused = [each.tenant for each in accounts if not each.outstanding.has_room]
     assert paused == ["most", "some"], "a tenant with less than an equal share continues"
     for tenant in paused:
-        accounts.of(tenant).when_room(lambda tenant=tenant: woken.append(tenant))  # type: ignore[misc]
-    accounts.of("most").retain(-8)
+        accounts.of(tenant).outstanding.when_room(lambda tenant=tenant: woken.append(tenant))  # type: ignore[misc]
+    accounts.of("most").outstanding.retain(-8)
     assert not woken
-    accounts.of("most").retain(-8)
+    accounts.of("most").outstanding.retain(-8)
     assert sorted(woken) == ["most", "some"], "an ack of another tenant wakes a tenant that waits for it"
     for tenant, size in (("most", 44), ("some", 39), ("least", 10)):
-        accounts.of(tenant).retain(-size)
-    assert (accounts.backlog.bytes, accounts.backlog.accounts) == (0, {})
+        accounts.of(tenant).outstanding.retain(-size)
+    assert (accounts.backlog.bytes, accounts.backlog.tenants) == (0, {})
 
 
 def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
@@ -165,14 +167,14 @@ def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
     account = accounts.of("t")
     assert accounts.of("t") is account
     woken: list[str] = []
-    account.hold(10)
-    account.when_room(lambda: woken.append("one"))
+    account.outstanding.hold(10)
+    account.outstanding.when_room(lambda: woken.append("one"))
     accounts.refresh()
     assert not woken
     quotas["t"] = Quotas(outstanding_bytes=20, streams=1, pipeline_bytes=5)
     accounts.refresh()
     assert woken == ["one"]
-    assert account.has_room
+    assert account.outstanding.has_room
     assert refused(lambda: account.check_pipeline(6)).retry_after_s is None
     account.check_pipeline(5)
     assert refused(lambda: Account("t", Quotas(subscriptions=2), 0.0).check_subscriptions(2)).metadata["limit"] == "2"
@@ -181,11 +183,11 @@ def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
 def test_without_quotas_nothing_is_throttled() -> None:
     account = Accounts(lambda _: Quotas(), lambda: 0.0).of("anyone")
     for _ in range(1000):
-        account.request(0.0)
+        account.rates.request(0.0)
         account.sent(1_000_000, 1 << 40, 0.0)
-        account.hold(1 << 40)
-    assert account.wait_s(0.0) == 0
-    assert account.has_room
+        account.outstanding.hold(1 << 40)
+    assert account.rates.delivery_wait_s(0.0) == 0
+    assert account.outstanding.has_room
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 500)), min_size=1, max_size=60))

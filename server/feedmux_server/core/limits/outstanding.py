@@ -1,0 +1,92 @@
+"""What a tenant's clients have not acknowledged: the bytes delivered, and what is retained for it outside the rings."""
+
+from collections.abc import Callable
+
+from feedmux_server.core.limits.quota import UNLIMITED
+
+
+class Backlog:
+    """What all tenants' unacknowledged events retain outside the rings: chunks that the rings have evicted."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.bytes_max = UNLIMITED
+        """Above it, tenants with more than an equal share of it are sent nothing more until they acknowledge."""
+        self.tenants: dict[Outstanding, None] = {}
+        """The tenants that have a part of the backlog."""
+
+    @property
+    def share(self) -> float:
+        return self.bytes_max / max(1, len(self.tenants))
+
+
+class Outstanding:
+    """The part of one tenant."""
+
+    def __init__(self, bytes_max: int, backlog: Backlog) -> None:
+        self.bytes_max = bytes_max
+        """The quota `outstanding_bytes`."""
+        self.bytes = 0
+        """Bytes delivered to durable subscriptions and not yet acknowledged."""
+        self.backlog_bytes = 0
+        """Bytes that unacknowledged events retain outside the rings."""
+        self._backlog = backlog
+        self._noted = False
+        self._waiting: dict[Callable[[], None], None] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be outstanding. Like credit, one delivery may overdraw it."""
+        return self.bytes < self.bytes_max and self.backlog_fits
+
+    @property
+    def backlog_fits(self) -> bool:
+        """Whether what the tenant's events retain outside the rings is within its quota and its share."""
+        if self.backlog_bytes >= self.bytes_max:
+            return False
+        return self._backlog.bytes < self._backlog.bytes_max or self.backlog_bytes < self._backlog.share
+
+    def note_backlog(self) -> bool:
+        """Return True once each time the backlog reaches its bound."""
+        if self._noted or self.backlog_fits:
+            return False
+        self._noted = True
+        return True
+
+    def hold(self, size: int) -> None:
+        """Count bytes delivered to a durable subscription."""
+        self.bytes += size
+
+    def release(self, size: int) -> None:
+        """Undo `hold`: the bytes are acknowledged, or the session has ended."""
+        self.bytes -= size
+        self._wake_if_room()
+
+    def retain(self, size: int) -> None:
+        """Count `size` more bytes retained outside the rings (fewer, when negative)."""
+        backlog = self._backlog
+        was_full = backlog.bytes >= backlog.bytes_max
+        self.backlog_bytes += size
+        backlog.bytes += size
+        if size > 0:
+            backlog.tenants[self] = None
+            return
+        if not self.backlog_bytes:
+            backlog.tenants.pop(self, None)
+        if self.backlog_fits:
+            self._noted = False
+        for each in [self, *backlog.tenants] if was_full else (self,):
+            each._wake_if_room()
+
+    def when_room(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, as soon as there may be room."""
+        self._waiting[wake] = None
+
+    def wake(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for wake in waiting:
+            wake()
+
+    def _wake_if_room(self) -> None:
+        if self._waiting and self.has_room:
+            self.wake()
