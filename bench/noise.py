@@ -17,7 +17,7 @@ from feedmux.feeds import Format
 QUOTAS = {
     "events_per_s": 5_000,
     "bytes_per_s": 3 << 20,
-    "streams": 60,
+    "sessions": 60,
     "shared_streams": 4,
     "catch_up_streams": 1,
     "requests_per_s": 10,

@@ -69,7 +69,7 @@ MATRIX: dict[str, Values] = {
     "a large service": {
         "fullnameOverride": "feeds",
         "image": {"repository": "registry.example.com/feedmux", "digest": "sha256:" + "0" * 64},
-        "autoscaling": {"enabled": True, "maxReplicas": 20, "streams": {"enabled": True}},
+        "autoscaling": {"enabled": True, "maxReplicas": 20, "sessions": {"enabled": True}},
         "podDisruptionBudget": {"maxUnavailable": "25%"},
         "operator": {"keyHashes": [HASH], "service": True},
         "service": {
@@ -596,7 +596,7 @@ def test_servers_scale_by_a_metric_that_they_have() -> None:
     assert metric in series
 
 
-def test_keda_asks_for_the_open_streams_of_the_release() -> None:
+def test_keda_asks_for_the_open_sessions_of_the_release() -> None:
     values = merged(LEAST, MATRIX["KEDA"])
     (scaled,), (deployment,) = of_kind(values, "ScaledObject"), of_kind(values, "Deployment")
     assert not of_kind(values, "HorizontalPodAutoscaler")

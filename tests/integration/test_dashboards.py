@@ -39,7 +39,7 @@ FIRING = ("FeedmuxHistoryAtRisk", "FeedmuxStoredHistoryAtRisk", "FeedmuxQuotaExh
 async def troubled(mongo: ReplicaSet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Here]:
     """A server that has had traffic and one of each trouble, so that every series exists."""
     folder = tmp_path_factory.mktemp("dashboards")
-    tenants = [{"name": "a", "api_key_hashes": [hash_key(KEY_A)], "quotas": {"streams": 4, "events_per_s": 2_000}}]
+    tenants = [{"name": "a", "api_key_hashes": [hash_key(KEY_A)], "quotas": {"sessions": 4, "events_per_s": 2_000}}]
     file = folder / "tenants.yaml"
     file.write_text(json.dumps({"tenants": tenants}))
     async with AsyncExitStack() as stack:

@@ -189,7 +189,7 @@ async def test_redis_away(mongo: ReplicaSet, redis_factory: RedisFactory, databa
 
 async def test_quotas_and_tenants(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, name: str) -> None:
     tenants = [
-        {"name": f"t{n}", "api_key_hashes": [hash_key(f"key-{n}-canary")], "quotas": {"streams": 2}} for n in range(4)
+        {"name": f"t{n}", "api_key_hashes": [hash_key(f"key-{n}-canary")], "quotas": {"sessions": 2}} for n in range(4)
     ]
     file = tmp_path / "tenants.yaml"
     file.write_text(json.dumps({"tenants": tenants}))
@@ -209,10 +209,10 @@ async def test_quotas_and_tenants(mongo: ReplicaSet, redis_server: RedisServer, 
         third = await here.api.watch(feed(name, "c")).end()
         assert third.reason == "QUOTA_EXCEEDED"
         page = await seen(here)
-        assert page.value("feedmux_quota_utilization", tenant="t0", quota="streams") == 1
-        assert page.value("feedmux_quota_utilization", tenant="t1", quota="streams") == 0.5
-        assert page.value("feedmux_quota_limit", tenant="t1", quota="streams") == 2
-        assert page.value("feedmux_quota_rejections_total", tenant="t0", quota="streams") == 1
+        assert page.value("feedmux_quota_utilization", tenant="t0", quota="sessions") == 1
+        assert page.value("feedmux_quota_utilization", tenant="t1", quota="sessions") == 0.5
+        assert page.value("feedmux_quota_limit", tenant="t1", quota="sessions") == 2
+        assert page.value("feedmux_quota_rejections_total", tenant="t0", quota="sessions") == 1
         for metric in ("feedmux_subscriber_active", "feedmux_delivered_events_total", "feedmux_quota_limit"):
             assert {labels["feedmux_tenant"] for labels, _ in page.samples(metric)} == {"t0", "t1", "other"}, metric
         assert page.value("feedmux_subscriber_active", tenant="other") == 2

@@ -55,7 +55,7 @@ async def test_usage(site: Tenancy, operator: Api, database: Documents, name: st
         await until(lambda: _sent(operator, 10, 30))
         used = await usage(operator)
         a, b = used["a"], used["b"]
-        assert (a.open_streams, b.open_streams) == (1, 2)
+        assert (a.open_sessions, b.open_sessions) == (1, 2)
         assert (a.subscriptions, b.subscriptions) == (2, 0)
         assert (a.shared_streams, b.shared_streams) == (1, 2)
         assert (a.exclusive_streams, b.exclusive_streams) == (0, 1)
@@ -84,7 +84,7 @@ async def _sent(operator: Api, a: int, b: int) -> bool:
 
 
 async def _streams(operator: Api, tenant: str, count: int) -> bool:
-    return (await usage(operator))[tenant].open_streams == count
+    return (await usage(operator))[tenant].open_sessions == count
 
 
 async def _gone(operator: Api) -> bool:

@@ -28,7 +28,7 @@ Limited = Callable[..., AbstractAsyncContextManager[Here]]
 
 @pytest.fixture
 def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> Limited:
-    """`async with limited(streams=2) as here`: tenant `a` with these quotas; `b` has the defaults."""
+    """`async with limited(sessions=2) as here`: tenant `a` with these quotas; `b` has the defaults."""
 
     @asynccontextmanager
     async def make(**quotas: int) -> AsyncIterator[Here]:
@@ -61,13 +61,13 @@ def is_quota(refusal: Refused, quota: str) -> bool:
 
 
 async def test_streams(limited: Limited, database: Documents) -> None:
-    async with limited(streams=2) as here, here.api.with_key(KEY_B) as other:
+    async with limited(sessions=2) as here, here.api.with_key(KEY_B) as other:
         wanted = feed(database.name, "c")
         first, second = await here.api.open(feed=wanted), here.api.watch(wanted)
         await second.opened()
         for one_more in (await here.api.session(feed=wanted), here.api.watch(wanted)):
             refusal = await one_more.end()
-            assert is_quota(refusal, "streams")
+            assert is_quota(refusal, "sessions")
             assert refusal.retry_s
             assert refusal.metadata["limit"] == "2"
         others = await other.open(feed=wanted)
@@ -366,20 +366,20 @@ async def test_a_quota_that_is_none_of_ours(tmp_path: Path, mongo: ReplicaSet, r
 async def test_quotas_of_all_tenants(tmp_path: Path, mongo: ReplicaSet, redis_server: RedisServer) -> None:
     path = tenants_file(tmp_path)
     content = json.loads(path.read_text())
-    content["default_quotas"] = {"streams": 7, "events_per_s": 5}
-    content["tenants"][0]["quotas"] = {"streams": 3}
+    content["default_quotas"] = {"sessions": 7, "events_per_s": 5}
+    content["tenants"][0]["quotas"] = {"sessions": 3}
     path.write_text(json.dumps(content))
     configuration = settings(mongo.uri, redis_server.url)
     configuration["tenants_file"] = str(path)
     async with serving(configuration, key=KEY_A) as here:
         accounts = here.server.service.manager.accounts
         quotas = {tenant: accounts.of(tenant).quotas for tenant in "ab"}
-        assert [(each.streams, each.events_per_s) for each in quotas.values()] == [(3, 5), (7, 5)]
+        assert [(each.sessions, each.events_per_s) for each in quotas.values()] == [(3, 5), (7, 5)]
 
 
 async def test_an_operator_sees_use_against_quota(limited: Limited, database: Documents, name: str) -> None:
     database.c.insert_many([{"n": n} for n in range(300)])
-    async with limited(streams=5, events_per_s=150) as here:
+    async with limited(sessions=5, events_per_s=150) as here:
         wanted = feed(database.name, "c")
         await here.api.create(name, wanted, EARLIEST)
         session = await here.api.session(name, credit=wire.Credit(events=200, bytes=1 << 20))
@@ -391,7 +391,7 @@ async def test_an_operator_sees_use_against_quota(limited: Limited, database: Do
         (usage,) = answer.tenants
         quotas = {each.quota: each for each in usage.quotas}
         assert set(quotas) == set(QuotaSection.model_fields)
-        assert (quotas["streams"].used, quotas["streams"].limit) == (1, 5)
+        assert (quotas["sessions"].used, quotas["sessions"].limit) == (1, 5)
         assert quotas["shared_streams"].used == 1
         assert quotas["subscriptions"].used == usage.subscriptions
         assert quotas["outstanding_bytes"].used > 30_000
@@ -577,7 +577,7 @@ async def test_no_call_opens_more_cursors_than_the_quota(
         for session in both:
             await session.close()
         account = here.server.service.manager.accounts.of("a")
-        await until(lambda: not account.streams and not account.feeds)
+        await until(lambda: not account.sessions and not account.feeds)
 
 
 async def test_a_reader_that_waits_for_a_plan_counts_and_gives_way(limited: Limited, database: Documents) -> None:

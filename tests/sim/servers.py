@@ -228,7 +228,7 @@ class SimServer:
         service, manager = assembly.service, assembly.manager
         counts = {
             "sessions": len(service.sessions),
-            "streams counted": service.admission.streams,
+            "sessions counted": service.admission.sessions,
             "keys of the stream manager": sum(1 for each in manager.keyed() if each.streams.subscriber_count),
             "commits": assembly.committer.waiting,
             "cursors": manager.cursors,

@@ -124,9 +124,9 @@ scaleDown:
     - {type: Pods, value: 1, periodSeconds: 300}
 {{- end -}}
 
-{{/* Open streams of the release. A server without streams has no series of them, so the second part gives 0 then; if
+{{/* Open sessions of the release. A server without sessions has no series of them, so the second part gives 0 then; if
 Prometheus has no data of the release at all, the query returns nothing. */}}
-{{- define "feedmux.streamsQuery" -}}
+{{- define "feedmux.sessionsQuery" -}}
 {{- $of := printf "{namespace=%q,service=%q}" .Release.Namespace (printf "%s-headless" (include "feedmux.fullname" .)) -}}
 sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- end -}}
@@ -198,8 +198,8 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- fail "autoscaling.keda.authentication.name: set the name of the TriggerAuthentication" -}}
 {{- end -}}
 {{- end -}}
-{{- if and .Values.autoscaling.streams.enabled (not .Values.metrics.enabled) -}}
-{{- fail "autoscaling.streams: set metrics.enabled, which opens the port" -}}
+{{- if and .Values.autoscaling.sessions.enabled (not .Values.metrics.enabled) -}}
+{{- fail "autoscaling.sessions: set metrics.enabled, which opens the port" -}}
 {{- end -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling: minReplicas is above maxReplicas; lower minReplicas or raise maxReplicas" -}}

@@ -62,7 +62,7 @@ def _usage(args: argparse.Namespace) -> int:
         return 0
     headers = (
         "TENANT",
-        "STREAMS",
+        "SESSIONS",
         "SUBSCRIPTIONS",
         "SHARED READS",
         "ALONE",
@@ -75,7 +75,7 @@ def _usage(args: argparse.Namespace) -> int:
     rows = [
         (
             each.tenant + ("" if each.configured else " (removed)"),
-            each.open_streams,
+            each.open_sessions,
             each.subscriptions,
             each.shared_streams,
             each.exclusive_streams,

@@ -22,7 +22,7 @@ class QuotaSection(Section):
     subscription_bytes: int = Field(
         default=8 << 20, ge=0, description="Size of their stored definitions; one definition is 64 KiB at most."
     )
-    streams: int = Field(
+    sessions: int = Field(
         default=200,
         ge=0,
         description="Concurrent Subscribe, Watch and ReadRange calls, each from when its caller is known.",

@@ -35,7 +35,7 @@ class Admission:
         """`requests` is the memory for the pipelines of open streams."""
         self.auth = auth
         self.draining = False
-        self.streams = 0
+        self.sessions = 0
         """The number of running stream calls whose caller is known; `LiveSessions` has those with an open session."""
         self._operator_auth = operator_auth
         self._accounts = accounts
@@ -65,11 +65,11 @@ class Admission:
     def admit(self) -> None:
         """Raises DRAINING or QUOTA_EXCEEDED when the server accepts no further session."""
         self.check_draining()
-        if self.streams >= self._sessions_max:
+        if self.sessions >= self._sessions_max:
             raise FeedmuxError(
                 ErrorReason.QUOTA_EXCEEDED,
                 f"the server already serves {self._sessions_max} sessions, which is its limit; try again",
-                {"quota": "sessions"},
+                {"quota": "limits.sessions"},
                 retry_after_s=5.0,
             )
 
@@ -83,13 +83,13 @@ class Admission:
         """Count the caller's stream, even before anything was received. Raises DRAINING, QUOTA_EXCEEDED."""
         self.admit()
         account = self._accounts.of(caller().tenant)
-        account.open_stream()
-        self.streams += 1
+        account.open_session()
+        self.sessions += 1
         try:
             yield
         finally:
-            self.streams -= 1
-            account.close_stream()
+            self.sessions -= 1
+            account.close_session()
 
     @contextmanager
     def calling(self) -> Iterator[None]:

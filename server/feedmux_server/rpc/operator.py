@@ -42,7 +42,7 @@ class Operator:
             names = [name for name in names if name == request.tenant]
         counts = await service.store.count(names) if names else {}
         sizes = await service.store.sizes.sums(names) if names else {}
-        open_streams = Counter(live.tenant for live in service.sessions)
+        open_sessions = Counter(live.tenant for live in service.sessions)
         catch_up = service.manager.slots.used()
         everything = sum(use.upstream_bytes for use in usage.uses.values())
         response = wire.ListTenantsResponse()
@@ -55,7 +55,7 @@ class Operator:
             response.tenants.append(
                 wire.TenantUsage(
                     tenant=name,
-                    open_streams=open_streams[name],
+                    open_sessions=open_sessions[name],
                     subscriptions=counts[name],
                     shared_streams=len(mine),
                     exclusive_streams=sum(len(+stream.account.tenants) == 1 for stream in mine),

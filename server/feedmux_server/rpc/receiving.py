@@ -39,7 +39,7 @@ async def first_message(requests: Requests, limits: RequestLimits) -> bytes | No
         raise FeedmuxError(
             ErrorReason.QUOTA_EXCEEDED,
             f"the request did not arrive within {limits.first_message_s:g} s, the server's limits.first_message_s",
-            {"quota": "first_message_s"},
+            {"quota": "limits.first_message_s"},
             retry_after_s=_RETRY_AFTER_S,
         ) from None
     if data is not None and len(data) > limits.bytes_max:

@@ -27,5 +27,8 @@ async def test_a_request_that_does_not_come_in_time_is_waited_for_no_longer() ->
     with pytest.raises(FeedmuxError) as caught:
         await first_message(request_after(5.1), LIMITS)
     assert asyncio.get_running_loop().time() == 5.0
-    assert (caught.value.reason, caught.value.metadata) == (ErrorReason.QUOTA_EXCEEDED, {"quota": "first_message_s"})
+    assert (caught.value.reason, caught.value.metadata) == (
+        ErrorReason.QUOTA_EXCEEDED,
+        {"quota": "limits.first_message_s"},
+    )
     assert caught.value.retry_after_s

@@ -41,7 +41,7 @@ GOOD_DAY = {
     f"feedmux_session_limit{{{REPLICA}}}": "10000x180",
     f"feedmux_session_opened_total{{{REPLICA},{TENANT}}}": "100+1x180",
     f'rpc_server_call_duration_seconds_count{{{REPLICA},rpc_method="m",error_type="QUOTA_EXCEEDED"}}': "0+1x180",
-    f'feedmux_quota_utilization{{{REPLICA},{TENANT},feedmux_quota="streams"}}': "0.5x180",
+    f'feedmux_quota_utilization{{{REPLICA},{TENANT},feedmux_quota="sessions"}}': "0.5x180",
     f"feedmux_quota_throttled_seconds_total{{{REPLICA},{TENANT}}}": "0+1x180",
     f'feedmux_task_failures_total{{{REPLICA},feedmux_task="history"}}': "1x180",
 }
@@ -72,7 +72,7 @@ BAD_DAYS: dict[str, dict[str, str]] = {
         f'rpc_server_call_duration_seconds_count{{{REPLICA},rpc_method="m",error_type="INTERNAL"}}': "0+1x180"
     },
     "FeedmuxTaskFailing": {f'feedmux_task_failures_total{{{REPLICA},feedmux_task="history"}}': "0+1x180"},
-    "FeedmuxQuotaExhausted": {f'feedmux_quota_utilization{{{REPLICA},{TENANT},feedmux_quota="streams"}}': "1x180"},
+    "FeedmuxQuotaExhausted": {f'feedmux_quota_utilization{{{REPLICA},{TENANT},feedmux_quota="sessions"}}': "1x180"},
     "FeedmuxTenantThrottled": {f"feedmux_quota_throttled_seconds_total{{{REPLICA},{TENANT}}}": "0+60x180"},
 }
 

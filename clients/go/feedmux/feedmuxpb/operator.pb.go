@@ -890,8 +890,8 @@ type TenantUsage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tenant's name.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Subscribe and Watch streams open now.
-	OpenStreams int32 `protobuf:"varint,2,opt,name=open_streams,json=openStreams,proto3" json:"open_streams,omitempty"`
+	// Sessions that are open now.
+	OpenSessions int32 `protobuf:"varint,2,opt,name=open_sessions,json=openSessions,proto3" json:"open_sessions,omitempty"`
 	// Durable subscriptions in Redis, across all replicas.
 	Subscriptions int64 `protobuf:"varint,3,opt,name=subscriptions,proto3" json:"subscriptions,omitempty"`
 	// Shared streams that serve this tenant now.
@@ -913,7 +913,7 @@ type TenantUsage struct {
 	Configured bool `protobuf:"varint,11,opt,name=configured,proto3" json:"configured,omitempty"`
 	// The tenant's quotas. Empty if there is no tenants file.
 	Quotas []*QuotaUse `protobuf:"bytes,12,rep,name=quotas,proto3" json:"quotas,omitempty"`
-	// How long quotas have throttled the tenant's streams since the start, in total.
+	// How long quotas have throttled the tenant's sessions since the start, in total.
 	Throttled     *durationpb.Duration `protobuf:"bytes,13,opt,name=throttled,proto3" json:"throttled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -956,9 +956,9 @@ func (x *TenantUsage) GetTenant() string {
 	return ""
 }
 
-func (x *TenantUsage) GetOpenStreams() int32 {
+func (x *TenantUsage) GetOpenSessions() int32 {
 	if x != nil {
-		return x.OpenStreams
+		return x.OpenSessions
 	}
 	return 0
 }
@@ -1388,10 +1388,10 @@ const file_feedmux_v1_operator_proto_rawDesc = "" +
 	"\x06tenant\x18\x01 \x01(\tR\x06tenant\"z\n" +
 	"\x13ListTenantsResponse\x121\n" +
 	"\atenants\x18\x01 \x03(\v2\x17.feedmux.v1.TenantUsageR\atenants\x120\n" +
-	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x80\x04\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\x82\x04\n" +
 	"\vTenantUsage\x12\x16\n" +
-	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12!\n" +
-	"\fopen_streams\x18\x02 \x01(\x05R\vopenStreams\x12$\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12#\n" +
+	"\ropen_sessions\x18\x02 \x01(\x05R\fopenSessions\x12$\n" +
 	"\rsubscriptions\x18\x03 \x01(\x03R\rsubscriptions\x12%\n" +
 	"\x0eshared_streams\x18\x04 \x01(\x05R\rsharedStreams\x12+\n" +
 	"\x11exclusive_streams\x18\x05 \x01(\x05R\x10exclusiveStreams\x12\x1f\n" +

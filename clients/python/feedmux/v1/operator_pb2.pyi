@@ -168,9 +168,9 @@ class ListTenantsResponse(_message.Message):
     def __init__(self, tenants: _Optional[_Iterable[_Union[TenantUsage, _Mapping]]] = ..., since: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TenantUsage(_message.Message):
-    __slots__ = ("tenant", "open_streams", "subscriptions", "shared_streams", "exclusive_streams", "events_sent", "bytes_sent", "upstream_events", "upstream_bytes", "upstream_share", "configured", "quotas", "throttled")
+    __slots__ = ("tenant", "open_sessions", "subscriptions", "shared_streams", "exclusive_streams", "events_sent", "bytes_sent", "upstream_events", "upstream_bytes", "upstream_share", "configured", "quotas", "throttled")
     TENANT_FIELD_NUMBER: _ClassVar[int]
-    OPEN_STREAMS_FIELD_NUMBER: _ClassVar[int]
+    OPEN_SESSIONS_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
     SHARED_STREAMS_FIELD_NUMBER: _ClassVar[int]
     EXCLUSIVE_STREAMS_FIELD_NUMBER: _ClassVar[int]
@@ -183,7 +183,7 @@ class TenantUsage(_message.Message):
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
     THROTTLED_FIELD_NUMBER: _ClassVar[int]
     tenant: str
-    open_streams: int
+    open_sessions: int
     subscriptions: int
     shared_streams: int
     exclusive_streams: int
@@ -195,7 +195,7 @@ class TenantUsage(_message.Message):
     configured: bool
     quotas: _containers.RepeatedCompositeFieldContainer[QuotaUse]
     throttled: _duration_pb2.Duration
-    def __init__(self, tenant: _Optional[str] = ..., open_streams: _Optional[int] = ..., subscriptions: _Optional[int] = ..., shared_streams: _Optional[int] = ..., exclusive_streams: _Optional[int] = ..., events_sent: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., upstream_events: _Optional[float] = ..., upstream_bytes: _Optional[float] = ..., upstream_share: _Optional[float] = ..., configured: bool = ..., quotas: _Optional[_Iterable[_Union[QuotaUse, _Mapping]]] = ..., throttled: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, tenant: _Optional[str] = ..., open_sessions: _Optional[int] = ..., subscriptions: _Optional[int] = ..., shared_streams: _Optional[int] = ..., exclusive_streams: _Optional[int] = ..., events_sent: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., upstream_events: _Optional[float] = ..., upstream_bytes: _Optional[float] = ..., upstream_share: _Optional[float] = ..., configured: bool = ..., quotas: _Optional[_Iterable[_Union[QuotaUse, _Mapping]]] = ..., throttled: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class QuotaUse(_message.Message):
     __slots__ = ("quota", "limit", "used")

@@ -22,7 +22,7 @@ class Account:
         self.rates = Rates(quotas, now_s)
         self.feeds = OpenFeeds(quotas.shared_streams)
         self.outstanding = Outstanding(quotas.outstanding_bytes, backlog or Backlog())
-        self.streams = 0
+        self.sessions = 0
         self.calls = 0
         self.retained_bytes = 0
         """What plans have read, and readers have not."""
@@ -39,14 +39,14 @@ class Account:
         self.outstanding.bytes_max = quotas.outstanding_bytes
         self.outstanding.wake()
 
-    def open_stream(self) -> None:
-        """Raises QUOTA_EXCEEDED. Undone by `close_stream`."""
-        if self.streams >= self.quotas.streams:
-            raise exceeded("streams", self.quotas.streams)
-        self.streams += 1
+    def open_session(self) -> None:
+        """Raises QUOTA_EXCEEDED. Undone by `close_session`."""
+        if self.sessions >= self.quotas.sessions:
+            raise exceeded("sessions", self.quotas.sessions)
+        self.sessions += 1
 
-    def close_stream(self) -> None:
-        self.streams -= 1
+    def close_session(self) -> None:
+        self.sessions -= 1
 
     def open_call(self) -> None:
         """Raises QUOTA_EXCEEDED. Undone by `close_call`."""
@@ -85,7 +85,7 @@ class Account:
         used = {
             "subscriptions": subscriptions,
             "subscription_bytes": subscription_bytes,
-            "streams": self.streams,
+            "sessions": self.sessions,
             "calls": self.calls,
             "shared_streams": len(self.feeds),
             "catch_up_streams": catch_up_streams,

@@ -16,7 +16,7 @@ class Quotas:
 
     subscriptions: int = UNLIMITED
     subscription_bytes: int = UNLIMITED
-    streams: int = UNLIMITED
+    sessions: int = UNLIMITED
     shared_streams: int = UNLIMITED
     catch_up_streams: int = UNLIMITED
     events_per_s: int = UNLIMITED

@@ -19,12 +19,12 @@ def refused(call: object) -> FeedmuxError:
 
 
 def test_streams_feeds_and_calls_are_counted_and_given_back() -> None:
-    account = Account("t", Quotas(streams=2, shared_streams=2, calls=1), 0.0)
-    account.open_stream()
-    account.open_stream()
-    assert refused(account.open_stream).metadata == {"quota": "streams", "limit": "2"}
-    account.close_stream()
-    account.open_stream()
+    account = Account("t", Quotas(sessions=2, shared_streams=2, calls=1), 0.0)
+    account.open_session()
+    account.open_session()
+    assert refused(account.open_session).metadata == {"quota": "sessions", "limit": "2"}
+    account.close_session()
+    account.open_session()
     account.feeds.open("one")
     account.feeds.open("one")
     account.feeds.open("two")
@@ -35,7 +35,7 @@ def test_streams_feeds_and_calls_are_counted_and_given_back() -> None:
     refused(lambda: account.feeds.open("three"))
     account.feeds.close("one")
     account.feeds.open("three")
-    assert (account.streams, set(account.feeds)) == (2, {"two", "three"})
+    assert (account.sessions, set(account.feeds)) == (2, {"two", "three"})
     account.open_call()
     assert refused(account.open_call).metadata == {"quota": "calls", "limit": "1"}
     account.close_call()
@@ -162,7 +162,7 @@ def test_all_backlogs_together_are_bounded_and_the_largest_pay() -> None:
 
 
 def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
-    quotas = {"t": Quotas(outstanding_bytes=10, streams=1)}
+    quotas = {"t": Quotas(outstanding_bytes=10, sessions=1)}
     accounts = Accounts(lambda tenant: quotas.get(tenant, Quotas()), lambda: 0.0)
     account = accounts.of("t")
     assert accounts.of("t") is account
@@ -171,7 +171,7 @@ def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
     account.outstanding.when_room(lambda: woken.append("one"))
     accounts.refresh()
     assert not woken
-    quotas["t"] = Quotas(outstanding_bytes=20, streams=1, pipeline_bytes=5)
+    quotas["t"] = Quotas(outstanding_bytes=20, sessions=1, pipeline_bytes=5)
     accounts.refresh()
     assert woken == ["one"]
     assert account.outstanding.has_room
