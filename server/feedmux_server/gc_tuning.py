@@ -16,28 +16,28 @@ YOUNG: Final = 2_000
 """A collection of the young generation starts at this many objects made and not yet freed."""
 _FULL_EVERY_S: Final = 1_800.0
 """A call leaves cycles of 5 objects, a failed call of 50 to 90, and young collections find nearly all of them."""
-_LOOKS_MIN: Final = 50
+_COLLECTIONS_MIN: Final = 50
 """Collections before the next full one, however long they take: an idle process needs no full collection."""
 
 
 @asynccontextmanager
 async def looking_for_cycles() -> AsyncIterator[None]:
     """Control the collections of a process that runs nothing but feedmux. Afterwards Python collects as before."""
-    looks = _LOOKS_MIN  # one full collection at once: what is loaded by now stays loaded
+    collections = _COLLECTIONS_MIN  # one full collection at once: what is loaded by now stays loaded
 
     def looked(phase: str, _info: dict[str, int]) -> None:
-        nonlocal looks
+        nonlocal collections
         if phase == "stop":
-            looks += 1
+            collections += 1
             gc.freeze()
 
     async def look_at_all() -> None:
-        nonlocal looks
+        nonlocal collections
         while True:
-            if looks >= _LOOKS_MIN:
+            if collections >= _COLLECTIONS_MIN:
                 gc.unfreeze()
                 gc.collect()
-                looks = 0
+                collections = 0
             await asyncio.sleep(_FULL_EVERY_S)
 
     before = gc.get_threshold()

@@ -45,7 +45,7 @@ async def test_cycles_of_young_objects_are_found_at_once() -> None:
 
 
 async def test_cycles_of_old_objects_are_found_by_a_full_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gc_tuning, "_LOOKS_MIN", 5)
+    monkeypatch.setattr(gc_tuning, "_COLLECTIONS_MIN", 5)
     monkeypatch.setattr(gc_tuning, "_FULL_EVERY_S", 0.01)
     async with looking_for_cycles():
         await asyncio.sleep(0)

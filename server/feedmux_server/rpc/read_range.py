@@ -57,12 +57,12 @@ class ReadRange:
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID, "`until` is before `after`", {"field": "until"}, field="until"
             )
-        framer = ResponseEncoder(starts.encoder(), BSON, message_bytes_max)
+        encoder = ResponseEncoder(starts.encoder(), BSON, message_bytes_max)
         signal = Wakeup()
         with service.admission.keeping(feed):
             async with service.manager.left.holding(tenant, key):
-                gate = SendGate(service.manager, tenant, framer.payload_max, signal.set, holds=False)
-                call = _Call(tenant, key, until, gate, signal, framer, context)
+                gate = SendGate(service.manager, tenant, encoder.payload_max, signal.set, holds=False)
+                call = _Call(tenant, key, until, gate, signal, encoder, context)
                 try:
                     with self._while_granted(identity, feed, key):
                         needed: int | None = call.usual_bytes
@@ -88,9 +88,9 @@ class ReadRange:
         refusal: FeedmuxError | None = None
         timer: asyncio.TimerHandle | None = None
 
-        def look() -> None:
+        def check() -> None:
             nonlocal refusal, timer
-            timer = loop.call_later(CHECK_EVERY_S, look)
+            timer = loop.call_later(CHECK_EVERY_S, check)
             try:
                 self._service.sessions.check_holds(identity, feed, key)
             except FeedmuxError as error:
@@ -99,7 +99,7 @@ class ReadRange:
                 if task is not None:
                     task.cancel()
 
-        timer = loop.call_later(CHECK_EVERY_S, look)
+        timer = loop.call_later(CHECK_EVERY_S, check)
         try:
             yield
         except asyncio.CancelledError:
@@ -182,7 +182,7 @@ class _Call:
     until: ResumeToken
     gate: SendGate
     signal: Wakeup
-    framer: ResponseEncoder
+    encoder: ResponseEncoder
     context: Context
     written_s: float = field(default_factory=monotonic_s)
     after: JoinPoint | None = None
@@ -192,7 +192,7 @@ class _Call:
 
     @property
     def payload_max(self) -> int:
-        return min(self.framer.payload_max, PIECE_BYTES_MAX)
+        return min(self.encoder.payload_max, PIECE_BYTES_MAX)
 
     @property
     def usual_bytes(self) -> int:
@@ -229,7 +229,7 @@ class _Call:
         if gate.crowded:
             await gate.turn()
         gate.sends(delivery)
-        for frame in self.framer.frames(replace(delivery, first_sequence=self.sent + 1)):
+        for frame in self.encoder.frames(replace(delivery, first_sequence=self.sent + 1)):
             await self.context.write(frame)
         self.written_s = monotonic_s()
         self.sent += delivery.count

@@ -92,13 +92,13 @@ def opened_message(
     )
 
 
-async def serve(session: Session, framer: ResponseEncoder, write: Write, *, regrant: bool = False) -> None:
+async def serve(session: Session, encoder: ResponseEncoder, write: Write, *, regrant: bool = False) -> None:
     """Write outputs until the client closes. Raises FeedmuxError at any other end.
 
     `regrant` is for streams without credit: written events are granted again, because HTTP/2 has taken them.
     """
     while (output := await session.next_output()) is not None:
-        for frame in framer.frames(output):
+        for frame in encoder.frames(output):
             await write(frame)
         if isinstance(output, Delivery):
             session.written(output)

@@ -85,7 +85,7 @@ class Subscribe:
             service.audit.did(AuditEvent.TAKEOVER, "Subscribe", context, subscription=request.subscription)
         key, at = target.key, target.at
         positions = service.positions(key, tenant)
-        framer = ResponseEncoder(positions, wire_format, message_bytes_max)
+        encoder = ResponseEncoder(positions, wire_format, message_bytes_max)
         policy = SessionPolicy(
             heartbeat_s,
             target.continue_on_invalidate,
@@ -107,7 +107,7 @@ class Subscribe:
                     tenant,
                     at,
                     durable=commits is not None,
-                    payload_max=framer.payload_max,
+                    payload_max=encoder.payload_max,
                     wire_format=wire_format,
                     commits=commits,
                 )
@@ -122,7 +122,7 @@ class Subscribe:
                     epoch=target.lease.epoch if target.lease else 0,
                     at_last_acked=target.at_last_acked,
                 )
-                await context.write(framer.opened(opened))
+                await context.write(encoder.opened(opened))
                 if target.rewound_from:
                     session.notice(RewoundMark(at.place, target.rewound_from))
                 if target.skipped_from is not None:
@@ -134,7 +134,7 @@ class Subscribe:
                     session.grant(request.credit.events, request.credit.bytes, zero_allowed=True)
                 account = service.manager.accounts.of(tenant)
                 client = asyncio.create_task(_listen(requests, session, account), name="subscribe-requests")
-                await serve(session, framer, context.write)
+                await serve(session, encoder, context.write)
         finally:
             if client is not None:
                 client.cancel()

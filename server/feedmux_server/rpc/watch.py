@@ -35,16 +35,16 @@ class Watch:
         start = convert.start(request.start)
         at = await service.starts(key, tenant).resolve(start)
         positions = service.positions(key, tenant)
-        framer = ResponseEncoder(positions, wire_format, message_bytes_max)
+        encoder = ResponseEncoder(positions, wire_format, message_bytes_max)
         policy = SessionPolicy(
             heartbeat_s, from_earliest=start.kind is StartKind.EARLIEST, batch_events_max=feed.batch_size
         )
         session = Session(service.manager, key, positions, policy)
         live = LiveSession(session, feed, key, identity, "", "", context.peer() or "")
         async with listed(service, live):
-            session.begin(tenant, at, durable=False, payload_max=framer.payload_max, wire_format=wire_format)
+            session.begin(tenant, at, durable=False, payload_max=encoder.payload_max, wire_format=wire_format)
             await session.opened()
             opened = opened_message(service, key, positions, at, heartbeat_s, message_bytes_max)
-            await context.write(framer.opened(opened))
+            await context.write(encoder.opened(opened))
             session.grant(WINDOW_EVENTS, WINDOW_BYTES)
-            await serve(session, framer, context.write, regrant=True)
+            await serve(session, encoder, context.write, regrant=True)

@@ -141,11 +141,11 @@ class ReadWatch:
             long = [read for read in self._reads if read.is_long]
             for address in dict.fromkeys(read.address for read in long):
                 try:
-                    await self._look(address, [read for read in long if read.address == address])
+                    await self._check(address, [read for read in long if read.address == address])
                 except (PyMongoError, TimeoutError) as error:
                     log.debug("the reads under way cannot be checked now", extra={"error": type(error).__name__})
 
-    async def _look(self, address: Address | None, reads: list[Read]) -> None:
+    async def _check(self, address: Address | None, reads: list[Read]) -> None:
         began = {read: read.began_s for read in reads}
         async with asyncio.timeout(_ASK_S):
             operations = await self._server.operations(address, [read.session for read in reads])

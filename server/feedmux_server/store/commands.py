@@ -34,7 +34,7 @@ class Commands:
         self._timeout_s = timeout_s
         self._turn = asyncio.Semaphore(COMMANDS_MAX)
         self._replicated_turn = asyncio.Semaphore(REPLICATED_MAX)
-        self._looking: asyncio.Task[None] | None = None
+        self._layout_read: asyncio.Task[None] | None = None
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
         """Run commands and return the answers in order. An exception among them concerns that key alone. Raises
@@ -61,7 +61,7 @@ class Commands:
                 async with asyncio.timeout(self._timeout_s), self._replicated_turn:
                     return await self._run_replicated(command, mark, replicas)
             except FAILURES as error:
-                await self._look_again(error)
+                await self._note_failure(error)
                 self._observer.redis_failed(code_of(error))
                 raise state_unavailable(error) from error
 
@@ -103,11 +103,11 @@ class Commands:
                     return await self._by_node(self._client, commands)
                 answers = await self._pipeline(commands)
         except FAILURES as error:
-            await self._look_again(error)
+            await self._note_failure(error)
             raise state_unavailable(error) from error
         for answer in answers:
             if isinstance(answer, Exception) and not is_of_one_key(answer):
-                await self._look_again(answer)
+                await self._note_failure(answer)
                 raise state_unavailable(answer) from answer
         return answers
 
@@ -147,7 +147,7 @@ class Commands:
         except FAILURES as error:
             return [error] * len(commands)
 
-    async def _look_again(self, error: Exception) -> None:
+    async def _note_failure(self, error: Exception) -> None:
         """Prepare the next call to find the primary, which may be another server now."""
         if isinstance(self._client, RedisCluster):
             self._look_at_layout()
@@ -156,10 +156,10 @@ class Commands:
 
     def _look_at_layout(self) -> None:
         assert isinstance(self._client, RedisCluster)
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(self._client), name="redis-cluster-layout")
+        if self._layout_read is None or self._layout_read.done():
+            self._layout_read = asyncio.create_task(self._read_layout(self._client), name="redis-cluster-layout")
 
-    async def _look(self, cluster: RedisCluster) -> None:
+    async def _read_layout(self, cluster: RedisCluster) -> None:
         with suppress(*FAILURES):
             async with asyncio.timeout(self._timeout_s):
                 await cluster.nodes_manager.initialize()

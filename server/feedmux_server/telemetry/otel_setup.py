@@ -44,8 +44,8 @@ NAME: Final = "feedmux"
 _SURVEY_TIMEOUT_S: Final = 2.0
 _PROBE_EVERY_S: Final = 0.1
 
-Look = Callable[[MetricsSnapshot], Awaitable[None]]
-"""Fills a survey on the event loop."""
+Collect = Callable[[MetricsSnapshot], Awaitable[None]]
+"""Fills a snapshot on the event loop."""
 
 
 class MetricsPortInUse(Exception):
@@ -73,13 +73,13 @@ class Telemetry:
     """The port of the metrics page."""
     _shutdown_s: float = 2.0
     _endings: list[Callable[[], None]] = field(default_factory=list)
-    _surveys: "_Surveys | None" = None
+    _snapshots: "_Snapshots | None" = None
 
-    def watch(self, look: Look, tasks: Tasks) -> list[asyncio.Task[None]]:
-        """Begin to fill surveys with `look`. Returns tasks that the caller cancels at the end."""
-        if self._surveys is None:
+    def watch(self, collect: Collect, tasks: Tasks) -> list[asyncio.Task[None]]:
+        """Begin to fill snapshots with `collect`. Returns tasks that the caller cancels at the end."""
+        if self._snapshots is None:
             return []
-        self._surveys.look = look
+        self._snapshots.collect = collect
         return [tasks.keep_running("event-loop-lag", partial(_probe_loop, self.observer))]
 
     async def close(self) -> None:
@@ -119,8 +119,8 @@ def start_telemetry(options: TelemetryOptions) -> Telemetry:
         _export_logs(log_exporters, resource, telemetry)
     observing = OtelObserver(meter, tracers.get_tracer(NAME, _version()) if tracers else None, tenants)
     telemetry.observer = observing
-    telemetry._surveys = _Surveys(asyncio.get_running_loop(), observing, tenants)
-    make_instruments(meter, telemetry._surveys.of)
+    telemetry._snapshots = _Snapshots(asyncio.get_running_loop(), observing, tenants)
+    make_instruments(meter, telemetry._snapshots.of)
     return telemetry
 
 
@@ -140,12 +140,12 @@ def make_instruments(meter: Meter, values_of: Callable[[Metric], Iterable[tuple[
             makers[metric.kind](metric.name, [partial(observe, metric)], metric.unit, metric.description)
 
 
-class _Surveys:
+class _Snapshots:
     """Gives the exporting threads the current values. Instruments are observed in the order in which they were made, so
-    the first instrument of a collection takes a survey, and the others share it."""
+    the first instrument of a collection takes a snapshot, and the others share it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, observing: OtelObserver, tenants: Labels) -> None:
-        self.look: Look | None = None
+        self.collect: Collect | None = None
         self._loop = loop
         self._observing = observing
         self._tenants = tenants
@@ -181,11 +181,11 @@ class _Surveys:
             return
 
     async def _take(self) -> MetricsSnapshot:
-        survey = MetricsSnapshot(self._tenants)
-        if self.look is not None:
-            await self.look(survey)
-        survey.take(self._observing.counted)
-        return survey
+        snapshot = MetricsSnapshot(self._tenants)
+        if self.collect is not None:
+            await self.collect(snapshot)
+        snapshot.take(self._observing.counted)
+        return snapshot
 
 
 async def _probe_loop(observer: Observer) -> None:

@@ -20,9 +20,9 @@ class WatchedFiles:
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self.paths = tuple(paths)
-        self._acted_on = self.look()
+        self._acted_on = self.check()
 
-    def look(self) -> Seen:
+    def check(self) -> Seen:
         return tuple(_digest(path) for path in self.paths)
 
     async def run(self, reload: Callable[[], Awaitable[bool]], *, every_s: float) -> None:
@@ -35,7 +35,7 @@ class WatchedFiles:
         before = self._acted_on
         while True:
             await asyncio.sleep(every_s)
-            now = await asyncio.to_thread(self.look)
+            now = await asyncio.to_thread(self.check)
             if now == before and now != self._acted_on and (await self._guarded(reload) or None in now):
                 self._acted_on = now
             before = now

@@ -57,7 +57,7 @@ def test_a_client_that_returns_the_texts_bytes_gets_everything(
             number += 1
             data += bson.encode({"_id": bson.decode(token(number).raw), **payload, "n": number})
         stream.append(cut_batch(data, stream.ring.newest, mark(number), 0.0, bytes_max=10**6), mark(number))
-    framer = ResponseEncoder(cast(PositionEncoder, NoPositions()), wire_format, payload_max + FRAME_BYTES)
+    encoder = ResponseEncoder(cast(PositionEncoder, NoPositions()), wire_format, payload_max + FRAME_BYTES)
     texts: list[str] = []
     while len(texts) < number:
         taken = subscriber.take()
@@ -68,7 +68,7 @@ def test_a_client_that_returns_the_texts_bytes_gets_everything(
             continue
         assert isinstance(taken, Delivery), "the session is stuck"
         got, fragments = list[str](), b""
-        for frame in framer.frames(taken):
+        for frame in encoder.frames(taken):
             response = wire.SubscribeResponse.FromString(frame)
             assert len(response.batch.json) or response.HasField("event_fragment")
             got += response.batch.json

@@ -92,7 +92,7 @@ async def test_an_event_without_room_is_sent_alone_and_one_at_a_time(monkeypatch
         await other.until(1)
         ((number, delivery),) = large.got.items()
         # In three fragments, each a message of its own, beside the event itself.
-        assert held(here) == 2 * (delivery.wire_size + MESSAGE_COPIES * large.clients[0].framer.payload_max)
+        assert held(here) == 2 * (delivery.wire_size + MESSAGE_COPIES * large.clients[0].encoder.payload_max)
         large.written(number)
         await large.until(2)
         assert len(large.got) == 2
@@ -121,7 +121,7 @@ async def test_a_message_holds_its_events_once(monkeypatch: pytest.MonkeyPatch) 
         client = here.session(key, "t", 0)
         output = await client.session.next_output()
         assert isinstance(output, Delivery)
-        (frame,) = client.framer.frames(output)
+        (frame,) = client.encoder.frames(output)
         assert len(frame) > output.wire_size
         assert output.parts == ()
         client.close()

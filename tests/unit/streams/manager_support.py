@@ -115,12 +115,12 @@ class World:
         """Begin a session after event `after`. End it with `close`."""
         positions = PositionEncoder(PositionKeys([bytes(32)]), bytes(8), key.short)
         session = Session(self.manager, key, positions, SessionPolicy(heartbeat_s))
-        framer = ResponseEncoder(positions, wire_format, MESSAGE_BYTES)
+        encoder = ResponseEncoder(positions, wire_format, MESSAGE_BYTES)
         at = JoinPoint(mark(after), exact=True)
-        session.begin(tenant, at, durable=durable, payload_max=framer.payload_max, wire_format=wire_format)
+        session.begin(tenant, at, durable=durable, payload_max=encoder.payload_max, wire_format=wire_format)
         session.grant(100_000, credit)
         self.sessions.append(session)
-        return Client(session, framer, wire_format)
+        return Client(session, encoder, wire_format)
 
     def evict(self) -> bool:
         """Evict the oldest chunk of the largest ring, as the memory budget does."""
@@ -135,7 +135,7 @@ class Client:
     """Reads a session as `rpc.session_lifecycle` writes it; grants back the credit for the events that it sees."""
 
     session: Session
-    framer: ResponseEncoder
+    encoder: ResponseEncoder
     wire_format: str
     events: list[bytes] = field(default_factory=list)
 
@@ -158,7 +158,7 @@ class Client:
         self.session.close()
 
     def _seen(self, delivery: Delivery) -> list[bytes]:
-        responses = [wire.SubscribeResponse.FromString(frame) for frame in self.framer.frames(delivery)]
+        responses = [wire.SubscribeResponse.FromString(frame) for frame in self.encoder.frames(delivery)]
         if responses[0].HasField("event_fragment"):
             return [b"".join(response.event_fragment.data for response in responses)]
         (response,) = responses

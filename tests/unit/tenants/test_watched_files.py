@@ -22,15 +22,15 @@ class Watch:
         """Contents to write, one before each check of the file."""
         path.write_text("0")
         self.files = WatchedFiles([path])
-        look = self.files.look
+        check = self.files.check
 
         def counted() -> tuple[bytes | None, ...]:
             self.looks += 1
             if self.parts:
                 self.path.write_text(self.parts.pop(0))
-            return look()
+            return check()
 
-        self.files.look = counted  # type: ignore[method-assign]
+        self.files.check = counted  # type: ignore[method-assign]
 
     async def reload(self) -> bool:
         text = self.path.read_text()

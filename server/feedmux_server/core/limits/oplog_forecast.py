@@ -7,7 +7,7 @@ There are two estimates, and the sooner one counts, because each misses what the
 - by the oldest entry: how fast it has been moving towards the position. That is true whatever the density, and MongoDB
   cuts the oplog in large pieces, so it takes two of them to see it.
 
-Fed by `jobs.oplog_monitor` with a look every few seconds; no clock here.
+Fed by `jobs.oplog_monitor` with a check every few seconds; no clock here.
 """
 
 import math
@@ -25,7 +25,7 @@ _CUTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class OplogState:
-    """What a look found. Times are cluster times by the second."""
+    """What a check found. Times are cluster times by the second."""
 
     oldest_s: int
     newest_s: int
@@ -62,7 +62,7 @@ class OplogForecast:
     def headroom_s(self, cluster_time_s: int) -> float:
         """Seconds until a position of this cluster time leaves the oplog: 0 if it has left, at most HEADROOM_MAX_S.
 
-        Raises LookupError before the first look.
+        Raises LookupError before the first check.
         """
         state = self.state
         if state is None:
