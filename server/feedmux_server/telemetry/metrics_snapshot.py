@@ -1,6 +1,6 @@
 """The values of metrics at one moment, by their attributes.
 
-`jobs.metrics_collector` makes a survey on the event loop, and the exporting threads read it. Tenants beyond the bound
+`jobs.metrics_collector` makes a snapshot on the event loop, and the exporting threads read it. Tenants beyond the bound
 share one value.
 """
 
@@ -37,7 +37,7 @@ class MetricsSnapshot:
         points[key] = min(points.get(key, value), value)
 
     def take(self, other: "MetricsSnapshot") -> None:
-        """Copy the current values of another survey; they replace this survey's values of the same metrics."""
+        """Copy the current values of another snapshot; they replace this snapshot's values of the same metrics."""
         for metric, points in other._points.items():
             self._points[metric] = dict(points)
 

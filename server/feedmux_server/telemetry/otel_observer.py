@@ -1,6 +1,6 @@
 """The observer that records counts, durations and spans.
 
-Counts are plain numbers of the event loop, copied into each survey. A histogram of the SDK costs 5 µs per value, so
+Counts are plain numbers of the event loop, copied into each snapshot. A histogram of the SDK costs 5 µs per value, so
 durations of messages are measured only for a share of the messages; the share is random, because subscribers get
 messages in turn. Spans are made if there is a tracer.
 """

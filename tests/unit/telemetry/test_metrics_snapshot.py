@@ -5,18 +5,18 @@ from feedmux_server.telemetry.labels import Labels
 from feedmux_server.telemetry.metrics_snapshot import MetricsSnapshot
 
 
-def values(survey: MetricsSnapshot, metric: metrics.Metric) -> dict[tuple[str, ...], float]:
-    return {tuple(attributes.values()): value for value, attributes in survey.of(metric)}
+def values(snapshot: MetricsSnapshot, metric: metrics.Metric) -> dict[tuple[str, ...], float]:
+    return {tuple(attributes.values()): value for value, attributes in snapshot.of(metric)}
 
 
 def test_tenants_beyond_the_bound_are_other_and_stay_so() -> None:
     tenants = Labels(2)
     first, second = MetricsSnapshot(tenants), MetricsSnapshot(tenants)
-    for survey in (first, second):
+    for snapshot in (first, second):
         for tenant, count in (("a", 1), ("b", 2), ("c", 4), ("d", 8)):
-            survey.add(metrics.DELIVERED, count, tenant)
-            survey.least(metrics.HEADROOM, count, "main", tenant)
-            survey.most(metrics.LAG, count, tenant)
+            snapshot.add(metrics.DELIVERED, count, tenant)
+            snapshot.least(metrics.HEADROOM, count, "main", tenant)
+            snapshot.most(metrics.LAG, count, tenant)
     second.add(metrics.DELIVERED, 100, "a")
     assert values(first, metrics.DELIVERED) == {("a",): 1, ("b",): 2, ("other",): 12}
     assert values(first, metrics.HEADROOM) == {("main", "a"): 1, ("main", "b"): 2, ("main", "other"): 4}
@@ -25,14 +25,14 @@ def test_tenants_beyond_the_bound_are_other_and_stay_so() -> None:
 
 
 def test_a_bound_of_none_names_nobody() -> None:
-    survey = MetricsSnapshot(Labels(0))
-    survey.add(metrics.DELIVERED, 3, "a")
-    assert values(survey, metrics.DELIVERED) == {("other",): 3}
+    snapshot = MetricsSnapshot(Labels(0))
+    snapshot.add(metrics.DELIVERED, 3, "a")
+    assert values(snapshot, metrics.DELIVERED) == {("other",): 3}
 
 
 def test_a_copy_does_not_change_with_its_origin() -> None:
-    counted, survey = MetricsSnapshot(Labels(5)), MetricsSnapshot(Labels(5))
+    counted, snapshot = MetricsSnapshot(Labels(5)), MetricsSnapshot(Labels(5))
     counted.add(metrics.READS, 1, "main")
-    survey.take(counted)
+    snapshot.take(counted)
     counted.add(metrics.READS, 1, "main")
-    assert values(survey, metrics.READS) == {("main",): 1}
+    assert values(snapshot, metrics.READS) == {("main",): 1}
