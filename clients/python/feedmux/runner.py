@@ -241,6 +241,8 @@ class Runner:
     async def _one_stream(self) -> None:
         self._reader.reset()
         async with self._link.subscribe(self._route) as call:
+            if self._desk.broken is not None:  # Set while there was no call to cancel.
+                raise self._desk.broken
             attempt = self._attempt = _Attempt(call, Silence(self._options.heartbeat_s, self.loop.time()))
             self._watch(attempt)
             writer = asyncio.create_task(self._write(call, self._open_request()), name="feedmux-writer")

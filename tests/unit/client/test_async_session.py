@@ -346,6 +346,60 @@ async def test_a_server_that_breaks_the_protocol(messages: list[pb.SubscribeResp
         assert len(server.calls) == 1
 
 
+async def ends_without_another_stream(session: feedmux.AsyncSession, server: ScriptedServer) -> None:
+    assert session._task is not None
+    another = asyncio.create_task(server.call(1))
+    await asyncio.wait((session._task, another), return_when=asyncio.FIRST_COMPLETED)
+    another.cancel()
+    assert session._task.done()
+    assert len(server.calls) == 1
+
+
+def lie_and_abort(retry_after_s: float) -> Script:
+    async def script(call: Call) -> None:
+        lie = batch(1, [1, 2])
+        lie.batch.event_count = 3
+        await call.send(opened(), lie)
+        await call.abort(grpc.StatusCode.UNAVAILABLE, retry_after_s=retry_after_s)
+
+    return script
+
+
+async def test_a_batch_found_broken_during_the_backoff_ends_the_session() -> None:
+    async with (
+        serving(lie_and_abort(3600.0), play(opened())) as (server, client),
+        client.subscription("s").open() as session,
+    ):
+        while len(session._inbox._items) < 2:  # the batch, and the notice that the stream ended
+            await asyncio.sleep(0.01)
+        with pytest.raises(feedmux.ProtocolError):
+            await session.next()
+        await ends_without_another_stream(session, server)
+
+
+async def test_a_batch_found_broken_while_a_token_is_awaited_ends_the_session() -> None:
+    loop, calls = asyncio.get_running_loop(), iter(range(2))
+    asked, may_return = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        asked.set()
+        await may_return.wait()
+
+    def fresh() -> str:
+        if next(calls):
+            asyncio.run_coroutine_threadsafe(wait(), loop).result()
+        return "token"
+
+    async with ScriptedServer(lie_and_abort(0.0), play(opened())) as server, asyncio.timeout(120):
+        client = feedmux.AsyncClient(server.address, token=fresh, session=feedmux.SessionOptions(**QUICK))
+        async with client, client.subscription("s").open() as session:
+            await asked.wait()
+            with pytest.raises(feedmux.ProtocolError):
+                await session.next()
+            may_return.set()
+            await ends_without_another_stream(session, server)
+
+
 async def test_unknown_messages_are_ignored() -> None:
     async with (
         serving(play(opened(), b"\xfa\x07\x01x", batch(1, [1]))) as (_, client),
