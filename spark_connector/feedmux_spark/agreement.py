@@ -14,7 +14,7 @@ from bson import json_util
 from feedmux import requests
 from feedmux.errors import FailedPrecondition, SubscriptionExists
 from feedmux.feeds import Start
-from feedmux.places import Place
+from feedmux.positions import FeedPosition
 from feedmux.v1 import feed_pb2
 from feedmux_spark.connection import Connection
 from feedmux_spark.errors import FeedmuxSparkError
@@ -100,14 +100,14 @@ class Agreement:
         """Records that a plan succeeded, so the subscription's feed is the options' feed."""
         self._planned = True
 
-    def create(self, start: Start) -> Place:
+    def create(self, start: Start) -> FeedPosition:
         """Returns the stored position of the subscription, which is created at `start` if it does not exist."""
         try:
             return self._planner.create(start)
         except SubscriptionExists:
-            feed, place = self._planner.stored()
+            feed, feed_position = self._planner.stored()
             if not self._differences(feed):
-                return place
+                return feed_position
             if self._options.on_feed_change == "fail":
                 raise
             return self._planner.update()

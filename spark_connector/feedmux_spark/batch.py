@@ -28,7 +28,7 @@ class FeedmuxBatchReader(DataSourceReader):
         connection = Connection(options)
         with connection.explaining():
             found = connection.locate(options, end)
-            until = found.place.position
+            until = found.feed_position.position
             after = connection.resolve(options, start)
             slices = Planner(options, connection).through(after, found.feed, until, options.max_bytes_per_trigger)
         # Spark treats a source without partitions as one with a single unknown partition.

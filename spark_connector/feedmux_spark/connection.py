@@ -23,9 +23,9 @@ import grpc
 from feedmux import requests
 from feedmux.errors import FeedmuxError, Fenced, SubscriptionBusy, Unavailable
 from feedmux.feeds import Start
-from feedmux.places import Place
+from feedmux.positions import FeedPosition
 from feedmux.recovery import Backoff, Step, next_step
-from feedmux.silence import Silence
+from feedmux.silence_detector import SilenceDetector
 from feedmux.status import error_from_call
 from feedmux.target import Metadata, Target, Token
 from feedmux.v1 import change_feed_pb2
@@ -87,7 +87,7 @@ class Call:
 class Located:
     """A position in a feed, and the feed's fingerprint."""
 
-    place: Place
+    feed_position: FeedPosition
     feed: bytes
 
 
@@ -140,9 +140,9 @@ class Connection:
             listening.stop()
             call.cancel()
 
-    def resolve(self, options: Options, start: Start) -> Place:
+    def resolve(self, options: Options, start: Start) -> FeedPosition:
         """Resolves a start to a position. Raises FeedmuxError."""
-        return self.locate(options, start).place
+        return self.locate(options, start).feed_position
 
     def locate(self, options: Options, start: Start) -> Located:
         """Resolves a start to a position in the options' feed, with its fingerprint. Raises FeedmuxError."""
@@ -157,8 +157,8 @@ class Connection:
             raise FeedmuxSparkError(
                 "the server is older than this connector, and does not support feed fingerprints: update feedmux"
             )
-        place = Place(answer.position, time=(answer.cluster_time.seconds, answer.cluster_time.increment))
-        return Located(place, answer.feed_fingerprint)
+        feed_position = FeedPosition(answer.position, time=(answer.cluster_time.seconds, answer.cluster_time.increment))
+        return Located(feed_position, answer.feed_fingerprint)
 
     def retrying(self, attempt: Callable[[], T], what: str, *, most_s: float | None = None) -> T:
         """Runs `attempt` until it succeeds, fails permanently, or `retryTimeoutMs` has passed.
@@ -215,7 +215,7 @@ class Listening:
     def __init__(self, give_up: Callable[[], object]) -> None:
         self.gave_up = False
         self._give_up = give_up
-        self._silence = Silence(HEARTBEAT_S, time.monotonic())
+        self._silence = SilenceDetector(HEARTBEAT_S, time.monotonic())
         self._waiting = False
         self._stopped = threading.Event()
         threading.Thread(target=self._watch, name="feedmux-listening", daemon=True).start()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from feedmux.feeds import Start
-from feedmux.places import Place
+from feedmux.positions import FeedPosition
 from feedmux_spark.errors import OptionError
 
 _VERSION: Final = 1
@@ -32,12 +32,12 @@ class Offset:
     """The fingerprint of the feed that was read up to here. Empty in checkpoints of connectors that wrote none."""
 
     @classmethod
-    def at(cls, place: Place, feed: bytes, gaps: int = 0) -> "Offset":
-        return cls(place.position, place.time, gaps, feed)
+    def at(cls, feed_position: FeedPosition, feed: bytes, gaps: int = 0) -> "Offset":
+        return cls(feed_position.position, feed_position.time, gaps, feed)
 
     @property
-    def place(self) -> Place:
-        return Place(self.position, time=self.time)
+    def feed_position(self) -> FeedPosition:
+        return FeedPosition(self.position, time=self.time)
 
     def as_json(self) -> dict[str, Any]:
         """The offset as Spark stores it."""

@@ -15,7 +15,7 @@ from google.protobuf import duration_pb2, field_mask_pb2
 from feedmux import requests
 from feedmux.errors import Unavailable
 from feedmux.feeds import Start
-from feedmux.places import Place
+from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux_spark.connection import FIRST_CONTACT_S, Call, Connection
 from feedmux_spark.options import Options
@@ -29,7 +29,7 @@ PINNED_WAIT_S: Final = 10.0
 class Plan:
     """The range after a position, up to `end`."""
 
-    end: Place
+    end: FeedPosition
     count: int
     slices: Sequence[Slice]
     caught_up: bool
@@ -60,7 +60,7 @@ class Planner:
         self._feed = requests.feed_message(options.feed, options.source)
         self._consumer_name = consumer_name
 
-    def create(self, start: Start, most_s: float = FIRST_CONTACT_S) -> Place:
+    def create(self, start: Start, most_s: float = FIRST_CONTACT_S) -> FeedPosition:
         """Returns the stored position of the subscription, and creates it at `start` if it does not exist. Raises
         FeedmuxError."""
         request = subscriptions_pb2.CreateSubscriptionRequest(
@@ -74,18 +74,18 @@ class Planner:
             "storing the start",
             most_s=most_s,
         )
-        return _place(found)
+        return _feed_position(found)
 
-    def stored(self) -> tuple[feed_pb2.Feed, Place]:
+    def stored(self) -> tuple[feed_pb2.Feed, FeedPosition]:
         """Returns the subscription's feed and stored position. Raises FeedmuxError."""
         request = subscriptions_pb2.GetSubscriptionRequest(name=self._consumer_name)
         found: subscriptions_pb2.Subscription = self._connection.retrying(
             lambda: self._connection.unary("Subscriptions", "GetSubscription", request, subscriptions_pb2.Subscription),
             "asking for the subscription",
         )
-        return found.feed, _place(found)
+        return found.feed, _feed_position(found)
 
-    def update(self) -> Place:
+    def update(self) -> FeedPosition:
         """Sets the subscription's feed to the options' feed; the stored position stays. Raises FeedmuxError."""
         request = subscriptions_pb2.UpdateSubscriptionRequest(
             subscription=subscriptions_pb2.Subscription(name=self._consumer_name, feed=self._feed),
@@ -97,7 +97,7 @@ class Planner:
             ),
             "updating the subscription",
         )
-        return _place(found)
+        return _feed_position(found)
 
     def start(self, wanted: Wanted, processed: bytes = b"") -> Call:
         """Sends the request and does not wait for the response."""
@@ -115,7 +115,7 @@ class Planner:
             lambda: as_plan(self.start(wanted, processed).result()), "planning the next range"
         )
 
-    def through(self, after: Place, feed: bytes, until: bytes, most_bytes: int) -> list[Slice]:
+    def through(self, after: FeedPosition, feed: bytes, until: bytes, most_bytes: int) -> list[Slice]:
         """Returns the slices of (after, until], planned at most `most_bytes` at a time. Raises FeedmuxError."""
         slices: list[Slice] = []
         while True:
@@ -143,8 +143,8 @@ class Planner:
         )
 
 
-def _place(found: subscriptions_pb2.Subscription) -> Place:
-    return Place(found.position, time=(found.cluster_time.seconds, found.cluster_time.increment))
+def _feed_position(found: subscriptions_pb2.Subscription) -> FeedPosition:
+    return FeedPosition(found.position, time=(found.cluster_time.seconds, found.cluster_time.increment))
 
 
 def as_plan(answer: change_feed_pb2.PlanRangeResponse) -> Plan:
@@ -156,7 +156,7 @@ def as_plan(answer: change_feed_pb2.PlanRangeResponse) -> Plan:
             status="UNAVAILABLE",
         )
     return Plan(
-        Place(answer.end, time=(answer.cluster_time.seconds, answer.cluster_time.increment)),
+        FeedPosition(answer.end, time=(answer.cluster_time.seconds, answer.cluster_time.increment)),
         answer.event_count,
         [Slice(each.after, each.until, answer.routing_key, answer.feed_fingerprint) for each in answer.slices],
         answer.caught_up,

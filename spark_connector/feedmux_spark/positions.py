@@ -18,4 +18,4 @@ def latest_offsets(options: Mapping[str, str]) -> str:
     connection = Connection(parsed)
     with connection.explaining():
         found = connection.locate(parsed, Start.latest())
-        return json.dumps(Offset.at(found.place, found.feed).as_json())
+        return json.dumps(Offset.at(found.feed_position, found.feed).as_json())

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from feedmux.errors import FailedPrecondition, FeedmuxError, HistoryLost, SubscriptionNotFound
 from feedmux.feeds import Start
-from feedmux.places import Place
+from feedmux.positions import FeedPosition
 from feedmux_spark.agreement import Agreement
 from feedmux_spark.connection import Call, Connection
 from feedmux_spark.offsets import Offset, parse_start, shown_time
@@ -100,7 +100,7 @@ class Progress:
         self._connection = Connection(options)
         self._planner = Planner(options, self._connection, options.consumer_name)
         self._agreement = Agreement(options, self._connection, self._planner)
-        self._pinned: Place | None = None
+        self._pinned: FeedPosition | None = None
         self._reached: tuple[Offset, Offset] | None = None
         """There are no events between the first offset and the second."""
         self._planned: dict[tuple[bytes, bytes], Sequence[Slice]] = {}
@@ -112,8 +112,8 @@ class Progress:
         processed."""
         with self._connection.explaining():
             start = parse_start(self._options.starting_offsets or "latest", "startingOffsets")
-            place = self._agreement.create(start)
-            return Offset.at(place, self._agreement.fingerprint(place.position))
+            feed_position = self._agreement.create(start)
+            return Offset.at(feed_position, self._agreement.fingerprint(feed_position.position))
 
     def pin(self) -> None:
         """Limits all further plans to what MongoDB has committed now."""
@@ -188,7 +188,7 @@ class Progress:
         while True:
             try:
                 feed = self._agreement.fingerprint(after.position)
-                slices = self._planner.through(after.place, feed, until, self._options.max_bytes_per_trigger)
+                slices = self._planner.through(after.feed_position, feed, until, self._options.max_bytes_per_trigger)
             except (SubscriptionNotFound, HistoryLost) as error:
                 after = self._mended(after, error)
             except FailedPrecondition as error:

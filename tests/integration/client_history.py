@@ -7,7 +7,7 @@ import pytest
 from pymongo.collection import Collection
 
 from feedmux import responses
-from feedmux.runner import Runner
+from feedmux.connection import Connection
 from feedmux_server.core.positions.position import inspect_position
 from tests.sim import records
 from tests.sim.checkers import check
@@ -25,22 +25,22 @@ class ClientHistory:
         self.records: list[records.Record] = []
         self._session: dict[str, str] = {}
         self._delivered: dict[str, list[str]] = {}
-        receive, outgoing = Runner._receive, Runner._outgoing
+        receive, outgoing = Connection._receive, Connection._outgoing
 
-        def received(runner: Runner, response: responses.Response) -> None:
-            self._note(runner._opening.subscription, response)
-            receive(runner, response)
+        def received(connection: Connection, response: responses.Response) -> None:
+            self._note(connection._opening.subscription, response)
+            receive(connection, response)
 
-        def sent(runner: Runner) -> list[bytes]:
-            before = runner._sent_sequence
-            messages = outgoing(runner)
-            if runner._sent_sequence > before:
-                session = self._session[runner._opening.subscription]
-                self.records.append(records.Acked(session, runner._sent_sequence))
+        def sent(connection: Connection) -> list[bytes]:
+            before = connection._sent_sequence
+            messages = outgoing(connection)
+            if connection._sent_sequence > before:
+                session = self._session[connection._opening.subscription]
+                self.records.append(records.Acked(session, connection._sent_sequence))
             return messages
 
-        monkeypatch.setattr(Runner, "_receive", received)
-        monkeypatch.setattr(Runner, "_outgoing", sent)
+        monkeypatch.setattr(Connection, "_receive", received)
+        monkeypatch.setattr(Connection, "_outgoing", sent)
 
     def _note(self, name: str, response: responses.Response) -> None:
         match response:
@@ -52,7 +52,7 @@ class ClientHistory:
             case responses.Delivery(first, batch):
                 events = tuple(str(document["fullDocument"]["n"]) for document in batch.documents)
                 self._delivered.setdefault(self._session[name], []).extend(events)
-                behind = _data(batch.place.token)
+                behind = _data(batch.feed_position.token)
                 self.records.append(records.Delivered(self._session[name], first, events, place=behind))
             case responses.Progress(place):
                 self.records.append(records.Progress(self._session[name], _data(place.token)))

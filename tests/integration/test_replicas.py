@@ -11,9 +11,9 @@ import pytest_asyncio
 from pymongo.database import Database
 
 import feedmux
-from feedmux.link import Link, Stream
+from feedmux.connection import Connection
 from feedmux.responses import Opened
-from feedmux.runner import Runner
+from feedmux.transport import Stream, Transport
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conftest import RedisFactory
 from tests.integration.servers import KEY_A, Here, serving, settings, tenants_file, until
@@ -161,18 +161,18 @@ async def test_the_client_says_which_replica_reads_its_feed(
 ) -> None:
     routes: list[str] = []
     told_routes: list[str] = []
-    subscribe, on_opened = Link.subscribe, Runner._on_opened
+    subscribe, on_opened = Transport.subscribe, Connection._on_opened
 
-    def subscribing(link: Link, route: str) -> AbstractAsyncContextManager[Stream]:
+    def subscribing(transport: Transport, route: str) -> AbstractAsyncContextManager[Stream]:
         routes.append(route)
-        return subscribe(link, route)
+        return subscribe(transport, route)
 
-    def opened(runner: Runner, response: Opened) -> None:
+    def opened(connection: Connection, response: Opened) -> None:
         told_routes.append(response.routing_key)
-        on_opened(runner, response)
+        on_opened(connection, response)
 
-    monkeypatch.setattr(Link, "subscribe", subscribing)
-    monkeypatch.setattr(Runner, "_on_opened", opened)
+    monkeypatch.setattr(Transport, "subscribe", subscribing)
+    monkeypatch.setattr(Connection, "_on_opened", opened)
     collection = "Größe 大"
     async with feedmux.AsyncClient(f"127.0.0.1:{here.server.ports.data}", source="main") as client:
         for scope in ((database.name, collection), (database.name, None), (None, None)):

@@ -47,9 +47,9 @@ GROUPS: Final = (
                                 "rpc/response_encoder.py"), 0.95),
     Group("store", _SERVER, ("store/store.py", "store/committer.py", "store/handle.py", "store/scripts.py",
                              "store/deadlines.py", "store/model.py"), 0.95),
-    Group("the client's connection", _CLIENT, ("runner.py", "connection_states.py", "ledger.py", "window.py",
-                                               "recovery.py", "link.py", "desk.py", "silence.py", "seat.py",
-                                               "async_session.py"), 0.95),
+    Group("the client's connection", _CLIENT, ("connection.py", "connection_states.py", "delivery_tracker.py",
+                                               "window.py", "recovery.py", "transport.py", "session_buffer.py",
+                                               "silence_detector.py", "session_base.py", "async_session.py"), 0.95),
     Group("core", _SERVER, ("core/**/*.py",), 0.80),
     Group("rpc", _SERVER, ("rpc/*.py",), 0.80),
 )  # fmt: skip

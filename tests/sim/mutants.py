@@ -119,14 +119,14 @@ MUTANTS: Final = (
     Mutant(
         "the client hands out what it has handed out before",
         "Unique",
-        "feedmux.ledger:Ledger.begin",
-        "                    self._repeats[key] = kept.first_sequence + index\n",
+        "feedmux.delivery_tracker:DeliveryTracker.begin",
+        "                    self._repeats[key] = unacked.first_sequence + index\n",
         "                    pass\n",
     ),
     Mutant(
         "the client hands out a message that comes twice",
         "Unique",
-        "feedmux.ledger:Ledger.arrive",
+        "feedmux.delivery_tracker:DeliveryTracker.arrive",
         "if first_sequence != self._next_sequence:",
         "if first_sequence > self._next_sequence:",
         scenario="protocol broken",
@@ -155,14 +155,14 @@ MUTANTS: Final = (
     Mutant(
         "the client takes what was handed out for acked when it reconnects",
         "At least once",
-        "feedmux.runner:Runner._open_request",
-        "place = self._ledger.acked_place(self._open_acked)",
-        "place = self._ledger.latest",
+        "feedmux.connection:Connection._open_request",
+        "feed_position = self._tracker.acked_position(self._open_acked)",
+        "feed_position = self._tracker.latest",
     ),
     Mutant(
         "the client takes all that it has received for acked",
         "At least once",
-        "feedmux.ledger:Ledger.acked_place",
+        "feedmux.delivery_tracker:DeliveryTracker.acked_position",
         "acked = max(acked, self._floor)",
         "acked = max(acked, self._floor, self._received)",
     ),
@@ -177,7 +177,7 @@ MUTANTS: Final = (
     Mutant(
         "the client acks an event that did not come",
         "Resumable or loud",
-        "feedmux.ledger:Ledger.acked_sequence",
+        "feedmux.delivery_tracker:DeliveryTracker.acked_sequence",
         "sequence + done - 1",
         "sequence + done",
     ),
@@ -338,7 +338,7 @@ MUTANTS: Final = (
     Mutant(
         "the client takes over again and again",
         "Fenced",
-        "feedmux.runner:Runner._open_request",
+        "feedmux.connection:Connection._open_request",
         "opening.takeover and self._state in FIRST_OPENING",
         "opening.takeover",
         scenario="takeover",
@@ -360,7 +360,7 @@ MUTANTS: Final = (
     Mutant(
         "repeats use up the client's window",
         "Convergent",
-        "feedmux.runner:Runner._deliver",
+        "feedmux.connection:Connection._deliver",
         "self._window.discard(events, size_bytes)",
         "pass",
         size="large",

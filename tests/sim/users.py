@@ -26,9 +26,9 @@ from feedmux import (
     SubscriptionNotFound,
 )
 from feedmux.feeds import OnHistoryLost
-from feedmux.link import Link
 from feedmux.notices import Disconnected, Gap, Notice, Rewound, Skipped
 from feedmux.target import Target
+from feedmux.transport import Transport
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim import records
@@ -453,5 +453,5 @@ async def administer(
 
 def _client(network: Network, node: Node | None, tenant: Tenant, options: SessionOptions | None = None) -> AsyncClient:
     client = AsyncClient("sim", timeout_s=10.0, session=options)
-    client._api.link = Link(SimTarget("sim", tenant.key, network=network, node=node))
+    client._api.transport = Transport(SimTarget("sim", tenant.key, network=network, node=node))
     return client

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from feedmux.errors import Unavailable
-from feedmux.places import Place
+from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark.agreement import Agreement
 from feedmux_spark.connection import Connection, Located
@@ -18,7 +18,7 @@ from feedmux_spark.planning import Planner, as_plan
 
 def agreement(monkeypatch: pytest.MonkeyPatch) -> Agreement:
     """Of a query whose feed has the fingerprint `feed`."""
-    located = Located(Place(b"here"), b"feed")
+    located = Located(FeedPosition(b"here"), b"feed")
     monkeypatch.setattr(Connection, "locate", lambda *_: located)
     options = parse_options({"endpoint": "localhost:1", "consumerName": "c"})
     connection = Connection(options)

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from feedmux.errors import Unavailable
-from feedmux.silence import Silence
+from feedmux.silence_detector import SilenceDetector
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark import connection
 from feedmux_spark.connection import Connection
@@ -63,13 +63,13 @@ def test_a_read_that_hears_nothing_ends_and_leaves_its_connection(
 ) -> None:
     heard = threading.Event()
 
-    class AfterTheFirst(Silence):
+    class AfterTheFirst(SilenceDetector):
         """The silence counts as too long once a message has come."""
 
         def tick(self, now_s: float) -> bool:
             return heard.is_set()
 
-    monkeypatch.setattr(connection, "Silence", AfterTheFirst)
+    monkeypatch.setattr(connection, "SilenceDetector", AfterTheFirst)
     monkeypatch.setattr(connection, "HEARTBEAT_S", 0.01)
     made = to(silent)
     messages = made.stream("ReadRange", REQUEST, "")
@@ -86,14 +86,14 @@ def test_time_between_two_messages_of_a_slow_reader_is_no_silence(monkeypatch: p
     seen: list[bool] = []
     enough = threading.Event()
 
-    class Counted(Silence):
+    class Counted(SilenceDetector):
         def tick(self, now_s: float) -> bool:
             seen.append(super().tick(now_s))
             if len(seen) == 100 or seen[-1]:
                 enough.set()
             return seen[-1]
 
-    monkeypatch.setattr(connection, "Silence", Counted)
+    monkeypatch.setattr(connection, "SilenceDetector", Counted)
     listening = connection.Listening(lambda: None)
     with listening:
         pass

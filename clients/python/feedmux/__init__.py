@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from feedmux.feeds import Explanation, Feed, ResolvedPosition, Start, SubscriptionInfo
     from feedmux.notices import Degraded, Disconnected, Draining, Gap, HistoryAtRisk, Notice, Rewound, Skipped
     from feedmux.options import SessionOptions
-    from feedmux.places import Place
+    from feedmux.positions import FeedPosition
     from feedmux.session import Session
     from feedmux.target import Tls
     from feedmux.watch import ChangeStream
@@ -69,6 +69,7 @@ __all__ = [
     "FailedPrecondition",
     "Feed",
     "FeedInvalidated",
+    "FeedPosition",
     "FeedmuxError",
     "Fenced",
     "Gap",
@@ -82,7 +83,6 @@ __all__ = [
     "OptionRefused",
     "OutOfRange",
     "PermissionDenied",
-    "Place",
     "PositionInvalid",
     "ProtocolError",
     "QuotaExceeded",
@@ -135,7 +135,7 @@ _NAMES: Final = {
     "feeds": ("Explanation", "Feed", "ResolvedPosition", "Start", "SubscriptionInfo"),
     "notices": ("Degraded", "Disconnected", "Draining", "Gap", "HistoryAtRisk", "Notice", "Rewound", "Skipped"),
     "options": ("SessionOptions",),
-    "places": ("Place",),
+    "positions": ("FeedPosition",),
     "session": ("Session",),
     "target": ("Tls",),
     "watch": ("ChangeStream",),

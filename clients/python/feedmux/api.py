@@ -11,6 +11,7 @@ from bson.codec_options import CodecOptions
 from google.protobuf import empty_pb2, field_mask_pb2
 
 from feedmux import requests
+from feedmux.connection import Opening
 from feedmux.feeds import (
     Explanation,
     Feed,
@@ -23,11 +24,10 @@ from feedmux.feeds import (
     SubscriptionInfo,
     as_start,
 )
-from feedmux.link import Link
 from feedmux.options import SessionOptions
-from feedmux.runner import Opening
-from feedmux.seat import instance_id
+from feedmux.session_base import instance_id
 from feedmux.target import Target, Tls, Token
+from feedmux.transport import Transport
 from feedmux.v1 import change_feed_pb2, subscriptions_pb2
 
 
@@ -72,7 +72,7 @@ class Api:
 
     def __init__(self, chosen: Settings) -> None:
         self.settings = chosen
-        self.link = Link(chosen.target)
+        self.transport = Transport(chosen.target)
 
     def subscription_opening(self, name: str, takeover: bool) -> Opening:
         """Return what `open()` of a subscription opens."""
@@ -86,7 +86,7 @@ class Api:
     def _subscription(self, message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
         info = requests.subscription_value(message)
         if info.routing_key:
-            self.link.routes[info.name] = info.routing_key
+            self.transport.routes[info.name] = info.routing_key
         return info
 
     async def explain(self, feed: Feed, start: StartLike | None) -> Explanation:
@@ -217,7 +217,7 @@ class Api:
         )
 
     async def _call(self, service: str, method: str, request: Any, response_type: Any) -> Any:
-        return await self.link.unary(service, method, request, response_type, self.settings.timeout_s)
+        return await self.transport.unary(service, method, request, response_type, self.settings.timeout_s)
 
 
 def make_feed(feed: Feed | None, database: str | None, collection: str | None, options: FeedArguments) -> Feed:

@@ -21,7 +21,7 @@ from feedmux.feeds import (
     SubscriptionInfo,
 )
 from feedmux.options import SessionArguments, SessionOptions
-from feedmux.seat import OnNotice
+from feedmux.session_base import OnNotice
 from feedmux.target import Tls, Token
 from feedmux.watch_target import TargetOptions
 
@@ -134,7 +134,7 @@ class AsyncClient(AsyncWatchClient):
         A thread or task that waits for an event of such a session, or requests another one, gets SessionClosed. The
         client can be used again: the next call reconnects.
         """
-        await self._api.link.close()
+        await self._api.transport.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -160,7 +160,7 @@ class AsyncSubscription:
         Raises SubscriptionNotFound; SubscriptionBusy unless `takeover`; HistoryLost; any FeedmuxError.
         """
         chosen = replace(self._api.settings.session, **options)
-        return AsyncSession(self._api.link, self._api.subscription_opening(self.name, takeover), chosen, on_notice)
+        return AsyncSession(self._api.transport, self._api.subscription_opening(self.name, takeover), chosen, on_notice)
 
     async def create(
         self,
@@ -216,7 +216,7 @@ class AsyncInlineFeed:
         `options` are fields of SessionOptions.
         """
         chosen = replace(self._api.settings.session, **options)
-        return AsyncSession(self._api.link, self._api.feed_opening(self.feed, start), chosen, on_notice)
+        return AsyncSession(self._api.transport, self._api.feed_opening(self.feed, start), chosen, on_notice)
 
     async def explain(self, start: StartLike | None = None) -> Explanation:
         """Return what `open` would do, without doing it. A rejection is part of the result, not an error."""

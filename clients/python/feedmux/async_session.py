@@ -8,16 +8,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from feedmux.batches import Batch, Event
-from feedmux.desk import Desk, Ended, Item
+from feedmux.connection import Opening, finish, launch
 from feedmux.errors import SessionClosed
-from feedmux.link import Link
 from feedmux.notices import Notice
 from feedmux.options import SessionOptions
-from feedmux.runner import Opening, finish, launch
-from feedmux.seat import OnNotice, Seat
+from feedmux.session_base import OnNotice, SessionBase
+from feedmux.session_buffer import Ended, Item, SessionBuffer
+from feedmux.transport import Transport
 
 
-class _Inbox:
+class _Queue:
     """A queue for one event loop. The queue itself is unbounded: the credit window bounds its content."""
 
     def __init__(self) -> None:
@@ -43,18 +43,20 @@ class _Inbox:
         return self._items.popleft() if self._items else None
 
 
-class AsyncSession(Seat):
+class AsyncSession(SessionBase):
     """Events of a durable subscription or of a feed, as an asynchronous iterator.
 
     `async with client.subscription(name).open() as session`, or `session = await client.….open()`. For one task at a
     time. Notices are passed to `on_notice` in order, between events; without an `on_notice` they are logged.
     """
 
-    def __init__(self, link: Link, opening: Opening, options: SessionOptions, on_notice: OnNotice | None) -> None:
-        inbox = _Inbox()
-        super().__init__(Desk(inbox.put, inbox.drain, lambda: None), on_notice)
-        self._inbox = inbox
-        self._link = link
+    def __init__(
+        self, transport: Transport, opening: Opening, options: SessionOptions, on_notice: OnNotice | None
+    ) -> None:
+        queue = _Queue()
+        super().__init__(SessionBuffer(queue.put, queue.drain, lambda: None), on_notice)
+        self._queue = queue
+        self._transport = transport
         self._opening = opening
         self._options = options
         self._task: asyncio.Task[None] | None = None
@@ -71,10 +73,10 @@ class AsyncSession(Seat):
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        desk = self._desk
+        buffer = self._buffer
         while True:
             for event in self._events:
-                if desk.closing:
+                if buffer.closing:
                     break
                 self._last = event
                 yield event
@@ -92,7 +94,7 @@ class AsyncSession(Seat):
         Raises TimeoutError; StopAsyncIteration after `close()`; the FeedmuxError that ended the session.
         """
         while True:
-            if not self._desk.closing:
+            if not self._buffer.closing:
                 for event in self._events:
                     self._last = event
                     return event
@@ -104,11 +106,11 @@ class AsyncSession(Seat):
         """Return the next event if it has already arrived, else None. Raises as `next` does, except TimeoutError."""
         self._check()
         await asyncio.sleep(0)
-        while not self._desk.closing:
+        while not self._buffer.closing:
             for event in self._events:
                 self._last = event
                 return event
-            item = self._inbox.get_nowait()
+            item = self._queue.get_nowait()
             if item is None:
                 return None
             got = self._accept(item, whole=False)
@@ -136,22 +138,22 @@ class AsyncSession(Seat):
 
         Unconfirmed acks mean repeated events in the next session, never lost events. Closing again does nothing.
         """
-        self._desk.ended_by = None
-        self._desk.closing = True
+        self._buffer.ended_by = None
+        self._buffer.closing = True
         if self._task is None:
             return
-        self._inbox.put(Ended(None))
-        self._desk.wake()
+        self._queue.put(Ended(None))
+        self._buffer.wake()
         await finish(self._task, self._options.close_timeout_s if timeout_s is None else timeout_s)
 
     async def _open(self) -> Self:
         if self._task is not None:
             return self
-        runner, self._task = launch(self._link, self._opening, self._options, self._desk)
+        connection, self._task = launch(self._transport, self._opening, self._options, self._buffer)
         finalizer = weakref.finalize(self, _abandon, asyncio.get_running_loop(), self._task)
         finalizer.atexit = False
         try:
-            error = await asyncio.shield(runner.opened)
+            error = await asyncio.shield(connection.opened)
         except asyncio.CancelledError:
             self._task.cancel()
             raise
@@ -161,8 +163,8 @@ class AsyncSession(Seat):
 
     async def _get(self, whole: bool) -> Batch | None:
         self._check()
-        while not self._desk.closing:
-            got = self._accept(await self._inbox.get(), whole)
+        while not self._buffer.closing:
+            got = self._accept(await self._queue.get(), whole)
             if got is None or isinstance(got, Batch):
                 return got
             self._say(got)
@@ -171,7 +173,7 @@ class AsyncSession(Seat):
 
     def _accept(self, item: Item, whole: bool) -> Batch | Notice | None:
         if isinstance(item, Ended):
-            self._inbox.put(item)  # Put back for the next call.
+            self._queue.put(item)  # Put back for the next call.
         return self._settle(item, whole)
 
     def _check(self) -> None:

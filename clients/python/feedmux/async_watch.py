@@ -27,7 +27,7 @@ class AsyncChangeStream(WatchState):
 
     def __init__(self, api: Api, plan: WatchPlan) -> None:
         options = plan.session_options(api.settings.session)
-        self._session = AsyncSession(api.link, api.feed_opening(plan.feed, plan.start), options, None)
+        self._session = AsyncSession(api.transport, api.feed_opening(plan.feed, plan.start), options, None)
         super().__init__(plan, self._session)
 
     async def _open(self) -> Self:

@@ -1,8 +1,8 @@
 """Batches and events as the user sees them.
 
 A batch is a view of the bytes of its message; nothing is decoded, split or copied until it is requested, so that a
-batch costs the same whatever it holds. `responses` makes batches, `ledger` numbers them, and sessions deliver them.
-Ordinals exist only in the client: they count from 1 over the life of a session object, across reconnects.
+batch costs the same whatever it holds. `responses` makes batches, `delivery_tracker` numbers them, and sessions
+deliver them. Ordinals exist only in the client: they count from 1 over the life of a session object, across reconnects.
 """
 
 import struct
@@ -18,7 +18,7 @@ from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
 
 from feedmux.errors import ProtocolError
-from feedmux.places import Place, event_id, json_event_id
+from feedmux.positions import FeedPosition, event_id, json_event_id
 
 _INT32 = struct.Struct("<i")
 _SMALLEST_DOCUMENT = 5
@@ -72,9 +72,18 @@ class Event:
 class Batch(ABC):
     """Consecutive events in MongoDB's order. `len(batch)` is their number."""
 
-    __slots__ = ("_count", "_documents", "_options", "_owner", "_read_time_ns", "_window", "first_sequence", "place")
+    __slots__ = (
+        "_count",
+        "_documents",
+        "_options",
+        "_owner",
+        "_read_time_ns",
+        "_window",
+        "feed_position",
+        "first_sequence",
+    )
 
-    def __init__(self, count: int, place: Place, read_time_ns: int, options: CodecOptions[Any]) -> None:
+    def __init__(self, count: int, feed_position: FeedPosition, read_time_ns: int, options: CodecOptions[Any]) -> None:
         self._count = count
         self._options = options
         self._documents: list[Any] | None = None
@@ -83,7 +92,7 @@ class Batch(ABC):
         self._read_time_ns = read_time_ns
         self._owner: object = None
         self.first_sequence = 0
-        self.place = place
+        self.feed_position = feed_position
 
     def __len__(self) -> int:
         return self._count
@@ -118,17 +127,17 @@ class Batch(ABC):
     @property
     def position(self) -> bytes:
         """The position after the last event, to be stored unchanged. Empty for the front part of a batch."""
-        return self.place.position
+        return self.feed_position.position
 
     @property
     def resume_token(self) -> dict[str, Any] | None:
         """MongoDB's resume token for the position after the last event."""
-        return self.place.resume_token
+        return self.feed_position.resume_token
 
     @property
     def cluster_time(self) -> Timestamp | None:
         """The cluster time of the position after the last event."""
-        return self.place.cluster_time
+        return self.feed_position.cluster_time
 
     @property
     def read_time(self) -> datetime | None:
@@ -200,9 +209,9 @@ class BsonBatch(Batch):
     __slots__ = ("_offsets", "_view")
 
     def __init__(
-        self, view: memoryview, count: int, place: Place, read_time_ns: int, options: CodecOptions[Any]
+        self, view: memoryview, count: int, feed_position: FeedPosition, read_time_ns: int, options: CodecOptions[Any]
     ) -> None:
-        super().__init__(count, place, read_time_ns, options)
+        super().__init__(count, feed_position, read_time_ns, options)
         if len(view) < count * _SMALLEST_DOCUMENT or _INT32.unpack_from(view, 0)[0] > len(view):
             raise ProtocolError("the lengths of a batch do not add up")
         self._view = view
@@ -244,13 +253,13 @@ class BsonBatch(Batch):
     def part(self, first: int, end: int) -> Batch:
         offsets = self.offsets
         view = self._view[offsets[first] : offsets[end]]
-        place = self.place if end == self._count else Place()
-        taken = BsonBatch(view, end - first, place, self._read_time_ns, self._options)
+        feed_position = self.feed_position if end == self._count else FeedPosition()
+        taken = BsonBatch(view, end - first, feed_position, self._read_time_ns, self._options)
         taken._number_as(self, first)
         return taken
 
     def twin(self) -> Batch:
-        twin = BsonBatch(self._view, self._count, self.place, self._read_time_ns, self._options)
+        twin = BsonBatch(self._view, self._count, self.feed_position, self._read_time_ns, self._options)
         twin._number_as(self, 0)
         return twin
 
@@ -260,8 +269,10 @@ class JsonBatch(Batch):
 
     __slots__ = ("_size_bytes", "texts")
 
-    def __init__(self, texts: tuple[str, ...], place: Place, read_time_ns: int, options: CodecOptions[Any]) -> None:
-        super().__init__(len(texts), place, read_time_ns, options)
+    def __init__(
+        self, texts: tuple[str, ...], feed_position: FeedPosition, read_time_ns: int, options: CodecOptions[Any]
+    ) -> None:
+        super().__init__(len(texts), feed_position, read_time_ns, options)
         self.texts = texts
         """One text per event."""
         self._size_bytes = sum(map(_utf8_len, texts))
@@ -294,13 +305,13 @@ class JsonBatch(Batch):
             raise ProtocolError("an event is not extended JSON") from error
 
     def part(self, first: int, end: int) -> Batch:
-        place = self.place if end == self._count else Place()
-        taken = JsonBatch(self.texts[first:end], place, self._read_time_ns, self._options)
+        feed_position = self.feed_position if end == self._count else FeedPosition()
+        taken = JsonBatch(self.texts[first:end], feed_position, self._read_time_ns, self._options)
         taken._number_as(self, first)
         return taken
 
     def twin(self) -> Batch:
-        twin = JsonBatch(self.texts, self.place, self._read_time_ns, self._options)
+        twin = JsonBatch(self.texts, self.feed_position, self._read_time_ns, self._options)
         twin._number_as(self, 0)
         return twin
 

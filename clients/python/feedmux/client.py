@@ -1,4 +1,4 @@
-"""The synchronous client. Each method runs a coroutine of `api` through the portal, or opens a `Session`."""
+"""The synchronous client. Each method runs a coroutine of `api` through the background loop, or opens a `Session`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -8,6 +8,7 @@ from typing import Any, Self, Unpack
 from bson.codec_options import CodecOptions
 
 from feedmux.api import Api, make_feed, settings
+from feedmux.background_loop import background_loop
 from feedmux.feeds import (
     Explanation,
     Feed,
@@ -19,9 +20,8 @@ from feedmux.feeds import (
     SubscriptionInfo,
 )
 from feedmux.options import SessionArguments, SessionOptions
-from feedmux.portal import portal
-from feedmux.seat import OnNotice
 from feedmux.session import Session
+from feedmux.session_base import OnNotice
 from feedmux.target import Tls, Token
 from feedmux.watch import WatchClient
 from feedmux.watch_target import TargetOptions
@@ -89,17 +89,17 @@ class Client(WatchClient):
         SubscriptionExists.
         """
         chosen = make_feed(feed, database, collection, options)
-        return portal().call(self._api.create(name, chosen, start, on_invalidate, on_history_lost))
+        return background_loop().call(self._api.create(name, chosen, start, on_invalidate, on_history_lost))
 
     def get_subscription(self, name: str) -> SubscriptionInfo:
         """Return the subscription. Raises SubscriptionNotFound."""
-        return portal().call(self._api.get(name))
+        return background_loop().call(self._api.get(name))
 
     def list_subscriptions(self, page_size: int = 100) -> Iterator[SubscriptionInfo]:
         """Iterate over all subscriptions of the tenant, by name. Pages are fetched as they are needed."""
         token = ""
         while True:
-            page, token = portal().call(self._api.page(page_size, token))
+            page, token = background_loop().call(self._api.page(page_size, token))
             yield from page
             if not token:
                 return
@@ -117,22 +117,22 @@ class Client(WatchClient):
 
         `etag` guards against a concurrent update by another client.
         """
-        return portal().call(self._api.update(name, feed, on_invalidate, on_history_lost, etag))
+        return background_loop().call(self._api.update(name, feed, on_invalidate, on_history_lost, etag))
 
     def seek_subscription(self, name: str, to: StartLike) -> SubscriptionInfo:
         """Move the stored position, forwards or backwards."""
-        return portal().call(self._api.seek(name, to))
+        return background_loop().call(self._api.seek(name, to))
 
     def delete_subscription(self, name: str, *, etag: str = "", allow_missing: bool = False) -> None:
         """Delete a subscription. Raises SubscriptionNotFound unless `allow_missing`."""
-        portal().call(self._api.delete(name, etag, allow_missing))
+        background_loop().call(self._api.delete(name, etag, allow_missing))
 
     def resolve(self, start: StartLike, feed: Feed | None = None) -> ResolvedPosition:
         """Return the position that a start stands for, for storing.
 
         Without a feed: a position in the whole deployment.
         """
-        return portal().call(self._api.resolve(start, feed or Feed()))
+        return background_loop().call(self._api.resolve(start, feed or Feed()))
 
     def close(self) -> None:
         """Close the open sessions, after sending their acks, then the connection.
@@ -140,7 +140,7 @@ class Client(WatchClient):
         A thread or task that waits for an event of such a session, or requests another one, gets SessionClosed. The
         client can be used again: the next call reconnects.
         """
-        portal().call(self._api.link.close())
+        background_loop().call(self._api.transport.close())
 
     def __enter__(self) -> Self:
         return self
@@ -166,7 +166,7 @@ class Subscription:
         Raises SubscriptionNotFound; SubscriptionBusy unless `takeover`; HistoryLost; any FeedmuxError.
         """
         chosen = replace(self._api.settings.session, **options)
-        return Session(self._api.link, self._api.subscription_opening(self.name, takeover), chosen, on_notice)
+        return Session(self._api.transport, self._api.subscription_opening(self.name, takeover), chosen, on_notice)
 
     def create(
         self,
@@ -181,11 +181,11 @@ class Subscription:
     ) -> SubscriptionInfo:
         """Create the subscription, as `Client.create_subscription` does."""
         chosen = make_feed(feed, database, collection, options)
-        return portal().call(self._api.create(self.name, chosen, start, on_invalidate, on_history_lost))
+        return background_loop().call(self._api.create(self.name, chosen, start, on_invalidate, on_history_lost))
 
     def get(self) -> SubscriptionInfo:
         """Return the subscription. Raises SubscriptionNotFound."""
-        return portal().call(self._api.get(self.name))
+        return background_loop().call(self._api.get(self.name))
 
     def update(
         self,
@@ -196,15 +196,15 @@ class Subscription:
         etag: str = "",
     ) -> SubscriptionInfo:
         """Update the subscription, as `Client.update_subscription` does."""
-        return portal().call(self._api.update(self.name, feed, on_invalidate, on_history_lost, etag))
+        return background_loop().call(self._api.update(self.name, feed, on_invalidate, on_history_lost, etag))
 
     def seek(self, to: StartLike) -> SubscriptionInfo:
         """Move the stored position, forwards or backwards."""
-        return portal().call(self._api.seek(self.name, to))
+        return background_loop().call(self._api.seek(self.name, to))
 
     def delete(self, *, etag: str = "", allow_missing: bool = False) -> None:
         """Delete the subscription. Raises SubscriptionNotFound unless `allow_missing`."""
-        portal().call(self._api.delete(self.name, etag, allow_missing))
+        background_loop().call(self._api.delete(self.name, etag, allow_missing))
 
 
 class InlineFeed:
@@ -219,12 +219,12 @@ class InlineFeed:
     ) -> Session:
         """Open a session at `start` (default: now). `options` are fields of SessionOptions."""
         chosen = replace(self._api.settings.session, **options)
-        return Session(self._api.link, self._api.feed_opening(self.feed, start), chosen, on_notice)
+        return Session(self._api.transport, self._api.feed_opening(self.feed, start), chosen, on_notice)
 
     def explain(self, start: StartLike | None = None) -> Explanation:
         """Return what `open` would do, without doing it. A rejection is part of the result, not an error."""
-        return portal().call(self._api.explain(self.feed, start))
+        return background_loop().call(self._api.explain(self.feed, start))
 
     def resolve(self, start: StartLike) -> ResolvedPosition:
         """Return the position that a start stands for in this feed."""
-        return portal().call(self._api.resolve(start, self.feed))
+        return background_loop().call(self._api.resolve(start, self.feed))

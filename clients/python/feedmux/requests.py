@@ -27,7 +27,7 @@ from feedmux.feeds import (
     SubscriptionInfo,
     Withheld,
 )
-from feedmux.places import Place
+from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux.window import Grant
 
@@ -183,11 +183,11 @@ def format_message(format_: Format) -> feed_pb2.Format:
     return _FORMATS[format_]
 
 
-def last_acked_message(place: Place, epoch: int) -> change_feed_pb2.LastAcked:
+def last_acked_message(feed_position: FeedPosition, epoch: int) -> change_feed_pb2.LastAcked:
     """Return the message of the last acked position: feedmux's position if known, else the event's token."""
-    if place.position:
-        return change_feed_pb2.LastAcked(position=place.position, epoch=epoch)
-    return change_feed_pb2.LastAcked(resume_token=place.token, epoch=epoch)
+    if feed_position.position:
+        return change_feed_pb2.LastAcked(position=feed_position.position, epoch=epoch)
+    return change_feed_pb2.LastAcked(resume_token=feed_position.token, epoch=epoch)
 
 
 def open_bytes(message: change_feed_pb2.Open) -> bytes:

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from feedmux.batches import Batch, BsonBatch, JsonBatch
 from feedmux.errors import ProtocolError
 from feedmux.notices import Degraded, Draining, Gap, HistoryAtRisk, Notice, Rewound, Skipped
-from feedmux.places import Place
+from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2, feed_pb2
 
 _BATCH_TAG = 0x12
@@ -29,7 +29,7 @@ class Opened:
     """The stream is open. Intervals are in seconds; a limit of 0 is unknown."""
 
     epoch: int
-    place: Place
+    feed_position: FeedPosition
     at_last_acked: bool
     heartbeat_s: float
     credit_events_max: int
@@ -49,20 +49,20 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A part of an event. `place` is valid only in the last part."""
+    """A part of an event. `feed_position` is valid only in the last part."""
 
     sequence: int
     index: int
     count: int
     data: bytes
-    place: Place
+    feed_position: FeedPosition
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Everything at or before `place` has been delivered."""
+    """Everything at or before `feed_position` has been delivered."""
 
-    place: Place
+    feed_position: FeedPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ class Reader:
             case "batch":
                 return self._delivery(response.batch, memoryview(response.batch.bson))
             case "progress":
-                return Progress(_place(response.progress))
+                return Progress(_feed_position(response.progress))
             case "committed":
                 return Committed(response.committed.delivery_sequence, response.committed.position)
             case "event_fragment":
                 part = response.event_fragment
-                return Fragment(part.delivery_sequence, part.index, part.count, part.data, _place(part))
+                return Fragment(part.delivery_sequence, part.index, part.count, part.data, _feed_position(part))
             case "opened":
                 return _opened(response.opened)
             case "notice":
@@ -126,7 +126,7 @@ class Reader:
         return None
 
     def _delivery(self, batch: change_feed_pb2.Batch, events: memoryview) -> Delivery:
-        place = _place(batch)
+        feed_position = _feed_position(batch)
         read_ns = batch.read_time.seconds * 1_000_000_000 + batch.read_time.nanos
         count = batch.event_count
         if count < 1:
@@ -134,8 +134,10 @@ class Reader:
         if self._json:
             if len(batch.json) != count:
                 raise ProtocolError(f"a batch of {count} events holds {len(batch.json)} texts")
-            return Delivery(batch.first_delivery_sequence, JsonBatch(tuple(batch.json), place, read_ns, self._options))
-        return Delivery(batch.first_delivery_sequence, BsonBatch(events, count, place, read_ns, self._options))
+            return Delivery(
+                batch.first_delivery_sequence, JsonBatch(tuple(batch.json), feed_position, read_ns, self._options)
+            )
+        return Delivery(batch.first_delivery_sequence, BsonBatch(events, count, feed_position, read_ns, self._options))
 
     def _join(self, part: Fragment) -> Delivery | None:
         if (
@@ -151,28 +153,28 @@ class Reader:
         data = b"".join(self._fragments)
         self._fragments = []
         if not self._json:
-            return Delivery(part.sequence, BsonBatch(memoryview(data), 1, part.place, 0, self._options))
+            return Delivery(part.sequence, BsonBatch(memoryview(data), 1, part.feed_position, 0, self._options))
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
             raise ProtocolError("a fragmented event is not UTF-8") from error
-        return Delivery(part.sequence, JsonBatch((text,), part.place, 0, self._options))
+        return Delivery(part.sequence, JsonBatch((text,), part.feed_position, 0, self._options))
 
 
-def _place(
+def _feed_position(
     message: (
         change_feed_pb2.Opened | change_feed_pb2.Batch | change_feed_pb2.EventFragment | change_feed_pb2.Progress
     ),
-) -> Place:
+) -> FeedPosition:
     time = message.cluster_time
-    return Place(message.position, message.resume_token, (time.seconds, time.increment))
+    return FeedPosition(message.position, message.resume_token, (time.seconds, time.increment))
 
 
 def _opened(opened: change_feed_pb2.Opened) -> Opened:
     limits = opened.limits
     return Opened(
         epoch=opened.epoch,
-        place=_place(opened),
+        feed_position=_feed_position(opened),
         at_last_acked=opened.at_last_acked,
         heartbeat_s=opened.heartbeat_interval.seconds + opened.heartbeat_interval.nanos / 1e9,
         credit_events_max=limits.credit_events_max,

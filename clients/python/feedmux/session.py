@@ -1,4 +1,4 @@
-"""The synchronous session: iterate, ack, close. Its network side runs in the portal's thread.
+"""The synchronous session: iterate, ack, close. Its network side runs in the background loop's thread.
 
 Whole batches cross threads through one queue; no work per event crosses threads. The credit window bounds the queue.
 """
@@ -12,17 +12,17 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 
+from feedmux.background_loop import BackgroundLoop, background_loop
 from feedmux.batches import Batch, Event
-from feedmux.desk import Desk, Ended, Item
-from feedmux.link import Link
+from feedmux.connection import Opening, finish, launch
 from feedmux.notices import Notice
 from feedmux.options import SessionOptions
-from feedmux.portal import Portal, portal
-from feedmux.runner import Opening, finish, launch
-from feedmux.seat import OnNotice, Seat
+from feedmux.session_base import OnNotice, SessionBase
+from feedmux.session_buffer import Ended, Item, SessionBuffer
+from feedmux.transport import Transport
 
 
-class Session(Seat):
+class Session(SessionBase):
     """Events of a durable subscription or of a feed, as an iterator. `open()` returns it.
 
     Safe to use from several threads; each event goes to one of them. `close()` from another thread wakes a waiting
@@ -30,25 +30,27 @@ class Session(Seat):
     without an `on_notice` they are logged.
     """
 
-    def __init__(self, link: Link, opening: Opening, options: SessionOptions, on_notice: OnNotice | None) -> None:
+    def __init__(
+        self, transport: Transport, opening: Opening, options: SessionOptions, on_notice: OnNotice | None
+    ) -> None:
         """Open the session, and return when the server has opened it. Raises FeedmuxError."""
         queue: SimpleQueue[Item] = SimpleQueue()
-        desk = Desk(queue.put, lambda: _drain(queue), lambda: None)
-        super().__init__(desk, on_notice)
+        buffer = SessionBuffer(queue.put, lambda: _drain(queue), lambda: None)
+        super().__init__(buffer, on_notice)
         self._queue = queue
         self._options = options
         self._lock = threading.Lock()
-        self._portal = portal()
-        self._task = self._portal.call(_open(link, opening, options, desk))
-        self._finalizer = weakref.finalize(self, _abandon, self._portal, self._task)
+        self._background_loop = background_loop()
+        self._task = self._background_loop.call(_open(transport, opening, options, buffer))
+        self._finalizer = weakref.finalize(self, _abandon, self._background_loop, self._task)
         self._finalizer.atexit = False
 
     def __iter__(self) -> Iterator[Event]:
-        desk = self._desk
+        buffer = self._buffer
         while True:
             events = self._events
             for event in events:
-                if desk.closing:
+                if buffer.closing:
                     break
                 self._last = event
                 yield event
@@ -66,7 +68,7 @@ class Session(Seat):
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             events = self._events
-            if not self._desk.closing:
+            if not self._buffer.closing:
                 for event in events:
                     self._last = event
                     return event
@@ -100,12 +102,12 @@ class Session(Seat):
 
         Unconfirmed acks mean repeated events in the next session, never lost events. Closing again does nothing.
         """
-        self._desk.ended_by = None
-        self._desk.closing = True
+        self._buffer.ended_by = None
+        self._buffer.closing = True
         self._queue.put(Ended(None))
-        self._desk.wake()
+        self._buffer.wake()
         wait_s = self._options.close_timeout_s if timeout_s is None else timeout_s
-        self._portal.call(finish(self._task, wait_s))
+        self._background_loop.call(finish(self._task, wait_s))
 
     def __enter__(self) -> Self:
         return self
@@ -133,10 +135,10 @@ class Session(Seat):
             self._say(got)
 
     def _get(self, deadline_s: float | None, whole: bool) -> Batch | Notice | None:
-        if self._desk.closing:
+        if self._buffer.closing:
             self._end()
             return None
-        self._portal.check()
+        self._background_loop.check()
         try:
             if deadline_s is None:
                 item = self._queue.get()
@@ -150,17 +152,19 @@ class Session(Seat):
         return self._settle(item, whole)
 
 
-def _abandon(portal_: Portal, task: asyncio.Task[None]) -> None:
+def _abandon(loop: BackgroundLoop, task: asyncio.Task[None]) -> None:
     def cancel() -> None:
         task.cancel()
 
-    portal_.wake(cancel)
+    loop.wake(cancel)
 
 
-async def _open(link: Link, opening: Opening, options: SessionOptions, desk: Desk) -> asyncio.Task[None]:
-    runner, task = launch(link, opening, options, desk)
+async def _open(
+    transport: Transport, opening: Opening, options: SessionOptions, buffer: SessionBuffer
+) -> asyncio.Task[None]:
+    connection, task = launch(transport, opening, options, buffer)
     try:
-        error = await asyncio.shield(runner.opened)
+        error = await asyncio.shield(connection.opened)
     except asyncio.CancelledError:
         task.cancel()
         raise

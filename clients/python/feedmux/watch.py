@@ -33,7 +33,7 @@ class ChangeStream(WatchState):
         """Open the stream, and return when MongoDB has accepted it. Raises PyMongoError."""
         options = plan.session_options(api.settings.session)
         try:
-            self._session = Session(api.link, api.feed_opening(plan.feed, plan.start), options, None)
+            self._session = Session(api.transport, api.feed_opening(plan.feed, plan.start), options, None)
         except FeedmuxError as error:
             raise as_pymongo(error, opening=True) from error
         super().__init__(plan, self._session)

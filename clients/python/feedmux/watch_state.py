@@ -13,8 +13,8 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
 from feedmux.batches import Event
-from feedmux.places import Place, from_invalidate
-from feedmux.seat import Seat
+from feedmux.positions import FeedPosition, from_invalidate
+from feedmux.session_base import SessionBase
 from feedmux.watch_options import WatchPlan
 
 FIRST_ANSWER_S: Final = 2.0
@@ -26,8 +26,8 @@ not mistake that delay for the end."""
 class WatchState:
     """The last step of a stream: an event, or a position without an event."""
 
-    def __init__(self, plan: WatchPlan, session: Seat) -> None:
-        self._seat = session
+    def __init__(self, plan: WatchPlan, session: SessionBase) -> None:
+        self._session_base = session
         self._await_s = plan.await_s
         self._wait_s = plan.await_s if plan.start is None else max(plan.await_s, FIRST_ANSWER_S)
         """The wait of the next `try_next`."""
@@ -37,29 +37,31 @@ class WatchState:
             # As in pymongo, which decodes events a second time if there are custom decoders.
             self._token_options = plan.codec_options.with_options(document_class=RawBSONDocument)
         self._event: Event | None = None
-        self._place = Place()
+        self._feed_position = FeedPosition()
 
     @property
     def resume_token(self) -> Mapping[str, Any] | None:
         """The token to resume after: that of the last returned document, or a later one once all have been returned."""
         event = self._event
         if event is None:
-            token = self._place.token
+            token = self._feed_position.token
         elif event.index + 1 < len(event.batch):
             token = event.batch.event_key(event.index)
         else:
-            token = event.batch.place.token or event.batch.event_key(event.index)
+            token = event.batch.feed_position.token or event.batch.event_key(event.index)
         return bson.decode(token, self._token_options) if token else copy.deepcopy(self._given_token)
 
     @property
     def alive(self) -> bool:
         """Whether `next` may still return a document."""
-        if self._seat.closed:
+        if self._session_base.closed:
             return False
         event = self._event
         # The invalidate, or what a pipeline has left of the batch that ends with the invalidate.
-        return event is None or event.index + 1 < len(event.batch) or not from_invalidate(event.batch.place.token)
+        return (
+            event is None or event.index + 1 < len(event.batch) or not from_invalidate(event.batch.feed_position.token)
+        )
 
     def _no_event(self) -> None:
         """Record a step without an event: the position up to which everything has been delivered."""
-        self._event, self._place = None, self._seat.progress
+        self._event, self._feed_position = None, self._session_base.progress

@@ -1,8 +1,8 @@
 """The credit window of a session: how much the server may still send, and when to grant more.
 
 Pure bookkeeping in totals over the life of the session object. Invariant: granted - taken never exceeds the window, so
-the window bounds what waits in the client. `runner` owns a window; by its thresholds the user's side knows when to wake
-the runner.
+the window bounds what waits in the client. `connection` owns a window; by its thresholds the user's side knows when to
+wake the connection.
 """
 
 from collections.abc import Callable

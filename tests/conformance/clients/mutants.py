@@ -9,12 +9,12 @@ from typing import Any
 
 import bson
 
-from feedmux import batches, link, recovery, requests, runner, silence, status
+from feedmux import batches, connection, recovery, requests, silence_detector, status, transport
+from feedmux.connection import Connection
+from feedmux.delivery_tracker import DeliveryTracker
 from feedmux.errors import make_error
-from feedmux.ledger import Ledger
 from feedmux.recovery import Step
 from feedmux.responses import Reader
-from feedmux.runner import Runner
 from feedmux.v1 import change_feed_pb2
 from feedmux.window import CreditWindow, Grant
 from tests.conformance.clients import python_runner
@@ -30,17 +30,17 @@ class Mutant:
 
 
 def _repeat_after_reconnect() -> None:
-    begin = Ledger.begin
+    begin = DeliveryTracker.begin
 
-    def forgetful(self: Ledger, *arguments: Any) -> None:
+    def forgetful(self: DeliveryTracker, *arguments: Any) -> None:
         begin(self, *arguments)
         self._repeats.clear()
 
-    Ledger.begin = forgetful  # type: ignore[method-assign, assignment]
+    DeliveryTracker.begin = forgetful  # type: ignore[method-assign, assignment]
 
 
 def _ack_with_old_sequences() -> None:
-    Ledger.acked_sequence = lambda self, acked: acked  # type: ignore[method-assign]
+    DeliveryTracker.acked_sequence = lambda self, acked: acked  # type: ignore[method-assign]
 
 
 def _never_refill() -> None:
@@ -65,19 +65,19 @@ def _retry_nothing() -> None:
 
 def _decide(how: Callable[..., Step]) -> None:
     recovery.next_step = how
-    runner.next_step = how  # type: ignore[attr-defined]
+    connection.next_step = how  # type: ignore[attr-defined]
 
 
 def _hurry() -> None:
-    runner.Backoff.next_s = lambda self, at_least_s=None: 0.0  # type: ignore[method-assign, attr-defined]
+    connection.Backoff.next_s = lambda self, at_least_s=None: 0.0  # type: ignore[method-assign, attr-defined]
 
 
 def _never_watch() -> None:
-    Runner._watch = lambda *_: None  # type: ignore[method-assign]
+    Connection._watch = lambda *_: None  # type: ignore[method-assign]
 
 
 def _hear_no_heartbeats() -> None:
-    silence.Silence.heard = lambda self: None  # type: ignore[method-assign]
+    silence_detector.SilenceDetector.heard = lambda self: None  # type: ignore[method-assign]
 
 
 def _keep_fragments() -> None:
@@ -85,13 +85,13 @@ def _keep_fragments() -> None:
 
 
 def _close_without_acks() -> None:
-    outgoing = Runner._outgoing
+    outgoing = Connection._outgoing
 
-    def without(self: Runner) -> list[bytes]:
-        closing = self._desk.closing
+    def without(self: Connection) -> list[bytes]:
+        closing = self._buffer.closing
         return [message for message in outgoing(self) if not closing or message == requests.CLOSE]
 
-    Runner._outgoing = without  # type: ignore[method-assign]
+    Connection._outgoing = without  # type: ignore[method-assign]
 
 
 def _forget_the_reason() -> None:
@@ -99,7 +99,7 @@ def _forget_the_reason() -> None:
 
 
 def _say_nothing() -> None:
-    Runner._say_rewound = lambda *_: None  # type: ignore[method-assign]
+    Connection._say_rewound = lambda *_: None  # type: ignore[method-assign]
 
 
 def _copy_tokens_as_text() -> None:
@@ -110,24 +110,24 @@ def _count_characters() -> None:
     batches._utf8_len = len  # type: ignore[assignment]
 
 
-def _stay_on_the_connection() -> None:
-    link._Connection.leave = lambda self: None  # type: ignore[method-assign]
+def _stay_on_the_channel() -> None:
+    transport._Channel.leave = lambda self: None  # type: ignore[method-assign]
 
 
 def _tell_less_than_was_acked() -> None:
-    acked_place = Ledger.acked_place
-    Ledger.acked_place = lambda self, acked: acked_place(self, max(0, acked - 1))  # type: ignore[method-assign]
+    acked_position = DeliveryTracker.acked_position
+    DeliveryTracker.acked_position = lambda self, acked: acked_position(self, max(0, acked - 1))  # type: ignore[method-assign]
 
 
 def _take_over_again() -> None:
-    open_request = Runner._open_request
+    open_request = Connection._open_request
 
-    def again(self: Runner) -> bytes:
+    def again(self: Connection) -> bytes:
         message = change_feed_pb2.SubscribeRequest.FromString(open_request(self))
         message.open.takeover = self._opening.takeover
         return message.SerializeToString()
 
-    Runner._open_request = again  # type: ignore[method-assign]
+    Connection._open_request = again  # type: ignore[method-assign]
 
 
 MUTANTS = {
@@ -161,7 +161,7 @@ MUTANTS = {
     ),
     "counts characters instead of bytes": Mutant(_count_characters, "credit-large-texts", "not enough"),
     "opens again on a silent connection": Mutant(
-        _stay_on_the_connection, "reconnecting-a-stream-in-order-stays", "1 connections|not enough"
+        _stay_on_the_channel, "reconnecting-a-stream-in-order-stays", "1 connections|not enough"
     ),
     "keeps a rewind to itself": Mutant(_say_nothing, "notices-rewound-without-a-notice", "rewound|not enough"),
 }

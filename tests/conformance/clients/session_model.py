@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import bson
 
-from feedmux.places import event_id, json_event_id, token_time
+from feedmux.positions import event_id, json_event_id, token_time
 from feedmux.v1 import change_feed_pb2 as wire
 
 Time = tuple[int, int]

@@ -209,7 +209,7 @@ def token(number: int) -> dict[str, str]:
     return {"_data": f"82{1000 + number:08X}0000000129295A1004"}
 
 
-def place(number: int) -> dict[str, Any]:
+def feed_position(number: int) -> dict[str, Any]:
     """The position after event `number`."""
     return {
         "position": b"P%d" % number,
@@ -235,7 +235,7 @@ def opened(
             heartbeat_interval=heartbeat,
             limits=pb.Limits(**limits),
             routing_key="route-1",
-            **place(at),
+            **feed_position(at),
         )
     )
 
@@ -243,7 +243,7 @@ def opened(
 def batch(first_sequence: int, numbers: Iterable[int], pad: int = 0, *, json: bool = False) -> pb.SubscribeResponse:
     chosen = list(numbers)
     events = [event(number, pad) for number in chosen]
-    made = pb.Batch(first_delivery_sequence=first_sequence, event_count=len(chosen), **place(chosen[-1]))
+    made = pb.Batch(first_delivery_sequence=first_sequence, event_count=len(chosen), **feed_position(chosen[-1]))
     if json:
         made.json.extend(json_util.dumps(bson.decode(each), json_options=_CANONICAL) for each in events)
     else:
@@ -252,7 +252,7 @@ def batch(first_sequence: int, numbers: Iterable[int], pad: int = 0, *, json: bo
 
 
 def progress(at: int) -> pb.SubscribeResponse:
-    return pb.SubscribeResponse(progress=pb.Progress(**place(at)))
+    return pb.SubscribeResponse(progress=pb.Progress(**feed_position(at)))
 
 
 def fragments(sequence: int, number: int, size: int, parts: int) -> list[pb.SubscribeResponse]:
@@ -260,7 +260,7 @@ def fragments(sequence: int, number: int, size: int, parts: int) -> list[pb.Subs
     step = -(-len(data) // parts)
     messages = []
     for index in range(parts):
-        last = place(number) if index + 1 == parts else {}
+        last = feed_position(number) if index + 1 == parts else {}
         part = pb.EventFragment(
             delivery_sequence=sequence,
             index=index,

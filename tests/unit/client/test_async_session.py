@@ -85,13 +85,13 @@ async def test_opens_iterates_acks_and_closes() -> None:
             await session.next()
 
 
-async def test_places_move_with_what_was_handed_out() -> None:
+async def test_positions_move_with_what_was_handed_out() -> None:
     async with (
         serving(play(opened(), batch(1, [1, 2]), progress(7))) as (_, client),
         client.subscription("s").open() as session,
     ):
         await take(session, 1)
-        while session._desk.latest[1].position != b"P7":
+        while session._buffer.latest[1].position != b"P7":
             await asyncio.sleep(0.01)
         assert session.resume_token == token(1)
         assert session.position == b"P0"
@@ -112,7 +112,7 @@ async def test_credit_is_refilled_as_events_are_taken() -> None:
 
     async with serving(script) as (server, client), client.subscription("s").open(window_events=8) as session:
         call = await server.call(0)
-        while session._desk.latest[0] < 8:
+        while session._buffer.latest[0] < 8:
             await asyncio.sleep(0.01)
         await take(session, 3)  # Two batches are taken.
         await call.until(lambda c: sum(events for events, _ in c.credits) == 4)
@@ -370,7 +370,7 @@ async def test_a_batch_found_broken_during_the_backoff_ends_the_session() -> Non
         serving(lie_and_abort(3600.0), play(opened())) as (server, client),
         client.subscription("s").open() as session,
     ):
-        while len(session._inbox._items) < 2:  # the batch, and the notice that the stream ended
+        while len(session._queue._items) < 2:  # the batch, and the notice that the stream ended
             await asyncio.sleep(0.01)
         with pytest.raises(feedmux.ProtocolError):
             await session.next()
@@ -408,7 +408,7 @@ async def test_unknown_messages_are_ignored() -> None:
         assert await take(session, 1) == [1]
 
 
-async def test_batches_and_events_share_one_place() -> None:
+async def test_batches_and_events_share_one_position() -> None:
     async with (
         serving(play(opened(), batch(1, [1, 2, 3]), batch(4, [4]))) as (server, client),
         client.subscription("s").open() as session,

@@ -11,7 +11,7 @@ from feedmux.requests import subscription_value
 from feedmux.responses import Delivery, Reader
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.v1 import feed_pb2, subscriptions_pb2
-from tests.unit.client.scripted_server import batch, event, fragments, opened, place, progress, token
+from tests.unit.client.scripted_server import batch, event, feed_position, fragments, opened, progress, token
 
 
 def reader(json: bool = False) -> Reader:
@@ -129,7 +129,7 @@ def test_what_a_server_must_not_send(message: bytes) -> None:
 def test_a_wrong_count_is_found_when_decoding_and_when_splitting() -> None:
     data = event(1) + event(2)
     message = pb.SubscribeResponse(
-        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=data, **place(2))
+        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=data, **feed_position(2))
     ).SerializeToString()
     with pytest.raises(ProtocolError):
         _ = delivered(message).documents
@@ -140,7 +140,7 @@ def test_a_wrong_count_is_found_when_decoding_and_when_splitting() -> None:
 def test_json_texts() -> None:
     texts = ['{"_id": {"_data": "82"}, "n": {"$numberLong": "5"}}', '{"_id": {"_data": "83"}, "s": "ü"}']
     message = pb.SubscribeResponse(
-        batch=pb.Batch(first_delivery_sequence=1, event_count=2, json=texts, **place(2))
+        batch=pb.Batch(first_delivery_sequence=1, event_count=2, json=texts, **feed_position(2))
     ).SerializeToString()
     delivery = reader(json=True).read(message)
     assert isinstance(delivery, Delivery)
@@ -168,12 +168,12 @@ def test_notices_and_unknown_kinds() -> None:
 def test_the_id_need_not_be_first() -> None:
     document = bson.encode({"n": 1, "_id": token(3)})
     message = pb.SubscribeResponse(
-        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=document, **place(3))
+        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=document, **feed_position(3))
     ).SerializeToString()
     assert next(delivered(message).events()).resume_token == token(3)
     without = bson.encode({"n": 1, "_id": 3})
     message = pb.SubscribeResponse(
-        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=without, **place(3))
+        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=without, **feed_position(3))
     ).SerializeToString()
     assert next(delivered(message).events()).resume_token is None
 

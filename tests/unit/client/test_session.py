@@ -17,12 +17,12 @@ from bson.codec_options import CodecOptions
 from bson.datetime_ms import DatetimeMS
 
 import feedmux
+from feedmux.background_loop import background_loop
 from feedmux.batches import BsonBatch
-from feedmux.desk import Desk
-from feedmux.link import Link
-from feedmux.places import NOWHERE
-from feedmux.portal import portal
-from feedmux.seat import Seat
+from feedmux.positions import NO_POSITION
+from feedmux.session_base import SessionBase
+from feedmux.session_buffer import SessionBuffer
+from feedmux.transport import Transport
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.v1 import subscriptions_pb2
 from tests.unit.client.scripted_server import Call, ScriptedServer, batch, event, opened, play, token
@@ -287,13 +287,13 @@ async def test_closing_the_client_ends_its_sessions_with_an_error(waiting: str) 
 async def test_closing_the_client_ends_sessions_on_a_connection_that_was_left() -> None:
     def work(client: feedmux.Client) -> None:
         session = client.subscription("s").open()
-        portal().call(leave(client._api.link))
+        background_loop().call(leave(client._api.transport))
         client.close()
         with pytest.raises(feedmux.SessionClosed):
             session.next()
 
-    async def leave(link: Link) -> None:
-        link._connection().leave()
+    async def leave(transport: Transport) -> None:
+        transport._channel().leave()
 
     async with ScriptedServer(play(opened())) as server:
         await using(server, work)
@@ -361,7 +361,7 @@ async def test_a_batch_taken_within_the_loop_over_events_is_not_handed_out_twice
 
 
 def test_acks_of_several_threads_never_go_back() -> None:
-    class Slow(Desk):
+    class Slow(SessionBuffer):
         """Lets another thread ack between a look at what is acked and the change of it."""
 
         __slots__ = ()
@@ -372,16 +372,16 @@ def test_acks_of_several_threads_never_go_back() -> None:
                 higher.join(0.1)  # With the lock it can only end later.
             super().__setattr__(name, value)
 
-    desk = Slow(lambda _: None, list, lambda: None)
-    seat = Seat(desk, None)
-    whole = BsonBatch(memoryview(event(1) + event(2)), 2, NOWHERE, 0, CodecOptions())
+    buffer = Slow(lambda _: None, list, lambda: None)
+    session_base = SessionBase(buffer, None)
+    whole = BsonBatch(memoryview(event(1) + event(2)), 2, NO_POSITION, 0, CodecOptions())
     whole.first_sequence = 1
-    whole._owner = desk
+    whole._owner = buffer
     one, two = whole
-    higher = threading.Thread(target=seat.ack, args=(two,), daemon=True)
-    seat.ack(one)
+    higher = threading.Thread(target=session_base.ack, args=(two,), daemon=True)
+    session_base.ack(one)
     higher.join()
-    assert desk.acked == 2
+    assert buffer.acked == 2
 
 
 async def test_a_token_function_that_fails_is_asked_again() -> None:
@@ -632,7 +632,7 @@ async def test_unary_calls() -> None:
 async def test_a_session_does_not_wait_for_what_a_fork_has_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(client: feedmux.Client) -> None:
         with client.subscription("s").open() as session, monkeypatch.context() as forked:
-            forked.setattr(session._portal, "_process", 0)
+            forked.setattr(session._background_loop, "_process", 0)
             for use in (session.next, session.try_next, lambda: next(session.batches()), session.close):
                 with pytest.raises(RuntimeError, match="fork first"):
                     use()
@@ -645,16 +645,16 @@ def test_a_process_forked_too_late_is_told() -> None:
     # In a fresh process: this one has threads and connections that a fork would copy.
     program = """
 import os, feedmux
-from feedmux.portal import portal
+from feedmux.background_loop import background_loop
 early = os.fork()
-portal()
+background_loop()
 if early == 0:
     os._exit(0)
 assert os.waitpid(early, 0)[1] == 0
-made, told = portal(), 0
+made, told = background_loop(), 0
 if os.fork() == 0:
     # Also by what was made before, such as a session in a `with`, whose loop is in the parent alone.
-    for use in (portal, lambda: made.call(asyncio.sleep(0))):
+    for use in (background_loop, lambda: made.call(asyncio.sleep(0))):
         try:
             use()
         except RuntimeError:
@@ -677,8 +677,8 @@ def close():
         print(error)
 
 atexit.register(close)
-from feedmux.portal import portal
-made = portal()
+from feedmux.background_loop import background_loop
+made = background_loop()
 made.call(asyncio.sleep(0))
 """
     ended = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)

@@ -1,8 +1,8 @@
 """The network side of a session: opens the stream, reads it, reopens it when it breaks, and ends it.
 
-One task per session object. Messages go through `responses`, `window` and `ledger` to the desk; acks and credit go from
-the desk to the server. Those modules, `connection_states` and `recovery` make the decisions; the clock, timers and
-calls are here.
+One task per session object. Messages go through `responses`, `window` and `delivery_tracker` to the session buffer;
+acks and credit go from the session buffer to the server. Those modules, `connection_states` and `recovery` make the
+decisions; the clock, timers and calls are here.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from google.protobuf import duration_pb2
 
 from feedmux import requests
 from feedmux.connection_states import CONNECTING, FIRST_OPENING, TABLE, WITH_STREAM, Action, Event, State, transition
-from feedmux.desk import NEVER, Desk, Ended, Said
+from feedmux.delivery_tracker import DeliveryTracker
 from feedmux.errors import FeedInvalidated, FeedmuxError, ProtocolError, SessionClosed, Unavailable
 from feedmux.feeds import Start
-from feedmux.ledger import Ledger
-from feedmux.link import Link, Stream
 from feedmux.notices import Disconnected, Draining, Rewound
 from feedmux.options import SessionOptions
 from feedmux.recovery import EVENTS, Backoff, next_step
 from feedmux.responses import Committed, Delivery, Opened, Progress, Reader, Response
-from feedmux.silence import Silence
+from feedmux.session_buffer import NEVER, Ended, QueuedNotice, SessionBuffer
+from feedmux.silence_detector import SilenceDetector
 from feedmux.status import error_from_call
+from feedmux.transport import Stream, Transport
 from feedmux.v1 import change_feed_pb2, feed_pb2
 from feedmux.window import CreditWindow
 
@@ -54,7 +54,7 @@ class _Attempt:
 
     __slots__ = ("ack_step", "ack_timer", "call", "cut_for", "silence", "watchdog")
 
-    def __init__(self, call: Stream, silence: Silence) -> None:
+    def __init__(self, call: Stream, silence: SilenceDetector) -> None:
         self.call = call
         self.silence = silence
         self.watchdog: asyncio.TimerHandle | None = None
@@ -78,16 +78,16 @@ class _Attempt:
             self.watchdog.cancel()
 
 
-class Runner:
+class Connection:
     """Drives one session until it is closed or an error ends it. Lives on one event loop."""
 
-    def __init__(self, link: Link, opening: Opening, options: SessionOptions, desk: Desk) -> None:
-        self._link = link
+    def __init__(self, transport: Transport, opening: Opening, options: SessionOptions, buffer: SessionBuffer) -> None:
+        self._transport = transport
         self._opening = opening
         self._options = options
-        self._desk = desk
+        self._buffer = buffer
         self.loop = asyncio.get_running_loop()
-        self._ledger = Ledger(opening.durable, options.window_bytes)
+        self._tracker = DeliveryTracker(opening.durable, options.window_bytes)
         self._window = CreditWindow(options.window_events, options.window_bytes)
         self._reader = Reader(options.format != "bson", options.codec_options)
         self._backoff = Backoff(options.backoff_first_s, options.backoff_most_s, random.random)
@@ -95,14 +95,14 @@ class Runner:
         """Done when the session has been opened for the first time, or with the error because of which it never will
         be."""
         self._work = asyncio.Event()
-        self._route = opening.route or link.routes.get(opening.subscription, "")
+        self._route = opening.route or transport.routes.get(opening.subscription, "")
         self._state = State.OPENING
         self._open_acked = 0
         self._ack_due = False
         self._sent_sequence = 0
         self._flushed = 0
         self._task: asyncio.Task[None] | None = None
-        self._patience: asyncio.Timeout | None = None
+        self._open_timeout: asyncio.Timeout | None = None
         """The timeout of the present attempt to open."""
         self._attempt: _Attempt | None = None
         self._opened_s = 0.0
@@ -113,7 +113,7 @@ class Runner:
         """Run until the session ends; the last item for the user is always an Ended."""
         ended = Ended(None)
         self._task = asyncio.current_task()
-        self._link.sessions[self] = None
+        self._transport.sessions[self] = None
         try:
             await self._keep_open()
         except FeedmuxError as error:
@@ -125,36 +125,45 @@ class Runner:
             ended = Ended(FeedmuxError(f"a defect of the client: {error!r}", status="INTERNAL"))
         finally:
             self._move(Event.ABANDON)
-            self._link.sessions.pop(self, None)
-            self._desk.alarm = self._desk.refill_events_at = self._desk.refill_bytes_at = NEVER
-            self._desk.put(ended)
+            self._transport.sessions.pop(self, None)
+            self._buffer.alarm = self._buffer.refill_events_at = self._buffer.refill_bytes_at = NEVER
+            self._buffer.put(ended)
             if not self.opened.done():
-                self.opened.set_result(ended.error or self._desk.ended_by or SessionClosed())
+                self.opened.set_result(ended.error or self._buffer.ended_by or SessionClosed())
 
     async def end_with_client(self) -> None:
         """End the session as its user would, and make the user's loop raise SessionClosed."""
-        desk = self._desk
-        if not desk.closing:
-            desk.ended_by = SessionClosed("the client was closed")
-            desk.closing = True
-            desk.put(Ended(desk.ended_by))
+        buffer = self._buffer
+        if not buffer.closing:
+            buffer.ended_by = SessionClosed("the client was closed")
+            buffer.closing = True
+            buffer.put(Ended(buffer.ended_by))
             self.on_wake()
         if self._task is not None:
             await finish(self._task, self._options.close_timeout_s)
 
     def on_wake(self) -> None:
-        """React to a call of the desk: an ack or a taken batch reached its threshold, or the session is closing."""
-        desk = self._desk
-        if self._attempt is not None and desk.broken is not None:
+        """React to a call of the buffer: an ack or a taken batch reached its threshold, or the session is closing."""
+        buffer = self._buffer
+        if self._attempt is not None and buffer.broken is not None:
             self._attempt.cut("the server broke the protocol")
-        if desk.closing and self._state in CONNECTING and self._patience is not None and not self._patience.expired():
+        if (
+            buffer.closing
+            and self._state in CONNECTING
+            and self._open_timeout is not None
+            and not self._open_timeout.expired()
+        ):
             self._move(Event.CLOSE)
-            self._patience.reschedule(self.loop.time())
+            self._open_timeout.reschedule(self.loop.time())
         if self._attempt is None or self._state not in WITH_STREAM:
             self._work.set()
             return
         window = self._window
-        if desk.closing or desk.taken_events >= window.refill_events_at or desk.taken_bytes >= window.refill_bytes_at:
+        if (
+            buffer.closing
+            or buffer.taken_events >= window.refill_events_at
+            or buffer.taken_bytes >= window.refill_bytes_at
+        ):
             self._work.set()
         else:
             self._set_refill()
@@ -163,16 +172,16 @@ class Runner:
 
     def _on_ack(self, attempt: _Attempt) -> None:
         # The side that triggers the alarm first sets it to NEVER, so that it triggers once; here it is set again.
-        desk = self._desk
+        buffer = self._buffer
         at_once = self._flushed + attempt.ack_step
-        if desk.acked >= at_once:
+        if buffer.acked >= at_once:
             self._flush_acks()
-        elif desk.acked > self._flushed:
+        elif buffer.acked > self._flushed:
             if attempt.ack_timer is None:
                 attempt.ack_timer = self.loop.call_later(self._options.ack_interval_s, self._flush_acks)
-            desk.alarm = at_once
+            buffer.alarm = at_once
         else:
-            desk.alarm = 0
+            buffer.alarm = 0
 
     async def _keep_open(self) -> None:
         wait_s: float | None = self._options.open_timeout_s
@@ -181,7 +190,7 @@ class Runner:
         while True:
             is_late = False  # Set by the timer, which may fire a moment early.
             try:
-                async with asyncio.timeout_at(give_up_s) as self._patience:
+                async with asyncio.timeout_at(give_up_s) as self._open_timeout:
                     await self._one_stream()
                 error: FeedmuxError = Unavailable("the server ended the stream", status="UNAVAILABLE")
             except TimeoutError:
@@ -192,15 +201,15 @@ class Runner:
                 # connection.
                 error = failure.with_traceback(None)
                 error.__context__ = None
-            self._patience, last = None, error
-            if self._desk.broken is not None:
-                error = self._desk.broken
-            elif self._desk.closing:
+            self._open_timeout, last = None, error
+            if self._buffer.broken is not None:
+                error = self._buffer.broken
+            elif self._buffer.closing:
                 self._move(Event.CLOSE)
             if self._state is State.ENDED:
                 return
             was_open = self._state in WITH_STREAM
-            step = next_step(error, has_other_credentials=was_open and self._link.renews_token)
+            step = next_step(error, has_other_credentials=was_open and self._transport.renews_token)
             if self._move(Event.TIME_OVER if is_late else EVENTS[step], error) is State.ENDED:
                 return
             if was_open:
@@ -212,7 +221,7 @@ class Runner:
                 self._move(Event.TIME_OVER, error)
             _log.info("reconnecting in %.2f s: %s", delay_s, error)
             if self._state not in FIRST_OPENING:
-                self._desk.put(Said(Disconnected(error, delay_s)))
+                self._buffer.put(QueuedNotice(Disconnected(error, delay_s)))
             was_closed = await self._pause(delay_s)
             if self._move(Event.CLOSE_WITH_ACKS if was_closed else Event.BACKOFF_OVER) is State.ENDED:
                 return
@@ -229,21 +238,23 @@ class Runner:
     async def _pause(self, delay_s: float) -> bool:
         """Wait, unless the session is closed or broken meanwhile. Return whether it was closed."""
         deadline_s = self.loop.time() + delay_s
-        while not self._desk.closing and self._desk.broken is None and (left_s := deadline_s - self.loop.time()) > 0:
+        while (
+            not self._buffer.closing and self._buffer.broken is None and (left_s := deadline_s - self.loop.time()) > 0
+        ):
             self._work.clear()
             try:
                 async with asyncio.timeout(left_s):
                     await self._work.wait()
             except TimeoutError:
                 break
-        return self._desk.closing
+        return self._buffer.closing
 
     async def _one_stream(self) -> None:
         self._reader.reset()
-        async with self._link.subscribe(self._route) as call:
-            if self._desk.broken is not None:  # Set while there was no call to cancel.
-                raise self._desk.broken
-            attempt = self._attempt = _Attempt(call, Silence(self._options.heartbeat_s, self.loop.time()))
+        async with self._transport.subscribe(self._route) as call:
+            if self._buffer.broken is not None:  # Set while there was no call to cancel.
+                raise self._buffer.broken
+            attempt = self._attempt = _Attempt(call, SilenceDetector(self._options.heartbeat_s, self.loop.time()))
             self._watch(attempt)
             writer = asyncio.create_task(self._write(call, self._open_request()), name="feedmux-writer")
             try:
@@ -258,7 +269,7 @@ class Runner:
                 self._attempt = None
                 attempt.stop_watchdog()
                 attempt.stop_ack_timer()
-                self._desk.alarm = NEVER
+                self._buffer.alarm = NEVER
                 writer.cancel()
 
     async def _read(self, attempt: _Attempt) -> None:
@@ -288,39 +299,39 @@ class Runner:
 
     def _outgoing(self) -> list[bytes]:
         messages: list[bytes] = []
-        desk = self._desk
-        closing = desk.closing  # Read once, before `acked`: acks made before the close are sent before it.
+        buffer = self._buffer
+        closing = buffer.closing  # Read once, before `acked`: acks made before the close are sent before it.
         if self._opening.durable and (self._ack_due or closing):
             self._ack_due = False
-            self._flushed = desk.acked
-            sequence = self._ledger.acked_sequence(self._flushed)
+            self._flushed = buffer.acked
+            sequence = self._tracker.acked_sequence(self._flushed)
             if sequence > self._sent_sequence:
                 self._sent_sequence = sequence
                 messages.append(requests.ack_bytes(sequence))
         if closing:
             self._move(Event.CLOSE)
             return [*messages, requests.CLOSE]
-        grant = self._window.refill(desk.taken_events, desk.taken_bytes)
+        grant = self._window.refill(buffer.taken_events, buffer.taken_bytes)
         if grant is not None:
             messages.append(requests.credit_bytes(grant))
         self._set_refill()
         return messages
 
     def _set_refill(self) -> None:
-        self._desk.refill_events_at = self._window.refill_events_at
-        self._desk.refill_bytes_at = self._window.refill_bytes_at
+        self._buffer.refill_events_at = self._window.refill_events_at
+        self._buffer.refill_bytes_at = self._window.refill_bytes_at
 
     def _flush_acks(self) -> None:
         if self._attempt is not None:
             self._attempt.stop_ack_timer()
         # Set the alarm first, then read (in the writer): an ack in between triggers the alarm again and is not missed.
-        self._desk.alarm = 0
+        self._buffer.alarm = 0
         self._ack_due = True
         self._work.set()
 
     def _open_request(self) -> bytes:
-        opening, options, desk = self._opening, self._options, self._desk
-        grant = self._window.open(desk.taken_events, desk.taken_bytes)
+        opening, options, buffer = self._opening, self._options, self._buffer
+        grant = self._window.open(buffer.taken_events, buffer.taken_bytes)
         message = change_feed_pb2.Open(
             format=requests.format_message(options.format),
             instance_id=opening.instance_id,
@@ -329,17 +340,17 @@ class Runner:
             heartbeat_interval=_duration(options.heartbeat_s),
             message_bytes_max=options.message_bytes_max,
         )
-        self._open_acked = desk.acked
+        self._open_acked = buffer.acked
         start = opening.start
         if opening.feed is None:
             message.subscription = opening.subscription
-            place = self._ledger.acked_place(self._open_acked)
-            if place.position or place.token:
-                message.last_acked.CopyFrom(requests.last_acked_message(place, desk.epoch))
+            feed_position = self._tracker.acked_position(self._open_acked)
+            if feed_position.position or feed_position.token:
+                message.last_acked.CopyFrom(requests.last_acked_message(feed_position, buffer.epoch))
         else:
             message.feed.CopyFrom(opening.feed)
-            if self._ledger.latest.position:
-                start = Start.position(self._ledger.latest.position)
+            if self._tracker.latest.position:
+                start = Start.position(self._tracker.latest.position)
             if start is not None:
                 message.start.CopyFrom(requests.start_message(start))
         return requests.open_bytes(message)
@@ -352,31 +363,31 @@ class Runner:
             case Delivery():
                 self._deliver(response)
             case Progress():
-                self._ledger.progress(response.place)
-                self._desk.latest = self._ledger.received, self._ledger.latest
+                self._tracker.progress(response.feed_position)
+                self._buffer.latest = self._tracker.received, self._tracker.latest
                 self._backoff.reset()
             case Committed():
-                self._desk.committed = response.position
+                self._buffer.committed = response.position
             case Opened():
                 self._on_opened(response)
             case Draining():
                 self._flush_acks()
-                self._desk.put(Said(response))
+                self._buffer.put(QueuedNotice(response))
             case Rewound():
                 self._say_rewound(response)
             case _:
-                self._desk.put(Said(response))
+                self._buffer.put(QueuedNotice(response))
 
     def _deliver(self, delivery: Delivery) -> None:
-        batch, desk = delivery.batch, self._desk
+        batch, buffer = delivery.batch, self._buffer
         events, size_bytes = len(batch), batch.size_bytes
         self._window.receive(events, size_bytes, lambda: len(batch.raw_event(events - 1)))
-        repeats = self._ledger.expects_repeats
-        for fresh in self._ledger.arrive(delivery.first_sequence, batch, desk.acked):
+        repeats = self._tracker.expects_repeats
+        for fresh in self._tracker.arrive(delivery.first_sequence, batch, buffer.acked):
             events -= len(fresh)
             size_bytes -= fresh.size_bytes
-            desk.put(fresh)
-        desk.latest = self._ledger.received, self._ledger.latest
+            buffer.put(fresh)
+        buffer.latest = self._tracker.received, self._tracker.latest
         if repeats:
             self._window.discard(events, size_bytes)
             self._set_refill()
@@ -385,14 +396,14 @@ class Runner:
             self._work.set()
 
     def _on_opened(self, opened: Opened) -> None:
-        desk, ledger, attempt = self._desk, self._ledger, self._attempt
-        had_reached = ledger.acked_place(self._open_acked)
+        buffer, tracker, attempt = self._buffer, self._tracker, self._attempt
+        had_reached = tracker.acked_position(self._open_acked)
         is_first = self._state in FIRST_OPENING
         reopened = not is_first and self._opening.durable
-        if reopened and not opened.at_last_acked and (0, 0) < opened.place.time < had_reached.time:
+        if reopened and not opened.at_last_acked and (0, 0) < opened.feed_position.time < had_reached.time:
             self._forget()
-            self._say_rewound(Rewound(opened.place.time, had_reached.time))
-        ledger.begin(opened.place, self._open_acked)
+            self._say_rewound(Rewound(opened.feed_position.time, had_reached.time))
+        tracker.begin(opened.feed_position, self._open_acked)
         self._window.limit(opened.credit_events_max, opened.credit_bytes_max)
         if opened.message_bytes_max:
             self._limit_bytes = min(self._options.message_bytes_max, opened.message_bytes_max)
@@ -401,39 +412,39 @@ class Runner:
             self._watch(attempt)
         self._route = opened.routing_key or self._route
         if self._opening.durable:
-            self._link.routes[self._opening.subscription] = self._route
+            self._transport.routes[self._opening.subscription] = self._route
         self._sent_sequence = 0
-        desk.epoch = opened.epoch
+        buffer.epoch = opened.epoch
         if is_first:
-            desk.opened = opened.place
-        desk.latest = ledger.received, ledger.latest
+            buffer.opened = opened.feed_position
+        buffer.latest = tracker.received, tracker.latest
         self._move(Event.OPENED)
-        if self._patience is not None and not self._patience.expired():
-            self._patience.reschedule(None)
+        if self._open_timeout is not None and not self._open_timeout.expired():
+            self._open_timeout.reschedule(None)
         self._opened_s = self.loop.time()
         if self._opening.durable and attempt is not None:
             attempt.ack_step = max(1, opened.unacked_events_max // 2) if opened.unacked_events_max else NEVER
-            desk.alarm = 0
+            buffer.alarm = 0
         self._set_refill()
-        # Acks, taken batches and a close while there was no stream did not wake the runner.
+        # Acks, taken batches and a close while there was no stream did not wake the connection.
         self._ack_due = True
         self._work.set()
         if not self.opened.done():
             self.opened.set_result(None)
 
     def _forget(self) -> None:
-        self._ledger.forget()
-        for item in self._desk.drain():
+        self._tracker.forget()
+        for item in self._buffer.drain():
             match item:
-                case Said() | Ended():
-                    self._desk.put(item)
+                case QueuedNotice() | Ended():
+                    self._buffer.put(item)
                 case batch:
                     self._window.discard(len(batch), batch.size_bytes)
 
     def _say_rewound(self, rewound: Rewound) -> None:
         # The server announces a change that the client may already have noticed.
         if self._rewound is None or self._rewound.begins_at != rewound.begins_at:
-            self._desk.put(Said(rewound))
+            self._buffer.put(QueuedNotice(rewound))
         self._rewound = rewound
 
     def _watch(self, attempt: _Attempt) -> None:
@@ -445,13 +456,13 @@ class Runner:
             self._watch(attempt)
             return
         # gRPC would put the next stream on the same connection until its keepalive gives up that connection.
-        attempt.call.connection.leave()
+        attempt.call.channel.leave()
         attempt.cut(f"the server sent nothing for {attempt.silence.most_s:g} s")
 
     def _located(self, error: FeedmuxError) -> FeedmuxError:
         if isinstance(error, FeedInvalidated):
-            error.position = self._ledger.latest.position
-            error.resume_token = self._ledger.latest.resume_token
+            error.position = self._tracker.latest.position
+            error.resume_token = self._tracker.latest.resume_token
         return error
 
 
@@ -468,16 +479,18 @@ async def finish(task: asyncio.Task[None], timeout_s: float) -> None:
         await asyncio.wait((task,), timeout=1.0)
 
 
-def launch(link: Link, opening: Opening, options: SessionOptions, desk: Desk) -> tuple[Runner, asyncio.Task[None]]:
-    """Start a session's runner on the running event loop."""
-    runner = Runner(link, opening, options, desk)
+def launch(
+    transport: Transport, opening: Opening, options: SessionOptions, buffer: SessionBuffer
+) -> tuple[Connection, asyncio.Task[None]]:
+    """Start a session's connection on the running event loop."""
+    connection = Connection(transport, opening, options, buffer)
     loop = asyncio.get_running_loop()
 
     def wake() -> None:
         try:
-            loop.call_soon_threadsafe(runner.on_wake)
+            loop.call_soon_threadsafe(connection.on_wake)
         except RuntimeError:
             return  # The loop is closed: nothing is left to notify.
 
-    desk.wake = wake
-    return runner, asyncio.create_task(runner.run(), name="feedmux-session")
+    buffer.wake = wake
+    return connection, asyncio.create_task(connection.run(), name="feedmux-session")

@@ -1,4 +1,4 @@
-"""Positions in a feed: feedmux's position, MongoDB's resume token and the cluster time as one value, a `Place`.
+"""Positions in a feed: feedmux's position, MongoDB's resume token and the cluster time as one value, a `FeedPosition`.
 
 Everything here is a value. Tokens stay raw BSON until they are read, because most are never read.
 """
@@ -27,7 +27,7 @@ _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FeedPosition:
     """A position in a feed: all events at or before it have been delivered.
 
     `position` is opaque, and empty if only a resume token is known. `token` is MongoDB's resume token as BSON bytes, or
@@ -49,7 +49,7 @@ class Place:
         return Timestamp(*self.time) if self.time != (0, 0) else None
 
 
-NOWHERE = Place()
+NO_POSITION = FeedPosition()
 
 
 def event_id(document: bytes) -> bytes:
@@ -118,9 +118,9 @@ def token_time(token: Mapping[str, Any] | bytes) -> tuple[int, int] | None:
         return None
 
 
-def token_place(token: bytes) -> Place:
+def token_position(token: bytes) -> FeedPosition:
     """Return the position of an event of which only the resume token is known."""
-    return Place(token=token, time=token_time(token) or (0, 0))
+    return FeedPosition(token=token, time=token_time(token) or (0, 0))
 
 
 def from_invalidate(token: bytes) -> bool:

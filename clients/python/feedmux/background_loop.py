@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Portal:
+class BackgroundLoop:
     """An event loop in its own thread."""
 
     def __init__(self) -> None:
@@ -90,26 +90,29 @@ class Portal:
 _FORKED_LATE = "gRPC does not survive a fork after its first call: fork first, or spawn"
 _lock = threading.Lock()
 _forked_late = False
-_portals: dict[int, Portal] = {}
+_background_loops: dict[int, BackgroundLoop] = {}
 
 
-def portal() -> Portal:
-    """Return the portal of this process. Raises RuntimeError in a child forked from a process that had a portal."""
+def background_loop() -> BackgroundLoop:
+    """Return the background loop of this process.
+
+    Raises RuntimeError in a child forked from a process that had a background loop.
+    """
     if _forked_late:
         raise RuntimeError(_FORKED_LATE)
-    known = _portals.get(os.getpid())
+    known = _background_loops.get(os.getpid())
     if known is not None:
         return known
     with _lock:
-        if os.getpid() not in _portals:
-            _portals[os.getpid()] = Portal()
-        return _portals[os.getpid()]
+        if os.getpid() not in _background_loops:
+            _background_loops[os.getpid()] = BackgroundLoop()
+        return _background_loops[os.getpid()]
 
 
 @atexit.register
 def _stop() -> None:
     # A loop that gRPC still calls into while the interpreter exits crashes the interpreter.
-    known = _portals.pop(os.getpid(), None)
+    known = _background_loops.pop(os.getpid(), None)
     if known is not None:
         known.stop()
 
@@ -117,7 +120,7 @@ def _stop() -> None:
 def _after_fork() -> None:
     global _lock, _forked_late
     _lock = threading.Lock()
-    _forked_late = bool(_portals)
+    _forked_late = bool(_background_loops)
 
 
 os.register_at_fork(after_in_child=_after_fork)

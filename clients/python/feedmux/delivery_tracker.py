@@ -1,12 +1,12 @@
 """Tracks the delivered events: their numbers, which are acked, and which must not be delivered twice.
 
 The client numbers events with ordinals that never restart; the server's delivery sequences restart with every stream.
-The ledger maps one to the other by ranges, retains the unacked batches of a durable subscription, and after a reconnect
-recognizes their events by `_id` when they are repeated. Beyond `whole_bytes_max` bytes it retains only those `_id`s.
-Pure; `runner` owns a ledger and feeds it in the order of arrival.
+The tracker maps one to the other by ranges, retains the unacked batches of a durable subscription, and recognizes their
+events by `_id` when they are repeated after a reconnect. Beyond `whole_bytes_max` bytes it retains only those `_id`s.
+Pure; `connection` owns a tracker and feeds it in the order of arrival.
 
-Invariant: `kept` begins with the first unacked event in stream order, and holds all events received after that event,
-in stream order. Stream order is the order of ordinals, unless new events arrived among repeats because the filter was
+Invariant: `unacked` begins with the first unacked event in stream order, and holds all events received after it, in
+stream order. Stream order is the order of ordinals, unless new events arrived among repeats because the filter was
 widened. `ranges` hold the sequences of the present stream that no ack covers yet, in sequence order.
 """
 
@@ -19,7 +19,7 @@ from bson.errors import BSONError
 
 from feedmux.batches import Batch
 from feedmux.errors import ProtocolError
-from feedmux.places import NOWHERE, Place, token_place, token_time
+from feedmux.positions import NO_POSITION, FeedPosition, token_position, token_time
 
 
 def _token(batch: Batch, index: int) -> bytes:
@@ -30,15 +30,15 @@ def _token(batch: Batch, index: int) -> bytes:
         return b""
 
 
-class _Kept:
+class _UnackedBatch:
     """A batch that is not fully acked: whole, because that costs nothing, or reduced to its resume tokens."""
 
-    __slots__ = ("_batch", "_ends", "_tokens", "count", "first_sequence", "place", "size_bytes")
+    __slots__ = ("_batch", "_ends", "_tokens", "count", "feed_position", "first_sequence", "size_bytes")
 
     def __init__(self, batch: Batch) -> None:
         self.first_sequence = batch.first_sequence
         self.count = len(batch)
-        self.place = batch.place
+        self.feed_position = batch.feed_position
         self.size_bytes = batch.size_bytes
         """Size of the events; 0 when reduced."""
         self._batch: Batch | None = batch.twin()
@@ -69,18 +69,18 @@ class _Kept:
         self._batch = None
         self.size_bytes = 0
 
-    def split(self, at: int) -> "_Kept":
+    def split(self, at: int) -> "_UnackedBatch":
         """Keep the first `at` events and return the rest. Only for a reduced batch."""
         rest = copy(self)
         cut = self._ends[at - 1]
         rest.first_sequence, rest.count = self.first_sequence + at, self.count - at
         rest._tokens, rest._ends = self._tokens[cut:], array("Q", (end - cut for end in self._ends[at:]))
-        self.count, self.place = at, NOWHERE
+        self.count, self.feed_position = at, NO_POSITION
         self._tokens, self._ends = self._tokens[:cut], self._ends[:at]
         return rest
 
 
-class Ledger:
+class DeliveryTracker:
     """Bookkeeping of one session object.
 
     `durable` means that acks matter and that a reopened stream may repeat events. An inline feed continues after the
@@ -91,22 +91,22 @@ class Ledger:
         self._durable = durable
         self._whole_bytes_max = whole_bytes_max
         self._whole_bytes = 0
-        self._whole: deque[_Kept] = deque()
-        """The whole batches of `kept`, oldest first, including batches that were dropped meanwhile."""
+        self._whole: deque[_UnackedBatch] = deque()
+        """The whole batches of `unacked`, oldest first, including batches that were dropped meanwhile."""
         self._received = 0
         self._next_sequence = 1
         self._acked_sequence = 0
         self._floor = 0
         self._ranges: deque[tuple[int, int, int]] = deque()
-        self._kept: deque[_Kept] = deque()
+        self._unacked: deque[_UnackedBatch] = deque()
         self._repeats: dict[bytes, int] = {}
         self._repeats_until: tuple[int, int] | None = None
         self._passed = 0
         self._passed_events = 0
-        """While repeats are expected: how many batches of `kept`, and events of the next batch, the stream has
+        """While repeats are expected: how many batches of `unacked`, and events of the next batch, the stream has
         passed."""
-        self._acked_place = NOWHERE
-        self._latest = NOWHERE
+        self._acked_position = NO_POSITION
+        self._latest = NO_POSITION
 
     @property
     def received(self) -> int:
@@ -114,7 +114,7 @@ class Ledger:
         return self._received
 
     @property
-    def latest(self) -> Place:
+    def latest(self) -> FeedPosition:
         """The position up to which everything has been received."""
         return self._latest
 
@@ -128,41 +128,41 @@ class Ledger:
         """Whether events delivered earlier may still be repeated."""
         return bool(self._repeats)
 
-    def acked_place(self, acked: int) -> Place:
-        """The position up to which everything is acked, where a new stream has to begin. NOWHERE at the start."""
+    def acked_position(self, acked: int) -> FeedPosition:
+        """The position up to which everything is acked, where a new stream has to begin. NO_POSITION at the start."""
         acked = max(acked, self._floor)
         if acked >= self._received and not self._repeats:
             return self._latest
         settled = self._settle(acked)
-        key = self._kept[0].token(settled - 1) if settled else b""
-        return token_place(key) if key else self._acked_place
+        key = self._unacked[0].token(settled - 1) if settled else b""
+        return token_position(key) if key else self._acked_position
 
     def forget(self) -> None:
         """Forget the unacked events, which may be delivered again: the stored position was moved on purpose."""
         self._floor = self._received
-        self._kept.clear()
+        self._unacked.clear()
         self._whole.clear()
         self._whole_bytes = 0
         self._repeats.clear()
-        self._acked_place = self._latest = NOWHERE
+        self._acked_position = self._latest = NO_POSITION
 
-    def begin(self, opened: Place, acked: int) -> None:
+    def begin(self, opened: FeedPosition, acked: int) -> None:
         """Begin a stream at `opened`, with sequences from 1. Acks up to `acked` were known when it was requested."""
         self._next_sequence = 1
         self._acked_sequence = 0
         self._ranges.clear()
         settled = self._settle(max(acked, self._floor))
         self._repeats.clear()
-        if not self._kept:
-            self._acked_place = self._latest = opened
+        if not self._unacked:
+            self._acked_position = self._latest = opened
             return
         key = b""
         self._passed, self._passed_events = 0, settled
-        for kept in self._kept:
-            for index in range(settled, kept.count):
-                key = kept.token(index)
+        for unacked in self._unacked:
+            for index in range(settled, unacked.count):
+                key = unacked.token(index)
                 if key:
-                    self._repeats[key] = kept.first_sequence + index
+                    self._repeats[key] = unacked.first_sequence + index
             settled = 0
         self._repeats_until = token_time(key) if key else None
 
@@ -179,20 +179,20 @@ class Ledger:
         if not self._repeats:
             self._take(first_sequence, batch)
             if self._durable:
-                self._keep(batch, acked)
-            self._latest = batch.place
+                self._retain(batch, acked)
+            self._latest = batch.feed_position
             return [batch]
         fresh = self._sift(first_sequence, batch)
         if not self._repeats:
-            self._latest = batch.place
+            self._latest = batch.feed_position
         return fresh
 
-    def progress(self, place: Place) -> None:
-        """Record that everything at or before `place` has been delivered, so that no earlier repeats follow."""
-        if self._repeats_until and place.time > self._repeats_until:
+    def progress(self, feed_position: FeedPosition) -> None:
+        """Record that everything at or before `feed_position` has been delivered, so that no earlier repeats follow."""
+        if self._repeats_until and feed_position.time > self._repeats_until:
             self._repeats.clear()
         if not self._repeats:
-            self._latest = place
+            self._latest = feed_position
 
     def acked_sequence(self, acked: int) -> int:
         """Return the delivery sequence of the present stream up to which everything is acked; 0 for nothing.
@@ -211,20 +211,20 @@ class Ledger:
             self._ranges.popleft()
         return self._acked_sequence
 
-    def _keep(self, batch: Batch, acked: int) -> None:
-        kept = _Kept(batch)
-        self._kept.append(kept)
-        self._whole.append(kept)
-        self._whole_bytes += kept.size_bytes
+    def _retain(self, batch: Batch, acked: int) -> None:
+        unacked = _UnackedBatch(batch)
+        self._unacked.append(unacked)
+        self._whole.append(unacked)
+        self._whole_bytes += unacked.size_bytes
         if self._whole_bytes > self._whole_bytes_max:
             self._settle(acked)
         while self._whole_bytes > self._whole_bytes_max:
             self._reduce(self._whole.popleft())
 
-    def _let_go(self) -> None:
-        kept = self._kept.popleft()
-        self._whole_bytes -= kept.size_bytes
-        kept.drop()
+    def _evict_first(self) -> None:
+        unacked = self._unacked.popleft()
+        self._whole_bytes -= unacked.size_bytes
+        unacked.drop()
         while self._whole and not self._whole[0].size_bytes:
             self._whole.popleft()
 
@@ -234,31 +234,31 @@ class Ledger:
         self._map(sequence, batch.first_sequence, len(batch))
 
     def _pass(self, ordinal: int) -> None:
-        """Record that an event of `kept` was repeated. Repeats come in stream order."""
-        for index in range(self._passed, len(self._kept)):
-            kept = self._kept[index]
-            if kept.first_sequence <= ordinal <= kept.last_sequence:
-                self._passed, self._passed_events = index, ordinal + 1 - kept.first_sequence
+        """Record that an event of `unacked` was repeated. Repeats come in stream order."""
+        for index in range(self._passed, len(self._unacked)):
+            unacked = self._unacked[index]
+            if unacked.first_sequence <= ordinal <= unacked.last_sequence:
+                self._passed, self._passed_events = index, ordinal + 1 - unacked.first_sequence
                 return
 
     def _insert(self, batch: Batch) -> None:
         """Insert new events that arrived among repeats, where the stream is now."""
         cut = self._passed_events
         if cut:
-            around = self._kept[self._passed]
+            around = self._unacked[self._passed]
             if cut < around.count:
                 self._reduce(around)
-                self._kept.insert(self._passed + 1, around.split(cut))
+                self._unacked.insert(self._passed + 1, around.split(cut))
             self._passed += 1
         # A part of a message would retain the memory of the whole message.
-        kept = _Kept(batch)
-        kept.reduce()
-        self._kept.insert(self._passed, kept)
-        self._passed_events = kept.count
+        unacked = _UnackedBatch(batch)
+        unacked.reduce()
+        self._unacked.insert(self._passed, unacked)
+        self._passed_events = unacked.count
 
-    def _reduce(self, kept: _Kept) -> None:
-        self._whole_bytes -= kept.size_bytes
-        kept.reduce()
+    def _reduce(self, unacked: _UnackedBatch) -> None:
+        self._whole_bytes -= unacked.size_bytes
+        unacked.reduce()
 
     def _sift(self, first_sequence: int, batch: Batch) -> list[Batch]:
         fresh: list[Batch] = []
@@ -302,21 +302,21 @@ class Ledger:
 
         While repeats are expected, stop where the stream is: new events may arrive before the next repeat.
         """
-        while self._kept:
-            kept = self._kept[0]
-            done = min(kept.count, max(0, acked + 1 - kept.first_sequence))
+        while self._unacked:
+            unacked = self._unacked[0]
+            done = min(unacked.count, max(0, acked + 1 - unacked.first_sequence))
             if self._repeats and not self._passed:
                 done = min(done, self._passed_events)
-            if done < kept.count:
+            if done < unacked.count:
                 return done
-            last = b"" if kept.place.position else kept.token(kept.count - 1)
-            self._let_go()
+            last = b"" if unacked.feed_position.position else unacked.token(unacked.count - 1)
+            self._evict_first()
             if self._passed:
                 self._passed -= 1
             else:
                 self._passed_events = 0
-            if kept.place.position:
-                self._acked_place = kept.place
+            if unacked.feed_position.position:
+                self._acked_position = unacked.feed_position
             elif last:
-                self._acked_place = token_place(last)
+                self._acked_position = token_position(last)
         return 0

@@ -11,7 +11,7 @@ from bson.codec_options import CodecOptions
 
 from feedmux.batches import JsonBatch
 from feedmux.errors import ProtocolError
-from feedmux.places import Place, event_id, json_event_id
+from feedmux.positions import FeedPosition, event_id, json_event_id
 
 DATA = Path(__file__).parents[3] / "clients" / "testdata"
 EVENTS: list[dict[str, str]] = json.loads((DATA / "resume_tokens.json").read_text())
@@ -30,7 +30,7 @@ def test_a_token_is_the_same_bytes_in_every_format(each: dict[str, str]) -> None
         assert json_event_id(text) == token
         assert json_event_id('{"nested":{"_id":{"_data":"00"}},' + text[1:]) == token, "_id may stand anywhere"
         assert json_event_id(json.dumps(json.loads(text), indent=2)) == token, "blanks do not count"
-        event = next(iter(JsonBatch((text,), Place(), 0, CodecOptions())))
+        event = next(iter(JsonBatch((text,), FeedPosition(), 0, CodecOptions())))
         assert event.resume_token is not None
         assert bson.encode(event.resume_token) == token, "a user may keep it as a document"
 
@@ -54,4 +54,4 @@ def test_type_bits_that_are_no_binary_give_no_token(types: str) -> None:
 
 def test_what_is_not_json_breaks_the_protocol() -> None:
     with pytest.raises(ProtocolError):
-        JsonBatch(("{",), Place(), 0, CodecOptions()).event_key(0)
+        JsonBatch(("{",), FeedPosition(), 0, CodecOptions()).event_key(0)

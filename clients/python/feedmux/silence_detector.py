@@ -7,7 +7,7 @@ INTERVALS_MAX = 3
 _TICKS_PER_INTERVAL = 10
 
 
-class Silence:
+class SilenceDetector:
     """The silence of one stream. Its owner calls `tick` every `tick_s` seconds and `heard` at every message.
 
     A late tick, because the event loop was blocked or the process stopped, counts as two at most: messages that arrived

@@ -1,8 +1,8 @@
 """The state shared by the user's side and the network's side of a session.
 
-The user's loop writes what was acked and taken. The runner writes what it publishes, and the thresholds at which it
-wants to be woken; the side that crosses a threshold sets it to NEVER before it wakes the runner. So nothing is locked,
-and an ack or a batch costs a comparison. A number that is read a moment too early only delays a message.
+The user's loop writes what was acked and taken. The connection writes what it publishes, and the thresholds at which it
+wants to be woken; the side that crosses a threshold sets it to NEVER before it wakes the connection. So nothing is
+locked, and an ack or a batch costs a comparison. A number that is read a moment too early only delays a message.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from feedmux.batches import Batch
 from feedmux.errors import FeedmuxError
 from feedmux.notices import Notice
-from feedmux.places import NOWHERE, Place
+from feedmux.positions import NO_POSITION, FeedPosition
 
 NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class QueuedNotice:
     """A notice in its order among the batches."""
 
     notice: Notice
@@ -30,10 +30,10 @@ class Ended:
     error: FeedmuxError | None
 
 
-Item = Batch | Said | Ended
+Item = Batch | QueuedNotice | Ended
 
 
-class Desk:
+class SessionBuffer:
     """Shared state of one session object."""
 
     __slots__ = (
@@ -57,11 +57,11 @@ class Desk:
 
     def __init__(self, put: Callable[[Item], None], drain: Callable[[], list[Item]], wake: Callable[[], None]) -> None:
         self.put = put
-        """Called by the runner: pass an item to the user, in order."""
+        """Called by the connection: pass an item to the user, in order."""
         self.drain = drain
-        """Called by the runner: take back the items that the user has not taken."""
+        """Called by the connection: take back the items that the user has not taken."""
         self.wake = wake
-        """Called by the user, from any thread: wake the runner, because a threshold was reached or `closing` was
+        """Called by the user, from any thread: wake the connection, because a threshold was reached or `closing` was
         set."""
 
         self.acked = 0
@@ -72,18 +72,19 @@ class Desk:
         self.closing = False
         """Set by the user: the session must end."""
         self.ended_by: FeedmuxError | None = None
-        """Set by the runner before `closing`: the error that ends the session, if its user did not close it."""
+        """Set by the connection before `closing`: the error that ends the session, if its user did not close it."""
         self.broken: FeedmuxError | None = None
         """Set by the user: the error for a batch that does not hold what it announced; the session must end with it."""
 
         self.alarm = NEVER
-        """Set by the runner: an ack of this ordinal or a higher one must wake the runner."""
+        """Set by the connection: an ack of this ordinal or a higher one must wake the connection."""
         self.refill_events_at = NEVER
         self.refill_bytes_at = NEVER
-        """Set by the runner: totals taken at which it can grant more credit."""
-        self.opened = NOWHERE
-        self.latest: tuple[int, Place] = (0, NOWHERE)
-        """Set by the runner: a position up to which everything has been received, and the highest ordinal before it."""
+        """Set by the connection: totals taken at which it can grant more credit."""
+        self.opened = NO_POSITION
+        self.latest: tuple[int, FeedPosition] = (0, NO_POSITION)
+        """Set by the connection: a position up to which everything has been received, and the highest ordinal before
+        it."""
         self.epoch = 0
         self.committed = b""
-        """Set by the runner: the last confirmed position."""
+        """Set by the connection: the last confirmed position."""

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 import feedmux
-from feedmux import link, target
-from feedmux.runner import Runner
+from feedmux import target, transport
+from feedmux.connection import Connection
 from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened
 
 QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.0, close_timeout_s=60.0)
@@ -100,12 +100,12 @@ async def test_whatever_a_token_function_raises_is_one_failure(error: BaseExcept
 async def test_a_time_out_that_rings_a_moment_early_is_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     attempts = 0
 
-    async def early(_runner: Runner) -> None:
+    async def early(_connection: Connection) -> None:
         nonlocal attempts
         attempts += 1
         raise TimeoutError
 
-    monkeypatch.setattr(Runner, "_one_stream", early)
+    monkeypatch.setattr(Connection, "_one_stream", early)
     async with feedmux.AsyncClient("127.0.0.1:1", session=QUICK) as client:
         with pytest.raises(feedmux.Unavailable, match="has not opened the session within 60 s"):
             await client.subscription("s").open(open_timeout_s=60.0)
@@ -151,7 +151,7 @@ async def test_a_write_at_the_end_of_a_stream_does_not_hide_why_it_ended() -> No
 
 async def test_a_unary_call_that_waited_in_vain_leaves_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes 5 s for that; here no call is too short."""
-    monkeypatch.setattr(link, "_DEAD_AFTER_S", 0.0)
+    monkeypatch.setattr(transport, "_DEAD_AFTER_S", 0.0)
 
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(-1)
@@ -160,8 +160,8 @@ async def test_a_unary_call_that_waited_in_vain_leaves_its_connection(monkeypatc
     listener = await asyncio.start_server(silent, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     async with listener, feedmux.AsyncClient(f"127.0.0.1:{port}", timeout_s=0.2) as client:
-        before = client._api.link._connection()
+        before = client._api.transport._channel()
         with pytest.raises(feedmux.Unavailable):
             await client.get_subscription("s")
         assert before.left
-        assert client._api.link._connection() is not before
+        assert client._api.transport._channel() is not before

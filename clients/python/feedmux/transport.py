@@ -24,15 +24,15 @@ _DEAD_AFTER_S: Final = 5.0
 """After a unary call has waited this long in vain, it considers its connection dead."""
 
 
-class _Connection:
+class _Channel:
     """A channel, which has one connection, and the calls that are open on it.
 
     A channel that was left accepts no new calls. It closes with the last of its calls, so that sessions with healthy
     streams keep them.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.channel = channel
+    def __init__(self, grpc_channel: grpc.aio.Channel) -> None:
+        self.grpc_channel = grpc_channel
         self.left = False
         self._calls = 0
 
@@ -41,7 +41,7 @@ class _Connection:
         """Count a call while the block runs."""
         self._calls += 1
         try:
-            yield self.channel
+            yield self.grpc_channel
         finally:
             self._calls -= 1
             self._close_if_unused()
@@ -57,7 +57,7 @@ class _Connection:
                 loop = asyncio.get_running_loop()
             except RuntimeError:
                 return  # A coroutine discarded after its loop: the channel ended with the loop.
-            task = loop.create_task(self.channel.close())
+            task = loop.create_task(self.grpc_channel.close())
             _closing[task] = None
             task.add_done_callback(_closing.pop)
 
@@ -67,11 +67,11 @@ _closing: dict[asyncio.Task[None], None] = {}
 
 
 class Stream:
-    """One Subscribe call that sends and receives bytes, for `runner`. Raises grpc.aio.AioRpcError."""
+    """One Subscribe call that sends and receives bytes, for `connection`. Raises grpc.aio.AioRpcError."""
 
-    def __init__(self, call: Any, connection: _Connection) -> None:
+    def __init__(self, call: Any, channel: _Channel) -> None:
         self._call = call
-        self.connection = connection
+        self.channel = channel
         self.read: Callable[[], Awaitable[Any]] = call.read
         """Reads the next message; grpc.aio.EOF after the last."""
         # When gRPC's own `write` fails, it replaces the server's status by an internal error, and drops the messages
@@ -93,7 +93,7 @@ class Stream:
 
 
 class OpenSession(Protocol):
-    """The interface of a session to its link."""
+    """The interface of a session to its transport."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -101,8 +101,8 @@ class OpenSession(Protocol):
         """End the session as its user would, and notify its user."""
 
 
-class Link:
-    """A client's connection: one channel for each event loop that uses it."""
+class Transport:
+    """The calls of a client: one channel for each event loop that uses it."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -111,8 +111,8 @@ class Link:
         """The running sessions, on any event loop."""
         self.routes: dict[str, str] = {}
         """The route by subscription, as far as the server has reported it."""
-        self._connections: dict[tuple[int, int], tuple[asyncio.AbstractEventLoop, _Connection]] = {}
-        """The connections that accept new calls."""
+        self._channels: dict[tuple[int, int], tuple[asyncio.AbstractEventLoop, _Channel]] = {}
+        """The channels that accept new calls."""
 
     @property
     def renews_token(self) -> bool:
@@ -124,22 +124,22 @@ class Link:
         token = self._target.fresh_token() if self._token_thread is None else await self._token_thread.token()
         return metadata_of(token, route)
 
-    def _connection(self) -> _Connection:
+    def _channel(self) -> _Channel:
         loop = asyncio.get_running_loop()
         key = os.getpid(), id(loop)
-        known = self._connections.get(key)
+        known = self._channels.get(key)
         if known is None or known[0] is not loop or known[1].left:
-            known = self._connections[key] = loop, _Connection(self._target.channel())
+            known = self._channels[key] = loop, _Channel(self._target.channel())
         return known[1]
 
     @asynccontextmanager
     async def subscribe(self, route: str) -> AsyncIterator[Stream]:
         """Open a Subscribe call, which ends with the context. Raises Unavailable if no token is available."""
         metadata = await self._metadata(route)
-        connection = self._connection()
-        with connection.call() as channel:
-            make: Any = channel.stream_stream(_SUBSCRIBE)
-            stream = Stream(make(metadata=metadata), connection)
+        channel = self._channel()
+        with channel.call() as grpc_channel:
+            make: Any = grpc_channel.stream_stream(_SUBSCRIBE)
+            stream = Stream(make(metadata=metadata), channel)
             try:
                 yield stream
             finally:
@@ -155,9 +155,9 @@ class Link:
         except TimeoutError:
             message = f"the token function has not returned within {timeout_s:g} s"
             raise Unavailable(message, status="DEADLINE_EXCEEDED") from None
-        connection = self._connection()
-        with connection.call() as channel:
-            call = channel.unary_unary(
+        channel = self._channel()
+        with channel.call() as grpc_channel:
+            call = grpc_channel.unary_unary(
                 f"/feedmux.v1.{service}/{method}",
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=response_type.FromString,
@@ -167,13 +167,13 @@ class Link:
                 return await call(request, timeout=left_s, metadata=metadata)
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and left_s >= _DEAD_AFTER_S:
-                    connection.leave()
+                    channel.leave()
                 raise error_from_call(error) from None
 
     async def close(self) -> None:
         """End the sessions of the running loop, then its channel; those of another loop are closed from that loop."""
         loop = asyncio.get_running_loop()
         await asyncio.gather(*(each.end_with_client() for each in list(self.sessions) if each.loop is loop))
-        known = self._connections.pop((os.getpid(), id(loop)), None)
+        known = self._channels.pop((os.getpid(), id(loop)), None)
         if known is not None:
-            await known[1].channel.close()
+            await known[1].grpc_channel.close()

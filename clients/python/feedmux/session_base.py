@@ -1,6 +1,6 @@
 """The user's side of a session, shared by the synchronous and the asynchronous class: positions, acks and counting.
 
-It builds on the desk; `session` and `async_session` build on it and add only the waiting.
+It builds on the session buffer; `session` and `async_session` build on it and add only the waiting.
 """
 
 import logging
@@ -13,10 +13,10 @@ from typing import Any
 from bson.timestamp import Timestamp
 
 from feedmux.batches import Batch, Event
-from feedmux.desk import NEVER, Desk, Ended, Item, Said
 from feedmux.errors import ProtocolError
 from feedmux.notices import Notice
-from feedmux.places import NOWHERE, Place
+from feedmux.positions import NO_POSITION, FeedPosition
+from feedmux.session_buffer import NEVER, Ended, Item, QueuedNotice, SessionBuffer
 
 _log = logging.getLogger("feedmux")
 
@@ -28,11 +28,11 @@ def instance_id() -> str:
     return uuid.uuid4().hex
 
 
-class Seat:
+class SessionBase:
     """The state of a session object: what it delivered and what was acked."""
 
-    def __init__(self, desk: Desk, on_notice: OnNotice | None) -> None:
-        self._desk = desk
+    def __init__(self, buffer: SessionBuffer, on_notice: OnNotice | None) -> None:
+        self._buffer = buffer
         self._on_notice = on_notice
         self._acking = threading.Lock()
         self._events: Iterator[Event] = iter(())
@@ -42,7 +42,7 @@ class Seat:
         """The batch taken last; delivered whole, or event by event up to `_last` if that is one of its events."""
         self._whole = False
         self._last: Event | None = None
-        self._progress: tuple[int, Place] = (0, NOWHERE)
+        self._progress: tuple[int, FeedPosition] = (0, NO_POSITION)
         self._ended: Ended | None = None
 
     def ack(self, what: Event | Batch | None = None) -> None:
@@ -63,16 +63,16 @@ class Seat:
             batch, ordinal = what, what.last_sequence
         else:
             raise TypeError(f"an event or a batch, not {type(what).__name__}")
-        desk = self._desk
-        if batch._owner is not desk:
+        buffer = self._buffer
+        if batch._owner is not buffer:
             raise ValueError("the event or batch belongs to another session")
         with self._acking:
-            if ordinal <= desk.acked:
+            if ordinal <= buffer.acked:
                 return
-            desk.acked = ordinal
-        if ordinal >= desk.alarm:
-            desk.alarm = NEVER
-            desk.wake()
+            buffer.acked = ordinal
+        if ordinal >= buffer.alarm:
+            buffer.alarm = NEVER
+            buffer.wake()
 
     @property
     def position(self) -> bytes:
@@ -92,15 +92,15 @@ class Seat:
         return self.progress.resume_token
 
     @property
-    def progress(self) -> Place:
+    def progress(self) -> FeedPosition:
         """The last position up to which everything has been delivered, or the one where the session began.
 
         It also advances without events, so that the position of a feed that seldom matches does not leave the oplog.
         """
-        after, place = self._desk.latest
-        if after <= self._handed() and place.position:
-            self._progress = after, place
-        return self._place()
+        after, feed_position = self._buffer.latest
+        if after <= self._handed() and feed_position.position:
+            self._progress = after, feed_position
+        return self._feed_position()
 
     @property
     def cluster_time(self) -> Timestamp | None:
@@ -110,18 +110,18 @@ class Seat:
     @property
     def committed(self) -> bytes:
         """The stored position as last confirmed by the server; empty before the first confirmation."""
-        return self._desk.committed
+        return self._buffer.committed
 
     @property
     def epoch(self) -> int:
         """Grows with each stream of the subscription; 0 on inline feeds."""
-        return self._desk.epoch
+        return self._buffer.epoch
 
     @property
     def closed(self) -> bool:
         """Whether the session was closed, or everything before the error that ended it has been delivered."""
-        desk = self._desk
-        return (desk.closing and desk.ended_by is None) or self._ended is not None or desk.broken is not None
+        buffer = self._buffer
+        return (buffer.closing and buffer.ended_by is None) or self._ended is not None or buffer.broken is not None
 
     def _handed(self) -> int:
         batch, last = self._batch, self._last
@@ -133,15 +133,15 @@ class Seat:
             return last.sequence
         return batch.first_sequence - 1
 
-    def _place(self) -> Place:
+    def _feed_position(self) -> FeedPosition:
         batch = self._batch
         if batch is not None and self._handed() == batch.last_sequence:
             self._done(batch)
-        return self._progress[1] if self._progress[1].position else self._desk.opened
+        return self._progress[1] if self._progress[1].position else self._buffer.opened
 
     def _done(self, batch: Batch) -> None:
-        if batch.place.position and batch.last_sequence > self._progress[0]:
-            self._progress = batch.last_sequence, batch.place
+        if batch.feed_position.position and batch.last_sequence > self._progress[0]:
+            self._progress = batch.last_sequence, batch.feed_position
 
     def _rest(self) -> Batch | None:
         """Return the part of the current batch that the loop over events has left, for a caller that takes batches."""
@@ -156,20 +156,20 @@ class Seat:
     def _take(self, batch: Batch, whole: bool) -> None:
         if self._batch is not None:
             self._done(self._batch)
-        desk = self._desk
-        batch._owner = desk
+        buffer = self._buffer
+        batch._owner = buffer
         self._batch, self._whole = batch, whole
         self._indices = iter(()) if whole else iter(range(len(batch)))
         self._events = map(Event, repeat(batch), self._indices)
-        desk.taken_events += len(batch)
-        desk.taken_bytes += batch.size_bytes
-        if desk.taken_events >= desk.refill_events_at or desk.taken_bytes >= desk.refill_bytes_at:
-            desk.refill_events_at = desk.refill_bytes_at = NEVER
-            desk.wake()
+        buffer.taken_events += len(batch)
+        buffer.taken_bytes += batch.size_bytes
+        if buffer.taken_events >= buffer.refill_events_at or buffer.taken_bytes >= buffer.refill_bytes_at:
+            buffer.refill_events_at = buffer.refill_bytes_at = NEVER
+            buffer.wake()
 
     def _end(self) -> None:
         """End a closed session: silently if its user closed it, else by raising the error."""
-        error = self._desk.ended_by
+        error = self._buffer.ended_by
         if error is not None:
             self._ended = Ended(error)
             raise error
@@ -179,9 +179,9 @@ class Seat:
 
         Raises the error that ended the session.
         """
-        if self._desk.broken is not None:
-            raise self._desk.broken
-        if self._desk.closing:
+        if self._buffer.broken is not None:
+            raise self._buffer.broken
+        if self._buffer.closing:
             self._end()
             return None
         if isinstance(item, Batch):
@@ -189,7 +189,7 @@ class Seat:
                 self._check_events(item)
             self._take(item, whole)
             return item
-        if isinstance(item, Said):
+        if isinstance(item, QueuedNotice):
             return item.notice
         self._ended = item
         if item.error is not None:
@@ -201,8 +201,8 @@ class Seat:
         try:
             batch.check()
         except ProtocolError as error:
-            self._desk.broken = error
-            self._desk.wake()
+            self._buffer.broken = error
+            self._buffer.wake()
             raise
 
     def _say(self, notice: Notice) -> None:
