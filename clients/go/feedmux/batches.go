@@ -65,11 +65,11 @@ type Batch struct {
 	offsets []int
 	format  Format
 	// first is the ordinal of the first event: the client's own count during the life of a session.
-	first    int64
-	place    Place
-	readTime time.Time
-	// desk belongs to the session that received the batch.
-	desk *desk
+	first        int64
+	feedPosition FeedPosition
+	readTime     time.Time
+	// buffer belongs to the session that received the batch.
+	buffer *sessionBuffer
 }
 
 // Len is the number of events, at least 1.
@@ -96,8 +96,8 @@ func (b *Batch) FirstSequence() int64 { return b.first }
 // LastSequence is the number of the last event within the session.
 func (b *Batch) LastSequence() int64 { return b.first + int64(b.Len()) - 1 }
 
-// Place is the position after the last event. It is empty for the first part of a batch that was split.
-func (b *Batch) Place() Place { return b.place }
+// FeedPosition is the position after the last event. It is empty for the first part of a batch that was split.
+func (b *Batch) FeedPosition() FeedPosition { return b.feedPosition }
 
 // ReadTime is when the server read the first of these events from MongoDB; zero for an event that arrived in fragments.
 func (b *Batch) ReadTime() time.Time { return b.readTime }
@@ -123,7 +123,7 @@ func (b *Batch) part(first, end int) *Batch {
 	part.offsets = b.offsets[first : end+1]
 	part.first = b.first + int64(first)
 	if end < b.Len() {
-		part.place = Place{}
+		part.feedPosition = FeedPosition{}
 	}
 	return &part
 }
@@ -131,7 +131,7 @@ func (b *Batch) part(first, end int) *Batch {
 const smallestDocument = 5
 
 // bsonBatch makes a batch of count events over their documents, without a copy.
-func bsonBatch(data []byte, count int, place Place, readTime time.Time) (*Batch, error) {
+func bsonBatch(data []byte, count int, feedPosition FeedPosition, readTime time.Time) (*Batch, error) {
 	if count > len(data)/smallestDocument {
 		return nil, protocolError("a batch of %d bytes cannot hold %d events", len(data), count)
 	}
@@ -151,11 +151,11 @@ func bsonBatch(data []byte, count int, place Place, readTime time.Time) (*Batch,
 	if at != len(data) {
 		return nil, protocolError("the lengths of a batch do not add up")
 	}
-	return &Batch{data: data, offsets: offsets, format: FormatBSON, place: place, readTime: readTime}, nil
+	return &Batch{data: data, offsets: offsets, format: FormatBSON, feedPosition: feedPosition, readTime: readTime}, nil
 }
 
 // jsonBatch makes a batch from texts, one for each event.
-func jsonBatch(texts []string, format Format, place Place, readTime time.Time) *Batch {
+func jsonBatch(texts []string, format Format, feedPosition FeedPosition, readTime time.Time) *Batch {
 	size := 0
 	for _, text := range texts {
 		size += len(text)
@@ -166,5 +166,5 @@ func jsonBatch(texts []string, format Format, place Place, readTime time.Time) *
 		data = append(data, text...)
 		offsets = append(offsets, len(data))
 	}
-	return &Batch{data: data, offsets: offsets, format: format, place: place, readTime: readTime}
+	return &Batch{data: data, offsets: offsets, format: format, feedPosition: feedPosition, readTime: readTime}
 }

@@ -39,7 +39,7 @@ const Version = "0.1.0"
 
 // Client is a connection to feedmux. Several goroutines may use it. It connects with the first call.
 type Client struct {
-	link        *link
+	transport   *transport
 	feeds       feedmuxpb.ChangeFeedClient
 	control     feedmuxpb.SubscriptionsClient
 	source      string
@@ -63,14 +63,14 @@ func NewClient(target string, options *Options) (*Client, error) {
 	if err := session.check(); err != nil {
 		return nil, err
 	}
-	link, err := newLink(target, options)
+	transport, err := newTransport(target, options)
 	if err != nil {
 		return nil, err
 	}
 	return &Client{
-		link:        link,
-		feeds:       feedmuxpb.NewChangeFeedClient(link),
-		control:     feedmuxpb.NewSubscriptionsClient(link),
+		transport:   transport,
+		feeds:       feedmuxpb.NewChangeFeedClient(transport),
+		control:     feedmuxpb.NewSubscriptionsClient(transport),
 		source:      cmp.Or(options.Source, "main"),
 		callTimeout: cmp.Or(options.CallTimeout, 30*time.Second),
 		session:     session,
@@ -82,7 +82,7 @@ func NewClient(target string, options *Options) (*Client, error) {
 // closes the connections. A call that waits in one of these sessions, and every later call, returns ErrClientClosed. If
 // the server did not confirm all acks, Close returns ErrAcksUnconfirmed, as Session.Close does. Closing again returns
 // the same result.
-func (c *Client) Close() error { return c.link.close() }
+func (c *Client) Close() error { return c.transport.close() }
 
 // Subscription returns the durable subscription with this name. It sends nothing.
 func (c *Client) Subscription(name string) *Subscription { return &Subscription{c, name} }
@@ -118,7 +118,7 @@ func (f *InlineFeed) Explain(ctx context.Context, start Start) (*Explanation, er
 
 // ResolvedPosition is a position to store, with its time.
 type ResolvedPosition struct {
-	Place
+	FeedPosition
 	// Time is the cluster time as wall-clock time, in whole seconds; zero if it is unknown.
 	Time time.Time
 }
@@ -138,7 +138,7 @@ func (f *InlineFeed) Resolve(ctx context.Context, start Start) (*ResolvedPositio
 		return nil, err
 	}
 	resolved := &ResolvedPosition{
-		Place: Place{Position: answer.GetPosition(), ClusterTime: timestamp(answer.GetClusterTime())},
+		FeedPosition: FeedPosition{Position: answer.GetPosition(), ClusterTime: timestamp(answer.GetClusterTime())},
 	}
 	if answer.GetTime() != nil {
 		resolved.Time = answer.GetTime().AsTime()
@@ -154,7 +154,7 @@ func call[Request, Answer proto.Message](
 	request Request,
 ) (Answer, error) {
 	var none Answer
-	if client.link.isClosed() {
+	if client.transport.isClosed() {
 		return none, clientClosed()
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
@@ -162,7 +162,7 @@ func call[Request, Answer proto.Message](
 		ctx, cancel = context.WithTimeout(ctx, client.callTimeout)
 		defer cancel()
 	}
-	ctx, err := client.link.context(ctx)
+	ctx, err := client.transport.context(ctx)
 	if err != nil {
 		return none, err
 	}

@@ -76,13 +76,13 @@ func TestAFarDateIsTheSameInEveryFormat(t *testing.T) {
 	for _, milliseconds := range []int64{-1, 253402300800000, -62135596800001, 1 << 60, math.MaxInt64, math.MinInt64} {
 		wanted := bson.D{{Key: "at", Value: bson.DateTime(milliseconds)}}
 		raw := marshal(wanted)
-		binary, err := bsonBatch(raw, 1, Place{}, batchTime)
+		binary, err := bsonBatch(raw, 1, FeedPosition{}, batchTime)
 		same(t, err, nil)
 		text := fmt.Sprintf(`{"at":{"$date":{"$numberLong":"%d"}}}`, milliseconds)
 		for _, batch := range []*Batch{
 			binary,
-			jsonBatch([]string{text}, FormatExtendedJSONCanonical, Place{}, batchTime),
-			jsonBatch([]string{text}, FormatExtendedJSONRelaxed, Place{}, batchTime),
+			jsonBatch([]string{text}, FormatExtendedJSONCanonical, FeedPosition{}, batchTime),
+			jsonBatch([]string{text}, FormatExtendedJSONRelaxed, FeedPosition{}, batchTime),
 		} {
 			got, err := batch.Event(0).Document()
 			same(t, err, nil)
@@ -107,6 +107,6 @@ func FuzzDocument(f *testing.F) {
 		}
 		eventToken(raw)
 		tokenTime(raw)
-		_, _ = bsonBatch(raw, 1, Place{}, batchTime)
+		_, _ = bsonBatch(raw, 1, FeedPosition{}, batchTime)
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/feedmux/feedmux/clients/go/feedmux"
 )
 
-// A feed whose place the program keeps itself, here in a file, together with what it does.
+// A feed whose position the program keeps itself, here in a file, together with what it does.
 func ExampleInlineFeed_Open() {
 	follow := func(ctx context.Context, client *feedmux.Client) (err error) {
 		start := feedmux.Latest()
@@ -30,7 +30,7 @@ func ExampleInlineFeed_Open() {
 				return err
 			}
 			fmt.Println(batch.Len(), "orders")
-			if err := os.WriteFile("position", batch.Place().Position, 0o600); err != nil {
+			if err := os.WriteFile("position", batch.FeedPosition().Position, 0o600); err != nil {
 				return err
 			}
 		}

@@ -16,7 +16,7 @@ type response any
 // opened says that the stream is open. A limit of 0 says nothing.
 type opened struct {
 	epoch           int64
-	place           Place
+	feedPosition    FeedPosition
 	atLastAcked     bool
 	heartbeat       time.Duration
 	credit          grant
@@ -31,8 +31,8 @@ type delivery struct {
 	batch    *Batch
 }
 
-// progress says that everything at or before place has been delivered.
-type progress struct{ place Place }
+// progress says that everything at or before feedPosition has been delivered.
+type progress struct{ feedPosition FeedPosition }
 
 // committed says that acks up to sequence are durable; position is stored.
 type committed struct {
@@ -69,7 +69,7 @@ func (r *responseReader) parse(outer *feedmuxpb.SubscribeResponse) (response, er
 	case *feedmuxpb.SubscribeResponse_Batch:
 		return r.delivery(kind.Batch)
 	case *feedmuxpb.SubscribeResponse_Progress:
-		return progress{placeOf(kind.Progress)}, nil
+		return progress{feedPositionOf(kind.Progress)}, nil
 	case *feedmuxpb.SubscribeResponse_Committed:
 		return committed{kind.Committed.GetDeliverySequence(), kind.Committed.GetPosition()}, nil
 	case *feedmuxpb.SubscribeResponse_Opened:
@@ -92,7 +92,7 @@ func (r *responseReader) delivery(batch *feedmuxpb.Batch) (response, error) {
 		readTime = batch.GetReadTime().AsTime()
 	}
 	if r.format == FormatBSON {
-		made, err := bsonBatch(batch.GetBson(), count, placeOf(batch), readTime)
+		made, err := bsonBatch(batch.GetBson(), count, feedPositionOf(batch), readTime)
 		if err != nil {
 			return nil, err
 		}
@@ -101,7 +101,7 @@ func (r *responseReader) delivery(batch *feedmuxpb.Batch) (response, error) {
 	if len(batch.GetJson()) != count {
 		return nil, protocolError("a batch of %d events holds %d texts", count, len(batch.GetJson()))
 	}
-	made := jsonBatch(batch.GetJson(), r.format, placeOf(batch), readTime)
+	made := jsonBatch(batch.GetJson(), r.format, feedPositionOf(batch), readTime)
 	return &delivery{batch.GetFirstDeliverySequence(), made}, nil
 }
 
@@ -118,7 +118,7 @@ func (r *responseReader) join(part *feedmuxpb.EventFragment) (response, error) {
 	data := bytes.Join(r.fragments, nil)
 	r.fragments, r.of = nil, nil
 	if r.format == FormatBSON {
-		made, err := bsonBatch(data, 1, placeOf(part), time.Time{})
+		made, err := bsonBatch(data, 1, feedPositionOf(part), time.Time{})
 		if err != nil {
 			return nil, err
 		}
@@ -127,7 +127,7 @@ func (r *responseReader) join(part *feedmuxpb.EventFragment) (response, error) {
 	if !utf8.Valid(data) {
 		return nil, protocolError("a fragmented event is not UTF-8")
 	}
-	made := jsonBatch([]string{string(data)}, r.format, placeOf(part), time.Time{})
+	made := jsonBatch([]string{string(data)}, r.format, feedPositionOf(part), time.Time{})
 	return &delivery{part.GetDeliverySequence(), made}, nil
 }
 
@@ -135,7 +135,7 @@ func openedOf(message *feedmuxpb.Opened) *opened {
 	limits := message.GetLimits()
 	return &opened{
 		epoch:           message.GetEpoch(),
-		place:           placeOf(message),
+		feedPosition:    feedPositionOf(message),
 		atLastAcked:     message.GetAtLastAcked(),
 		heartbeat:       message.GetHeartbeatInterval().AsDuration(),
 		credit:          grant{limits.GetCreditEventsMax(), limits.GetCreditBytesMax()},
@@ -145,13 +145,13 @@ func openedOf(message *feedmuxpb.Opened) *opened {
 	}
 }
 
-// placed is every message that carries a position.
-type placed interface {
+// positioned is every message that carries a position.
+type positioned interface {
 	GetPosition() []byte
 	GetResumeToken() []byte
 	GetClusterTime() *feedmuxpb.ClusterTime
 }
 
-func placeOf(message placed) Place {
-	return Place{message.GetPosition(), message.GetResumeToken(), timestamp(message.GetClusterTime())}
+func feedPositionOf(message positioned) FeedPosition {
+	return FeedPosition{message.GetPosition(), message.GetResumeToken(), timestamp(message.GetClusterTime())}
 }

@@ -35,7 +35,7 @@ type scripted struct {
 
 	mu    sync.Mutex
 	calls []*scriptedCall
-	began bell
+	began wakeup
 }
 
 // scriptedCall is one Subscribe call: what came up, and what goes down.
@@ -46,7 +46,7 @@ type scriptedCall struct {
 
 	mu       sync.Mutex
 	received []*pb.SubscribeRequest
-	arrived  bell
+	arrived  wakeup
 }
 
 func serve(t *testing.T, options []grpc.ServerOption, scripts ...script) *scripted {
@@ -95,7 +95,7 @@ func (s *scripted) Subscribe(stream grpc.BidiStreamingServer[pb.SubscribeRequest
 	s.mu.Lock()
 	s.calls = append(s.calls, call)
 	play := s.scripts[min(len(s.calls), len(s.scripts))-1]
-	s.began.ring()
+	s.began.notify()
 	s.mu.Unlock()
 	go call.listen()
 	return play(call)
@@ -128,7 +128,7 @@ func (c *scriptedCall) listen() {
 		}
 		c.mu.Lock()
 		c.received = append(c.received, request)
-		c.arrived.ring()
+		c.arrived.notify()
 		c.mu.Unlock()
 	}
 }
@@ -245,8 +245,8 @@ func clusterTime(number int) *pb.ClusterTime {
 	return &pb.ClusterTime{Seconds: uint32(1000 + number), Increment: 1}
 }
 
-func at(number int) Place {
-	return Place{position(number), token(number), timestamp(clusterTime(number))}
+func at(number int) FeedPosition {
+	return FeedPosition{position(number), token(number), timestamp(clusterTime(number))}
 }
 
 func documentOf(number, pad int) bson.Raw {

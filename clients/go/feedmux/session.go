@@ -12,9 +12,9 @@ import (
 //
 // Several goroutines may use it; each event goes to one of them. It must be closed.
 type Session struct {
-	desk    *desk
-	options SessionOptions
-	runner  *runner
+	buffer     *sessionBuffer
+	options    SessionOptions
+	connection *connection
 }
 
 // Events iterates over the events, one by one:
@@ -74,20 +74,20 @@ func (s *Session) Batches(ctx context.Context) iter.Seq2[*Batch, error] {
 // Next waits for the next event. It returns ErrClosed after Close, the *Error that ended the session, or the context's
 // error; after the context's error, the session continues and nothing is lost.
 func (s *Session) Next(ctx context.Context) (Event, error) {
-	d := s.desk
+	b := s.buffer
 	for {
 		if err := ctx.Err(); err != nil {
 			return Event{}, err
 		}
-		d.mu.Lock()
-		if d.left() {
-			event := Event{d.batch, d.given}
-			d.given++
-			d.mu.Unlock()
+		b.mu.Lock()
+		if b.left() {
+			event := Event{b.batch, b.given}
+			b.given++
+			b.mu.Unlock()
 			return event, nil
 		}
-		notice, wait, err := d.advance()
-		d.mu.Unlock()
+		notice, wait, err := b.advance()
+		b.mu.Unlock()
 		if err = s.settle(ctx, notice, wait, err); err != nil {
 			return Event{}, err
 		}
@@ -96,23 +96,23 @@ func (s *Session) Next(ctx context.Context) (Event, error) {
 
 // NextBatch waits for the next batch, or returns the events of the current batch that Next has left.
 func (s *Session) NextBatch(ctx context.Context) (*Batch, error) {
-	d := s.desk
+	b := s.buffer
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		d.mu.Lock()
-		if d.left() {
-			batch := d.batch
-			if d.given > 0 {
-				batch = batch.part(d.given, batch.Len())
+		b.mu.Lock()
+		if b.left() {
+			batch := b.batch
+			if b.given > 0 {
+				batch = batch.part(b.given, batch.Len())
 			}
-			d.given = d.batch.Len()
-			d.mu.Unlock()
+			b.given = b.batch.Len()
+			b.mu.Unlock()
 			return batch, nil
 		}
-		notice, wait, err := d.advance()
-		d.mu.Unlock()
+		notice, wait, err := b.advance()
+		b.mu.Unlock()
 		if err = s.settle(ctx, notice, wait, err); err != nil {
 			return nil, err
 		}
@@ -121,17 +121,17 @@ func (s *Session) NextBatch(ctx context.Context) (*Batch, error) {
 
 // TryNext returns the next event if it has already arrived, otherwise false.
 func (s *Session) TryNext() (Event, bool, error) {
-	d := s.desk
+	b := s.buffer
 	for {
-		d.mu.Lock()
-		if d.left() {
-			event := Event{d.batch, d.given}
-			d.given++
-			d.mu.Unlock()
+		b.mu.Lock()
+		if b.left() {
+			event := Event{b.batch, b.given}
+			b.given++
+			b.mu.Unlock()
 			return event, true, nil
 		}
-		notice, wait, err := d.advance()
-		d.mu.Unlock()
+		notice, wait, err := b.advance()
+		b.mu.Unlock()
 		if err != nil || wait != nil {
 			return Event{}, false, err
 		}
@@ -158,7 +158,7 @@ func (s *Session) tell(notice Notice) {
 	case s.options.OnNotice != nil:
 		s.options.OnNotice(notice)
 	default:
-		s.runner.logger.Warn("feedmux: " + notice.String())
+		s.connection.logger.Warn("feedmux: " + notice.String())
 	}
 }
 
@@ -172,18 +172,18 @@ func (s *Session) AckBatch(batch *Batch) { s.ack(batch, batch.Len()-1) }
 
 // AckAll acks everything handed out, as Ack does.
 func (s *Session) AckAll() {
-	s.desk.mu.Lock()
-	defer s.desk.mu.Unlock()
-	s.desk.ack(s.desk.handed())
+	s.buffer.mu.Lock()
+	defer s.buffer.mu.Unlock()
+	s.buffer.ack(s.buffer.handed())
 }
 
 func (s *Session) ack(batch *Batch, index int) {
-	if batch == nil || batch.desk != s.desk {
+	if batch == nil || batch.buffer != s.buffer {
 		panic("feedmux: the event or batch belongs to another session")
 	}
-	s.desk.mu.Lock()
-	defer s.desk.mu.Unlock()
-	s.desk.ack(batch.first + int64(index))
+	s.buffer.mu.Lock()
+	defer s.buffer.mu.Unlock()
+	s.buffer.ack(batch.first + int64(index))
 }
 
 // Close stops delivery, sends the acks and waits until they are confirmed, for CloseTimeout at most. It takes no
@@ -199,52 +199,52 @@ func (s *Session) Close() error {
 // CloseContext is Close with a context instead of CloseTimeout. With a cancelled context, it abandons the session
 // immediately.
 func (s *Session) CloseContext(ctx context.Context) error {
-	s.desk.mu.Lock()
-	s.desk.closedFor = nil
-	s.desk.close()
-	s.desk.mu.Unlock()
-	return s.runner.finish(ctx)
+	s.buffer.mu.Lock()
+	s.buffer.closedFor = nil
+	s.buffer.close()
+	s.buffer.mu.Unlock()
+	return s.connection.finish(ctx)
 }
 
 // Progress is the last position up to which everything has been handed out, or where the session began. It advances
 // even without events, so that the position of a feed that seldom matches stays in the oplog. If you opened a feed
 // without a subscription, store this position.
-func (s *Session) Progress() Place {
-	s.desk.mu.Lock()
-	defer s.desk.mu.Unlock()
-	return s.desk.place()
+func (s *Session) Progress() FeedPosition {
+	s.buffer.mu.Lock()
+	defer s.buffer.mu.Unlock()
+	return s.buffer.feedPosition()
 }
 
 // ResumeToken is MongoDB's resume token after the last event handed out or, at the end of a batch, that of Progress.
 func (s *Session) ResumeToken() bson.Raw {
-	d := s.desk
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.batch != nil && d.given > 0 && d.given < d.batch.Len() {
-		return d.batch.token(d.given - 1)
+	b := s.buffer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.batch != nil && b.given > 0 && b.given < b.batch.Len() {
+		return b.batch.token(b.given - 1)
 	}
-	return d.place().ResumeToken
+	return b.feedPosition().ResumeToken
 }
 
 // Committed is the stored position as last confirmed by the server; nil before the first confirmation.
 func (s *Session) Committed() []byte {
-	s.desk.mu.Lock()
-	defer s.desk.mu.Unlock()
-	return s.desk.committed
+	s.buffer.mu.Lock()
+	defer s.buffer.mu.Unlock()
+	return s.buffer.committed
 }
 
 // Closed says whether the session or its client was closed, or the session has handed out everything before the error
 // that ended it.
 func (s *Session) Closed() bool {
-	d := s.desk
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.closing || d.ended && !d.left() && len(d.items) == 0
+	b := s.buffer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.closing || b.ended && !b.left() && len(b.items) == 0
 }
 
 // Epoch grows with each stream of the subscription; it is 0 on inline feeds.
 func (s *Session) Epoch() int64 {
-	s.desk.mu.Lock()
-	defer s.desk.mu.Unlock()
-	return s.desk.epoch
+	s.buffer.mu.Lock()
+	defer s.buffer.mu.Unlock()
+	return s.buffer.epoch
 }

@@ -63,7 +63,7 @@ func TestConsumeAcksWhatWasHandledAndStopsAtTheFirstError(t *testing.T) {
 		return nil
 	})
 	same(t, err, failed)
-	same(t, session.desk.acked, 1)
+	same(t, session.buffer.acked, 1)
 	err = session.Consume(ctx, func(_ context.Context, event Event) error {
 		seen = append(seen, number(t, event))
 		cancel()
@@ -578,9 +578,9 @@ func TestAcksInAnyOrderNeverMoveBack(t *testing.T) {
 	}
 	acking.Wait()
 	for index := range 99 {
-		session.Ack(Event{session.desk.batch, index})
+		session.Ack(Event{session.buffer.batch, index})
 	}
-	same(t, session.desk.acked, 100)
+	same(t, session.buffer.acked, 100)
 	same(t, session.Close(), nil)
 	same(t, server.calls[0].acked(), 100)
 }

@@ -13,38 +13,38 @@ import (
 )
 
 // stream runs one Subscribe call: this goroutine reads, another writes acks and credit, a timer watches for silence.
-func (r *runner) stream(ctx context.Context, cut context.CancelCauseFunc) *Error {
-	connection := r.link.begin()
-	defer r.link.end(connection)
-	watch := newWatchdog(r.options.Heartbeat, func(silent error) {
-		r.link.leave(connection)
+func (c *connection) stream(ctx context.Context, cut context.CancelCauseFunc) *Error {
+	channel := c.transport.begin()
+	defer c.transport.end(channel)
+	watch := newWatchdog(c.options.Heartbeat, func(silent error) {
+		c.transport.leave(channel)
 		cut(silent)
 	})
 	defer watch.stop()
-	call, err := r.link.subscribe(ctx, connection, r.route)
+	call, err := c.transport.subscribe(ctx, channel, c.route)
 	if err != nil {
 		return asError(err)
 	}
 	// If a write fails, the stream has ended, and the reader gets its status.
-	_ = call.SendMsg(r.openMessage())
+	_ = call.SendMsg(c.openMessage())
 	var writer sync.WaitGroup
-	writer.Go(func() { r.write(ctx, call) })
+	writer.Go(func() { c.write(ctx, call) })
 	defer writer.Wait()
 	defer cut(nil)
 
-	reader := &responseReader{format: r.options.Format}
+	reader := &responseReader{format: c.options.Format}
 	for {
 		var message []byte
 		if err := call.RecvMsg(&message); err != nil {
-			return r.ended(err)
+			return c.ended(err)
 		}
 		watch.hear()
-		if len(message) > r.limitBytes {
-			return protocolError("a message of %d bytes, over the limit of %d", len(message), r.limitBytes)
+		if len(message) > c.limitBytes {
+			return protocolError("a message of %d bytes, over the limit of %d", len(message), c.limitBytes)
 		}
 		said, err := reader.read(message)
 		if err == nil {
-			err = r.receive(said)
+			err = c.receive(said)
 		}
 		if err != nil {
 			return asError(err)
@@ -56,23 +56,23 @@ func (r *runner) stream(ctx context.Context, cut context.CancelCauseFunc) *Error
 }
 
 // ended is the error for the end of a call. With OK the server confirms what was acked before Close.
-func (r *runner) ended(err error) *Error {
+func (c *connection) ended(err error) *Error {
 	if !errors.Is(err, io.EOF) {
 		return errorFromStatus(err)
 	}
-	d := r.desk
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.state == stateClosing && !d.ledger.expectsRepeats() {
-		d.acks.settled = d.acks.flushed
+	b := c.buffer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.state == stateClosing && !b.tracker.expectsRepeats() {
+		b.acks.settled = b.acks.flushed
 	}
 	return unavailable(nil, "the server ended the stream")
 }
 
 // write sends acks and credit as they fall due, and ends with Close.
-func (r *runner) write(ctx context.Context, call grpc.ClientStream) {
+func (c *connection) write(ctx context.Context, call grpc.ClientStream) {
 	for {
-		messages, closed, due, wait := r.outgoing()
+		messages, closed, due, wait := c.outgoing()
 		for _, message := range messages {
 			if call.SendMsg(message) != nil {
 				return
@@ -95,27 +95,27 @@ func (r *runner) write(ctx context.Context, call grpc.ClientStream) {
 }
 
 // outgoing is what to send now, whether Close was the last of it, when the next acks are due, and what to wait for.
-func (r *runner) outgoing() (messages []*feedmuxpb.SubscribeRequest, closed bool, due time.Time, wait <-chan struct{}) {
-	d := r.desk
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.state.hasStream() {
-		return nil, false, time.Time{}, d.work.wait()
+func (c *connection) outgoing() (messages []*feedmuxpb.SubscribeRequest, closed bool, due time.Time, wait <-chan struct{}) {
+	b := c.buffer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.state.hasStream() {
+		return nil, false, time.Time{}, b.work.wait()
 	}
-	if sequence, ok := d.ackToSend(time.Now()); ok {
+	if sequence, ok := b.ackToSend(time.Now()); ok {
 		ack := &feedmuxpb.Ack{DeliverySequence: sequence}
 		messages = append(messages, &feedmuxpb.SubscribeRequest{Message: &feedmuxpb.SubscribeRequest_Ack{Ack: ack}})
 	}
-	if d.state == stateClosing {
+	if b.state == stateClosing {
 		last := &feedmuxpb.SubscribeRequest_Close{Close: &feedmuxpb.Close{}}
 		return append(messages, &feedmuxpb.SubscribeRequest{Message: last}), true, time.Time{}, nil
 	}
-	if d.window.due() {
-		more := d.window.refill()
+	if b.window.due() {
+		more := b.window.refill()
 		credit := &feedmuxpb.Credit{Events: more.events, Bytes: more.bytes}
 		messages = append(messages, &feedmuxpb.SubscribeRequest{Message: &feedmuxpb.SubscribeRequest_Credit{Credit: credit}})
 	}
-	return messages, false, d.acks.due, d.work.wait()
+	return messages, false, b.acks.due, b.work.wait()
 }
 
 func asError(err error) *Error {
@@ -128,14 +128,14 @@ func asError(err error) *Error {
 // watchdog ends a call when the server has been silent for too long.
 type watchdog struct {
 	mu      sync.Mutex
-	silence silence
+	silence silenceDetector
 	stopped bool
 	timer   *time.Timer
 	cut     context.CancelCauseFunc
 }
 
 func newWatchdog(interval time.Duration, cut context.CancelCauseFunc) *watchdog {
-	w := &watchdog{silence: silence{interval: interval, ticked: time.Now()}, cut: cut}
+	w := &watchdog{silence: silenceDetector{interval: interval, ticked: time.Now()}, cut: cut}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.timer = time.AfterFunc(w.silence.ticking(), w.tick)

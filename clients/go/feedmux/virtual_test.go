@@ -103,7 +103,7 @@ func TestABusyFeedResetsTheBackoffToo(t *testing.T) {
 		server.call(t, 4)
 		synctest.Wait()
 		// After the first loss since.
-		same(t, session.runner.backoff.bound, 2*time.Second)
+		same(t, session.connection.backoff.bound, 2*time.Second)
 		same(t, session.Close(), nil)
 	})
 }
@@ -122,7 +122,7 @@ func TestClosingAClientClosesAllItsSessionsAtTheSameTime(t *testing.T) {
 			same(t, err, nil)
 			take(t, session, 1)
 			session.AckAll()
-			client.link.leave(client.link.current)
+			client.transport.leave(client.transport.current)
 		}
 		same(t, dialled.Load(), 3)
 		begun := time.Now()
@@ -144,9 +144,9 @@ func TestAnAttemptThatFailsWhileTheClientIsClosedIsNotWhyOpenFails(t *testing.T)
 	synctest.Test(t, func(t *testing.T) {
 		var client *Client
 		server, options, _ := inMemory(t, func(*scriptedCall) error {
-			client.link.mu.Lock()
-			defer client.link.mu.Unlock()
-			client.link.closed = true
+			client.transport.mu.Lock()
+			defer client.transport.mu.Unlock()
+			client.transport.closed = true
 			return away
 		}, mute)
 		client = connect(t, server, options)

@@ -331,11 +331,11 @@ func (r *runner) state(command sessionCommand) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	place := session.Progress()
+	feedPosition := session.Progress()
 	return map[string]any{
-		"position":     orEmpty(place.Position),
+		"position":     orEmpty(feedPosition.Position),
 		"resume_token": session.ResumeToken(),
-		"cluster_time": clusterTime(place.ClusterTime),
+		"cluster_time": clusterTime(feedPosition.ClusterTime),
 		"committed":    orEmpty(session.Committed()),
 		"epoch":        session.Epoch(),
 		"closed":       session.Closed(),

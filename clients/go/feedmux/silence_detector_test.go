@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func silentTicks(s *silence, ticks int) (tooLong []bool) {
+func silentTicks(s *silenceDetector, ticks int) (tooLong []bool) {
 	for range ticks {
 		tooLong = append(tooLong, s.tick(s.ticked.Add(s.ticking())))
 	}
@@ -19,13 +19,13 @@ func only(last bool, ticks int) []bool {
 }
 
 func TestThreeSilentIntervalsAreTooLong(t *testing.T) {
-	s := &silence{interval: 10 * time.Second, ticked: time.Unix(100, 0)}
+	s := &silenceDetector{interval: 10 * time.Second, ticked: time.Unix(100, 0)}
 	same(t, []time.Duration{s.ticking(), s.most()}, []time.Duration{time.Second, 30 * time.Second})
 	same(t, silentTicks(s, 30), only(true, 30))
 }
 
 func TestAMessageBeginsTheCountOfSilenceAgain(t *testing.T) {
-	s := &silence{interval: 10 * time.Second, ticked: time.Unix(100, 0)}
+	s := &silenceDetector{interval: 10 * time.Second, ticked: time.Unix(100, 0)}
 	silentTicks(s, 29)
 	s.hear()
 	same(t, silentTicks(s, 31), only(true, 31))
@@ -35,7 +35,7 @@ func TestAMessageBeginsTheCountOfSilenceAgain(t *testing.T) {
 
 func TestTimeInWhichNothingCouldBeHeardCountsAsTwoTicks(t *testing.T) {
 	for _, stopped := range []time.Duration{2 * time.Second, 29500 * time.Millisecond, 31 * time.Second, time.Hour} {
-		s := &silence{interval: 10 * time.Second, ticked: time.Unix(100, 0)}
+		s := &silenceDetector{interval: 10 * time.Second, ticked: time.Unix(100, 0)}
 		silentTicks(s, 27)
 		same(t, s.tick(s.ticked.Add(stopped)), false)
 		same(t, s.tick(s.ticked.Add(time.Second)), true)

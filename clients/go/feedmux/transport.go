@@ -34,37 +34,37 @@ const (
 	wireBytesMax = 72 << 20
 )
 
-// link is the way to the server: the connection, credentials, and the calls. It does not know what messages mean.
+// transport is the way to the server: the channel, credentials, and the calls. It does not know what messages mean.
 //
 // It is the grpc.ClientConnInterface of unary calls.
-type link struct {
+type transport struct {
 	dial   func() (*grpc.ClientConn, error)
 	apiKey string
 	token  func(context.Context) (string, error)
 
 	mu sync.Mutex
 	// current gets the new calls.
-	current *connection
+	current *channel
 	// left get no new calls, and still have open ones.
-	left   map[*connection]bool
+	left   map[*channel]bool
 	closed bool
 	// running are the sessions.
-	running map[*runner]bool
+	running map[*connection]bool
 	ending  sync.Once
 	// ended is the result of closing.
 	ended error
 }
 
-// connection is a gRPC connection and the number of calls on it.
-type connection struct {
+// channel is a gRPC connection and the number of calls on it.
+type channel struct {
 	conn  *grpc.ClientConn
 	calls int
 }
 
-func newLink(target string, options *Options) (*link, error) {
-	transport := insecure.NewCredentials()
+func newTransport(target string, options *Options) (*transport, error) {
+	security := insecure.NewCredentials()
 	if options.TLS != nil {
-		transport = credentials.NewTLS(withProtocol(options.TLS))
+		security = credentials.NewTLS(withProtocol(options.TLS))
 	}
 	apiKey, err := cleanToken(options.APIKey)
 	if options.APIKey != "" && err != nil {
@@ -72,7 +72,7 @@ func newLink(target string, options *Options) (*link, error) {
 	}
 	dial := func() (*grpc.ClientConn, error) {
 		return grpc.NewClient(target, append([]grpc.DialOption{
-			grpc.WithTransportCredentials(transport),
+			grpc.WithTransportCredentials(security),
 			grpc.WithUserAgent("feedmux-go/" + Version),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(wireBytesMax), grpc.MaxCallSendMsgSize(wireBytesMax)),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
@@ -88,9 +88,9 @@ func newLink(target string, options *Options) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &link{
+	return &transport{
 		dial: dial, apiKey: apiKey, token: options.Token,
-		current: &connection{conn: conn}, left: map[*connection]bool{}, running: map[*runner]bool{},
+		current: &channel{conn: conn}, left: map[*channel]bool{}, running: map[*connection]bool{},
 	}, nil
 }
 
@@ -113,22 +113,22 @@ func withProtocol(config *tls.Config) *tls.Config {
 	return config
 }
 
-// begin gives the connection for a call that lasts until end.
-func (l *link) begin() *connection {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.current.calls++
-	return l.current
+// begin gives the channel for a call that lasts until end.
+func (t *transport) begin() *channel {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.current.calls++
+	return t.current
 }
 
-func (l *link) end(c *connection) {
-	l.mu.Lock()
+func (t *transport) end(c *channel) {
+	t.mu.Lock()
 	c.calls--
-	unused := l.left[c] && c.calls == 0
+	unused := t.left[c] && c.calls == 0
 	if unused {
-		delete(l.left, c)
+		delete(t.left, c)
 	}
-	l.mu.Unlock()
+	t.mu.Unlock()
 	if unused {
 		_ = c.conn.Close()
 	}
@@ -136,89 +136,89 @@ func (l *link) end(c *connection) {
 
 // leave has new calls go over a new connection, because one that has begun on this one hears nothing: gRPC would use it for
 // as long as its keepalive takes to give it up. Streams that are in order stay; it is closed with the last of them.
-func (l *link) leave(c *connection) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed || c != l.current {
+func (t *transport) leave(c *channel) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || c != t.current {
 		return
 	}
-	if conn, err := l.dial(); err == nil {
-		l.left[c] = true
-		l.current = &connection{conn: conn}
+	if conn, err := t.dial(); err == nil {
+		t.left[c] = true
+		t.current = &channel{conn: conn}
 	}
 }
 
 // join makes a session one of those that are closed with the client; false where that is closed.
-func (l *link) join(r *runner) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.closed {
-		l.running[r] = true
+func (t *transport) join(r *connection) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.closed {
+		t.running[r] = true
 	}
-	return !l.closed
+	return !t.closed
 }
 
-func (l *link) quit(r *runner) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.running, r)
+func (t *transport) quit(r *connection) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.running, r)
 }
 
 // close closes the sessions, each within its CloseTimeout, then the connections. Closing again gives the same result.
-func (l *link) close() error {
-	l.ending.Do(func() { l.ended = l.closeAll() })
-	return l.ended
+func (t *transport) close() error {
+	t.ending.Do(func() { t.ended = t.closeAll() })
+	return t.ended
 }
 
-func (l *link) closeAll() error {
-	l.mu.Lock()
-	l.closed = true
-	running := slices.Collect(maps.Keys(l.running))
-	l.mu.Unlock()
+func (t *transport) closeAll() error {
+	t.mu.Lock()
+	t.closed = true
+	running := slices.Collect(maps.Keys(t.running))
+	t.mu.Unlock()
 	failures := make([]error, len(running), len(running)+1)
 	var all sync.WaitGroup
 	for index, each := range running {
 		all.Go(func() { failures[index] = each.closeForClient() })
 	}
 	all.Wait()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for c := range l.left {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c := range t.left {
 		_ = c.conn.Close()
 	}
-	return errors.Join(append(failures, l.current.conn.Close())...)
+	return errors.Join(append(failures, t.current.conn.Close())...)
 }
 
-func (l *link) isClosed() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.closed
+func (t *transport) isClosed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.closed
 }
 
 // Invoke makes a unary call.
-func (l *link) Invoke(ctx context.Context, method string, request, answer any, options ...grpc.CallOption) error {
-	c := l.begin()
-	defer l.end(c)
+func (t *transport) Invoke(ctx context.Context, method string, request, answer any, options ...grpc.CallOption) error {
+	c := t.begin()
+	defer t.end(c)
 	began := time.Now()
 	err := c.conn.Invoke(ctx, method, request, answer, options...)
 	if status.Code(err) == codes.DeadlineExceeded && time.Since(began) >= deadAfter {
-		l.leave(c)
+		t.leave(c)
 	}
 	return err
 }
 
 // NewStream is for streams that other code than subscribe opens: there is none.
-func (l *link) NewStream(
+func (t *transport) NewStream(
 	context.Context, *grpc.StreamDesc, string, ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	return nil, status.Error(codes.Unimplemented, "streams are opened by subscribe")
 }
 
 // context gives what every call carries: credentials, asked for anew each time.
-func (l *link) context(ctx context.Context) (context.Context, error) {
-	bearer := l.apiKey
-	if l.token != nil {
-		token, err := l.freshToken(ctx)
+func (t *transport) context(ctx context.Context) (context.Context, error) {
+	bearer := t.apiKey
+	if t.token != nil {
+		token, err := t.freshToken(ctx)
 		if err != nil {
 			return nil, unavailable(err, "the token function failed: %v", err)
 		}
@@ -231,14 +231,14 @@ func (l *link) context(ctx context.Context) (context.Context, error) {
 }
 
 // freshToken asks for a token, and waits no longer than the context lasts, also for a function that does not look at it.
-func (l *link) freshToken(ctx context.Context) (string, error) {
+func (t *transport) freshToken(ctx context.Context) (string, error) {
 	type answer struct {
 		token string
 		err   error
 	}
 	given := make(chan answer, 1)
 	go func() {
-		token, err := l.token(ctx)
+		token, err := t.token(ctx)
 		if err == nil {
 			token, err = cleanToken(token)
 		}
@@ -254,9 +254,10 @@ func (l *link) freshToken(ctx context.Context) (string, error) {
 
 var subscribeDesc = &feedmuxpb.ChangeFeed_ServiceDesc.Streams[0]
 
-// subscribe begins a Subscribe call on a connection. RecvMsg takes a *[]byte, so that the reader sees a message's own bytes.
-func (l *link) subscribe(ctx context.Context, c *connection, route string) (grpc.ClientStream, error) {
-	ctx, err := l.context(ctx)
+// subscribe begins a Subscribe call on a channel. RecvMsg takes a *[]byte, so that the reader sees a message's own
+// bytes.
+func (t *transport) subscribe(ctx context.Context, c *channel, route string) (grpc.ClientStream, error) {
+	ctx, err := t.context(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// Place is a position in a feed: everything at or before it has been delivered.
-type Place struct {
+// FeedPosition is a position in a feed: everything at or before it has been delivered.
+type FeedPosition struct {
 	// Position is opaque: store it unchanged. AtPosition starts after it. Empty if only a token is known.
 	Position []byte
 	// ResumeToken is MongoDB's. Nil if there is none.

@@ -35,7 +35,7 @@ func TestATokenIsTheSameBytesInEveryFormat(t *testing.T) {
 		}
 		for format, text := range map[Format]string{FormatExtendedJSONCanonical: each.Canonical, FormatExtendedJSONRelaxed: each.Relaxed} {
 			anywhere := `{"nested":{"_id":{"_data":"00"}},` + text[1:]
-			batch := jsonBatch([]string{text, anywhere}, format, Place{}, time.Time{})
+			batch := jsonBatch([]string{text, anywhere}, format, FeedPosition{}, time.Time{})
 			for index := range batch.Len() {
 				if got := batch.Event(index).ResumeToken(); !bytes.Equal(got, token) {
 					t.Errorf("%s: %v, not %v", each.ID, got, token)

@@ -1,0 +1,281 @@
+package feedmux
+
+import (
+	"math"
+	"sync"
+	"time"
+)
+
+// sessionBuffer is what the user's side and the network's side of a session share. Its lock guards everything in it,
+// and no goroutine waits while it holds the lock: it takes a wakeup's channel and waits on that.
+type sessionBuffer struct {
+	mu      sync.Mutex
+	tracker *deliveryTracker
+	window  *creditWindow
+	durable bool
+
+	// What was received and not yet taken, in order. The credit window is its bound.
+	items   []item
+	ended   bool
+	err     error
+	arrived wakeup
+
+	// The batch taken last, and how many of its events were handed out.
+	batch *Batch
+	given int
+	// The last position up to which everything has been handed out, and the ordinal of the last event before it.
+	reached      FeedPosition
+	reachedAfter int64
+	began        FeedPosition
+
+	acked   int64
+	closing bool
+	// closedFor is what the user gets after the close: nil for ErrClosed.
+	closedFor *Error
+	// work wakes the stream's writer.
+	work wakeup
+
+	state state
+
+	// Of the present stream.
+	cut            func(error)
+	acks           ackTimer
+	sentSequence   int64
+	confirmedUntil int64
+
+	// What the server last said.
+	epoch     int64
+	committed []byte
+}
+
+// item is a batch, or a notice in order among the batches.
+type item struct {
+	batch  *Batch
+	notice Notice
+}
+
+// ackTimer says when acks are sent: together, an interval after the first of them, or at once.
+type ackTimer struct {
+	interval time.Duration
+	// step is the number of unsent acks that are sent at once: half of the unacked events that the server allows.
+	step int64
+	// flushed is the ordinal up to which acks were looked at for sending, settled that up to which they are confirmed.
+	flushed, settled int64
+	due              time.Time
+	atOnce           bool
+}
+
+// wakeup wakes every goroutine that waits for it. Its channel is closed once and then forgotten.
+type wakeup struct{ waiting chan struct{} }
+
+func (w *wakeup) wait() <-chan struct{} {
+	if w.waiting == nil {
+		w.waiting = make(chan struct{})
+	}
+	return w.waiting
+}
+
+func (w *wakeup) notify() {
+	if w.waiting != nil {
+		close(w.waiting)
+		w.waiting = nil
+	}
+}
+
+func newSessionBuffer(durable bool, options *SessionOptions) *sessionBuffer {
+	return &sessionBuffer{
+		tracker: newDeliveryTracker(durable, options.WindowBytes),
+		window:  newCreditWindow(options.WindowEvents, options.WindowBytes),
+		durable: durable,
+		state:   stateOpening,
+		acks:    ackTimer{interval: options.AckInterval, step: math.MaxInt64},
+	}
+}
+
+// --- the user's side ------------------------------------------------------------------------------------------------
+
+// advance makes the next batch the current one, or gives a notice to tell, or a channel to wait for.
+func (b *sessionBuffer) advance() (Notice, <-chan struct{}, error) {
+	switch {
+	case b.closing && b.closedFor != nil:
+		return nil, nil, b.closedFor
+	case b.closing:
+		return nil, nil, ErrClosed
+	case len(b.items) > 0:
+		next := b.items[0]
+		b.items[0] = item{}
+		b.items = b.items[1:]
+		if next.notice == nil {
+			b.take(next.batch)
+		}
+		return next.notice, nil, nil
+	case b.ended && b.err != nil:
+		return nil, nil, b.err
+	case b.ended:
+		return nil, nil, ErrClosed
+	}
+	return nil, b.arrived.wait(), nil
+}
+
+func (b *sessionBuffer) take(batch *Batch) {
+	b.settleBatch()
+	b.batch, b.given = batch, 0
+	b.window.take(batch)
+	if b.state.hasStream() && b.window.due() {
+		b.work.notify()
+	}
+}
+
+// left says whether the current batch has events that were not handed out.
+func (b *sessionBuffer) left() bool { return b.batch != nil && b.given < b.batch.Len() && !b.closing }
+
+// handed is the ordinal of the last event handed out.
+func (b *sessionBuffer) handed() int64 {
+	if b.batch == nil {
+		return 0
+	}
+	return b.batch.first + int64(b.given) - 1
+}
+
+// feedPosition is the last position up to which everything has been handed out.
+func (b *sessionBuffer) feedPosition() FeedPosition {
+	if b.batch != nil && b.given == b.batch.Len() {
+		b.settleBatch()
+	}
+	if b.tracker.received <= b.handed() && len(b.tracker.latest.Position) > 0 {
+		b.reached, b.reachedAfter = b.tracker.latest, b.tracker.received
+	}
+	if len(b.reached.Position) > 0 {
+		return b.reached
+	}
+	return b.began
+}
+
+func (b *sessionBuffer) settleBatch() {
+	if b.batch != nil && len(b.batch.feedPosition.Position) > 0 && b.batch.LastSequence() > b.reachedAfter {
+		b.reached, b.reachedAfter = b.batch.feedPosition, b.batch.LastSequence()
+	}
+}
+
+func (b *sessionBuffer) ack(ordinal int64) {
+	if ordinal <= b.acked {
+		return
+	}
+	b.acked = ordinal
+	if !b.durable || !b.state.hasStream() {
+		return
+	}
+	if b.acks.due.IsZero() {
+		b.acks.due = time.Now().Add(b.acks.interval)
+		b.work.notify()
+	}
+	if b.acked-b.acks.flushed >= b.acks.step {
+		b.flush()
+	}
+}
+
+func (b *sessionBuffer) close() {
+	b.closing = true
+	b.arrived.notify()
+	b.work.notify()
+	b.move(eventClose)
+	if b.state == stateEnded && b.cut != nil {
+		b.cut(unavailable(nil, "closed while connecting"))
+	}
+}
+
+// --- the network's side ---------------------------------------------------------------------------------------------
+
+// move changes the state as the table says, and returns what else to do.
+func (b *sessionBuffer) move(happened event) (todo action) {
+	b.state, todo = b.state.after(happened)
+	return todo
+}
+
+func (b *sessionBuffer) put(next item) {
+	b.items = append(b.items, next)
+	b.arrived.notify()
+}
+
+func (b *sessionBuffer) end(err error) {
+	b.ended, b.err = true, err
+	b.arrived.notify()
+}
+
+// flush has all acks sent at once.
+func (b *sessionBuffer) flush() {
+	if !b.acks.atOnce {
+		b.acks.atOnce = true
+		b.work.notify()
+	}
+}
+
+// ackToSend is the sequence up to which to ack now; false where there is nothing to say.
+func (b *sessionBuffer) ackToSend(now time.Time) (int64, bool) {
+	acks := &b.acks
+	due := acks.atOnce || b.state == stateClosing || !acks.due.IsZero() && !now.Before(acks.due)
+	if !b.durable || !due {
+		return 0, false
+	}
+	acks.atOnce, acks.due, acks.flushed = false, time.Time{}, b.acked
+	sequence := b.tracker.ackedSequence(acks.flushed)
+	if sequence > b.sentSequence {
+		b.sentSequence = sequence
+		return sequence, true
+	}
+	b.settleAcks()
+	return 0, false
+}
+
+// confirm says that the server has stored the acks up to a sequence.
+func (b *sessionBuffer) confirm(said committed) {
+	b.committed = said.position
+	b.confirmedUntil = said.sequence
+	b.settleAcks()
+}
+
+func (b *sessionBuffer) settleAcks() {
+	if b.confirmedUntil >= b.sentSequence && !b.tracker.expectsRepeats() {
+		b.acks.settled = b.acks.flushed
+	}
+}
+
+// deliver takes events that arrived.
+func (b *sessionBuffer) deliver(arrived *delivery) error {
+	if err := b.window.receive(arrived.batch); err != nil {
+		return err
+	}
+	arrived.batch.buffer = b
+	repeats := b.tracker.expectsRepeats()
+	fresh, err := b.tracker.arrive(arrived.sequence, arrived.batch, b.acked)
+	if err != nil {
+		return err
+	}
+	events, bytes := int64(arrived.batch.Len()), arrived.batch.size()
+	for _, batch := range fresh {
+		events -= int64(batch.Len())
+		bytes -= batch.size()
+		b.put(item{batch: batch})
+	}
+	if repeats {
+		b.window.discard(events, bytes)
+		// Acks of events from before the reconnect have a sequence only now.
+		b.flush()
+		b.work.notify()
+	}
+	return nil
+}
+
+// forget says that the stored position was moved on purpose. Notices stay.
+func (b *sessionBuffer) forget() {
+	b.tracker.forget()
+	waiting := b.items
+	b.items = nil
+	for _, each := range waiting {
+		if each.notice != nil {
+			b.items = append(b.items, each)
+			continue
+		}
+		b.window.discard(int64(each.batch.Len()), each.batch.size())
+	}
+}
