@@ -2,14 +2,14 @@
  * Batches and events as the user sees them.
  *
  * A batch is a view on the bytes of the message it came in; nothing is decoded or copied until it is asked for. Batches
- * are made by `responses`, numbered by `ledger` and handed out by sessions. Ordinals are the client's own: they count from
- * 1 over the life of a session object, through reconnects.
+ * are made by `responses`, numbered by `delivery-tracker` and handed out by sessions. Ordinals are the client's own: they
+ * count from 1 over the life of a session object, through reconnects.
  */
 
 import { deserialize, type DeserializeOptions, type Document, EJSON, serialize, type Timestamp } from "bson";
 
 import { ProtocolError } from "./errors.js";
-import { eventId, jsonEventId, Place } from "./places.js";
+import { eventId, jsonEventId, FeedPosition } from "./positions.js";
 
 const SMALLEST_DOCUMENT = 5;
 
@@ -53,20 +53,25 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
   /** How many events there are. */
   readonly length: number;
   /** The position after the last event. It is empty for the first part of a batch that was split. */
-  readonly place: Place;
+  readonly feedPosition: FeedPosition;
   /** When the server read the first of these events from MongoDB; undefined for a fragmented event. */
   readonly readTime: Date | undefined;
   /** Bytes of the events, as credit counts them. */
   abstract readonly sizeBytes: number;
   /** The number of the first event within the session object. */
   firstSequence = 0;
-  /** @internal The runner of the session that received the batch. */
+  /** @internal The connection of the session that received the batch. */
   owner: object | undefined;
   protected readonly options: DeserializeOptions;
 
-  protected constructor(length: number, place: Place, readTime: Date | undefined, options: DeserializeOptions) {
+  protected constructor(
+    length: number,
+    feedPosition: FeedPosition,
+    readTime: Date | undefined,
+    options: DeserializeOptions,
+  ) {
     this.length = length;
-    this.place = place;
+    this.feedPosition = feedPosition;
     this.readTime = readTime;
     this.options = options;
   }
@@ -90,17 +95,17 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
 
   /** The position after the last event: store it unchanged. Empty for the first part of a batch that was split. */
   get position(): Buffer {
-    return this.place.position;
+    return this.feedPosition.position;
   }
 
   /** MongoDB's resume token of that position. */
   get resumeToken(): Document | undefined {
-    return this.place.resumeToken;
+    return this.feedPosition.resumeToken;
   }
 
   /** The cluster time of that position. */
   get clusterTime(): Timestamp | undefined {
-    return this.place.clusterTime;
+    return this.feedPosition.clusterTime;
   }
 
   /** One event, decoded. Throws BSONError. */
@@ -115,8 +120,8 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
   /** @internal The events [first, end) as a batch of their own, on the same bytes. */
   abstract part(first: number, end: number): Batch<T>;
 
-  protected placeOfPart(end: number): Place {
-    return end === this.length ? this.place : new Place();
+  protected feedPositionOfPart(end: number): FeedPosition {
+    return end === this.length ? this.feedPosition : new FeedPosition();
   }
 
   protected number<B extends Batch<T>>(part: B, first: number): B {
@@ -134,8 +139,14 @@ export class BsonBatch<T extends Document = Document> extends Batch<T> {
   readonly offsets: Int32Array;
 
   /** Throws ProtocolError where the documents' lengths do not add up. */
-  constructor(raw: Buffer, length: number, place: Place, readTime: Date | undefined, options: DeserializeOptions) {
-    super(length, place, readTime, options);
+  constructor(
+    raw: Buffer,
+    length: number,
+    feedPosition: FeedPosition,
+    readTime: Date | undefined,
+    options: DeserializeOptions,
+  ) {
+    super(length, feedPosition, readTime, options);
     this.raw = raw;
     this.offsets = split(raw, length);
   }
@@ -158,7 +169,10 @@ export class BsonBatch<T extends Document = Document> extends Batch<T> {
 
   part(first: number, end: number): BsonBatch<T> {
     const raw = this.raw.subarray(this.offsets[first], this.offsets[end]);
-    return this.number(new BsonBatch<T>(raw, end - first, this.placeOfPart(end), this.readTime, this.options), first);
+    return this.number(
+      new BsonBatch<T>(raw, end - first, this.feedPositionOfPart(end), this.readTime, this.options),
+      first,
+    );
   }
 }
 
@@ -168,8 +182,13 @@ export class JsonBatch<T extends Document = Document> extends Batch<T> {
   readonly texts: readonly string[];
   readonly sizeBytes: number;
 
-  constructor(texts: readonly string[], place: Place, readTime: Date | undefined, options: DeserializeOptions) {
-    super(texts.length, place, readTime, options);
+  constructor(
+    texts: readonly string[],
+    feedPosition: FeedPosition,
+    readTime: Date | undefined,
+    options: DeserializeOptions,
+  ) {
+    super(texts.length, feedPosition, readTime, options);
     this.texts = texts;
     this.sizeBytes = texts.reduce((sum, text) => sum + Buffer.byteLength(text), 0);
   }
@@ -194,7 +213,7 @@ export class JsonBatch<T extends Document = Document> extends Batch<T> {
 
   part(first: number, end: number): JsonBatch<T> {
     const texts = this.texts.slice(first, end);
-    return this.number(new JsonBatch<T>(texts, this.placeOfPart(end), this.readTime, this.options), first);
+    return this.number(new JsonBatch<T>(texts, this.feedPositionOfPart(end), this.readTime, this.options), first);
   }
 
   #text(index: number): string {

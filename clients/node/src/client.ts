@@ -25,7 +25,7 @@ import {
   Subscriptions,
   UpdateSubscriptionRequestSchema,
 } from "./gen/feedmux/v1/subscriptions_pb.js";
-import { type CallOptions, clientClosed, Link, type Tls } from "./link.js";
+import { type CallOptions, clientClosed, Transport, type Tls } from "./transport.js";
 import { sessionOptions, type SomeSessionOptions } from "./options.js";
 import {
   explanation,
@@ -36,8 +36,8 @@ import {
   type SubscriptionInit,
   subscriptionInit,
 } from "./requests.js";
-import type { Opening, Runner } from "./runner.js";
-import { closeRunner, type OnNotice, Session } from "./session.js";
+import type { Opening, Connection } from "./connection.js";
+import { closeConnection, type OnNotice, Session } from "./session.js";
 import { cleanToken, type Token } from "./token.js";
 
 /** What a client is made with. */
@@ -83,10 +83,10 @@ export interface SubscriptionChange {
 }
 
 interface Shared {
-  readonly link: Link;
+  readonly transport: Transport;
   readonly source: string;
   readonly session: SomeSessionOptions | undefined;
-  readonly runners: Set<Runner>;
+  readonly connections: Set<Connection>;
   isClosed: boolean;
 }
 
@@ -111,13 +111,13 @@ export class Client implements AsyncDisposable {
     const clean = given === undefined || typeof given === "function" ? given : cleanToken(given);
     sessionOptions(options.session);
     this.#shared = {
-      link: new Link(
+      transport: new Transport(
         { address: target, token: clean, tls: secure, channelOptions: options.channelOptions ?? {} },
         options.timeoutMs ?? 30_000,
       ),
       source: options.source ?? "main",
       session: options.session,
-      runners: new Set(),
+      connections: new Set(),
       isClosed: false,
     };
   }
@@ -142,7 +142,7 @@ export class Client implements AsyncDisposable {
     let pageToken = "";
     do {
       const request = create(ListSubscriptionsRequestSchema, { pageSize, pageToken });
-      const page = await this.#shared.link.unary(Subscriptions.method.listSubscriptions, request, call);
+      const page = await this.#shared.transport.unary(Subscriptions.method.listSubscriptions, request, call);
       yield* page.subscriptions.map(subscriptionInfo);
       pageToken = page.nextPageToken;
     } while (pageToken !== "");
@@ -154,10 +154,12 @@ export class Client implements AsyncDisposable {
    * rejects with SessionClosedError.
    */
   async close(): Promise<void> {
-    const { runners, link } = this.#shared;
+    const { connections, transport } = this.#shared;
     this.#shared.isClosed = true;
-    await Promise.all([...runners].map((runner) => closeRunner(runner, runner.closeTimeoutMs, clientClosed())));
-    link.close();
+    await Promise.all(
+      [...connections].map((connection) => closeConnection(connection, connection.closeTimeoutMs, clientClosed())),
+    );
+    transport.close();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -205,13 +207,13 @@ export class Subscription {
       subscription: this.#init(feed, onInvalidate, onHistoryLost),
       ...(start !== undefined && { start: startMessage(start) }),
     });
-    return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.createSubscription, request, call));
+    return subscriptionInfo(await this.#shared.transport.unary(Subscriptions.method.createSubscription, request, call));
   }
 
   /** Returns the subscription. Rejects with SubscriptionNotFoundError. */
   async get(call?: CallOptions): Promise<SubscriptionInfo> {
     const request = create(GetSubscriptionRequestSchema, { name: this.name });
-    return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.getSubscription, request, call));
+    return subscriptionInfo(await this.#shared.transport.unary(Subscriptions.method.getSubscription, request, call));
   }
 
   /** Changes what is given; the position stays. */
@@ -228,13 +230,13 @@ export class Subscription {
       subscription: { ...this.#init(feed, onInvalidate, onHistoryLost), etag },
       updateMask: { paths },
     });
-    return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.updateSubscription, request, call));
+    return subscriptionInfo(await this.#shared.transport.unary(Subscriptions.method.updateSubscription, request, call));
   }
 
   /** Moves the stored position, forward or backward. An open session continues from there. */
   async seek(to: Start, call?: CallOptions): Promise<SubscriptionInfo> {
     const request = create(SeekSubscriptionRequestSchema, { name: this.name, to: startMessage(to) });
-    return subscriptionInfo(await this.#shared.link.unary(Subscriptions.method.seekSubscription, request, call));
+    return subscriptionInfo(await this.#shared.transport.unary(Subscriptions.method.seekSubscription, request, call));
   }
 
   /** Deletes it. Rejects with SubscriptionNotFoundError unless `allowMissing`. */
@@ -244,7 +246,7 @@ export class Subscription {
     ...call
   }: CallOptions & { readonly etag?: string; readonly allowMissing?: boolean } = {}): Promise<void> {
     const request = create(DeleteSubscriptionRequestSchema, { name: this.name, etag, allowMissing });
-    await this.#shared.link.unary(Subscriptions.method.deleteSubscription, request, call);
+    await this.#shared.transport.unary(Subscriptions.method.deleteSubscription, request, call);
   }
 
   #init(
@@ -287,7 +289,7 @@ export class InlineFeed {
       feed: feedMessage(this.feed, this.#shared.source),
       ...(start !== undefined && { start: startMessage(start) }),
     });
-    return explanation(await this.#shared.link.unary(ChangeFeed.method.explain, request, call));
+    return explanation(await this.#shared.transport.unary(ChangeFeed.method.explain, request, call));
   }
 
   /** Returns the position that a start stands for, to store it. */
@@ -296,17 +298,17 @@ export class InlineFeed {
       feed: feedMessage(this.feed, this.#shared.source),
       start: startMessage(start),
     });
-    return resolvedPosition(await this.#shared.link.unary(ChangeFeed.method.resolvePosition, request, call));
+    return resolvedPosition(await this.#shared.transport.unary(ChangeFeed.method.resolvePosition, request, call));
   }
 }
 
 async function openSession<T extends Document>(
-  { link, session, runners, isClosed }: Shared,
+  { transport, session, connections, isClosed }: Shared,
   opening: Opening,
   { onNotice, signal, ...options }: OpenOptions,
 ): Promise<Session<T>> {
   if (isClosed) {
     throw clientClosed();
   }
-  return await Session.open<T>(link, opening, sessionOptions(options, session), onNotice, signal, runners);
+  return await Session.open<T>(transport, opening, sessionOptions(options, session), onNotice, signal, connections);
 }

@@ -22,10 +22,10 @@ export {
 } from "./client.js";
 export * from "./errors.js";
 export type * from "./feeds.js";
-export type { CallOptions, Tls } from "./link.js";
+export type { CallOptions, Tls } from "./transport.js";
 export type * from "./notices.js";
 export type { Format, SessionOptions, SomeSessionOptions } from "./options.js";
-export { Place } from "./places.js";
+export { FeedPosition } from "./positions.js";
 export { type OnNotice, Session, type WaitOptions } from "./session.js";
 export type { Token } from "./token.js";
 export { VERSION } from "./version.js";

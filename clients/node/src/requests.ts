@@ -36,7 +36,7 @@ import {
 } from "./gen/feedmux/v1/feed_pb.js";
 import type { Subscription, SubscriptionSchema } from "./gen/feedmux/v1/subscriptions_pb.js";
 import type { Format } from "./options.js";
-import type { Place } from "./places.js";
+import type { FeedPosition } from "./positions.js";
 import type { Grant } from "./window.js";
 
 /** A subscription's definition as the wire has it. */
@@ -96,11 +96,11 @@ export function format(name: Format): FormatMessage {
   return known(FORMATS, name, "format");
 }
 
-/** The last acked place: a position where there is one, else the event's token. */
-export function lastAcked(place: Place, epoch: bigint): MessageInitShape<typeof OpenSchema>["lastAcked"] {
-  return place.position.length > 0
-    ? { place: { case: "position", value: place.position }, epoch }
-    : { place: { case: "resumeToken", value: place.token }, epoch };
+/** What was last acked: a position where there is one, else the event's token. */
+export function lastAcked(feedPosition: FeedPosition, epoch: bigint): MessageInitShape<typeof OpenSchema>["lastAcked"] {
+  return feedPosition.position.length > 0
+    ? { place: { case: "position", value: feedPosition.position }, epoch }
+    : { place: { case: "resumeToken", value: feedPosition.token }, epoch };
 }
 
 /** A feed for the wire. Throws BSONError for what BSON cannot hold. */

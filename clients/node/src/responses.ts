@@ -21,14 +21,14 @@ import {
 } from "./gen/feedmux/v1/change_feed_pb.js";
 import type { ClusterTime } from "./gen/feedmux/v1/feed_pb.js";
 import type { Notice } from "./notices.js";
-import { Place } from "./places.js";
+import { FeedPosition } from "./positions.js";
 import { clusterTimeValue, dateValue, milliseconds } from "./requests.js";
 
 /** The stream is open. A limit of 0 says nothing. */
 export interface Opened {
   readonly kind: "opened";
   readonly epoch: bigint;
-  readonly place: Place;
+  readonly feedPosition: FeedPosition;
   readonly atLastAcked: boolean;
   readonly heartbeatMs: number;
   readonly creditEventsMax: number;
@@ -45,10 +45,10 @@ export interface Delivery {
   readonly batch: Batch;
 }
 
-/** Everything at or before `place` has been delivered. */
+/** Everything at or before `feedPosition` has been delivered. */
 export interface Progress {
   readonly kind: "progress";
-  readonly place: Place;
+  readonly feedPosition: FeedPosition;
 }
 
 /** Acks up to `sequence` are durable; `position` is stored. */
@@ -102,7 +102,7 @@ export class Reader {
       case "batch":
         return this.#delivery(message.value);
       case "progress":
-        return { kind: "progress", place: place(message.value) };
+        return { kind: "progress", feedPosition: feedPosition(message.value) };
       case "committed":
         return {
           kind: "committed",
@@ -127,7 +127,7 @@ export class Reader {
     }
     const readTime = dateValue(message.readTime);
     if (!this.#json) {
-      const batch = new BsonBatch(view(message.bson), count, place(message), readTime, this.#options);
+      const batch = new BsonBatch(view(message.bson), count, feedPosition(message), readTime, this.#options);
       return { kind: "delivery", firstSequence, batch };
     }
     if (message.json.length !== count) {
@@ -136,7 +136,7 @@ export class Reader {
     return {
       kind: "delivery",
       firstSequence,
-      batch: new JsonBatch(message.json, place(message), readTime, this.#options),
+      batch: new JsonBatch(message.json, feedPosition(message), readTime, this.#options),
     };
   }
 
@@ -158,8 +158,8 @@ export class Reader {
     const data = Buffer.concat(this.#fragments);
     this.#fragments = [];
     const batch = this.#json
-      ? new JsonBatch([text(data)], place(part), undefined, this.#options)
-      : new BsonBatch(data, 1, place(part), undefined, this.#options);
+      ? new JsonBatch([text(data)], feedPosition(part), undefined, this.#options)
+      : new BsonBatch(data, 1, feedPosition(part), undefined, this.#options);
     return { kind: "delivery", firstSequence: part.deliverySequence, batch };
   }
 }
@@ -184,9 +184,9 @@ function view(bytes: Uint8Array): Buffer {
   return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-/** Copies the position out of the message, because a place may outlive its message. */
-function place(message: OpenedMessage | BatchMessage | EventFragment | ProgressMessage): Place {
-  return new Place(
+/** Copies the position out of the message, because a position may outlive its message. */
+function feedPosition(message: OpenedMessage | BatchMessage | EventFragment | ProgressMessage): FeedPosition {
+  return new FeedPosition(
     Buffer.from(message.position),
     Buffer.from(message.resumeToken),
     clusterTimeValue(message.clusterTime),
@@ -198,7 +198,7 @@ function opened(message: OpenedMessage): Opened {
   return {
     kind: "opened",
     epoch: message.epoch,
-    place: place(message),
+    feedPosition: feedPosition(message),
     atLastAcked: message.atLastAcked,
     heartbeatMs: message.heartbeatInterval ? milliseconds(message.heartbeatInterval) : 0,
     creditEventsMax: Number(limits?.creditEventsMax ?? 0),

@@ -1,15 +1,15 @@
-/** The user's side of a session: iterate, ack, close. Neighbours: the runner below, the client that opens it above. */
+/** The user's side of a session: iterate, ack, close. Neighbours: the connection below, the client that opens it above. */
 
 import type { Document, Timestamp } from "bson";
 
 import { type Batch, ChangeEvent } from "./batches.js";
 import { SessionClosedError } from "./errors.js";
-import type { Inbox, Item } from "./inbox.js";
-import type { Link } from "./link.js";
+import type { SessionBuffer, Item } from "./session-buffer.js";
+import type { Transport } from "./transport.js";
 import type { Notice, Skipped } from "./notices.js";
 import type { SessionOptions } from "./options.js";
-import { NOWHERE, type Place } from "./places.js";
-import { type Opening, Runner } from "./runner.js";
+import { NO_POSITION, type FeedPosition } from "./positions.js";
+import { type Opening, Connection } from "./connection.js";
 
 /** How long a loop that always finds the next event at hand may keep the event loop from the network and timers. */
 const TURN_MS = 10;
@@ -25,8 +25,8 @@ export interface WaitOptions {
 }
 
 /** Ends the call of a session that was never closed and is no longer referenced. */
-const abandoned = new FinalizationRegistry<Runner>((runner) => {
-  runner.cancel(undefined);
+const abandoned = new FinalizationRegistry<Connection>((connection) => {
+  connection.cancel(undefined);
 });
 
 /**
@@ -37,8 +37,8 @@ const abandoned = new FinalizationRegistry<Runner>((runner) => {
  * warnings.
  */
 export class Session<T extends Document = Document> implements AsyncIterable<ChangeEvent<T>>, AsyncDisposable {
-  readonly #runner: Runner;
-  readonly #inbox: Inbox;
+  readonly #connection: Connection;
+  readonly #buffer: SessionBuffer;
   readonly #options: SessionOptions;
   readonly #onNotice: OnNotice;
   #batch: Batch<T> | undefined;
@@ -46,42 +46,42 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   #index = 0;
   /** The ordinal handed out last. */
   #handed = 0;
-  #progress: { after: number; place: Place } = { after: 0, place: NOWHERE };
+  #progress: { after: number; feedPosition: FeedPosition } = { after: 0, feedPosition: NO_POSITION };
   #looks = 0;
   #turnMs = 0;
   #overdue = false;
   #isClosedByUser = false;
 
-  private constructor(runner: Runner, options: SessionOptions, onNotice: OnNotice | undefined) {
-    this.#runner = runner;
-    this.#inbox = runner.inbox;
+  private constructor(connection: Connection, options: SessionOptions, onNotice: OnNotice | undefined) {
+    this.#connection = connection;
+    this.#buffer = connection.buffer;
     this.#options = options;
     this.#onNotice = onNotice ?? warn;
   }
 
   /** @internal Resolves when the server has opened the session. Rejects with FeedmuxError, or the signal's reason. */
   static async open<T extends Document>(
-    link: Link,
+    transport: Transport,
     opening: Opening,
     options: SessionOptions,
     onNotice: OnNotice | undefined,
     signal: AbortSignal | undefined,
-    runners: Set<Runner>,
+    connections: Set<Connection>,
   ): Promise<Session<T>> {
     signal?.throwIfAborted();
-    const runner = new Runner(link, opening, options);
-    runners.add(runner);
+    const connection = new Connection(transport, opening, options);
+    connections.add(connection);
     const abort = (): void => {
-      runner.cancel(signal?.reason as Error);
+      connection.cancel(signal?.reason as Error);
     };
     signal?.addEventListener("abort", abort);
-    void runner.done.then(() => {
-      runners.delete(runner);
+    void connection.done.then(() => {
+      connections.delete(connection);
       signal?.removeEventListener("abort", abort);
     });
-    await runner.opened;
-    const session = new Session<T>(runner, options, onNotice);
-    abandoned.register(session, runner, session);
+    await connection.opened;
+    const session = new Session<T>(connection, options, onNotice);
+    abandoned.register(session, connection, session);
     return session;
   }
 
@@ -89,7 +89,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   [Symbol.asyncIterator](): AsyncIterator<ChangeEvent<T>, undefined> {
     return {
       next: () => {
-        const event = this.#isOverdue() || this.#runner.isClosing() ? undefined : this.#take();
+        const event = this.#isOverdue() || this.#connection.isClosing() ? undefined : this.#take();
         return event !== undefined
           ? Promise.resolve({ done: false, value: event })
           : this.#next(undefined).then((value) =>
@@ -125,7 +125,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
         yield rest;
         await this.#turn();
       } else if (!this.#receive()) {
-        await this.#inbox.arrival(signal);
+        await this.#buffer.arrival(signal);
       }
     }
     return undefined;
@@ -138,14 +138,14 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
    */
   ack(what?: ChangeEvent<T> | Batch<T>): void {
     if (what === undefined) {
-      this.#runner.ack(this.#handed);
+      this.#connection.ack(this.#handed);
       return;
     }
     const [batch, ordinal] = what instanceof ChangeEvent ? [what.batch, what.sequence] : [what, what.lastSequence];
-    if (batch.owner !== this.#runner) {
+    if (batch.owner !== this.#connection) {
       throw new TypeError("the event or batch belongs to another session");
     }
-    this.#runner.ack(ordinal);
+    this.#connection.ack(ordinal);
   }
 
   /** The position of `progress`: store it unchanged. In the middle of a batch, `resumeToken` is more exact. */
@@ -166,12 +166,12 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
    * The last position up to which everything has been handed out, or where the session began. It advances even without
    * events, so that the position of a feed that seldom matches stays in the oplog.
    */
-  get progress(): Place {
-    const { after, place } = this.#runner.latest;
-    if (after <= this.#handed && place.position.length > 0) {
-      this.#progress = { after, place };
+  get progress(): FeedPosition {
+    const { after, feedPosition } = this.#connection.latest;
+    if (after <= this.#handed && feedPosition.position.length > 0) {
+      this.#progress = { after, feedPosition };
     }
-    return this.#place();
+    return this.#feedPosition();
   }
 
   /** The cluster time of `progress`. */
@@ -181,18 +181,19 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
 
   /** The stored position as last confirmed by the server; empty before the first confirmation. */
   get committed(): Buffer {
-    return this.#runner.committed;
+    return this.#connection.committed;
   }
 
   /** Grows with each stream of the subscription; 0 on inline feeds. */
   get epoch(): bigint {
-    return this.#runner.epoch;
+    return this.#connection.epoch;
   }
 
   /** Whether the session or its client was closed, or everything before the error that ended it has been handed out. */
   get closed(): boolean {
-    const isDone = this.#inbox.ended !== undefined && this.#inbox.isEmpty && this.#index >= (this.#batch?.length ?? 0);
-    return this.#runner.isClosing() || isDone;
+    const isDone =
+      this.#buffer.ended !== undefined && this.#buffer.isEmpty && this.#index >= (this.#batch?.length ?? 0);
+    return this.#connection.isClosing() || isDone;
   }
 
   /**
@@ -202,7 +203,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   async close({ timeoutMs = this.#options.closeTimeoutMs }: { readonly timeoutMs?: number } = {}): Promise<void> {
     abandoned.unregister(this);
     this.#isClosedByUser = true;
-    await closeRunner(this.#runner, timeoutMs);
+    await closeConnection(this.#connection, timeoutMs);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -219,7 +220,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
         return event;
       }
       if (!this.#receive()) {
-        await this.#inbox.arrival(signal);
+        await this.#buffer.arrival(signal);
       }
     }
     return undefined;
@@ -227,10 +228,10 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
 
   /** Whether the session was closed. Throws the reason for which it was cancelled, or that its client was closed. */
   #isOver(): boolean {
-    if (!this.#runner.isClosing()) {
+    if (!this.#connection.isClosing()) {
       return false;
     }
-    const error = this.#inbox.ended?.error;
+    const error = this.#buffer.ended?.error;
     if (error !== undefined && !(this.#isClosedByUser && error instanceof SessionClosedError)) {
       throw error;
     }
@@ -263,9 +264,9 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
 
   /** Takes the next item that has arrived: a batch becomes the current one. False when there is none; throws the end's error. */
   #receive(): boolean {
-    const item: Item | undefined = this.#inbox.get();
+    const item: Item | undefined = this.#buffer.get();
     if (item === undefined) {
-      const ended = this.#inbox.ended;
+      const ended = this.#buffer.ended;
       if (ended?.error !== undefined) {
         throw ended.error;
       }
@@ -277,25 +278,25 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     }
     const batch = item.batch as Batch<T>;
     this.#done();
-    batch.owner = this.#runner;
+    batch.owner = this.#connection;
     this.#batch = batch;
     this.#index = 0;
     this.#handed = batch.firstSequence - 1;
-    this.#runner.taken(batch);
+    this.#connection.taken(batch);
     return true;
   }
 
-  #place(): Place {
+  #feedPosition(): FeedPosition {
     this.#done();
-    return this.#progress.place.position.length > 0 ? this.#progress.place : this.#runner.openedAt;
+    return this.#progress.feedPosition.position.length > 0 ? this.#progress.feedPosition : this.#connection.openedAt;
   }
 
   /** The current batch was handed out to its end. */
   #done(): void {
     const batch = this.#batch;
-    if (batch?.lastSequence === this.#handed && batch.place.position.length > 0) {
+    if (batch?.lastSequence === this.#handed && batch.feedPosition.position.length > 0) {
       if (batch.lastSequence > this.#progress.after) {
-        this.#progress = { after: batch.lastSequence, place: batch.place };
+        this.#progress = { after: batch.lastSequence, feedPosition: batch.feedPosition };
       }
     }
   }
@@ -319,16 +320,16 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
 }
 
 /** @internal Asks a session to end, and ends it if that takes longer. */
-export async function closeRunner(runner: Runner, timeoutMs: number, reason?: Error): Promise<void> {
-  runner.close(reason);
+export async function closeConnection(connection: Connection, timeoutMs: number, reason?: Error): Promise<void> {
+  connection.close(reason);
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<void>((resolve) => {
     timer = setTimeout(resolve, timeoutMs);
   });
-  await Promise.race([runner.done, late]);
+  await Promise.race([connection.done, late]);
   clearTimeout(timer);
-  runner.cancel(undefined);
-  await runner.done;
+  connection.cancel(undefined);
+  await connection.done;
 }
 
 function warn(notice: Notice): void {

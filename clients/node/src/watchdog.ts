@@ -1,17 +1,17 @@
 /** Notices a server that says nothing for three of its heartbeat intervals. */
 
-import { Silence } from "./silence.js";
+import { SilenceDetector } from "./silence-detector.js";
 
 /** Watches one stream at a time. */
 export class Watchdog {
   #timer: NodeJS.Timeout | undefined;
-  #silence = new Silence(0, 0);
-  #bark: (silentMs: number) => void = () => undefined;
+  #silence = new SilenceDetector(0, 0);
+  #onSilent: (silentMs: number) => void = () => undefined;
 
-  /** A stream begins; `bark` is called once when nothing was heard for too long. */
-  start(intervalMs: number, bark: (silentMs: number) => void): void {
-    this.#bark = bark;
-    this.#silence = new Silence(intervalMs, performance.now());
+  /** A stream begins; `onSilent` is called once when nothing was heard for too long. */
+  start(intervalMs: number, onSilent: (silentMs: number) => void): void {
+    this.#onSilent = onSilent;
+    this.#silence = new SilenceDetector(intervalMs, performance.now());
     this.#wait();
   }
 
@@ -34,7 +34,7 @@ export class Watchdog {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => {
       if (this.#silence.tick(performance.now())) {
-        this.#bark(this.#silence.mostMs);
+        this.#onSilent(this.#silence.mostMs);
       } else {
         this.#wait();
       }

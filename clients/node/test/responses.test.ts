@@ -9,9 +9,9 @@ import { deserialize, type DeserializeOptions, Long, serialize } from "bson";
 import { type Batch, BsonBatch, JsonBatch } from "../src/batches.js";
 import { ProtocolError } from "../src/errors.js";
 import { SubscribeResponseSchema } from "../src/gen/feedmux/v1/change_feed_pb.js";
-import { Place } from "../src/places.js";
+import { FeedPosition } from "../src/positions.js";
 import { Reader } from "../src/responses.js";
-import { batch, event, fragments, place, type Response, token } from "./scripted-server.js";
+import { batch, event, fragments, feedPosition, type Response, token } from "./scripted-server.js";
 
 function bytes(message: Response): Buffer {
   return Buffer.from(toBinary(SubscribeResponseSchema, create(SubscribeResponseSchema, { message })));
@@ -41,7 +41,7 @@ test("a batch is a view on the message it came in", () => {
     [token(1), token(2), token(3)],
   );
   assert.equal(got.position.toString(), "P3");
-  assert.notEqual(got.position.buffer, message.buffer, "a place may be kept, and would keep the message");
+  assert.notEqual(got.position.buffer, message.buffer, "a position may be kept, and would keep the message");
 });
 
 test("fragments are joined, and forgotten with their stream", () => {
@@ -69,7 +69,7 @@ test("the id need not be first, and need not be there", () => {
     const raw = Buffer.from(serialize(document ?? {}));
     const message: Response = {
       case: "batch",
-      value: { firstDeliverySequence: 1n, eventCount: 1, bson: raw, ...place(3) },
+      value: { firstDeliverySequence: 1n, eventCount: 1, bson: raw, ...feedPosition(3) },
     };
     assert.deepEqual([...delivered(bytes(message))][0]?.resumeToken, found);
   }
@@ -103,7 +103,7 @@ test("extended JSON comes as text and decoded", () => {
   const texts = ['{"_id": {"_data": "82"}, "n": 1}', '{"_id": {"_data": "83"}, "s": "ü"}'];
   const message: Response = {
     case: "batch",
-    value: { firstDeliverySequence: 1n, eventCount: 2, json: texts, ...place(2) },
+    value: { firstDeliverySequence: 1n, eventCount: 2, json: texts, ...feedPosition(2) },
   };
   const got = delivered(bytes(message), true);
   assert.ok(got instanceof JsonBatch);
@@ -171,7 +171,7 @@ test("notices of every kind, and of none", () => {
 test("dates in extended JSON are those of the same BSON, also where JavaScript cannot hold them", () => {
   for (const milliseconds of ["253402300800000", "-62135596800001", "8640000000000001", "9223372036854775807"]) {
     const text = `{"a":[{"at":{"$date":{"$numberLong":"${milliseconds}"}}}],"n":1}`;
-    const [document] = new JsonBatch([text], new Place(), undefined, {}).documents();
+    const [document] = new JsonBatch([text], new FeedPosition(), undefined, {}).documents();
     const bson = Buffer.from("11000000" + "09617400" + "0000000000000000" + "00", "hex");
     bson.writeBigInt64LE(BigInt(milliseconds), 8);
     const wanted = deserialize(bson)["at"] as Date;
@@ -183,7 +183,7 @@ test("dates in extended JSON are those of the same BSON, also where JavaScript c
 test("relaxed extended JSON has whole numbers exactly, and fractions as they are", () => {
   const text =
     '{"long":9223372036854775807,"least":-9223372036854775808,"n":[0.30000000000000004,1234567890123456.0,-1.2345678901234567e-5,1e+18,-0.0],"s":"\\"9223372036854775807"}';
-  const batch = new JsonBatch([text], new Place(), undefined, { promoteLongs: false });
+  const batch = new JsonBatch([text], new FeedPosition(), undefined, { promoteLongs: false });
   const { n, s, long, least } = batch.documents()[0] as Record<string, unknown>;
   assert.deepEqual(n, [0.30000000000000004, 1234567890123456, -1.2345678901234567e-5, 1e18, -0]);
   assert.equal(s, '"9223372036854775807');

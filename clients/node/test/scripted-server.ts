@@ -267,7 +267,7 @@ export function token(number: number): { _data: string } {
 }
 
 /** The position after event `number`. */
-export function place(number: number): {
+export function feedPosition(number: number): {
   position: Uint8Array;
   resumeToken: Uint8Array;
   clusterTime: { seconds: number; increment: number };
@@ -307,7 +307,7 @@ export function opened({
       heartbeatInterval: { seconds: BigInt(heartbeatS) },
       limits: { unackedEventsMax },
       routingKey: "route-1",
-      ...place(at),
+      ...feedPosition(at),
     },
   };
 }
@@ -319,13 +319,13 @@ export function batch(firstSequence: number, numbers: number[], pad = 0): Respon
       firstDeliverySequence: BigInt(firstSequence),
       eventCount: numbers.length,
       bson: Buffer.concat(numbers.map((number) => event(number, pad))),
-      ...place(numbers.at(-1) ?? 0),
+      ...feedPosition(numbers.at(-1) ?? 0),
     },
   };
 }
 
 export function progress(at: number): Response {
-  return { case: "progress", value: place(at) };
+  return { case: "progress", value: feedPosition(at) };
 }
 
 export function fragments(sequence: number, number: number, size: number, count: number): Response[] {
@@ -338,7 +338,7 @@ export function fragments(sequence: number, number: number, size: number, count:
       index,
       count,
       data: data.subarray(index * step, (index + 1) * step),
-      ...(index + 1 === count && place(number)),
+      ...(index + 1 === count && feedPosition(number)),
     },
   }));
 }

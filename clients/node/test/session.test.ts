@@ -98,7 +98,7 @@ test("opens, iterates, acks and closes", LIMIT, async () => {
   });
 });
 
-test("places move with what was handed out", LIMIT, async () => {
+test("positions move with what was handed out", LIMIT, async () => {
   await serving([play(opened(), batch(1, [1, 2]), progress(7))], async (client) => {
     await using session = await open(client);
     assert.deepEqual(await take(session, 1), [1]);
@@ -405,7 +405,7 @@ test("unknown messages and fields are ignored", LIMIT, async () => {
   });
 });
 
-test("batches and events share one place", LIMIT, async () => {
+test("batches and events share one position", LIMIT, async () => {
   await serving([play(opened(), batch(1, [1, 2, 3]), batch(4, [4]))], async (client, server) => {
     await using session = await open(client);
     assert.deepEqual(await take(session, 1), [1]);

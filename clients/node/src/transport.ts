@@ -68,7 +68,7 @@ interface Cancellable {
 }
 
 /** A gRPC channel, which has one connection, and the calls that are open on it. */
-class Connection {
+class Channel {
   readonly client: GrpcClient;
   readonly #calls = new Set<Cancellable>();
   #onUnused: (() => void) | undefined;
@@ -108,15 +108,15 @@ class Connection {
   }
 }
 
-/** A client's connection. */
-export class Link {
+/** The calls of a client, and its channels. */
+export class Transport {
   readonly #target: Target;
   readonly #timeoutMs: number;
   /** Gets the new calls. */
-  #current: Connection | undefined;
+  #current: Channel | undefined;
   /** Get no new calls, and may still have open ones. */
-  readonly #left = new Set<Connection>();
-  readonly #connectionOf = new WeakMap<Call, Connection>();
+  readonly #left = new Set<Channel>();
+  readonly #channelOf = new WeakMap<Call, Channel>();
   #closed = false;
 
   constructor(target: Target, timeoutMs: number) {
@@ -132,13 +132,13 @@ export class Link {
   /** Begins a Subscribe call. Throws FeedmuxError. */
   async subscribe(route: string): Promise<Call> {
     const metadata = await this.#metadata(route);
-    const connection = this.#connection();
-    const call = connection.client.makeBidiStreamRequest(SUBSCRIBE, asBuffer, asItIs, metadata);
-    connection.begin(call);
+    const channel = this.#channel();
+    const call = channel.client.makeBidiStreamRequest(SUBSCRIBE, asBuffer, asItIs, metadata);
+    channel.begin(call);
     call.once("status", () => {
-      connection.end(call);
+      channel.end(call);
     });
-    this.#connectionOf.set(call, connection);
+    this.#channelOf.set(call, channel);
     return call;
   }
 
@@ -147,9 +147,9 @@ export class Link {
    * keepalive takes to give that up. Streams on it that are in order stay.
    */
   leave(call: Call): void {
-    const connection = this.#connectionOf.get(call);
-    if (connection !== undefined) {
-      this.#leave(connection);
+    const channel = this.#channelOf.get(call);
+    if (channel !== undefined) {
+      this.#leave(channel);
     }
   }
 
@@ -164,8 +164,8 @@ export class Link {
     const metadata = await within(this.#metadata(""), timeoutMs, signal);
     const beganMs = Date.now();
     return await new Promise((resolve, reject) => {
-      const connection = this.#connection();
-      const call = connection.client.makeUnaryRequest(
+      const channel = this.#channel();
+      const call = channel.client.makeUnaryRequest(
         pathOf(method),
         (message: MessageShape<I>) => Buffer.from(toBinary(method.input, message)),
         (bytes) => fromBinary(method.output, bytes),
@@ -174,9 +174,9 @@ export class Link {
         { deadline },
         (error, answer) => {
           if (error?.code === Status.DEADLINE_EXCEEDED && Date.now() - beganMs >= DEAD_AFTER_MS) {
-            this.#leave(connection);
+            this.#leave(channel);
           }
-          connection.end(call);
+          channel.end(call);
           signal?.removeEventListener("abort", cancel);
           if (signal?.aborted === true) {
             reject(signal.reason as Error);
@@ -189,7 +189,7 @@ export class Link {
           }
         },
       );
-      connection.begin(call);
+      channel.begin(call);
       const cancel = (): void => {
         call.cancel();
       };
@@ -197,23 +197,23 @@ export class Link {
     });
   }
 
-  /** Ends the connections and the calls on them; later calls are rejected. */
+  /** Ends the channels and the calls on them; later calls are rejected. */
   close(): void {
     this.#closed = true;
-    for (const connection of [this.#current, ...this.#left]) {
-      connection?.close();
+    for (const channel of [this.#current, ...this.#left]) {
+      channel?.close();
     }
   }
 
-  #leave(connection: Connection): void {
-    if (connection === this.#current) {
+  #leave(channel: Channel): void {
+    if (channel === this.#current) {
       this.#current = undefined;
-      this.#left.add(connection);
-      connection.leave(() => this.#left.delete(connection));
+      this.#left.add(channel);
+      channel.leave(() => this.#left.delete(channel));
     }
   }
 
-  #connection(): Connection {
+  #channel(): Channel {
     if (this.#closed) {
       throw clientClosed();
     }
@@ -226,7 +226,7 @@ export class Link {
       }),
       ...channelOptions,
     };
-    return (this.#current ??= new Connection(new GrpcClient(address, channelCredentials(tls), options)));
+    return (this.#current ??= new Channel(new GrpcClient(address, channelCredentials(tls), options)));
   }
 
   async #metadata(route: string): Promise<Metadata> {

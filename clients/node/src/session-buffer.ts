@@ -6,7 +6,7 @@ import type { Notice } from "./notices.js";
 export type Item = { readonly batch: Batch } | { readonly notice: Notice };
 
 /** A queue with an end. */
-export class Inbox {
+export class SessionBuffer {
   #items: Item[] = [];
   #ended: { readonly error: Error | undefined } | undefined;
   readonly #waiting = new Set<() => void>();

@@ -8,9 +8,9 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { Metadata, status as Status } from "@grpc/grpc-js";
 
 import { SubscribeResponseSchema } from "../src/gen/feedmux/v1/change_feed_pb.js";
-import type { Link } from "../src/link.js";
+import type { Transport } from "../src/transport.js";
 import { sessionOptions } from "../src/options.js";
-import { Runner } from "../src/runner.js";
+import { Connection } from "../src/connection.js";
 import type { Call } from "../src/stream.js";
 import { opened } from "./scripted-server.js";
 
@@ -39,11 +39,11 @@ class Stream extends EventEmitter {
   }
 }
 
-/** A runner whose time the test moves. `streams` are those it has begun; without an answer it waits for a token. */
-function running(context: TestContext, hasToken = true): { runner: Runner; streams: Stream[] } {
+/** A connection whose time the test moves. `streams` are those it has begun; without an answer it waits for a token. */
+function running(context: TestContext, hasToken = true): { connection: Connection; streams: Stream[] } {
   context.mock.timers.enable({ apis: ["setTimeout"] });
   const streams: Stream[] = [];
-  const link = {
+  const transport = {
     renewsToken: false,
     leave: () => undefined,
     subscribe: async () => {
@@ -60,7 +60,7 @@ function running(context: TestContext, hasToken = true): { runner: Runner; strea
     backoffMostMs: BACKOFF_MS,
   });
   const opening = { subscription: "s", takeover: false, instanceId: "i" };
-  return { runner: new Runner(link as unknown as Link, opening, options), streams };
+  return { connection: new Connection(transport as unknown as Transport, opening, options), streams };
 }
 
 /** Whatever is ready has run. */
@@ -68,8 +68,8 @@ async function turn(): Promise<void> {
   await new Promise((resolve) => setImmediate(resolve));
 }
 
-function endOf(runner: Runner): Error | undefined {
-  return runner.inbox.ended?.error;
+function endOf(connection: Connection): Error | undefined {
+  return connection.buffer.ended?.error;
 }
 
 for (const hasToken of [true, false]) {
@@ -77,8 +77,8 @@ for (const hasToken of [true, false]) {
     `opening ends an attempt under way, ${hasToken ? "at a silent server" : "without a token"}`,
     LIMIT,
     async (context) => {
-      const { runner, streams } = running(context, hasToken);
-      const failed = assert.rejects(runner.opened, {
+      const { connection, streams } = running(context, hasToken);
+      const failed = assert.rejects(connection.opened, {
         name: "UnavailableError",
         status: "DEADLINE_EXCEEDED",
         details: "the server has not opened the session within 10 s",
@@ -86,15 +86,15 @@ for (const hasToken of [true, false]) {
       await turn();
       context.mock.timers.tick(TIMEOUT_MS);
       await failed;
-      await runner.done;
+      await connection.done;
       assert.equal(streams.length, 1);
     },
   );
 }
 
 test("opening that took too long fails with the error of an earlier attempt", LIMIT, async (context) => {
-  const { runner, streams } = running(context);
-  const failed = assert.rejects(runner.opened, { details: "not yet" });
+  const { connection, streams } = running(context);
+  const failed = assert.rejects(connection.opened, { details: "not yet" });
   await turn();
   streams[0]?.lose("not yet");
   await turn();
@@ -106,19 +106,19 @@ test("opening that took too long fails with the error of an earlier attempt", LI
 });
 
 test("reconnecting ends an attempt under way; a stream that is open is never ended", LIMIT, async (context) => {
-  const { runner, streams } = running(context);
+  const { connection, streams } = running(context);
   await turn();
   streams[0]?.open();
-  await runner.opened;
+  await connection.opened;
   context.mock.timers.tick(2 * TIMEOUT_MS);
   await turn();
-  assert.equal(endOf(runner), undefined);
+  assert.equal(endOf(connection), undefined);
   streams[0]?.lose("gone");
   await turn();
   context.mock.timers.tick(BACKOFF_MS);
   await turn();
   assert.equal(streams.length, 2);
   context.mock.timers.tick(TIMEOUT_MS);
-  await runner.done;
-  assert.match(String(endOf(runner)), /gone/);
+  await connection.done;
+  assert.match(String(endOf(connection)), /gone/);
 });

@@ -1,9 +1,9 @@
 /**
  * The network's side of a session: opens the stream, reads it, opens it again when it breaks, and ends it.
  *
- * What arrives goes through `responses`, `window` and `ledger` to the inbox; acks and credit go up. The decisions are in
- * those, in `connection-states` and in `recovery`; the clock, timers and calls are here. It holds no reference to the session, so that one that is
- * dropped without `close()` can be collected and its call ended.
+ * What arrives goes through `responses`, `window` and `delivery-tracker` to the session buffer; acks and credit go up.
+ * The decisions are in those, in `connection-states` and in `recovery`; the clock, timers and calls are here. It holds
+ * no reference to the session, so that one that is dropped without `close()` can be collected and its call ended.
  */
 
 import type { Batch } from "./batches.js";
@@ -19,12 +19,12 @@ import {
 import { Deferred } from "./deferred.js";
 import { FeedInvalidatedError, FeedmuxError, InternalError, ProtocolError, UnavailableError } from "./errors.js";
 import type { Feed } from "./gen/feedmux/v1/feed_pb.js";
-import { Inbox } from "./inbox.js";
-import { Ledger } from "./ledger.js";
-import type { Link } from "./link.js";
+import { SessionBuffer } from "./session-buffer.js";
+import { DeliveryTracker } from "./delivery-tracker.js";
+import type { Transport } from "./transport.js";
 import type { Notice, Rewound } from "./notices.js";
 import { LONGEST_TIMER_MS, type SessionOptions } from "./options.js";
-import { isEarlier, NOWHERE, type Place } from "./places.js";
+import { isEarlier, NO_POSITION, type FeedPosition } from "./positions.js";
 import { Backoff, ENDINGS, nextStep } from "./recovery.js";
 import * as requests from "./requests.js";
 import type { StartInit } from "./requests.js";
@@ -40,26 +40,26 @@ export type Opening = { readonly instanceId: string } & (
 );
 
 /** Drives one session until it is closed or an error ends it. */
-export class Runner {
-  readonly inbox = new Inbox();
+export class Connection {
+  readonly buffer = new SessionBuffer();
   /** Resolves when the session is open for the first time; rejects with the error for which it never will be. */
   readonly opened: Promise<void>;
   /** Resolves when nothing runs any more. */
   readonly done: Promise<void>;
-  /** A place up to which everything has been received, and the highest ordinal before it. */
-  latest: { readonly after: number; readonly place: Place } = { after: 0, place: NOWHERE };
+  /** A position up to which everything has been received, and the highest ordinal before it. */
+  latest: { readonly after: number; readonly feedPosition: FeedPosition } = { after: 0, feedPosition: NO_POSITION };
   /** Where the session began. */
-  openedAt = NOWHERE;
+  openedAt = NO_POSITION;
   /** The last confirmed position; empty before. */
   committed: Buffer = Buffer.alloc(0);
   /** Of the present stream. */
   epoch = 0n;
 
-  readonly #link: Link;
+  readonly #transport: Transport;
   readonly #opening: Opening;
   readonly #options: SessionOptions;
   readonly #durable: boolean;
-  readonly #ledger: Ledger;
+  readonly #tracker: DeliveryTracker;
   readonly #window: CreditWindow;
   readonly #reader: Reader;
   readonly #backoff: Backoff;
@@ -87,12 +87,12 @@ export class Runner {
   #openedMs = 0;
   #rewound: Rewound | undefined;
 
-  constructor(link: Link, opening: Opening, options: SessionOptions) {
-    this.#link = link;
+  constructor(transport: Transport, opening: Opening, options: SessionOptions) {
+    this.#transport = transport;
     this.#opening = opening;
     this.#options = options;
     this.#durable = "subscription" in opening;
-    this.#ledger = new Ledger(this.#durable, options.windowBytes);
+    this.#tracker = new DeliveryTracker(this.#durable, options.windowBytes);
     this.#window = new CreditWindow(options.windowEvents, options.windowBytes);
     this.#reader = new Reader(options.format !== "bson", options.bson);
     this.#backoff = new Backoff(options.backoffFirstMs, options.backoffMostMs, Math.random);
@@ -146,7 +146,7 @@ export class Runner {
       return;
     }
     this.#closing = true;
-    this.inbox.end(reason);
+    this.buffer.end(reason);
     this.#move(this.#owesAcks() ? "CLOSE_WITH_ACKS" : "CLOSE");
     this.#endPause();
     if (this.#is("CLOSING")) {
@@ -160,7 +160,7 @@ export class Runner {
   cancel(reason: Error | undefined): void {
     this.#cancelled ??= { reason };
     this.#closing = true;
-    this.inbox.end(reason);
+    this.buffer.end(reason);
     this.#move("ABANDON");
     this.#endPause();
     this.#interrupt(new UnavailableError("cancelled"));
@@ -175,8 +175,8 @@ export class Runner {
     }
     this.#move("ABANDON");
     error = this.#cancelled ? this.#cancelled.reason : error;
-    this.inbox.end(error);
-    this.#opened.reject(error ?? this.inbox.ended?.error ?? new UnavailableError("closed while connecting"));
+    this.buffer.end(error);
+    this.#opened.reject(error ?? this.buffer.ended?.error ?? new UnavailableError("closed while connecting"));
   }
 
   async #keepOpen(): Promise<void> {
@@ -194,7 +194,7 @@ export class Runner {
         return;
       }
       const wasOpen = hasStream(this.#state);
-      const step = nextStep(error, wasOpen && this.#link.renewsToken);
+      const step = nextStep(error, wasOpen && this.#transport.renewsToken);
       const action = this.#move(isLate ? "TIME_OVER" : ENDINGS[step]);
       if (action === "RAISE") {
         throw this.#located(error);
@@ -276,11 +276,11 @@ export class Runner {
       }
       this.#watchdog.start(this.#options.heartbeatMs, (silentMs) => {
         if (call !== undefined) {
-          this.#link.leave(call);
+          this.#transport.leave(call);
         }
         end(new UnavailableError(`the server sent nothing for ${String(silentMs / 1000)} s`));
       });
-      this.#link.subscribe(this.#route).then(
+      this.#transport.subscribe(this.#route).then(
         (begun) => {
           call = begun;
           listen(begun, onMessage, end);
@@ -324,7 +324,7 @@ export class Runner {
       messageBytesMax: options.messageBytesMax,
     };
     if ("feed" in opening) {
-      const { position } = this.#ledger.latest;
+      const { position } = this.#tracker.latest;
       const start = position.length > 0 ? requests.startMessage({ position }) : opening.start;
       return requests.openBytes({
         ...common,
@@ -332,13 +332,13 @@ export class Runner {
         ...(start && { start }),
       });
     }
-    const place = this.#ledger.ackedPlace(this.#openAcked);
+    const feedPosition = this.#tracker.ackedPosition(this.#openAcked);
     return requests.openBytes({
       ...common,
       target: { case: "subscription", value: opening.subscription },
       takeover: opening.takeover && isFirstOpening(this.#state),
-      ...((place.position.length > 0 || place.token.length > 0) && {
-        lastAcked: requests.lastAcked(place, this.epoch),
+      ...((feedPosition.position.length > 0 || feedPosition.token.length > 0) && {
+        lastAcked: requests.lastAcked(feedPosition, this.epoch),
       }),
     });
   }
@@ -366,14 +366,14 @@ export class Runner {
         this.#deliver(response);
         break;
       case "progress":
-        this.#ledger.progress(response.place);
+        this.#tracker.progress(response.feedPosition);
         this.#setLatest();
         this.#backoff.reset();
         break;
       case "committed":
         this.committed = response.position;
         // Acks of repeats that are still to come have not been sent.
-        if (response.sequence >= BigInt(this.#sentSequence) && !this.#ledger.expectsRepeats()) {
+        if (response.sequence >= BigInt(this.#sentSequence) && !this.#tracker.expectsRepeats()) {
           this.#confirmed = this.#flushed;
         }
         break;
@@ -399,12 +399,12 @@ export class Runner {
 
   #deliver({ firstSequence, batch }: Delivery): void {
     this.#window.receive(batch.length, batch.sizeBytes, batch.rawEvent(batch.length - 1).length);
-    const repeats = this.#ledger.expectsRepeats();
+    const repeats = this.#tracker.expectsRepeats();
     let [oldEvents, oldBytes] = [batch.length, batch.sizeBytes];
-    for (const fresh of this.#ledger.arrive(firstSequence, batch, this.#acked)) {
+    for (const fresh of this.#tracker.arrive(firstSequence, batch, this.#acked)) {
       oldEvents -= fresh.length;
       oldBytes -= fresh.sizeBytes;
-      this.inbox.put({ batch: fresh });
+      this.buffer.put({ batch: fresh });
     }
     this.#setLatest();
     if (repeats) {
@@ -417,16 +417,16 @@ export class Runner {
 
   #onOpened(opened: Opened): void {
     const isFirst = isFirstOpening(this.#state);
-    const ledger = this.#ledger;
-    const hadReached = ledger.ackedPlace(this.#openAcked).clusterTime;
-    const beginsAt = opened.place.clusterTime;
+    const tracker = this.#tracker;
+    const hadReached = tracker.ackedPosition(this.#openAcked).clusterTime;
+    const beginsAt = opened.feedPosition.clusterTime;
     if (!isFirst && this.#durable && !opened.atLastAcked && beginsAt && hadReached) {
       if (isEarlier(beginsAt, hadReached)) {
         this.#forget();
         this.#sayRewound({ kind: "rewound", beginsAt, hadReached });
       }
     }
-    ledger.begin(opened.place, this.#openAcked);
+    tracker.begin(opened.feedPosition, this.#openAcked);
     this.#window.limit(opened.creditEventsMax, opened.creditBytesMax);
     if (opened.messageBytesMax > 0) {
       this.#limitBytes = Math.min(this.#options.messageBytesMax, opened.messageBytesMax);
@@ -439,7 +439,7 @@ export class Runner {
     this.#ackStep = opened.unackedEventsMax > 0 ? Math.max(1, Math.floor(opened.unackedEventsMax / 2)) : Infinity;
     this.epoch = opened.epoch;
     if (isFirst) {
-      this.openedAt = opened.place;
+      this.openedAt = opened.feedPosition;
     }
     this.#setLatest();
     this.#move("OPENED");
@@ -454,7 +454,7 @@ export class Runner {
   }
 
   #setLatest(): void {
-    this.latest = { after: this.#ledger.received, place: this.#ledger.latest };
+    this.latest = { after: this.#tracker.received, feedPosition: this.#tracker.latest };
   }
 
   #grant(): void {
@@ -473,7 +473,7 @@ export class Runner {
       return;
     }
     this.#flushed = this.#acked;
-    const sequence = this.#ledger.ackedSequence(this.#flushed);
+    const sequence = this.#tracker.ackedSequence(this.#flushed);
     if (sequence > this.#sentSequence) {
       this.#sentSequence = sequence;
       this.#call?.write(requests.ackBytes(sequence));
@@ -496,14 +496,14 @@ export class Runner {
   }
 
   #forget(): void {
-    this.#ledger.forget();
-    for (const batch of this.inbox.withdraw()) {
+    this.#tracker.forget();
+    for (const batch of this.buffer.withdraw()) {
       this.#window.take(batch.length, batch.sizeBytes);
     }
   }
 
   #say(notice: Notice): void {
-    this.inbox.put({ notice });
+    this.buffer.put({ notice });
   }
 
   #sayRewound(rewound: Rewound): void {
@@ -516,8 +516,8 @@ export class Runner {
 
   #located(error: FeedmuxError): FeedmuxError {
     if (error instanceof FeedInvalidatedError) {
-      error.position = this.#ledger.latest.position;
-      error.resumeToken = this.#ledger.latest.resumeToken;
+      error.position = this.#tracker.latest.position;
+      error.resumeToken = this.#tracker.latest.resumeToken;
     }
     return error;
   }

@@ -2,12 +2,12 @@
  * Which events were delivered under which number, which are acked, and which must not be handed out twice.
  *
  * The client numbers events with ordinals that never restart; the server's delivery sequences restart with every
- * stream. The ledger maps one to the other by ranges, keeps the unacked batches of a durable subscription, and after a
- * reconnect recognises them by their `_id` when they come again. Beyond `wholeBytesMax` bytes, it retains only their
- * `_id`s. Pure; `runner` owns one and feeds it in the order of arrival.
+ * stream. The tracker maps one to the other by ranges, retains the unacked batches of a durable subscription, and
+ * recognises them by their `_id` when they come again after a reconnect. Beyond `wholeBytesMax` bytes, it retains only their
+ * `_id`s. Pure; `connection` owns one and feeds it in the order of arrival.
  *
- * Invariant: `kept` begins with the first event in stream order that is not acked, and holds all received after it, in
- * stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the
+ * Invariant: `unacked` begins with the first event in stream order that is not acked, and holds all received after it,
+ * in stream order. That is the order of ordinals, unless events came among repeats that had not been there before: the
  * filter was widened. `ranges` hold the sequences of the present stream that are not yet covered by an ack, in sequence
  * order.
  */
@@ -16,7 +16,7 @@ import type { Timestamp } from "bson";
 
 import type { Batch } from "./batches.js";
 import { ProtocolError } from "./errors.js";
-import { isEarlier, NOWHERE, Place, tokenPlace, tokenTime } from "./places.js";
+import { isEarlier, NO_POSITION, FeedPosition, tokenPosition, tokenTime } from "./positions.js";
 
 interface Range {
   readonly sequence: number;
@@ -25,10 +25,10 @@ interface Range {
 }
 
 /** A batch that is not acked to its end: whole, because that costs nothing, or reduced to its resume tokens. */
-class Kept {
+class UnackedBatch {
   readonly firstSequence: number;
   length: number;
-  place: Place;
+  feedPosition: FeedPosition;
   /** Of the events; 0 when reduced. */
   sizeBytes: number;
   #batch: Batch | undefined;
@@ -36,16 +36,16 @@ class Kept {
   /** Token i ends at `ends[i]`. */
   #ends: number[] = [];
 
-  constructor(firstSequence: number, length: number, place: Place, batch?: Batch) {
+  constructor(firstSequence: number, length: number, feedPosition: FeedPosition, batch?: Batch) {
     this.firstSequence = firstSequence;
     this.length = length;
-    this.place = place;
+    this.feedPosition = feedPosition;
     this.sizeBytes = batch?.sizeBytes ?? 0;
     this.#batch = batch;
   }
 
-  static whole(batch: Batch): Kept {
-    return new Kept(batch.firstSequence, batch.length, batch.place, batch);
+  static whole(batch: Batch): UnackedBatch {
+    return new UnackedBatch(batch.firstSequence, batch.length, batch.feedPosition, batch);
   }
 
   get lastSequence(): number {
@@ -60,7 +60,7 @@ class Kept {
   }
 
   /**
-   * Evicts everything but the tokens and the place, and copies these into separate memory: Buffer.from would share a
+   * Evicts everything but the tokens and the position, and copies these into separate memory: Buffer.from would share a
    * pool with messages.
    */
   reduce(): void {
@@ -69,7 +69,7 @@ class Kept {
       return;
     }
     const tokens = Array.from({ length: this.length }, (_, index) => keyOf(batch, index));
-    const { position, token, clusterTime } = this.place;
+    const { position, token, clusterTime } = this.feedPosition;
     const size = tokens.reduce((sum, each) => sum + each.length, position.length + token.length);
     const own = Buffer.allocUnsafeSlow(size);
     let end = 0;
@@ -80,7 +80,7 @@ class Kept {
     };
     this.#ends = tokens.map((each) => (copy(each), end));
     this.#tokens = own.subarray(0, end);
-    this.place = new Place(copy(position), copy(token), clusterTime);
+    this.feedPosition = new FeedPosition(copy(position), copy(token), clusterTime);
     this.drop();
   }
 
@@ -91,13 +91,13 @@ class Kept {
   }
 
   /** Keeps the first `at` events and returns the rest. Only of a reduced one. */
-  split(at: number): Kept {
+  split(at: number): UnackedBatch {
     const cut = this.#ends[at - 1] ?? 0;
-    const rest = new Kept(this.firstSequence + at, this.length - at, this.place);
+    const rest = new UnackedBatch(this.firstSequence + at, this.length - at, this.feedPosition);
     rest.#tokens = this.#tokens.subarray(cut);
     rest.#ends = this.#ends.slice(at).map((end) => end - cut);
     this.length = at;
-    this.place = NOWHERE;
+    this.feedPosition = NO_POSITION;
     this.#tokens = this.#tokens.subarray(0, cut);
     this.#ends = this.#ends.slice(0, at);
     return rest;
@@ -108,32 +108,32 @@ class Kept {
  * Bookkeeping of one session object. `durable` says that acks matter and that a reopened stream may repeat; an inline
  * feed continues after the last event received, so nothing is retained for it.
  */
-export class Ledger {
+export class DeliveryTracker {
   readonly #durable: boolean;
   #received = 0;
   #nextSequence = 1;
   #ackedSequence = 0;
   #floor = 0;
   #ranges: Range[] = [];
-  #kept: Kept[] = [];
+  #unacked: UnackedBatch[] = [];
   readonly #wholeBytesMax: number;
   #wholeBytes = 0;
-  /** Those of `kept` that are whole, the oldest first, and dropped ones among them. */
-  #whole: Kept[] = [];
+  /** Those of `unacked` that are whole, the oldest first, and dropped ones among them. */
+  #whole: UnackedBatch[] = [];
   readonly #repeats = new Map<string, number>();
   #repeatsUntil: Timestamp | undefined;
-  /** While repeats are expected: the stream has come past so many batches of `kept`, and events of the next one. */
+  /** While repeats are expected: the stream has come past so many batches of `unacked`, and events of the next one. */
   #passed = 0;
   #passedEvents = 0;
-  #ackedPlace = NOWHERE;
-  #latest = NOWHERE;
+  #ackedPosition = NO_POSITION;
+  #latest = NO_POSITION;
 
   constructor(durable: boolean, wholeBytesMax: number) {
     this.#durable = durable;
     this.#wholeBytesMax = wholeBytesMax;
   }
 
-  /** Bytes of the unacked events that are kept whole. */
+  /** Bytes of the unacked events that are retained whole. */
   get wholeBytes(): number {
     return this.#wholeBytes;
   }
@@ -144,7 +144,7 @@ export class Ledger {
   }
 
   /** The position up to which everything has been received. */
-  get latest(): Place {
+  get latest(): FeedPosition {
     return this.#latest;
   }
 
@@ -153,44 +153,44 @@ export class Ledger {
     return this.#repeats.size > 0;
   }
 
-  /** The position up to which everything is acked: where a new stream has to begin. NOWHERE at the start. */
-  ackedPlace(acked: number): Place {
+  /** The position up to which everything is acked: where a new stream has to begin. NO_POSITION at the start. */
+  ackedPosition(acked: number): FeedPosition {
     const done = Math.max(acked, this.#floor);
     if (done >= this.#received && !this.expectsRepeats()) {
       return this.#latest;
     }
     const settled = this.#settle(done);
-    const key = settled > 0 ? this.#kept[0]?.eventKey(settled - 1) : undefined;
-    return key !== undefined && key.length > 0 ? tokenPlace(key) : this.#ackedPlace;
+    const key = settled > 0 ? this.#unacked[0]?.eventKey(settled - 1) : undefined;
+    return key !== undefined && key.length > 0 ? tokenPosition(key) : this.#ackedPosition;
   }
 
   /** The stored position was moved on purpose: what is unacked has lost its meaning, and may come again. */
   forget(): void {
     this.#floor = this.#received;
-    this.#kept = [];
+    this.#unacked = [];
     this.#whole = [];
     this.#wholeBytes = 0;
     this.#repeats.clear();
-    this.#ackedPlace = this.#latest = NOWHERE;
+    this.#ackedPosition = this.#latest = NO_POSITION;
   }
 
   /**
    * A stream begins at `opened`, with sequence 1. Acks up to `acked` were known when the client requested the stream.
    */
-  begin(opened: Place, acked: number): void {
+  begin(opened: FeedPosition, acked: number): void {
     this.#nextSequence = 1;
     this.#ackedSequence = 0;
     this.#ranges = [];
     let settled = this.#settle(Math.max(acked, this.#floor));
     this.#repeats.clear();
-    if (this.#kept.length === 0) {
-      this.#ackedPlace = this.#latest = opened;
+    if (this.#unacked.length === 0) {
+      this.#ackedPosition = this.#latest = opened;
       return;
     }
     this.#passed = 0;
     this.#passedEvents = settled;
     let last: Buffer | undefined;
-    for (const batch of this.#kept) {
+    for (const batch of this.#unacked) {
       for (let index = settled; index < batch.length; index++) {
         last = batch.eventKey(index);
         if (last.length > 0) {
@@ -204,7 +204,7 @@ export class Ledger {
 
   /**
    * A batch arrived: it, or what of it is new, numbered. Throws ProtocolError at a gap in the sequence. `acked` is the highest
-   * ordinal acked: what is, need not be kept.
+   * ordinal acked: what is, need not be retained.
    */
   arrive(firstSequence: bigint, batch: Batch, acked = 0): Batch[] {
     if (firstSequence !== BigInt(this.#nextSequence)) {
@@ -218,25 +218,25 @@ export class Ledger {
     if (!this.expectsRepeats()) {
       this.#take(sequence, batch);
       if (this.#durable) {
-        this.#keep(batch, acked);
+        this.#retain(batch, acked);
       }
-      this.#latest = batch.place;
+      this.#latest = batch.feedPosition;
       return [batch];
     }
     const fresh = this.#sift(sequence, batch);
     if (!this.expectsRepeats()) {
-      this.#latest = batch.place;
+      this.#latest = batch.feedPosition;
     }
     return fresh;
   }
 
-  /** Everything at or before `place` has been delivered: repeats up to there no longer come. */
-  progress(place: Place): void {
-    if (isEarlier(this.#repeatsUntil, place.clusterTime)) {
+  /** Everything at or before `feedPosition` has been delivered: repeats up to there no longer come. */
+  progress(feedPosition: FeedPosition): void {
+    if (isEarlier(this.#repeatsUntil, feedPosition.clusterTime)) {
       this.#repeats.clear();
     }
     if (!this.expectsRepeats()) {
-      this.#latest = place;
+      this.#latest = feedPosition;
     }
   }
 
@@ -260,11 +260,11 @@ export class Ledger {
     return this.#ackedSequence;
   }
 
-  #keep(batch: Batch, acked: number): void {
-    const kept = Kept.whole(batch);
-    this.#kept.push(kept);
-    this.#whole.push(kept);
-    this.#wholeBytes += kept.sizeBytes;
+  #retain(batch: Batch, acked: number): void {
+    const unacked = UnackedBatch.whole(batch);
+    this.#unacked.push(unacked);
+    this.#whole.push(unacked);
+    this.#wholeBytes += unacked.sizeBytes;
     if (this.#wholeBytes > this.#wholeBytesMax) {
       this.#settle(acked);
     }
@@ -273,16 +273,16 @@ export class Ledger {
     }
   }
 
-  #reduce(kept: Kept | undefined): void {
-    this.#wholeBytes -= kept?.sizeBytes ?? 0;
-    kept?.reduce();
+  #reduce(unacked: UnackedBatch | undefined): void {
+    this.#wholeBytes -= unacked?.sizeBytes ?? 0;
+    unacked?.reduce();
   }
 
-  /** Evicts the first of `kept`. */
-  #letGo(): void {
-    const kept = this.#kept.shift();
-    this.#wholeBytes -= kept?.sizeBytes ?? 0;
-    kept?.drop();
+  /** Evicts the first of `unacked`. */
+  #evictFirst(): void {
+    const unacked = this.#unacked.shift();
+    this.#wholeBytes -= unacked?.sizeBytes ?? 0;
+    unacked?.drop();
     while (this.#whole[0]?.sizeBytes === 0) {
       this.#whole.shift();
     }
@@ -338,10 +338,10 @@ export class Ledger {
     }
   }
 
-  /** An event of `kept` came again. They come in stream order. */
+  /** An event of `unacked` came again. They come in stream order. */
   #pass(ordinal: number): void {
-    for (let index = this.#passed; index < this.#kept.length; index++) {
-      const batch = this.#kept[index];
+    for (let index = this.#passed; index < this.#unacked.length; index++) {
+      const batch = this.#unacked[index];
       if (batch !== undefined && batch.firstSequence <= ordinal && ordinal <= batch.lastSequence) {
         this.#passed = index;
         this.#passedEvents = ordinal + 1 - batch.firstSequence;
@@ -352,20 +352,20 @@ export class Ledger {
 
   /** Keeps a batch that is new among repeats: it belongs where the stream is. */
   #insert(batch: Batch): void {
-    const around = this.#kept[this.#passed];
+    const around = this.#unacked[this.#passed];
     const cut = this.#passedEvents;
     if (around !== undefined && cut > 0) {
       if (cut < around.length) {
         this.#reduce(around);
-        this.#kept.splice(this.#passed + 1, 0, around.split(cut));
+        this.#unacked.splice(this.#passed + 1, 0, around.split(cut));
       }
       this.#passed++;
     }
     // A part of a message keeps the whole message in memory.
-    const kept = Kept.whole(batch);
-    kept.reduce();
-    this.#kept.splice(this.#passed, 0, kept);
-    this.#passedEvents = kept.length;
+    const unacked = UnackedBatch.whole(batch);
+    unacked.reduce();
+    this.#unacked.splice(this.#passed, 0, unacked);
+    this.#passedEvents = unacked.length;
   }
 
   /**
@@ -373,7 +373,7 @@ export class Ledger {
    * repeats are expected, not further than the stream has come: new events may come before the next of them.
    */
   #settle(acked: number): number {
-    for (let batch = this.#kept[0]; batch !== undefined; batch = this.#kept[0]) {
+    for (let batch = this.#unacked[0]; batch !== undefined; batch = this.#unacked[0]) {
       let done = Math.min(batch.length, Math.max(0, acked + 1 - batch.firstSequence));
       if (this.expectsRepeats() && this.#passed === 0) {
         done = Math.min(done, this.#passedEvents);
@@ -381,17 +381,17 @@ export class Ledger {
       if (done < batch.length) {
         return done;
       }
-      const key = batch.place.position.length > 0 ? undefined : batch.eventKey(batch.length - 1);
-      this.#letGo();
+      const key = batch.feedPosition.position.length > 0 ? undefined : batch.eventKey(batch.length - 1);
+      this.#evictFirst();
       if (this.#passed > 0) {
         this.#passed--;
       } else {
         this.#passedEvents = 0;
       }
       if (key === undefined) {
-        this.#ackedPlace = batch.place;
+        this.#ackedPosition = batch.feedPosition;
       } else if (key.length > 0) {
-        this.#ackedPlace = tokenPlace(key);
+        this.#ackedPosition = tokenPosition(key);
       }
     }
     return 0;

@@ -7,7 +7,7 @@ import { test } from "node:test";
 import { serialize } from "bson";
 
 import { JsonBatch } from "../src/batches.js";
-import { eventId, jsonEventId, Place } from "../src/places.js";
+import { eventId, jsonEventId, FeedPosition } from "../src/positions.js";
 
 interface Sample {
   readonly id: string;
@@ -29,7 +29,7 @@ test("a token is the same bytes in every format", () => {
       assert.equal(jsonEventId(text).toString("base64"), token, id);
       const anywhere = `{"nested":{"_id":{"_data":"00"}},${text.slice(1)}`;
       assert.equal(jsonEventId(anywhere).toString("base64"), token, id);
-      const [first] = new JsonBatch([text], new Place(), undefined, {});
+      const [first] = new JsonBatch([text], new FeedPosition(), undefined, {});
       const kept = first?.resumeToken;
       assert.ok(kept !== undefined);
       assert.equal(Buffer.from(serialize(kept)).toString("base64"), token, "a user may keep it as a document");

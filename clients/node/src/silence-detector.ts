@@ -8,7 +8,7 @@ const TICKS_PER_INTERVAL = 10;
  * late, because the event loop was blocked or the process stopped, counts as two at most: what has arrived meanwhile
  * has not been read yet.
  */
-export class Silence {
+export class SilenceDetector {
   #intervalMs: number;
   #tickedMs: number;
   #silentMs = 0;

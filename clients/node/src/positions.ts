@@ -9,7 +9,7 @@ const ID_FIRST_END = 4 + ID_FIRST.length;
 const NO_BYTES = Buffer.alloc(0);
 
 /** A position in a feed: everything at or before it has been delivered. */
-export class Place {
+export class FeedPosition {
   /** Opaque: store it unchanged. Empty if only a resume token is known. */
   readonly position: Buffer;
   /** MongoDB's resume token as BSON; empty where there is none. */
@@ -30,7 +30,7 @@ export class Place {
 }
 
 /** Before the beginning. */
-export const NOWHERE = new Place();
+export const NO_POSITION = new FeedPosition();
 
 /**
  * The `_id` of an event as BSON bytes, its resume token, as a view on the event's bytes. Empty where the event has no
@@ -94,10 +94,10 @@ function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** The place of an event whose resume token is all that is known. The token is copied: a view holds its whole message. */
-export function tokenPlace(key: Buffer): Place {
+/** The position of an event whose resume token is all that is known. The token is copied: a view holds its whole message. */
+export function tokenPosition(key: Buffer): FeedPosition {
   const token = Buffer.from(key);
-  return new Place(undefined, token, tokenTime(token));
+  return new FeedPosition(undefined, token, tokenTime(token));
 }
 
 /**
