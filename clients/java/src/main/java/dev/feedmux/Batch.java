@@ -19,14 +19,14 @@ import org.jspecify.annotations.Nullable;
  */
 public abstract sealed class Batch implements Iterable<Event> permits BsonBatch, JsonBatch {
     private final int size;
-    private final Place place;
+    private final FeedPosition feedPosition;
     private final @Nullable Instant readTime;
     private long firstSequence;
     private @Nullable Object owner;
 
-    Batch(int size, Place place, @Nullable Instant readTime) {
+    Batch(int size, FeedPosition feedPosition, @Nullable Instant readTime) {
         this.size = size;
-        this.place = place;
+        this.feedPosition = feedPosition;
         this.readTime = readTime;
     }
 
@@ -48,24 +48,24 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
         return firstSequence + size - 1;
     }
 
-    /** Returns the place after the last event. It is empty if this is the first part of a split batch. */
-    public final Place place() {
-        return place;
+    /** Returns the position after the last event. It is empty if this is the first part of a split batch. */
+    public final FeedPosition feedPosition() {
+        return feedPosition;
     }
 
     /** Returns the position after the last event, which you can store as it is. */
     public final Position position() {
-        return place.position();
+        return feedPosition.position();
     }
 
     /** Returns MongoDB's resume token after the last event. */
     public final @Nullable BsonDocument resumeToken() {
-        return place.resumeToken();
+        return feedPosition.resumeToken();
     }
 
     /** Returns the cluster time of the position after the last event. */
     public final @Nullable BsonTimestamp clusterTime() {
-        return place.clusterTime();
+        return feedPosition.clusterTime();
     }
 
     /** Returns when the server read the first of these events from MongoDB; null for an event sent in fragments. */
@@ -143,8 +143,8 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
         return readTime;
     }
 
-    final Place placeOfPart(int end) {
-        return end == size ? place : Place.NOWHERE;
+    final FeedPosition feedPositionOfPart(int end) {
+        return end == size ? feedPosition : FeedPosition.NONE;
     }
 
     @Override

@@ -22,16 +22,16 @@ final class BsonBatch extends Batch {
     /** Where each event begins, and the end of the last one. */
     private final int[] offsets;
 
-    private BsonBatch(byte[] bytes, int[] offsets, Place place, @Nullable Instant readTime) {
-        super(offsets.length - 1, place, readTime);
+    private BsonBatch(byte[] bytes, int[] offsets, FeedPosition feedPosition, @Nullable Instant readTime) {
+        super(offsets.length - 1, feedPosition, readTime);
         this.bytes = bytes;
         this.offsets = offsets;
     }
 
     /** Creates a batch that uses these bytes. Throws ProtocolException unless they are {@code count} documents. */
-    static BsonBatch over(ByteString events, int count, Place place, @Nullable Instant readTime) {
+    static BsonBatch over(ByteString events, int count, FeedPosition feedPosition, @Nullable Instant readTime) {
         View view = View.on(events);
-        return new BsonBatch(view.bytes, split(view, count), place, readTime);
+        return new BsonBatch(view.bytes, split(view, count), feedPosition, readTime);
     }
 
     @Override
@@ -68,7 +68,7 @@ final class BsonBatch extends Batch {
     @Override
     Batch part(int first, int end) {
         int[] chosen = Arrays.copyOfRange(offsets, first, end + 1);
-        return numberedLike(new BsonBatch(bytes, chosen, placeOfPart(end), readAt()), first);
+        return numberedLike(new BsonBatch(bytes, chosen, feedPositionOfPart(end), readAt()), first);
     }
 
     private static int[] split(View view, int count) {

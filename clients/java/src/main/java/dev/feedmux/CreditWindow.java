@@ -8,8 +8,8 @@ import org.jspecify.annotations.Nullable;
  * The credit window of a session: how much the server may still send, and when to grant more.
  *
  * <p>Keeps totals over the life of the session, without side effects. Invariant: granted - taken never exceeds the
- * window, so the window limits what waits in the client. {@link Runner} owns the window; the desk uses the thresholds
- * to decide when to wake the runner.
+ * window, so the window limits what waits in the client. {@link Connection} owns the window; the session buffer uses the
+ * thresholds to decide when to wake the connection.
  */
 final class CreditWindow {
     /** Permission to send more. */

@@ -28,12 +28,12 @@ import org.jspecify.annotations.Nullable;
 public final class FeedmuxClient implements AutoCloseable {
     private static final int PAGE_SIZE = 100;
 
-    private final Link link;
+    private final Transport transport;
     private final String source;
     private final SessionOptions sessions;
 
-    private FeedmuxClient(Link link, String source, SessionOptions sessions) {
-        this.link = link;
+    private FeedmuxClient(Transport transport, String source, SessionOptions sessions) {
+        this.transport = transport;
         this.source = source;
         this.sessions = sessions;
     }
@@ -71,11 +71,11 @@ public final class FeedmuxClient implements AutoCloseable {
      */
     @Override
     public void close() {
-        link.close();
+        transport.close();
     }
 
-    Link link() {
-        return link;
+    Transport transport() {
+        return transport;
     }
 
     String source() {
@@ -97,7 +97,7 @@ public final class FeedmuxClient implements AutoCloseable {
                 .setPageSize(PAGE_SIZE)
                 .setPageToken(token)
                 .build();
-        return link.subscriptions(stub -> stub.listSubscriptions(request));
+        return transport.subscriptions(stub -> stub.listSubscriptions(request));
     }
 
     /** Sets how to connect. */
@@ -184,7 +184,7 @@ public final class FeedmuxClient implements AutoCloseable {
          * @throws java.io.UncheckedIOException if a TLS file cannot be read
          */
         public FeedmuxClient build() {
-            return new FeedmuxClient(new Link(target, tls, credentials, timeout, configure), source, sessions);
+            return new FeedmuxClient(new Transport(target, tls, credentials, timeout, configure), source, sessions);
         }
     }
 }

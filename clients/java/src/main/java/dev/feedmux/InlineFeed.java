@@ -39,7 +39,7 @@ public final class InlineFeed {
      */
     public Session open(Start start, Consumer<SessionOptions.Builder> change) {
         Opening opening = new Opening("", message(), start, FeedmuxClient.instanceId());
-        return Session.open(client.link(), opening, client.options(change));
+        return Session.open(client.transport(), opening, client.options(change));
     }
 
     /** Explains what {@link #open()} would do, without doing it. A rejection is part of the answer. */
@@ -58,7 +58,7 @@ public final class InlineFeed {
                 .setFeed(message())
                 .setStart(Messages.start(start))
                 .build();
-        return Messages.resolved(client.link().feeds(stub -> stub.resolvePosition(request)));
+        return Messages.resolved(client.transport().feeds(stub -> stub.resolvePosition(request)));
     }
 
     private Explanation explained(@Nullable Start start) {
@@ -66,7 +66,7 @@ public final class InlineFeed {
         if (start != null) {
             request.setStart(Messages.start(start));
         }
-        return Messages.explanation(client.link().feeds(stub -> stub.explain(request.build())));
+        return Messages.explanation(client.transport().feeds(stub -> stub.explain(request.build())));
     }
 
     private dev.feedmux.v1.Feed message() {

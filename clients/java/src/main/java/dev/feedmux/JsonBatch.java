@@ -14,8 +14,8 @@ final class JsonBatch extends Batch {
     private final int[] bytes;
     private final long sizeBytes;
 
-    JsonBatch(List<String> texts, Place place, @Nullable Instant readTime) {
-        super(texts.size(), place, readTime);
+    JsonBatch(List<String> texts, FeedPosition feedPosition, @Nullable Instant readTime) {
+        super(texts.size(), feedPosition, readTime);
         this.texts = texts;
         bytes = texts.stream()
                 .mapToInt(text -> text.getBytes(StandardCharsets.UTF_8).length)
@@ -60,6 +60,6 @@ final class JsonBatch extends Batch {
 
     @Override
     Batch part(int first, int end) {
-        return numberedLike(new JsonBatch(texts.subList(first, end), placeOfPart(end), readAt()), first);
+        return numberedLike(new JsonBatch(texts.subList(first, end), feedPositionOfPart(end), readAt()), first);
     }
 }

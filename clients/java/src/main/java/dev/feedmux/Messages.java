@@ -211,12 +211,12 @@ final class Messages {
     }
 
     /** Returns the last acked position: a position if there is one, else the event's token. */
-    static LastAcked lastAcked(Place place, long epoch) {
+    static LastAcked lastAcked(FeedPosition feedPosition, long epoch) {
         LastAcked.Builder message = LastAcked.newBuilder().setEpoch(epoch);
-        if (place.resumeToken() != null && place.position().isEmpty()) {
-            message.setResumeToken(Documents.encode(place.resumeToken()));
+        if (feedPosition.resumeToken() != null && feedPosition.position().isEmpty()) {
+            message.setResumeToken(Documents.encode(feedPosition.resumeToken()));
         } else {
-            message.setPosition(bytes(place.position()));
+            message.setPosition(bytes(feedPosition.position()));
         }
         return message.build();
     }

@@ -27,7 +27,7 @@ public sealed interface Notice extends Item {
      * @param hadReached the cluster time that an earlier session had reached
      */
     record Rewound(BsonTimestamp beginsAt, BsonTimestamp hadReached) implements Notice {
-        static Rewound between(Place begins, Place reached) {
+        static Rewound between(FeedPosition begins, FeedPosition reached) {
             return new Rewound(orZero(begins.clusterTime()), orZero(reached.clusterTime()));
         }
 

@@ -7,7 +7,7 @@ sealed interface Response {
     /** The stream is open. A limit of 0 means no limit. */
     record Opened(
             long epoch,
-            Place place,
+            FeedPosition feedPosition,
             boolean atLastAcked,
             Duration heartbeat,
             long creditEventsMax,
@@ -20,8 +20,8 @@ sealed interface Response {
     /** Events, and the sequence of the first event. */
     record Delivery(long firstSequence, Batch batch) implements Response {}
 
-    /** Everything at or before {@code place} has been delivered. */
-    record Progress(Place place) implements Response {}
+    /** Everything at or before {@code feedPosition} has been delivered. */
+    record Progress(FeedPosition feedPosition) implements Response {}
 
     /** Acks are durable; {@code position} is stored. */
     record Committed(Position position) implements Response {}

@@ -46,8 +46,8 @@ final class Responses {
             case BATCH -> delivery(response.getBatch());
             case PROGRESS -> {
                 dev.feedmux.v1.Progress progress = response.getProgress();
-                yield new Response.Progress(
-                        place(progress.getPosition(), progress.getResumeToken(), time(progress.getClusterTime())));
+                yield new Response.Progress(feedPosition(
+                        progress.getPosition(), progress.getResumeToken(), time(progress.getClusterTime())));
             }
             case COMMITTED ->
                 new Response.Committed(Position.of(response.getCommitted().getPosition()));
@@ -76,17 +76,19 @@ final class Responses {
         if (count < 1) {
             throw new ProtocolException("a batch without events");
         }
-        Place place = place(batch.getPosition(), batch.getResumeToken(), time(batch.getClusterTime()));
+        FeedPosition feedPosition =
+                feedPosition(batch.getPosition(), batch.getResumeToken(), time(batch.getClusterTime()));
         Instant readTime = batch.hasReadTime() ? Messages.instant(batch.getReadTime()) : null;
         if (!json) {
             return new Response.Delivery(
-                    batch.getFirstDeliverySequence(), BsonBatch.over(batch.getBson(), count, place, readTime));
+                    batch.getFirstDeliverySequence(), BsonBatch.over(batch.getBson(), count, feedPosition, readTime));
         }
         if (batch.getJsonCount() != count) {
             throw new ProtocolException("a batch of " + count + " events holds " + batch.getJsonCount() + " texts");
         }
         return new Response.Delivery(
-                batch.getFirstDeliverySequence(), new JsonBatch(List.copyOf(batch.getJsonList()), place, readTime));
+                batch.getFirstDeliverySequence(),
+                new JsonBatch(List.copyOf(batch.getJsonList()), feedPosition, readTime));
     }
 
     private Response.@Nullable Delivery join(EventFragment part) {
@@ -105,8 +107,11 @@ final class Responses {
         }
         ByteString whole = joined;
         reset();
-        Place place = place(part.getPosition(), part.getResumeToken(), time(part.getClusterTime()));
-        Batch batch = json ? new JsonBatch(List.of(text(whole)), place, null) : BsonBatch.over(whole, 1, place, null);
+        FeedPosition feedPosition =
+                feedPosition(part.getPosition(), part.getResumeToken(), time(part.getClusterTime()));
+        Batch batch = json
+                ? new JsonBatch(List.of(text(whole)), feedPosition, null)
+                : BsonBatch.over(whole, 1, feedPosition, null);
         return new Response.Delivery(fragmentSequence, batch);
     }
 
@@ -125,7 +130,7 @@ final class Responses {
         dev.feedmux.v1.Limits limits = opened.getLimits();
         return new Response.Opened(
                 opened.getEpoch(),
-                place(opened.getPosition(), opened.getResumeToken(), time(opened.getClusterTime())),
+                feedPosition(opened.getPosition(), opened.getResumeToken(), time(opened.getClusterTime())),
                 opened.getAtLastAcked(),
                 Messages.duration(opened.getHeartbeatInterval()),
                 limits.getCreditEventsMax(),
@@ -168,8 +173,8 @@ final class Responses {
         return value == null ? null : new Response.Told(value);
     }
 
-    private static Place place(ByteString position, ByteString token, @Nullable BsonTimestamp time) {
-        return new Place(Position.of(position), Documents.raw(token), time);
+    private static FeedPosition feedPosition(ByteString position, ByteString token, @Nullable BsonTimestamp time) {
+        return new FeedPosition(Position.of(position), Documents.raw(token), time);
     }
 
     private static @Nullable BsonTimestamp time(dev.feedmux.v1.ClusterTime time) {

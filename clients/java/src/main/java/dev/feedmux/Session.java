@@ -32,36 +32,36 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     private static final Cleaner CLEANER = Cleaner.create();
     private static final long FOREVER = -1;
 
-    private final Desk desk;
-    private final Runner runner;
+    private final SessionBuffer buffer;
+    private final Connection connection;
     private final Duration closeTimeout;
     private final Cleaner.Cleanable abandoned;
 
-    private Session(Desk desk, Runner runner, Duration closeTimeout) {
-        this.desk = desk;
-        this.runner = runner;
+    private Session(SessionBuffer buffer, Connection connection, Duration closeTimeout) {
+        this.buffer = buffer;
+        this.connection = connection;
         this.closeTimeout = closeTimeout;
-        // The runner does not refer to this object, so a session that is dropped without close ends its call.
-        abandoned = CLEANER.register(this, runner::abandon);
+        // The connection does not refer to this object, so a session that is dropped without close ends its call.
+        abandoned = CLEANER.register(this, connection::abandon);
     }
 
     /** Opens a session, and returns when the server has opened it. */
-    static Session open(Link link, Opening opening, SessionOptions options) {
-        Desk desk = new Desk(options.onNotice());
-        Runner runner = new Runner(link, opening, options, desk);
-        runner.start();
+    static Session open(Transport transport, Opening opening, SessionOptions options) {
+        SessionBuffer buffer = new SessionBuffer(options.onNotice());
+        Connection connection = new Connection(transport, opening, options, buffer);
+        connection.start();
         try {
-            FeedmuxException error = runner.opened().get();
+            FeedmuxException error = connection.opened().get();
             if (error != null) {
-                throw Desk.seenHere(error);
+                throw SessionBuffer.seenHere(error);
             }
         } catch (InterruptedException interrupted) {
-            runner.abandon();
+            connection.abandon();
             throw interrupted("interrupted while the session was being opened");
         } catch (ExecutionException impossible) {
             throw new IllegalStateException(impossible);
         }
-        return new Session(desk, runner, options.closeTimeout());
+        return new Session(buffer, connection, options.closeTimeout());
     }
 
     /**
@@ -132,18 +132,18 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      */
     public void ack(Event event) {
         checkOurs(event.batch());
-        desk.ack(event.sequence());
+        buffer.ack(event.sequence());
     }
 
     /** Acks this batch and everything before it. See {@link #ack(Event)}. */
     public void ack(Batch batch) {
         checkOurs(batch);
-        desk.ack(batch.lastSequence());
+        buffer.ack(batch.lastSequence());
     }
 
     /** Acks all events that the session has returned. */
     public void ackAll() {
-        desk.ackHanded();
+        buffer.ackHanded();
     }
 
     /**
@@ -159,15 +159,15 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      * progress.
      */
     public @Nullable BsonDocument resumeToken() {
-        return desk.resumeToken();
+        return buffer.resumeToken();
     }
 
     /**
      * Returns the last position up to which everything has been returned, or the position at which the session began.
      * It advances even without events, so that the position of a feed that seldom matches does not leave the oplog.
      */
-    public Place progress() {
-        return desk.progress();
+    public FeedPosition progress() {
+        return buffer.progress();
     }
 
     /** Returns the cluster time of {@link #progress}. */
@@ -179,12 +179,12 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      * Returns the stored position that the server last confirmed; {@link Position#NONE} before the first confirmation.
      */
     public Position committed() {
-        return desk.committed();
+        return buffer.committed();
     }
 
     /** Returns the epoch, which grows with each stream of the subscription; 0 for inline feeds. */
     public long epoch() {
-        return desk.epoch();
+        return buffer.epoch();
     }
 
     /**
@@ -192,7 +192,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      * before it.
      */
     public boolean isClosed() {
-        return desk.isClosed();
+        return buffer.isClosed();
     }
 
     /** Closes the session as {@link #close(Duration)} does, with {@link SessionOptions#closeTimeout}. */
@@ -207,13 +207,13 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      * the wait and sets the interrupt flag again.
      */
     public void close(Duration timeout) {
-        desk.close();
+        buffer.close();
         try {
-            runner.done().get(timeout.toNanos(), TimeUnit.NANOSECONDS);
+            connection.done().get(timeout.toNanos(), TimeUnit.NANOSECONDS);
         } catch (TimeoutException late) {
-            runner.abandon();
+            connection.abandon();
         } catch (InterruptedException interrupted) {
-            runner.abandon();
+            connection.abandon();
             Thread.currentThread().interrupt();
         } catch (ExecutionException impossible) {
             throw new IllegalStateException(impossible);
@@ -224,7 +224,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
 
     private @Nullable Item next(long timeoutNanos, boolean notices, boolean promised) {
         try {
-            return desk.next(timeoutNanos, notices, promised);
+            return buffer.next(timeoutNanos, notices, promised);
         } catch (InterruptedException interrupted) {
             throw interrupted("interrupted while waiting for an event");
         }
@@ -232,14 +232,14 @@ public final class Session implements Iterable<Event>, AutoCloseable {
 
     private Batch takeBatch(boolean promised) {
         try {
-            return desk.nextBatch(promised);
+            return buffer.nextBatch(promised);
         } catch (InterruptedException interrupted) {
             throw interrupted("interrupted while waiting for a batch");
         }
     }
 
     private void checkOurs(Batch batch) {
-        if (!batch.belongsTo(desk)) {
+        if (!batch.belongsTo(buffer)) {
             throw new IllegalArgumentException("the event or batch belongs to another session");
         }
     }
@@ -266,7 +266,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         @Override
         public boolean hasNext() {
             try {
-                desk.await(notices);
+                buffer.await(notices);
                 promised = true;
                 return true;
             } catch (InterruptedException interrupted) {

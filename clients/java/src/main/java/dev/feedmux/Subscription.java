@@ -41,7 +41,7 @@ public final class Subscription {
      */
     public Session open(Consumer<SessionOptions.Builder> change) {
         Opening opening = new Opening(name, null, null, FeedmuxClient.instanceId());
-        return Session.open(client.link(), opening, client.options(change));
+        return Session.open(client.transport(), opening, client.options(change));
     }
 
     /** Creates the subscription, beginning now. See {@link #create(SubscriptionDefinition)}. */
@@ -64,7 +64,7 @@ public final class Subscription {
                         client.source()))
                 .setStart(Messages.start(definition.start()))
                 .build();
-        return Messages.info(client.link().subscriptions(stub -> stub.createSubscription(request)));
+        return Messages.info(client.transport().subscriptions(stub -> stub.createSubscription(request)));
     }
 
     /**
@@ -75,7 +75,7 @@ public final class Subscription {
     public SubscriptionInfo get() {
         GetSubscriptionRequest request =
                 GetSubscriptionRequest.newBuilder().setName(name).build();
-        return Messages.info(client.link().subscriptions(stub -> stub.getSubscription(request)));
+        return Messages.info(client.transport().subscriptions(stub -> stub.getSubscription(request)));
     }
 
     /**
@@ -106,7 +106,7 @@ public final class Subscription {
                 .setSubscription(changed)
                 .setUpdateMask(paths)
                 .build();
-        return Messages.info(client.link().subscriptions(stub -> stub.updateSubscription(request)));
+        return Messages.info(client.transport().subscriptions(stub -> stub.updateSubscription(request)));
     }
 
     /** Moves the stored position, forwards or backwards. An open session continues from the new position. */
@@ -115,7 +115,7 @@ public final class Subscription {
                 .setName(name)
                 .setTo(Messages.start(to))
                 .build();
-        return Messages.info(client.link().subscriptions(stub -> stub.seekSubscription(request)));
+        return Messages.info(client.transport().subscriptions(stub -> stub.seekSubscription(request)));
     }
 
     /**
@@ -139,6 +139,6 @@ public final class Subscription {
 
     private void delete(DeleteSubscriptionRequest.Builder request) {
         request.setName(name);
-        client.link().subscriptions(stub -> stub.deleteSubscription(request.build()));
+        client.transport().subscriptions(stub -> stub.deleteSubscription(request.build()));
     }
 }

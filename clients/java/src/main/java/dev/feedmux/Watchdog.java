@@ -8,13 +8,13 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
 
-/** Detects a server that has sent nothing for three heartbeat intervals. Used within the runner's context only. */
+/** Detects a server that has sent nothing for three heartbeat intervals. Used within the connection's context only. */
 final class Watchdog {
     private final SynchronizationContext context;
     private final ScheduledExecutorService timers;
     private final LongSupplier nanoTime;
     private final Runnable cut;
-    private final Silence silence = new Silence();
+    private final SilenceDetector silence = new SilenceDetector();
     private @Nullable ScheduledHandle timer;
 
     /** Runs {@code cut} once when the silence is too long. */

@@ -21,8 +21,8 @@ final class BatchTest {
         String text = "{\"at\": {\"$date\": {\"$numberLong\": \"" + millis + "\"}}, \"_id\": "
                 + Wire.token(1).toJson() + "}";
         for (Batch batch : List.of(
-                new JsonBatch(List.of(text), Place.NOWHERE, null),
-                BsonBatch.over(Wire.encode(event), 1, Place.NOWHERE, null))) {
+                new JsonBatch(List.of(text), FeedPosition.NONE, null),
+                BsonBatch.over(Wire.encode(event), 1, FeedPosition.NONE, null))) {
             Event found = batch.event(0);
             assertEquals(event.toBsonDocument(), found.document().toBsonDocument());
             assertEquals(new BsonDateTime(millis), found.bson().get("at"));
@@ -35,13 +35,13 @@ final class BatchTest {
     void anEventThatCannotBeDecodedFailsAlone() {
         ByteString undecodable = ByteString.copyFrom(new byte[] {9, 0, 0, 0, 77, 'x', 0, 0, 0});
         ByteString data = Wire.events(1, 1).concat(undecodable).concat(Wire.events(3, 1));
-        Batch bson = BsonBatch.over(data, 3, Place.NOWHERE, null);
+        Batch bson = BsonBatch.over(data, 3, FeedPosition.NONE, null);
         Batch json = new JsonBatch(
                 List.of(
                         Wire.event(1).toJson(),
                         "{\"_id\": {\"$date\": \"never\"}}",
                         Wire.event(3).toJson()),
-                Place.NOWHERE,
+                FeedPosition.NONE,
                 null);
         for (Batch batch : List.of(bson, json)) {
             assertThrows(RuntimeException.class, () -> batch.event(1).document());

@@ -128,9 +128,9 @@ final class ResponsesTest {
     @Test
     void theIdNeedNotBeFirst() {
         Document moved = new Document("operationType", "insert").append("_id", Wire.token(6));
-        Batch batch = BsonBatch.over(Wire.encode(moved), 1, Place.NOWHERE, null);
+        Batch batch = BsonBatch.over(Wire.encode(moved), 1, FeedPosition.NONE, null);
         assertEquals(Wire.token(6), Document.parse(batch.event(0).resumeToken().toJson()));
-        Batch without = BsonBatch.over(Wire.encode(new Document("a", 1)), 1, Place.NOWHERE, null);
+        Batch without = BsonBatch.over(Wire.encode(new Document("a", 1)), 1, FeedPosition.NONE, null);
         assertNull(without.event(0).resumeToken());
     }
 

@@ -30,7 +30,7 @@ final class TokensTest {
             for (String format : List.of("canonical", "relaxed")) {
                 String text = sample.getString(format).getValue();
                 String anywhere = "{\"nested\":{\"_id\":{\"_data\":\"00\"}}," + text.substring(1);
-                JsonBatch batch = new JsonBatch(List.of(text, anywhere), Place.NOWHERE, null);
+                JsonBatch batch = new JsonBatch(List.of(text, anywhere), FeedPosition.NONE, null);
                 for (Event it : batch) {
                     assertArrayEquals(token, bytes(batch.key((int) (it.sequence() - batch.firstSequence()))), id);
                     BsonDocument kept = it.resumeToken();

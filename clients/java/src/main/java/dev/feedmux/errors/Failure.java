@@ -1,6 +1,6 @@
 package dev.feedmux.errors;
 
-import dev.feedmux.Place;
+import dev.feedmux.FeedPosition;
 import io.grpc.Status;
 import java.time.Duration;
 import java.util.Map;
@@ -14,7 +14,7 @@ import org.jspecify.annotations.Nullable;
  * @param message the text for people
  * @param metadata the details that the documentation of the reason lists
  * @param retryAfter how long the server asked the client to wait; null if it did not
- * @param place the last position of the session, if it helps to resume; else null
+ * @param feedPosition the last position of the session, if it helps to resume; else null
  */
 public record Failure(
         Status.Code status,
@@ -22,7 +22,7 @@ public record Failure(
         String message,
         Map<String, String> metadata,
         @Nullable Duration retryAfter,
-        @Nullable Place place) {
+        @Nullable FeedPosition feedPosition) {
 
     /** Copies the metadata. */
     public Failure {
@@ -35,7 +35,7 @@ public record Failure(
     }
 
     /** Returns this failure with the last position of the session. */
-    public Failure at(Place last) {
+    public Failure at(FeedPosition last) {
         return new Failure(status, reason, message, metadata, retryAfter, last);
     }
 }

@@ -1,6 +1,6 @@
 package dev.feedmux.errors;
 
-import dev.feedmux.Place;
+import dev.feedmux.FeedPosition;
 import org.jspecify.annotations.Nullable;
 
 /** The feed ended with an invalidate event (drop, rename, dropDatabase). */
@@ -16,7 +16,7 @@ public class FeedInvalidatedException extends FailedPreconditionException {
      * Returns the last position of the session. A session that starts after it, or after its resume token, continues
      * after the invalidate event.
      */
-    public final @Nullable Place place() {
-        return failure().place();
+    public final @Nullable FeedPosition feedPosition() {
+        return failure().feedPosition();
     }
 }

@@ -107,9 +107,9 @@ final class Reports {
         told.put("metadata", error.metadata());
         Duration retryAfter = error.retryAfter();
         told.put("retry_after_s", retryAfter == null ? null : seconds(retryAfter));
-        if (error instanceof FeedInvalidatedException invalidated && invalidated.place() != null) {
-            told.put("position", position(invalidated.place().position()));
-            told.put("resume_token", bytes(invalidated.place().resumeToken()));
+        if (error instanceof FeedInvalidatedException invalidated && invalidated.feedPosition() != null) {
+            told.put("position", position(invalidated.feedPosition().position()));
+            told.put("resume_token", bytes(invalidated.feedPosition().resumeToken()));
         }
         return told;
     }

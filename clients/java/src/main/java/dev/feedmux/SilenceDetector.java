@@ -6,7 +6,7 @@ package dev.feedmux;
  * before the silence is too long. The tick after a message does not count, because a part of it was before the message.
  * Free of side effects; {@link Watchdog} has the timer.
  */
-final class Silence {
+final class SilenceDetector {
     private static final int INTERVALS_MAX = 3;
     private static final int TICKS = 10;
 

@@ -11,23 +11,23 @@ import org.jspecify.annotations.Nullable;
  * @param resumeToken MongoDB's resume token; null if there is none
  * @param clusterTime the cluster time; null if it is unknown
  */
-public record Place(
+public record FeedPosition(
         Position position,
         @Nullable BsonDocument resumeToken,
         @Nullable BsonTimestamp clusterTime) {
-    static final Place NOWHERE = new Place(Position.NONE, null, null);
+    static final FeedPosition NONE = new FeedPosition(Position.NONE, null, null);
 
-    /** Returns the place of an event of which only the resume token is known. */
-    static Place of(BsonDocument token) {
-        return new Place(Position.NONE, token, Tokens.timeOf(token));
+    /** Returns the position of an event of which only the resume token is known. */
+    static FeedPosition of(BsonDocument token) {
+        return new FeedPosition(Position.NONE, token, Tokens.timeOf(token));
     }
 
-    boolean isNowhere() {
+    boolean isEmpty() {
         return position.isEmpty() && resumeToken == null;
     }
 
-    /** Whether both cluster times are known and this place has the earlier one. */
-    boolean isBefore(Place other) {
+    /** Whether both cluster times are known and this position has the earlier one. */
+    boolean isBefore(FeedPosition other) {
         return clusterTime != null && other.clusterTime != null && clusterTime.compareTo(other.clusterTime) < 0;
     }
 }

@@ -19,7 +19,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 
-final class LinkTest {
+final class TransportTest {
     private final VirtualTime time = new VirtualTime();
 
     @ParameterizedTest
@@ -27,7 +27,7 @@ final class LinkTest {
     void aUnaryCallWithoutAnAnswerLeavesItsConnection(Status.Code code, long afterMillis, int connections) {
         AtomicInteger dialed = new AtomicInteger();
         ClientInterceptor failing = new Failing(code, Duration.ofMillis(afterMillis));
-        try (Link link = new Link(
+        try (Transport transport = new Transport(
                 "localhost:1",
                 null,
                 Credentials.none(),
@@ -39,7 +39,7 @@ final class LinkTest {
                 time::nanoTime)) {
             assertThrows(
                     FeedmuxException.class,
-                    () -> link.subscriptions(
+                    () -> transport.subscriptions(
                             stub -> stub.getSubscription(GetSubscriptionRequest.getDefaultInstance())));
             assertEquals(connections, dialed.get());
         }

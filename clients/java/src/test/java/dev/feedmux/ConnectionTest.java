@@ -28,7 +28,7 @@ import org.junit.jupiter.api.Timeout;
 
 /** Tests how a session behaves over time, in virtual time. */
 @Timeout(120)
-final class RunnerTest {
+final class ConnectionTest {
     private static final SessionOptions OPTIONS = SessionOptions.defaults().toBuilder()
             .backoff(Duration.ZERO, Duration.ZERO)
             .openTimeout(Duration.ofSeconds(2))
@@ -39,10 +39,10 @@ final class RunnerTest {
 
     private final VirtualTime time = new VirtualTime();
     private SessionOptions options = OPTIONS;
-    private final Desk desk = new Desk(notice -> {});
+    private final SessionBuffer buffer = new SessionBuffer(notice -> {});
     private final List<AutoCloseable> open = new ArrayList<>();
     private ScriptedServer server;
-    private Runner runner;
+    private Connection connection;
 
     @AfterEach
     void close() throws Exception {
@@ -57,10 +57,10 @@ final class RunnerTest {
         start(Credentials.none(), Call::awaitClose);
         until(() -> server.call(0) != null);
         time.advance(Duration.ofMillis(1999));
-        assertFalse(runner.opened().isDone());
+        assertFalse(connection.opened().isDone());
         time.advance(Duration.ofMillis(1));
         FeedmuxException error =
-                assertInstanceOf(UnavailableException.class, runner.opened().get());
+                assertInstanceOf(UnavailableException.class, connection.opened().get());
         assertEquals(Status.Code.DEADLINE_EXCEEDED, error.status());
         assertEquals(
                 "the server did not open the session within 2 s",
@@ -70,10 +70,10 @@ final class RunnerTest {
 
     @Test
     void theLastErrorSaysWhyOpeningFailed() throws Exception {
-        start(Credentials.none(), RunnerTest::unavailable, Call::awaitClose);
+        start(Credentials.none(), ConnectionTest::unavailable, Call::awaitClose);
         untilCalled(1);
         time.advance(Duration.ofSeconds(2));
-        assertEquals("STATE_UNAVAILABLE", runner.opened().get().reason());
+        assertEquals("STATE_UNAVAILABLE", connection.opened().get().reason());
     }
 
     @Test
@@ -92,7 +92,7 @@ final class RunnerTest {
         start(hanging, Call::awaitClose);
         asked.await();
         time.advance(Duration.ofSeconds(2));
-        assertEquals(Status.Code.DEADLINE_EXCEEDED, runner.opened().get().status());
+        assertEquals(Status.Code.DEADLINE_EXCEEDED, connection.opened().get().status());
         never.countDown();
     }
 
@@ -105,16 +105,16 @@ final class RunnerTest {
             call.send(Wire.batch(2, 2, 1));
             call.awaitClose();
         });
-        runner.opened().get();
-        desk.next(-1, false, false);
+        connection.opened().get();
+        buffer.next(-1, false, false);
         time.advance(Duration.ofSeconds(10));
-        desk.ack(1);
+        buffer.ack(1);
         until(() -> {
             time.advance(Duration.ZERO);
             return server.call(0).acked() == 1;
         });
         assertEquals(
-                2, assertInstanceOf(Event.class, desk.next(-1, false, false)).sequence());
+                2, assertInstanceOf(Event.class, buffer.next(-1, false, false)).sequence());
     }
 
     @Test
@@ -128,7 +128,7 @@ final class RunnerTest {
                 Call::awaitClose);
         untilCalled(1);
         time.advance(Duration.ofSeconds(3));
-        FeedmuxException error = assertThrows(FeedmuxException.class, () -> desk.next(-1, false, false));
+        FeedmuxException error = assertThrows(FeedmuxException.class, () -> buffer.next(-1, false, false));
         assertEquals("STATE_UNAVAILABLE", error.reason());
     }
 
@@ -140,7 +140,7 @@ final class RunnerTest {
             call.awaitClose();
         };
         start(dialed, Credentials.none(), silent);
-        desk.next(-1, false, false);
+        buffer.next(-1, false, false);
         time.stopFor(Duration.ofHours(1));
         time.advance(Duration.ofSeconds(27));
         assertEquals(1, dialed.get());
@@ -175,12 +175,12 @@ final class RunnerTest {
             });
             next.release();
             if (number == 0) {
-                desk.next(-1, false, false);
+                buffer.next(-1, false, false);
             }
-            until(() -> desk.epoch() == number + 1);
+            until(() -> buffer.epoch() == number + 1);
             time.advance(Duration.ofNanos(heldNanos));
             next.release();
-            retries.add(assertInstanceOf(Notice.Disconnected.class, desk.next(-1, true, false))
+            retries.add(assertInstanceOf(Notice.Disconnected.class, buffer.next(-1, true, false))
                     .retryIn()
                     .toNanos());
         }
@@ -205,13 +205,14 @@ final class RunnerTest {
     private void start(AtomicInteger dialed, Credentials credentials, Script... scripts) {
         server = new ScriptedServer(scripts);
         open.add(server);
-        Link link = new Link(server.target(), null, credentials, Duration.ofSeconds(30), channel -> {
+        Transport transport = new Transport(server.target(), null, credentials, Duration.ofSeconds(30), channel -> {
             dialed.incrementAndGet();
             return channel;
         });
-        open.add(link);
-        runner = new Runner(link, new Opening("s", null, null, "i"), options, desk, time, time::nanoTime, () -> 0.5);
-        open.add(runner::abandon);
-        runner.start();
+        open.add(transport);
+        connection = new Connection(
+                transport, new Opening("s", null, null, "i"), options, buffer, time, time::nanoTime, () -> 0.5);
+        open.add(connection::abandon);
+        connection.start();
     }
 }

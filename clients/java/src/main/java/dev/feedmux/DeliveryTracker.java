@@ -17,16 +17,16 @@ import org.jspecify.annotations.Nullable;
  * Tracks which events were delivered under which number, which are acked, and which must not be delivered again.
  *
  * <p>The client numbers events with ordinals that never restart; the server's delivery sequences restart with every
- * stream. The ledger maps one to the other by ranges, retains the unacked batches of a durable subscription, and after
+ * stream. The tracker maps one to the other by ranges, retains the unacked batches of a durable subscription, and after
  * a reconnect recognises repeated events by their {@code _id}. An inline feed continues after the last event received,
  * so nothing is retained for it. Batches are retained whole up to a number of bytes; of older batches, only the resume
- * tokens are. Free of side effects; {@link Runner} owns a ledger and feeds it in the order of arrival.
+ * tokens are. Free of side effects; {@link Connection} owns a tracker and feeds it in the order of arrival.
  *
- * <p>Invariant: {@code kept} begins with the first unacked event in stream order, and contains all events received
+ * <p>Invariant: {@code unacked} begins with the first unacked event in stream order, and contains all events received
  * after it, in stream order. That is the order of ordinals, unless new events came among repeats, because the filter
  * was widened. {@code ranges} contains the sequences of the current stream that no ack covers yet, in sequence order.
  */
-final class Ledger {
+final class DeliveryTracker {
     /** {@code count} events from a sequence on, and the ordinal of the first event. */
     private record Range(long sequence, long ordinal, int count) {
         boolean continuedBy(long nextSequence, long nextOrdinal) {
@@ -39,15 +39,15 @@ final class Ledger {
     private final long wholeBytesMax;
     private final LongSupplier acked;
     private final Deque<Range> ranges = new ArrayDeque<>();
-    private final List<Unacked> kept = new ArrayList<>();
+    private final List<UnackedBatch> unacked = new ArrayList<>();
     /** Bytes of the batches that are retained whole. */
     private long wholeBytes;
-    /** How many batches at the beginning of {@code kept} are reduced. */
+    /** How many batches at the beginning of {@code unacked} are reduced. */
     private int reduced;
 
     private final Map<ByteBuffer, Long> repeats = new HashMap<>();
     private @Nullable BsonTimestamp repeatsUntil;
-    /** While repeats are expected: how many batches of {@code kept} the stream has passed. */
+    /** While repeats are expected: how many batches of {@code unacked} the stream has passed. */
     private int passed;
     /** And how many events of the next batch. */
     private int passedEvents;
@@ -56,8 +56,8 @@ final class Ledger {
     private long nextSequence = 1;
     private long ackedSequence;
     private long floor;
-    private Place ackedPlace = Place.NOWHERE;
-    private Place latest = Place.NOWHERE;
+    private FeedPosition ackedPosition = FeedPosition.NONE;
+    private FeedPosition latest = FeedPosition.NONE;
 
     /**
      * @param durable whether acks matter, and a reopened stream may repeat events
@@ -65,7 +65,7 @@ final class Ledger {
      * @param wholeBytesMax the limit of bytes of unacked batches that are retained whole
      * @param acked the highest acked ordinal, requested when the limit is exceeded
      */
-    Ledger(boolean durable, Object session, long wholeBytesMax, LongSupplier acked) {
+    DeliveryTracker(boolean durable, Object session, long wholeBytesMax, LongSupplier acked) {
         this.durable = durable;
         this.session = session;
         this.wholeBytesMax = wholeBytesMax;
@@ -83,7 +83,7 @@ final class Ledger {
     }
 
     /** Returns the position up to which everything has been received. */
-    Place latest() {
+    FeedPosition latest() {
         return latest;
     }
 
@@ -92,46 +92,46 @@ final class Ledger {
         return !repeats.isEmpty();
     }
 
-    /** Returns the position up to which everything is acked, where a new stream must begin. NOWHERE at the start. */
-    Place ackedPlace(long ackedOrdinal) {
+    /** Returns the position up to which everything is acked, where a new stream must begin. NONE at the start. */
+    FeedPosition ackedPosition(long ackedOrdinal) {
         long acked = Math.max(ackedOrdinal, floor);
         if (acked >= received && repeats.isEmpty()) {
             return latest;
         }
         int settled = settle(acked);
-        RawBsonDocument token = settled > 0 ? Tokens.document(kept.get(0).key(settled - 1)) : null;
-        return token != null ? Place.of(token) : ackedPlace;
+        RawBsonDocument token = settled > 0 ? Tokens.document(unacked.get(0).key(settled - 1)) : null;
+        return token != null ? FeedPosition.of(token) : ackedPosition;
     }
 
     /** Forgets unacked events, because the stored position was moved on purpose. The events may come again. */
     void forget() {
         floor = received;
-        kept.clear();
+        unacked.clear();
         wholeBytes = 0;
         reduced = 0;
         repeats.clear();
-        ackedPlace = latest = Place.NOWHERE;
+        ackedPosition = latest = FeedPosition.NONE;
     }
 
     /**
      * Begins a stream at {@code opened}, with sequences from 1. Acks up to {@code acked} were known when it was
      * requested.
      */
-    void begin(Place opened, long acked) {
+    void begin(FeedPosition opened, long acked) {
         nextSequence = 1;
         ackedSequence = 0;
         ranges.clear();
         int settled = settle(Math.max(acked, floor));
         repeats.clear();
-        if (kept.isEmpty()) {
-            ackedPlace = latest = opened;
+        if (unacked.isEmpty()) {
+            ackedPosition = latest = opened;
             return;
         }
         passed = 0;
         passedEvents = settled;
         reduceTo(0);
         ByteBuffer last = null;
-        for (Unacked batch : kept) {
+        for (UnackedBatch batch : unacked) {
             for (int index = settled; index < batch.size(); index++) {
                 ByteBuffer key = batch.key(index);
                 if (key != null) {
@@ -157,26 +157,26 @@ final class Ledger {
         if (repeats.isEmpty()) {
             take(firstSequence, batch);
             if (durable) {
-                keep(batch);
+                retain(batch);
             }
             fresh = List.of(batch);
         } else {
             fresh = sift(firstSequence, batch);
         }
         if (repeats.isEmpty()) {
-            latest = batch.place();
+            latest = batch.feedPosition();
         }
         return fresh;
     }
 
-    /** Records that everything at or before {@code place} has been delivered, so earlier repeats will not come. */
-    void progress(Place place) {
-        BsonTimestamp time = place.clusterTime();
+    /** Records that everything at or before {@code feedPosition} has been delivered, so no earlier repeats follow. */
+    void progress(FeedPosition feedPosition) {
+        BsonTimestamp time = feedPosition.clusterTime();
         if (time != null && repeatsUntil != null && time.compareTo(repeatsUntil) > 0) {
             repeats.clear();
         }
         if (repeats.isEmpty()) {
-            latest = place;
+            latest = feedPosition;
         }
     }
 
@@ -210,7 +210,7 @@ final class Ledger {
         List<Batch> fresh = new ArrayList<>();
         int start = 0;
         for (int index = 0; index < batch.size(); index++) {
-            Long ordinal = repeats.remove(Unacked.keyOf(batch, index));
+            Long ordinal = repeats.remove(UnackedBatch.keyOf(batch, index));
             if (ordinal == null) {
                 continue;
             }
@@ -231,13 +231,13 @@ final class Ledger {
         Batch part = batch.part(start, end);
         take(firstSequence + start, part);
         // Reduced, because a whole part would retain its entire message.
-        insert(Unacked.reduced(part));
+        insert(UnackedBatch.reduced(part));
         return part;
     }
 
-    private void keep(Batch batch) {
-        Unacked whole = Unacked.whole(batch);
-        kept.add(whole);
+    private void retain(Batch batch) {
+        UnackedBatch whole = UnackedBatch.whole(batch);
+        unacked.add(whole);
         wholeBytes += whole.wholeBytes();
         if (wholeBytes > wholeBytesMax) {
             settle(acked.getAsLong());
@@ -248,15 +248,15 @@ final class Ledger {
     /** Replaces the oldest batches by their tokens until at most this many bytes are retained whole. */
     private void reduceTo(long bytes) {
         while (wholeBytes > bytes) {
-            Unacked oldest = kept.get(reduced);
+            UnackedBatch oldest = unacked.get(reduced);
             wholeBytes -= oldest.wholeBytes();
-            kept.set(reduced, oldest.reduce());
+            unacked.set(reduced, oldest.reduce());
             reduced++;
         }
     }
 
     private void stopAtNews(Batch batch) {
-        BsonTimestamp first = Tokens.timeOf(Tokens.document(Unacked.keyOf(batch, 0)));
+        BsonTimestamp first = Tokens.timeOf(Tokens.document(UnackedBatch.keyOf(batch, 0)));
         if (first != null && repeatsUntil != null && first.compareTo(repeatsUntil) > 0) {
             repeats.clear();
         }
@@ -275,10 +275,10 @@ final class Ledger {
         }
     }
 
-    /** Records that an event of {@code kept} came again. Such events come in stream order. */
+    /** Records that an event of {@code unacked} came again. Such events come in stream order. */
     private void pass(long ordinal) {
-        for (int index = passed; index < kept.size(); index++) {
-            Unacked batch = kept.get(index);
+        for (int index = passed; index < unacked.size(); index++) {
+            UnackedBatch batch = unacked.get(index);
             if (batch.firstSequence() <= ordinal && ordinal <= batch.lastSequence()) {
                 passed = index;
                 passedEvents = (int) (ordinal + 1 - batch.firstSequence());
@@ -288,17 +288,17 @@ final class Ledger {
     }
 
     /** Retains a batch that is new among repeats, at the position of the stream. */
-    private void insert(Unacked batch) {
+    private void insert(UnackedBatch batch) {
         if (passedEvents > 0) {
-            Unacked around = kept.get(passed);
+            UnackedBatch around = unacked.get(passed);
             if (passedEvents < around.size()) {
                 wholeBytes -= around.wholeBytes();
-                kept.set(passed, around.part(0, passedEvents));
-                kept.add(passed + 1, around.part(passedEvents, around.size()));
+                unacked.set(passed, around.part(0, passedEvents));
+                unacked.add(passed + 1, around.part(passedEvents, around.size()));
             }
             passed++;
         }
-        kept.add(passed, batch);
+        unacked.add(passed, batch);
         passedEvents = batch.size();
         reduced = Math.min(reduced, passed);
     }
@@ -309,8 +309,8 @@ final class Ledger {
      * repeat.
      */
     private int settle(long acked) {
-        while (!kept.isEmpty()) {
-            Unacked first = kept.get(0);
+        while (!unacked.isEmpty()) {
+            UnackedBatch first = unacked.get(0);
             int done = (int) Math.min(first.size(), Math.max(0, acked + 1 - first.firstSequence()));
             if (!repeats.isEmpty() && passed == 0) {
                 done = Math.min(done, passedEvents);
@@ -318,7 +318,7 @@ final class Ledger {
             if (done < first.size()) {
                 return done;
             }
-            kept.remove(0);
+            unacked.remove(0);
             wholeBytes -= first.wholeBytes();
             reduced = Math.max(0, reduced - 1);
             if (passed > 0) {
@@ -326,13 +326,13 @@ final class Ledger {
             } else {
                 passedEvents = 0;
             }
-            if (!first.place().position().isEmpty()) {
-                ackedPlace = first.place();
+            if (!first.feedPosition().position().isEmpty()) {
+                ackedPosition = first.feedPosition();
                 continue;
             }
             RawBsonDocument token = Tokens.document(first.key(first.size() - 1));
             if (token != null) {
-                ackedPlace = Place.of(token);
+                ackedPosition = FeedPosition.of(token);
             }
         }
         return 0;

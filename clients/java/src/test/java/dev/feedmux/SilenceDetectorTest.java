@@ -6,13 +6,13 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import org.junit.jupiter.api.Test;
 
-final class SilenceTest {
+final class SilenceDetectorTest {
     private static final long INTERVAL = 1000;
 
-    private final Silence silence = new Silence();
+    private final SilenceDetector silence = new SilenceDetector();
     private long now = 5;
 
-    SilenceTest() {
+    SilenceDetectorTest() {
         silence.start(INTERVAL, now);
     }
 

@@ -11,30 +11,30 @@ import dev.feedmux.support.Wire;
 import io.grpc.Status;
 import org.junit.jupiter.api.Test;
 
-final class DeskTest {
-    private final Desk desk = new Desk(notice -> {});
+final class SessionBufferTest {
+    private final SessionBuffer buffer = new SessionBuffer(notice -> {});
 
     @Test
     void itIsClosedWhenEverythingBeforeTheErrorWasHandedOut() throws Exception {
-        desk.put(events(1, 2));
-        desk.put(new Entry.Ended(new FeedmuxException(Failure.of(Status.Code.INTERNAL, "said"))));
-        assertFalse(desk.isClosed());
-        desk.next(-1, false, false);
-        assertFalse(desk.isClosed(), "one event is left");
-        desk.next(-1, false, false);
-        assertTrue(desk.isClosed());
-        assertThrows(FeedmuxException.class, () -> desk.next(-1, false, false));
+        buffer.put(events(1, 2));
+        buffer.put(new Entry.Ended(new FeedmuxException(Failure.of(Status.Code.INTERNAL, "said"))));
+        assertFalse(buffer.isClosed());
+        buffer.next(-1, false, false);
+        assertFalse(buffer.isClosed(), "one event is left");
+        buffer.next(-1, false, false);
+        assertTrue(buffer.isClosed());
+        assertThrows(FeedmuxException.class, () -> buffer.next(-1, false, false));
     }
 
     @Test
     void anEarlierAckMovesNothing() {
-        desk.ack(5);
-        desk.ack(3);
-        assertEquals(5, desk.acked());
+        buffer.ack(5);
+        buffer.ack(3);
+        assertEquals(5, buffer.acked());
     }
 
     private static Entry.Events events(int first, int count) {
-        Batch batch = BsonBatch.over(Wire.events(first, count), count, Place.NOWHERE, null);
+        Batch batch = BsonBatch.over(Wire.events(first, count), count, FeedPosition.NONE, null);
         batch.number(first, null);
         return new Entry.Events(batch);
     }

@@ -10,77 +10,77 @@ import org.jspecify.annotations.Nullable;
 
 /**
  * Sends acks, credit and Close. Acks are sent together: when half of the permitted unacked events are acked, else after
- * an interval. Used within the runner's context only.
+ * an interval. Used within the connection's context only.
  */
-final class Uplink {
+final class RequestSender {
     private final boolean durable;
     private final Duration ackInterval;
-    private final Desk desk;
-    private final Ledger ledger;
+    private final SessionBuffer buffer;
+    private final DeliveryTracker tracker;
     private final CreditWindow window;
     private final SynchronizationContext context;
     private final ScheduledExecutorService timers;
-    private Link.@Nullable Stream stream;
+    private Transport.@Nullable Stream stream;
     private @Nullable ScheduledHandle ackTimer;
-    private long ackStep = Desk.NEVER;
+    private long ackStep = SessionBuffer.NEVER;
     private long flushed;
     private long sentSequence;
 
-    Uplink(
+    RequestSender(
             boolean durable,
             Duration ackInterval,
-            Desk desk,
-            Ledger ledger,
+            SessionBuffer buffer,
+            DeliveryTracker tracker,
             CreditWindow window,
             SynchronizationContext context,
             ScheduledExecutorService timers) {
         this.durable = durable;
         this.ackInterval = ackInterval;
-        this.desk = desk;
-        this.ledger = ledger;
+        this.buffer = buffer;
+        this.tracker = tracker;
         this.window = window;
         this.context = context;
         this.timers = timers;
     }
 
     /**
-     * Attaches an open stream, and handles acks, taken events and a close that did not ring without a stream. 0 means
+     * Attaches an open stream, and handles acks, taken events and a close that did not wake without a stream. 0 means
      * no limit.
      */
-    void connect(Link.@Nullable Stream opened, long unackedEventsMax) {
+    void connect(Transport.@Nullable Stream opened, long unackedEventsMax) {
         stream = opened;
         sentSequence = 0;
-        ackStep = unackedEventsMax > 0 ? Math.max(1, unackedEventsMax / 2) : Desk.NEVER;
+        ackStep = unackedEventsMax > 0 ? Math.max(1, unackedEventsMax / 2) : SessionBuffer.NEVER;
         flush();
-        look();
+        sendDue();
     }
 
     /** Detaches the stream. */
     void disconnect() {
         stream = null;
         stopTimer();
-        desk.disarm();
+        buffer.disarm();
     }
 
-    /** Checks the desk, because something reached a threshold. */
-    void look() {
-        Link.Stream open = stream;
+    /** Sends what is due: a close, credit, acks. */
+    void sendDue() {
+        Transport.Stream open = stream;
         if (open == null) {
             return;
         }
-        if (desk.closing()) {
+        if (buffer.closing()) {
             sendAcks(open);
             open.send(Messages.CLOSE);
             disconnect();
             return;
         }
-        Grant grant = desk.refill(window);
+        Grant grant = buffer.refill(window);
         if (grant != null) {
             open.send(Messages.credit(grant));
         }
-        // The alarm is armed before the acks are read, so an ack in between rings again and is not missed.
-        if (durable && desk.alarmAt(flushed + 1)) {
-            if (desk.alarmAt(flushed + ackStep)) {
+        // The alarm is armed before the acks are read, so an ack in between wakes it again and is not missed.
+        if (durable && buffer.alarmAt(flushed + 1)) {
+            if (buffer.alarmAt(flushed + ackStep)) {
                 flush();
             } else if (ackTimer == null) {
                 ackTimer = context.schedule(this::flush, ackInterval.toNanos(), TimeUnit.NANOSECONDS, timers);
@@ -91,19 +91,19 @@ final class Uplink {
     /** Sends the acks now. */
     void flush() {
         stopTimer();
-        Link.Stream open = stream;
+        Transport.Stream open = stream;
         if (open != null) {
             sendAcks(open);
-            context.execute(this::look);
+            context.execute(this::sendDue);
         }
     }
 
-    private void sendAcks(Link.Stream open) {
+    private void sendAcks(Transport.Stream open) {
         if (!durable) {
             return;
         }
-        flushed = desk.acked();
-        long sequence = ledger.ackedSequence(flushed);
+        flushed = buffer.acked();
+        long sequence = tracker.ackedSequence(flushed);
         if (sequence > sentSequence) {
             sentSequence = sequence;
             open.send(Messages.ack(sequence));

@@ -40,7 +40,7 @@ import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
 /** The connection to the server: a channel, credentials, and the calls of sessions and clients. */
-final class Link implements AutoCloseable {
+final class Transport implements AutoCloseable {
     private static final int MESSAGE_BYTES_MAX = 72 * 1024 * 1024;
     private static final int METADATA_BYTES_MAX = 64 * 1024;
     private static final long KEEPALIVE_SECONDS = 20;
@@ -72,7 +72,7 @@ final class Link implements AutoCloseable {
     private final Set<Dependent> dependents = ConcurrentHashMap.newKeySet();
     private volatile boolean closed;
 
-    Link(
+    Transport(
             String target,
             @Nullable Tls tls,
             Credentials credentials,
@@ -81,7 +81,7 @@ final class Link implements AutoCloseable {
         this(target, tls, credentials, timeout, configure, System::nanoTime);
     }
 
-    Link(
+    Transport(
             String target,
             @Nullable Tls tls,
             Credentials credentials,
@@ -117,7 +117,7 @@ final class Link implements AutoCloseable {
         return routes;
     }
 
-    /** Closes {@code session} with the link, until {@link #forget}; at once if the link is already closed. */
+    /** Closes {@code session} with the transport, until {@link #forget}; at once if the transport is already closed. */
     void remember(Dependent session) {
         dependents.add(session);
         if (closed) {
@@ -227,7 +227,7 @@ final class Link implements AutoCloseable {
         }
     }
 
-    /** A session that is closed with the link. */
+    /** A session that is closed with the transport. */
     interface Dependent {
         /** Begins to close the session. */
         void closeWithClient();

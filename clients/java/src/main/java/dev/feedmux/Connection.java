@@ -27,34 +27,34 @@ import org.jspecify.annotations.Nullable;
  * The network side of a session: opens the stream, reads it, reopens it when it breaks, and ends it.
  *
  * <p>Everything runs in one {@link SynchronizationContext}, on a thread of gRPC, the timer or the user; nothing in it
- * blocks. Received messages go through {@link Responses}, {@link CreditWindow} and {@link Ledger} to the {@link Desk};
- * {@link Uplink} sends acks and credit. These classes, {@link ConnectionStates} and {@link Recovery} make the
- * decisions; this class handles time and calls.
+ * blocks. Received messages go through {@link Responses}, {@link CreditWindow} and {@link DeliveryTracker} to the
+ * {@link SessionBuffer}; {@link RequestSender} sends acks and credit. These classes, {@link ConnectionStates} and
+ * {@link Recovery} make the decisions; this class handles time and calls.
  */
-final class Runner implements Link.Dependent {
+final class Connection implements Transport.Dependent {
     private static final System.Logger LOG = System.getLogger("dev.feedmux");
     private static final ScheduledExecutorService TIMERS = timers();
 
     private final SynchronizationContext context = new SynchronizationContext((thread, defect) -> defect(defect));
     private final ScheduledExecutorService timers;
     private final LongSupplier nanoTime;
-    private final Link link;
+    private final Transport transport;
     private final Opening opening;
     private final SessionOptions options;
-    private final Desk desk;
-    private final Ledger ledger;
+    private final SessionBuffer buffer;
+    private final DeliveryTracker tracker;
     private final CreditWindow window;
     private final Responses responses;
     private final Backoff backoff;
     private final Watchdog watchdog;
-    private final Uplink uplink;
+    private final RequestSender sender;
     private final CompletableFuture<@Nullable FeedmuxException> opened = new CompletableFuture<>();
     private final CompletableFuture<Void> done = new CompletableFuture<>();
 
-    private Link.@Nullable Stream stream;
+    private Transport.@Nullable Stream stream;
     private @Nullable ScheduledHandle pause;
     /** Ends the session while the client waits for it to close. */
-    private @Nullable ScheduledHandle lastWords;
+    private @Nullable ScheduledHandle closeTimer;
 
     private State state = State.OPENING;
     private long openedAt;
@@ -69,41 +69,41 @@ final class Runner implements Link.Dependent {
     private int limitBytes;
     private Notice.@Nullable Rewound rewound;
 
-    Runner(Link link, Opening opening, SessionOptions options, Desk desk) {
+    Connection(Transport transport, Opening opening, SessionOptions options, SessionBuffer buffer) {
         this(
-                link,
+                transport,
                 opening,
                 options,
-                desk,
+                buffer,
                 TIMERS,
                 System::nanoTime,
                 () -> ThreadLocalRandom.current().nextDouble());
     }
 
-    Runner(
-            Link link,
+    Connection(
+            Transport transport,
             Opening opening,
             SessionOptions options,
-            Desk desk,
+            SessionBuffer buffer,
             ScheduledExecutorService timers,
             LongSupplier nanoTime,
             DoubleSupplier random) {
         this.timers = timers;
         this.nanoTime = nanoTime;
-        this.link = link;
+        this.transport = transport;
         this.opening = opening;
         this.options = options;
-        this.desk = desk;
-        ledger = new Ledger(opening.durable(), desk, options.windowBytes(), desk::acked);
+        this.buffer = buffer;
+        tracker = new DeliveryTracker(opening.durable(), buffer, options.windowBytes(), buffer::acked);
         window = new CreditWindow(options.windowEvents(), options.windowBytes());
         responses = new Responses(options.format() != Format.BSON);
         backoff = new Backoff(options.backoffFirst(), options.backoffMost(), random);
         watchdog = new Watchdog(context, timers, nanoTime, this::silent);
-        uplink = new Uplink(opening.durable(), options.ackInterval(), desk, ledger, window, context, timers);
+        sender = new RequestSender(opening.durable(), options.ackInterval(), buffer, tracker, window, context, timers);
         limitBytes = options.messageBytesMax();
         route = opening.feed() != null
                 ? Messages.route(opening.feed())
-                : link.routes().getOrDefault(opening.subscription(), "");
+                : transport.routes().getOrDefault(opening.subscription(), "");
     }
 
     /** Completes with null when the session is open for the first time, or with the error that prevents it. */
@@ -117,8 +117,8 @@ final class Runner implements Link.Dependent {
     }
 
     void start() {
-        desk.wakes(() -> context.execute(this::wake));
-        link.remember(this);
+        buffer.setWake(() -> context.execute(this::wake));
+        transport.remember(this);
         context.execute(() -> {
             if (state != State.ENDED) {
                 giveUpAfter(options.openTimeout());
@@ -139,29 +139,29 @@ final class Runner implements Link.Dependent {
             if (state == State.ENDED) {
                 return;
             }
-            desk.closeWithClient();
+            buffer.closeWithClient();
             move(Event.CLOSE);
             if (state == State.ENDED) {
-                end(Link.clientClosed());
+                end(Transport.clientClosed());
             } else {
                 long most = options.closeTimeout().toNanos();
-                lastWords = context.schedule(() -> abandon(null), most, TimeUnit.NANOSECONDS, timers);
+                closeTimer = context.schedule(() -> abandon(null), most, TimeUnit.NANOSECONDS, timers);
             }
         });
     }
 
-    /** Handles a ring of the desk: acks or taken batches reached a threshold, or the session is closing. */
+    /** Handles a wake of the buffer: acks or taken batches reached a threshold, or the session is closing. */
     private void wake() {
         if (state == State.ENDED) {
             return;
         }
-        if (desk.closing()) {
+        if (buffer.closing()) {
             move(Event.CLOSE);
         }
         if (state == State.ENDED) {
             end(null);
         } else if (state.hasStream()) {
-            uplink.look();
+            sender.sendDue();
         }
     }
 
@@ -191,7 +191,7 @@ final class Runner implements Link.Dependent {
         responses.reset();
         watchdog.start(options.heartbeat());
         Incoming incoming = new Incoming();
-        Link.Stream begun = link.subscribe(route, incoming);
+        Transport.Stream begun = transport.subscribe(route, incoming);
         incoming.stream = stream = begun;
         begun.send(openRequest());
         begun.request(1);
@@ -201,20 +201,20 @@ final class Runner implements Link.Dependent {
         dev.feedmux.v1.Open.Builder open = dev.feedmux.v1.Open.newBuilder()
                 .setFormat(Messages.format(options.format()))
                 .setInstanceId(opening.instanceId())
-                .setCredit(Messages.creditOf(desk.open(window)))
+                .setCredit(Messages.creditOf(buffer.open(window)))
                 .setTakeover(options.takeover() && state.isFirstOpening())
                 .setHeartbeatInterval(Messages.duration(options.heartbeat()))
                 .setMessageBytesMax(options.messageBytesMax());
-        openAcked = desk.acked();
+        openAcked = buffer.acked();
         if (opening.feed() == null) {
             open.setSubscription(opening.subscription());
-            Place place = ledger.ackedPlace(openAcked);
-            if (!place.isNowhere()) {
-                open.setLastAcked(Messages.lastAcked(place, desk.epoch()));
+            FeedPosition feedPosition = tracker.ackedPosition(openAcked);
+            if (!feedPosition.isEmpty()) {
+                open.setLastAcked(Messages.lastAcked(feedPosition, buffer.epoch()));
             }
         } else {
             open.setFeed(opening.feed());
-            Position reached = ledger.latest().position();
+            Position reached = tracker.latest().position();
             Start start = reached.isEmpty() ? opening.start() : Start.after(reached);
             if (start != null) {
                 open.setStart(Messages.start(start));
@@ -224,14 +224,14 @@ final class Runner implements Link.Dependent {
     }
 
     /** Receives the messages of one stream, and ignores them once there is another stream. */
-    private final class Incoming implements Link.Receiver {
-        private Link.@Nullable Stream stream;
+    private final class Incoming implements Transport.Receiver {
+        private Transport.@Nullable Stream stream;
 
         @Override
         public void message(byte[] message) {
             context.execute(() -> {
-                Link.Stream mine = stream;
-                if (mine != null && mine == Runner.this.stream) {
+                Transport.Stream mine = stream;
+                if (mine != null && mine == Connection.this.stream) {
                     receive(message);
                     mine.request(1);
                 }
@@ -241,7 +241,7 @@ final class Runner implements Link.Dependent {
         @Override
         public void ended(@Nullable FeedmuxException error) {
             context.execute(() -> {
-                if (stream == Runner.this.stream) {
+                if (stream == Connection.this.stream) {
                     lost(error != null ? error : unavailable("the server ended the stream"));
                 }
             });
@@ -278,14 +278,14 @@ final class Runner implements Link.Dependent {
 
     private void silent() {
         if (stream != null) {
-            link.leave(stream);
+            transport.leave(stream);
         }
         lost(unavailable("the server sent nothing for " + Durations.text(watchdog.silence())));
     }
 
     private void lost(FeedmuxException error) {
         dropStream(error.getMessage());
-        if (desk.closing()) {
+        if (buffer.closing()) {
             move(Event.CLOSE);
         }
         if (state == State.ENDED) {
@@ -293,7 +293,7 @@ final class Runner implements Link.Dependent {
             return;
         }
         boolean wasOpen = state.hasStream();
-        Action action = move(Recovery.nextStep(error, wasOpen && link.renewsToken()).ending);
+        Action action = move(Recovery.nextStep(error, wasOpen && transport.renewsToken()).ending);
         if (state == State.ENDED) {
             end(action == Action.RAISE ? located(error) : null);
             return;
@@ -318,14 +318,14 @@ final class Runner implements Link.Dependent {
             String when = Durations.text(delay);
             LOG.log(System.Logger.Level.INFO, "not open yet, trying again in {0}: {1}", when, error.getMessage());
         } else {
-            desk.put(new Entry.Said(new Notice.Disconnected(error, delay)));
+            buffer.put(new Entry.QueuedNotice(new Notice.Disconnected(error, delay)));
         }
         pause = context.schedule(this::reconnect, delay.toNanos(), TimeUnit.NANOSECONDS, timers);
     }
 
     private void dropStream(String why) {
         watchdog.stop();
-        uplink.disconnect();
+        sender.disconnect();
         if (stream != null) {
             stream.cancel(why);
             stream = null;
@@ -339,11 +339,11 @@ final class Runner implements Link.Dependent {
         if (pause != null) {
             pause.cancel();
         }
-        if (lastWords != null) {
-            lastWords.cancel();
+        if (closeTimer != null) {
+            closeTimer.cancel();
         }
-        link.forget(this);
-        desk.put(new Entry.Ended(error));
+        transport.forget(this);
+        buffer.put(new Entry.Ended(error));
         opened.complete(error != null ? error : new SessionClosedException("the session was closed while opening"));
         done.complete(null);
     }
@@ -360,7 +360,7 @@ final class Runner implements Link.Dependent {
         if (!(error instanceof FeedInvalidatedException)) {
             return error;
         }
-        FeedmuxException located = new FeedInvalidatedException(error.failure().at(ledger.latest()));
+        FeedmuxException located = new FeedInvalidatedException(error.failure().at(tracker.latest()));
         located.initCause(error);
         return located;
     }
@@ -382,11 +382,11 @@ final class Runner implements Link.Dependent {
             if (response instanceof Response.Delivery delivery) {
                 deliver(delivery);
             } else if (response instanceof Response.Progress progress) {
-                ledger.progress(progress.place());
-                desk.publish(ledger.received(), ledger.latest());
+                tracker.progress(progress.feedPosition());
+                buffer.publish(tracker.received(), tracker.latest());
                 backoff.reset();
             } else if (response instanceof Response.Committed committed) {
-                desk.publishCommitted(committed.position());
+                buffer.publishCommitted(committed.position());
             } else if (response instanceof Response.Opened it) {
                 opened(it);
             } else if (response instanceof Response.Told told) {
@@ -400,31 +400,34 @@ final class Runner implements Link.Dependent {
     private void deliver(Response.Delivery delivery) {
         Batch batch = delivery.batch();
         window.receive(batch.size(), batch.sizeBytes(), () -> batch.eventBytes(batch.size() - 1));
-        boolean mayRepeat = ledger.expectsRepeats();
+        boolean mayRepeat = tracker.expectsRepeats();
         long repeatedEvents = batch.size();
         long repeatedBytes = batch.sizeBytes();
-        for (Batch fresh : ledger.arrive(delivery.firstSequence(), batch)) {
+        for (Batch fresh : tracker.arrive(delivery.firstSequence(), batch)) {
             repeatedEvents -= fresh.size();
             repeatedBytes -= fresh.sizeBytes();
-            desk.put(new Entry.Events(fresh));
+            buffer.put(new Entry.Events(fresh));
         }
-        desk.publish(ledger.received(), ledger.latest());
+        buffer.publish(tracker.received(), tracker.latest());
         if (mayRepeat) {
             window.discard(repeatedEvents, repeatedBytes);
             // Events delivered before the reconnect get a sequence only now, so their acks can be sent.
-            uplink.flush();
+            sender.flush();
         }
     }
 
     private void opened(Response.Opened it) {
         openedAt = nanoTime.getAsLong();
         boolean isFirst = state.isFirstOpening();
-        Place hadReached = ledger.ackedPlace(openAcked);
-        if (!isFirst && opening.durable() && !it.atLastAcked() && it.place().isBefore(hadReached)) {
+        FeedPosition hadReached = tracker.ackedPosition(openAcked);
+        if (!isFirst
+                && opening.durable()
+                && !it.atLastAcked()
+                && it.feedPosition().isBefore(hadReached)) {
             forget();
-            rewound(Notice.Rewound.between(it.place(), hadReached));
+            rewound(Notice.Rewound.between(it.feedPosition(), hadReached));
         }
-        ledger.begin(it.place(), openAcked);
+        tracker.begin(it.feedPosition(), openAcked);
         window.limit(it.creditEventsMax(), it.creditBytesMax());
         if (it.messageBytesMax() > 0) {
             limitBytes = Math.min(options.messageBytesMax(), it.messageBytesMax());
@@ -435,15 +438,15 @@ final class Runner implements Link.Dependent {
         if (!it.routingKey().isEmpty()) {
             route = it.routingKey();
             if (opening.durable()) {
-                link.routes().put(opening.subscription(), route);
+                transport.routes().put(opening.subscription(), route);
             }
         }
-        desk.publishOpened(it.epoch(), it.place());
-        desk.publish(ledger.received(), ledger.latest());
+        buffer.publishOpened(it.epoch(), it.feedPosition());
+        buffer.publish(tracker.received(), tracker.latest());
         move(Event.OPENED);
         lastError = null;
         giveUpNever();
-        uplink.connect(stream, it.unackedEventsMax());
+        sender.connect(stream, it.unackedEventsMax());
         opened.complete(null);
     }
 
@@ -453,22 +456,22 @@ final class Runner implements Link.Dependent {
             return;
         }
         if (notice instanceof Notice.Draining) {
-            uplink.flush();
+            sender.flush();
         }
-        desk.put(new Entry.Said(notice));
+        buffer.put(new Entry.QueuedNotice(notice));
     }
 
     private void rewound(Notice.Rewound it) {
         // The client may already have noticed what the server announces.
         if (rewound == null || !rewound.beginsAt().equals(it.beginsAt())) {
-            desk.put(new Entry.Said(it));
+            buffer.put(new Entry.QueuedNotice(it));
         }
         rewound = it;
     }
 
     private void forget() {
-        ledger.forget();
-        desk.forget(window);
+        tracker.forget();
+        buffer.forget(window);
     }
 
     private static UnavailableException unavailable(String why) {

@@ -3,14 +3,17 @@ package dev.feedmux;
 import org.bson.BsonDocument;
 import org.jspecify.annotations.Nullable;
 
-/** Tracks what a session has handed out, and the position after it. Not synchronized: the {@link Desk} guards it. */
-final class Cursor {
+/**
+ * Iterates over the events of the batches that a session takes, and knows the position after what was handed out. Not
+ * synchronized: the {@link SessionBuffer} guards it.
+ */
+final class EventIterator {
     /** The last batch taken, of which {@code next} events have been handed out. */
     private @Nullable Batch batch;
 
     private int next;
     private long progressAfter;
-    private Place progress = Place.NOWHERE;
+    private FeedPosition progress = FeedPosition.NONE;
 
     boolean hasNext() {
         return batch != null && next < batch.size();
@@ -65,19 +68,19 @@ final class Cursor {
     }
 
     /**
-     * Returns the place after the last batch handed out completely, or of later progress; {@code begin} before that.
+     * Returns the position after the last batch handed out completely, or of later progress; {@code begin} before that.
      */
-    Place place(Place begin) {
+    FeedPosition feedPosition(FeedPosition begin) {
         settle();
         return progress.position().isEmpty() ? begin : progress;
     }
 
-    /** Records progress up to {@code place}, if the events before it have been handed out. */
-    void progress(long after, Place place) {
+    /** Records progress up to {@code feedPosition}, if the events before it have been handed out. */
+    void progress(long after, FeedPosition feedPosition) {
         settle();
-        if (after <= handed() && !place.position().isEmpty()) {
+        if (after <= handed() && !feedPosition.position().isEmpty()) {
             progressAfter = after;
-            progress = place;
+            progress = feedPosition;
         }
     }
 
@@ -88,7 +91,7 @@ final class Cursor {
                 && current.lastSequence() > progressAfter
                 && !current.position().isEmpty()) {
             progressAfter = current.lastSequence();
-            progress = current.place();
+            progress = current.feedPosition();
         }
     }
 }

@@ -13,20 +13,20 @@ import org.bson.BsonDocument;
 import org.jspecify.annotations.Nullable;
 
 /**
- * The state shared by the user's threads and the {@link Runner} of a session. The runner puts entries, and sets
- * thresholds of acks and of taken events at which to wake it; the thread that crosses a threshold disarms it and rings.
- * So an ack or an event costs only an uncontended lock. Neither the runner nor the user's listener is called under the
- * lock.
+ * The state shared by the user's threads and the {@link Connection} of a session. The connection puts entries, and sets
+ * thresholds of acks and of taken events at which to wake it; the thread that crosses a threshold disarms it and wakes
+ * the connection. So an ack or an event costs only an uncontended lock. Neither the connection nor the user's listener
+ * is called under the lock.
  */
-final class Desk {
+final class SessionBuffer {
     static final long NEVER = 1L << 62;
 
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition arrived = lock.newCondition();
     private final Deque<Entry> entries = new ArrayDeque<>();
-    private final Cursor cursor = new Cursor();
+    private final EventIterator iterator = new EventIterator();
     private final Consumer<Notice> listener;
-    private volatile Runnable bell = () -> {};
+    private volatile Runnable wakeConnection = () -> {};
 
     private long acked;
     private long takenEvents;
@@ -38,19 +38,19 @@ final class Desk {
     private long alarm = NEVER;
     private long refillEventsAt = NEVER;
     private long refillBytesAt = NEVER;
-    private Place begin = Place.NOWHERE;
+    private FeedPosition begin = FeedPosition.NONE;
     private long latestAfter;
-    private Place latest = Place.NOWHERE;
+    private FeedPosition latest = FeedPosition.NONE;
     private Position committed = Position.NONE;
     private long epoch;
 
     /** {@code listener} receives notices in the thread that takes the events around them. */
-    Desk(Consumer<Notice> listener) {
+    SessionBuffer(Consumer<Notice> listener) {
         this.listener = listener;
     }
 
-    void wakes(Runnable runner) {
-        bell = runner;
+    void setWake(Runnable wake) {
+        wakeConnection = wake;
     }
 
     // --- The user's side.
@@ -66,25 +66,25 @@ final class Desk {
         long deadline = timeoutNanos < 0 ? 0 : System.nanoTime() + timeoutNanos;
         while (true) {
             Entry entry;
-            boolean ring = false;
+            boolean wake = false;
             lock.lockInterruptibly();
             try {
                 if (!awaitSomething(timeoutNanos < 0, deadline, promised)) {
                     return null;
                 }
-                Event event = cursor.next();
+                Event event = iterator.next();
                 if (event != null) {
                     return event;
                 }
                 entry = takeEntry();
                 if (entry instanceof Entry.Events events) {
-                    ring = take(events.batch(), false);
+                    wake = take(events.batch(), false);
                 }
             } finally {
                 lock.unlock();
             }
-            ringIf(ring);
-            if (entry instanceof Entry.Said said) {
+            wakeIf(wake);
+            if (entry instanceof Entry.QueuedNotice said) {
                 if (notices) {
                     return said.notice();
                 }
@@ -103,17 +103,17 @@ final class Desk {
             lock.lockInterruptibly();
             try {
                 awaitSomething(true, 0, false);
-                if (cursor.hasNext() || entries.getFirst() instanceof Entry.Events) {
+                if (iterator.hasNext() || entries.getFirst() instanceof Entry.Events) {
                     return;
                 }
-                if (notices && entries.getFirst() instanceof Entry.Said) {
+                if (notices && entries.getFirst() instanceof Entry.QueuedNotice) {
                     return;
                 }
                 entry = takeEntry();
             } finally {
                 lock.unlock();
             }
-            if (entry instanceof Entry.Said said) {
+            if (entry instanceof Entry.QueuedNotice said) {
                 listener.accept(said.notice());
             }
         }
@@ -123,26 +123,26 @@ final class Desk {
     Batch nextBatch(boolean promised) throws InterruptedException {
         while (true) {
             Entry entry;
-            boolean ring = false;
+            boolean wake = false;
             lock.lockInterruptibly();
             try {
                 awaitSomething(true, 0, promised);
-                Batch rest = cursor.rest();
+                Batch rest = iterator.rest();
                 if (rest != null) {
                     return rest;
                 }
                 entry = takeEntry();
                 if (entry instanceof Entry.Events events) {
-                    ring = take(events.batch(), true);
+                    wake = take(events.batch(), true);
                 }
             } finally {
                 lock.unlock();
             }
-            ringIf(ring);
+            wakeIf(wake);
             if (entry instanceof Entry.Events events) {
                 return events.batch();
             }
-            if (entry instanceof Entry.Said said) {
+            if (entry instanceof Entry.QueuedNotice said) {
                 listener.accept(said.notice());
             }
         }
@@ -150,25 +150,25 @@ final class Desk {
 
     /** Acks everything up to this number. */
     void ack(long ordinal) {
-        boolean ring = false;
+        boolean wake = false;
         lock.lock();
         try {
             if (ordinal > acked) {
                 acked = ordinal;
                 if (acked >= alarm) {
                     alarm = NEVER;
-                    ring = true;
+                    wake = true;
                 }
             }
         } finally {
             lock.unlock();
         }
-        ringIf(ring);
+        wakeIf(wake);
     }
 
     /** Acks everything handed out. */
     void ackHanded() {
-        ack(locked(cursor::handed));
+        ack(locked(iterator::handed));
     }
 
     /** Ends the user's loop. */
@@ -179,24 +179,24 @@ final class Desk {
             arrived.signalAll();
         } finally {
             lock.unlock();
-            bell.run();
+            wakeConnection.run();
         }
     }
 
     boolean isClosed() {
-        return locked(() -> closing || (ended && !cursor.hasNext() && entries.peek() instanceof Entry.Ended));
+        return locked(() -> closing || (ended && !iterator.hasNext() && entries.peek() instanceof Entry.Ended));
     }
 
-    Place progress() {
+    FeedPosition progress() {
         return locked(() -> {
-            cursor.progress(latestAfter, latest);
-            return cursor.place(begin);
+            iterator.progress(latestAfter, latest);
+            return iterator.feedPosition(begin);
         });
     }
 
     @Nullable
     BsonDocument resumeToken() {
-        BsonDocument within = locked(cursor::tokenWithin);
+        BsonDocument within = locked(iterator::tokenWithin);
         return within != null ? within : progress().resumeToken();
     }
 
@@ -208,7 +208,7 @@ final class Desk {
         return locked(() -> epoch);
     }
 
-    // --- The runner's side.
+    // --- The connection's side.
 
     /** Ends the user's loop with an error, because the client was closed and not the session. */
     void closeWithClient() {
@@ -218,7 +218,7 @@ final class Desk {
             arrived.signalAll();
         } finally {
             lock.unlock();
-            bell.run();
+            wakeConnection.run();
         }
     }
 
@@ -246,7 +246,7 @@ final class Desk {
                 }
             }
             entries.removeIf(Entry.Events.class::isInstance);
-            cursor.dropRest();
+            iterator.dropRest();
         } finally {
             lock.unlock();
         }
@@ -261,8 +261,8 @@ final class Desk {
     }
 
     /**
-     * Arms the alarm: an ack of {@code ordinal} or higher rings. Returns true if it is already acked; then nothing
-     * rings.
+     * Arms the alarm: an ack of {@code ordinal} or higher wakes the connection. Returns true if it is already acked;
+     * then nothing wakes the connection.
      */
     boolean alarmAt(long ordinal) {
         lock.lock();
@@ -284,7 +284,7 @@ final class Desk {
         return locked(() -> window.open(takenEvents, takenBytes));
     }
 
-    /** Returns what can be granted now, and sets the totals at which taking a batch rings. */
+    /** Returns what can be granted now, and sets the totals at which taking a batch wakes the connection. */
     @Nullable
     Grant refill(CreditWindow window) {
         lock.lock();
@@ -298,22 +298,22 @@ final class Desk {
         }
     }
 
-    /** Everything before {@code place} has been received; {@code after} is the number of the last event before it. */
-    void publish(long after, Place place) {
+    /** Everything before {@code feedPosition} has been received; {@code after} is the last event before it. */
+    void publish(long after, FeedPosition feedPosition) {
         lock.lock();
         try {
             latestAfter = after;
-            latest = place;
+            latest = feedPosition;
         } finally {
             lock.unlock();
         }
     }
 
-    void publishOpened(long newEpoch, Place opened) {
+    void publishOpened(long newEpoch, FeedPosition opened) {
         lock.lock();
         try {
             epoch = newEpoch;
-            if (begin.isNowhere()) {
+            if (begin.isEmpty()) {
                 begin = opened;
             }
         } finally {
@@ -335,7 +335,7 @@ final class Desk {
     /** Waits until there is something to hand out; false at the deadline. Throws if the session is closed. */
     private boolean awaitSomething(boolean forever, long deadline, boolean promised) throws InterruptedException {
         long left = forever ? 0 : deadline - System.nanoTime();
-        while (!closing && !cursor.hasNext() && entries.isEmpty()) {
+        while (!closing && !iterator.hasNext() && entries.isEmpty()) {
             if (forever) {
                 arrived.await();
             } else if (left <= 0) {
@@ -344,14 +344,14 @@ final class Desk {
                 left = arrived.awaitNanos(left);
             }
         }
-        if (promised && closedByUser && (cursor.hasNext() || entries.peek() instanceof Entry.Events)) {
+        if (promised && closedByUser && (iterator.hasNext() || entries.peek() instanceof Entry.Events)) {
             return true;
         }
         if (closedByUser) {
             throw new SessionClosedException("the session is closed");
         }
         if (closing) {
-            throw Link.clientClosed();
+            throw Transport.clientClosed();
         }
         return true;
     }
@@ -366,7 +366,7 @@ final class Desk {
     }
 
     private boolean take(Batch batch, boolean whole) {
-        cursor.take(batch, whole);
+        iterator.take(batch, whole);
         takenEvents += batch.size();
         takenBytes += batch.sizeBytes();
         arrived.signalAll();
@@ -385,9 +385,9 @@ final class Desk {
         return error;
     }
 
-    private void ringIf(boolean ring) {
-        if (ring) {
-            bell.run();
+    private void wakeIf(boolean wake) {
+        if (wake) {
+            wakeConnection.run();
         }
     }
 

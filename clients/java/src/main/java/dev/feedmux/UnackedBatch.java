@@ -6,15 +6,15 @@ import java.nio.ByteBuffer;
 import java.util.Arrays;
 import org.jspecify.annotations.Nullable;
 
-/** What the {@link Ledger} retains of a batch: the whole batch, or the resume tokens of its events. */
-sealed interface Unacked {
+/** What the {@link DeliveryTracker} retains of a batch: the whole batch, or the resume tokens of its events. */
+sealed interface UnackedBatch {
     /** Retains the batch, and with it the message in which it arrived. */
-    static Unacked whole(Batch batch) {
+    static UnackedBatch whole(Batch batch) {
         return new Whole(batch);
     }
 
     /** Retains a copy of the tokens of the batch's events. */
-    static Unacked reduced(Batch batch) {
+    static UnackedBatch reduced(Batch batch) {
         ByteArrayOutputStream tokens = new ByteArrayOutputStream();
         int[] offsets = new int[batch.size() + 1];
         for (int index = 0; index < batch.size(); index++) {
@@ -26,7 +26,7 @@ sealed interface Unacked {
             }
             offsets[index + 1] = tokens.size();
         }
-        return new Reduced(batch.firstSequence(), batch.place(), tokens.toByteArray(), offsets);
+        return new Reduced(batch.firstSequence(), batch.feedPosition(), tokens.toByteArray(), offsets);
     }
 
     /**
@@ -51,8 +51,8 @@ sealed interface Unacked {
         return firstSequence() + size() - 1;
     }
 
-    /** Returns the place after the last event. */
-    Place place();
+    /** Returns the position after the last event. */
+    FeedPosition feedPosition();
 
     /** Returns the resume token of an event; null if it has none. */
     @Nullable
@@ -62,13 +62,13 @@ sealed interface Unacked {
     long wholeBytes();
 
     /** Returns the same batch, reduced to its tokens. */
-    Unacked reduce();
+    UnackedBatch reduce();
 
     /** Returns the events [first, end), reduced. */
-    Unacked part(int first, int end);
+    UnackedBatch part(int first, int end);
 
     /** The whole batch. */
-    record Whole(Batch batch) implements Unacked {
+    record Whole(Batch batch) implements UnackedBatch {
         @Override
         public int size() {
             return batch.size();
@@ -80,8 +80,8 @@ sealed interface Unacked {
         }
 
         @Override
-        public Place place() {
-            return batch.place();
+        public FeedPosition feedPosition() {
+            return batch.feedPosition();
         }
 
         @Override
@@ -95,19 +95,20 @@ sealed interface Unacked {
         }
 
         @Override
-        public Unacked reduce() {
+        public UnackedBatch reduce() {
             return reduced(batch);
         }
 
         @Override
-        public Unacked part(int first, int end) {
+        public UnackedBatch part(int first, int end) {
             return reduce().part(first, end);
         }
     }
 
     /** The concatenated tokens, with the offset of each token and of the end. Parts share the bytes. */
     @SuppressWarnings("ArrayRecordComponent")
-    record Reduced(long firstSequence, Place place, byte[] tokens, int[] offsets) implements Unacked {
+    record Reduced(long firstSequence, FeedPosition feedPosition, byte[] tokens, int[] offsets)
+            implements UnackedBatch {
         @Override
         public int size() {
             return offsets.length - 1;
@@ -127,13 +128,13 @@ sealed interface Unacked {
         }
 
         @Override
-        public Unacked reduce() {
+        public UnackedBatch reduce() {
             return this;
         }
 
         @Override
-        public Unacked part(int first, int end) {
-            Place after = end == size() ? place : Place.NOWHERE;
+        public UnackedBatch part(int first, int end) {
+            FeedPosition after = end == size() ? feedPosition : FeedPosition.NONE;
             return new Reduced(firstSequence + first, after, tokens, Arrays.copyOfRange(offsets, first, end + 1));
         }
     }
