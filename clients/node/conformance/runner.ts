@@ -17,7 +17,7 @@ class BadCommand extends Error {}
 class Cancelled extends Error {}
 
 /** A session, and what it handed out. */
-class Seat {
+class SessionRecord {
   readonly abort = new AbortController();
   readonly events: feedmux.ChangeEvent[] = [];
   /** Events and notices since the last `take`. */
@@ -64,7 +64,7 @@ interface Commands {
   };
 }
 
-const seats = new Map<string, Seat>();
+const records = new Map<string, SessionRecord>();
 let client: feedmux.Client | undefined;
 
 const commands: Record<string, (message: never) => Promise<Json>> = {
@@ -89,16 +89,16 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
     if (!client) {
       throw new BadCommand("no client");
     }
-    const seat = new Seat();
-    seats.set(session, seat);
+    const record = new SessionRecord();
+    records.set(session, record);
     const chosen: feedmux.OpenOptions = {
       ...optionsOf(options ?? {}),
-      signal: seat.abort.signal,
+      signal: record.abort.signal,
       onNotice: (notice) => {
-        seat.hear(notice);
+        record.hear(notice);
       },
     };
-    seat.session =
+    record.session =
       typeof subscription === "string"
         ? await client.subscription(subscription).open({ ...chosen, takeover: takeover ?? false })
         : await client.feed(feedOf(feed ?? {})).open({ ...chosen, start: startOf(start) });
@@ -106,18 +106,18 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
   },
 
   take: async ({ session, count, until_notice, timeout_s, report = ["document"] }: Commands["take"]) => {
-    const [seat, open] = opened(session);
+    const [record, open] = opened(session);
     const enough = new AbortController();
     const timeout =
       typeof timeout_s === "number" ? AbortSignal.timeout(timeout_s * 1000) : new AbortController().signal;
     const signal = AbortSignal.any([enough.signal, timeout]);
-    seat.onNotice = (kind) => {
+    record.onNotice = (kind) => {
       if (kind === until_notice) {
         enough.abort();
       }
     };
     const result: Json = { outcome: "enough" };
-    if (seat.items.some((item) => (item["notice"] as Json)["kind"] === until_notice)) {
+    if (record.items.some((item) => (item["notice"] as Json)["kind"] === until_notice)) {
       enough.abort();
     }
     try {
@@ -127,8 +127,8 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
           result["outcome"] = "closed";
           break;
         }
-        seat.events.push(event);
-        seat.items.push({ event: eventJson(event, report) });
+        record.events.push(event);
+        record.items.push({ event: eventJson(event, report) });
       }
     } catch (error) {
       if (error instanceof feedmux.FeedmuxError) {
@@ -142,15 +142,15 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
         throw error;
       }
     }
-    seat.onNotice = () => undefined;
-    result["items"] = seat.items;
-    seat.items = [];
+    record.onNotice = () => undefined;
+    result["items"] = record.items;
+    record.items = [];
     return result;
   },
 
   ack: ({ session, event }: { session: string; event?: number | null }) => {
-    const [seat, open] = opened(session);
-    open.ack(typeof event === "number" ? seat.events[event - 1] : undefined);
+    const [record, open] = opened(session);
+    open.ack(typeof event === "number" ? record.events[event - 1] : undefined);
     return Promise.resolve({});
   },
 
@@ -174,7 +174,7 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
   },
 
   cancel: ({ session }: { session: string }) => {
-    seats.get(session)?.abort.abort(new Cancelled());
+    records.get(session)?.abort.abort(new Cancelled());
     return Promise.resolve({});
   },
 
@@ -194,21 +194,21 @@ function present(token: string | null | undefined): string {
 }
 
 async function reset(): Promise<Json> {
-  for (const seat of seats.values()) {
-    seat.abort.abort(new Cancelled());
+  for (const record of records.values()) {
+    record.abort.abort(new Cancelled());
   }
-  seats.clear();
+  records.clear();
   await client?.close();
   client = undefined;
   return {};
 }
 
-function opened(name: string): [Seat, feedmux.Session] {
-  const seat = seats.get(name);
-  if (!seat?.session) {
+function opened(name: string): [SessionRecord, feedmux.Session] {
+  const record = records.get(name);
+  if (!record?.session) {
     throw new BadCommand(`no session ${name}`);
   }
-  return [seat, seat.session];
+  return [record, record.session];
 }
 
 function pem(path: string | null | undefined): Buffer | undefined {

@@ -14,7 +14,7 @@ from feedmux.options import SESSION_CODEC
 from feedmux.v1 import feed_pb2
 from tests.conformance.clients.compare import check_error, check_items, check_notices, differences, kind, label
 from tests.conformance.clients.server_steps import ANY_DATE, ServerSteps
-from tests.conformance.clients.steps import REPLY_S, Json, Seat
+from tests.conformance.clients.steps import REPLY_S, Json, SessionRecord
 from tests.integration.servers import until
 from tests.integration.wire import feed as feed_message
 from tests.unit.client import scripted_server
@@ -32,7 +32,7 @@ class ClientSteps(ServerSteps):
 
     async def new(self, **fields: Any) -> None:
         """A fresh client; `fields` of the runner's command instead of the stage's."""
-        self._seats.clear()
+        self._records.clear()
         await self._ask("new", **self._worded({**self._stage.client, **fields}))
 
     async def open(
@@ -53,14 +53,14 @@ class ClientSteps(ServerSteps):
             fields["subscription"] = self._stage.real_name(subscription or "sub")
         else:
             fields |= {"feed": self._feed(feed), "start": self._start(start)}
-        self._seats[session] = Seat()
+        self._records[session] = SessionRecord()
         reply = await self._beside(meanwhile, "open", session=session, **fields)
         if error is None:
             assert "error" not in reply, f"not opened: {reply['error']}"
         else:
             assert "error" in reply, "opened, and should not be"
             check_error(reply["error"], error)
-            self._seats[session].error = reply["error"]
+            self._records[session].error = reply["error"]
 
     async def take(
         self,
@@ -79,7 +79,7 @@ class ClientSteps(ServerSteps):
         window: int | None = None,
         meanwhile: Sequence[Any] = (),
     ) -> None:
-        seat = self._seats[session]
+        record = self._records[session]
         wanted = (
             ["error"]
             if error
@@ -97,7 +97,7 @@ class ClientSteps(ServerSteps):
         if count is None and expect is not None:
             # One more than there are, where something else than their number is to end it.
             count = len(expect) + (wanted != ["enough"] or until_notice is not None)
-        seat.asked += count or 0
+        record.asked += count or 0
         began_s = time.monotonic()
         answer = await self._beside(
             meanwhile,
@@ -113,8 +113,8 @@ class ClientSteps(ServerSteps):
         reply = answer["ok"]
         events = [item["event"] for item in reply["items"] if "event" in item]
         heard = [item["notice"] for item in reply["items"] if "notice" in item]
-        seat.events += events
-        seat.notices += heard
+        record.events += events
+        record.notices += heard
         labels = [label(event) for event in events] if "document" in report else [None] * len(events)
         told = f"; outcome {reply['outcome']}, {reply.get('error')}, events {labels}, notices {heard}"
         assert reply["outcome"] in wanted, f"not {' or '.join(wanted)}{told}"
@@ -128,9 +128,9 @@ class ClientSteps(ServerSteps):
             check_items(reply["items"], items)
         if error is not None:
             check_error(reply["error"], error)
-            seat.error = reply["error"]
+            record.error = reply["error"]
         if window is not None:
-            self._check_window(seat, window)
+            self._check_window(record, window)
         assert at_least_s is None or took_s >= at_least_s, f"took only {took_s:.1f} s"
 
     async def ack(self, event: int | None = None, *, session: str = "s") -> None:
@@ -168,7 +168,7 @@ class ClientSteps(ServerSteps):
 
     async def exact(self, *, session: str = "s", count: int, after: int = 0, as_json: bool = False) -> None:
         """The last `count` events are, byte by byte and value by value, what MongoDB sent after `after` others."""
-        reported = self._seats[session].events[-count:]
+        reported = self._records[session].events[-count:]
         fields = {"format": feed_pb2.FORMAT_EXTENDED_JSON_CANONICAL} if as_json else {}
         receiver = self._stage.api.watch(
             feed_message(self._stage.documents.name), self._marked("begin"), message_bytes_max=64 << 20, **fields
@@ -221,11 +221,11 @@ class ClientSteps(ServerSteps):
             case {"mark": name}:
                 return self._marks[name]
             case {"error_position": session}:
-                return {"position": (self._seats[session].error or {})["position"]}
+                return {"position": (self._records[session].error or {})["position"]}
             case {"error_token": session}:
-                return {"start_after": (self._seats[session].error or {})["resume_token"]}
+                return {"start_after": (self._records[session].error or {})["resume_token"]}
             case {"resume_after_event": int(number)}:
-                return {"resume_after": self._seats["s"].events[number - 1]["token"]}
+                return {"resume_after": self._records["s"].events[number - 1]["token"]}
         return start
 
     def _shows(self, shown: Json, name: str, wanted: Any) -> bool:
@@ -242,6 +242,6 @@ class ClientSteps(ServerSteps):
                 return bool(shown["committed"]) is wanted
         return bool(shown[name] == wanted)
 
-    def _check_window(self, seat: Seat, window: int) -> None:
+    def _check_window(self, record: SessionRecord, window: int) -> None:
         granted = sum(call.granted_events for call in self._stage.server.calls)
-        assert granted <= seat.asked + window, f"granted {granted} with {seat.asked} taken and a window of {window}"
+        assert granted <= record.asked + window, f"granted {granted} with {record.asked} taken and a window of {window}"

@@ -44,7 +44,7 @@ class BadCommand(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Seat:
+class SessionRecord:
     """A session and what it handed out."""
 
     session: feedmux.AsyncSession | None = None
@@ -60,7 +60,7 @@ class Commands:
 
     def __init__(self) -> None:
         self._client: feedmux.AsyncClient | None = None
-        self._seats: dict[str, Seat] = {}
+        self._records: dict[str, SessionRecord] = {}
 
     async def hello(self) -> Json:
         return {"client": "python", "version": importlib.metadata.version("feedmux"), "runner": 1}
@@ -105,18 +105,18 @@ class Commands:
     ) -> Json:
         if self._client is None:
             raise BadCommand("no client")
-        seat = self._seats[session] = Seat()
+        record = self._records[session] = SessionRecord()
 
         def on_notice(notice: feedmux.Notice) -> None:
-            seat.items.append({"notice": describe_notice(notice)})
+            record.items.append({"notice": describe_notice(notice)})
 
         chosen = options or {}
         if subscription is not None:
             opened = self._client.subscription(subscription).open(takeover=takeover, on_notice=on_notice, **chosen)
         else:
             opened = self._client.feed(**_feed(feed or {})).open(_start(start), on_notice=on_notice, **chosen)
-        seat.waiting = asyncio.current_task()
-        seat.session = await opened
+        record.waiting = asyncio.current_task()
+        record.session = await opened
         return {}
 
     async def take(
@@ -127,12 +127,12 @@ class Commands:
         timeout_s: float | None = None,
         report: tuple[str, ...] = ("document",),
     ) -> Json:
-        seat, opened = self._seats[session], self._session(session)
-        seat.waiting = asyncio.current_task()
+        record, opened = self._records[session], self._session(session)
+        record.waiting = asyncio.current_task()
         end_s = float("inf") if timeout_s is None else _now_s() + timeout_s
         taken, result = 0, Json(outcome="enough")
         try:
-            while (count is None or taken < count) and not _told(seat.items, until_notice):
+            while (count is None or taken < count) and not _told(record.items, until_notice):
                 # A notice does not end `next`, so who waits for one looks up now and then.
                 most_s = end_s - _now_s() if until_notice is None else min(0.02, end_s - _now_s())
                 try:
@@ -142,8 +142,8 @@ class Commands:
                         continue
                     result["outcome"] = "timeout"
                     break
-                seat.events.append(event)
-                seat.items.append({"event": _event(event, report)})
+                record.events.append(event)
+                record.items.append({"event": _event(event, report)})
                 taken += 1
         except StopAsyncIteration:
             result["outcome"] = "closed"
@@ -151,12 +151,12 @@ class Commands:
             result["outcome"] = "cancelled"
         except feedmux.FeedmuxError as error:
             result |= {"outcome": "error", "error": describe_error(error)}
-        result["items"], seat.items = seat.items, []
+        result["items"], record.items = record.items, []
         return result
 
     async def ack(self, session: str, event: int | None = None) -> Json:
         opened = self._session(session)
-        opened.ack(None if event is None else self._seats[session].events[event - 1])
+        opened.ack(None if event is None else self._records[session].events[event - 1])
         return {}
 
     async def state(self, session: str) -> Json:
@@ -176,7 +176,7 @@ class Commands:
         return {}
 
     async def cancel(self, session: str) -> Json:
-        await self._abandon(self._seats[session])
+        await self._abandon(self._records[session])
         return {}
 
     async def close_client(self) -> Json:
@@ -185,25 +185,25 @@ class Commands:
         return {}
 
     async def reset(self) -> Json:
-        for seat in self._seats.values():
-            await self._abandon(seat)
-        self._seats.clear()
+        for record in self._records.values():
+            await self._abandon(record)
+        self._records.clear()
         if self._client is not None:
             await self._client.close()
             self._client = None
         return {}
 
-    async def _abandon(self, seat: Seat) -> None:
-        if seat.waiting is not None:
-            seat.waiting.cancel()
-        if seat.session is not None:
-            await seat.session.close(0)
+    async def _abandon(self, record: SessionRecord) -> None:
+        if record.waiting is not None:
+            record.waiting.cancel()
+        if record.session is not None:
+            await record.session.close(0)
 
     def _session(self, name: str) -> feedmux.AsyncSession:
-        seat = self._seats.get(name)
-        if seat is None or seat.session is None:
+        record = self._records.get(name)
+        if record is None or record.session is None:
             raise BadCommand(f"no session {name}")
-        return seat.session
+        return record.session
 
 
 def _now_s() -> float:

@@ -51,7 +51,7 @@ class ScriptSteps(Steps):
             assert before.ended_s, "the call before has not ended"
             assert passed_s >= after_end_s, f"only {passed_s:.2f} s after the one before ended"
         if after_open_s is not None:
-            passed_s = call.began_s - self._seats["s"].opening_s
+            passed_s = call.began_s - self._records["s"].opening_s
             assert passed_s >= after_open_s, f"only {passed_s:.2f} s after the client was told to open"
         if after_heartbeat_s is not None:
             passed_s = call.began_s - before.heard_s

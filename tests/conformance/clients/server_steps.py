@@ -82,7 +82,7 @@ class ServerSteps(Steps):
 
     async def stored(self, event: int, *, session: str = "s", subscription: str = "sub") -> None:
         """Wait until the stored position is after the `event`th delivered event, or later with no event between."""
-        reported = self._seats[session].events[event - 1]
+        reported = self._records[session].events[event - 1]
         wanted = json_util.loads(json_util.dumps(reported["document"]["clusterTime"]))
         assert isinstance(wanted, Timestamp)
 

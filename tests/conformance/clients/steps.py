@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Seat:
+class SessionRecord:
     """A session of the client: what it was asked for and what it handed out."""
 
     opening_s: float = field(default_factory=time.monotonic)
@@ -33,7 +33,7 @@ class Steps:
     def __init__(self, stage: Stage, runner: Runner, patience_s: float) -> None:
         self._stage, self._runner = stage, runner
         self._patience_s = patience_s
-        self._seats: dict[str, Seat] = {}
+        self._records: dict[str, SessionRecord] = {}
         self._marks: dict[str, Json] = {}
         """Starts with a name, as the runner takes them; `begin` is where the scenario began."""
 

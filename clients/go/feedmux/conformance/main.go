@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	r := &runner{seats: map[string]*seat{}}
+	r := &runner{records: map[string]*sessionRecord{}}
 	var writing sync.Mutex
 	output := json.NewEncoder(os.Stdout)
 	output.SetEscapeHTML(false)

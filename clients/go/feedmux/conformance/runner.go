@@ -17,13 +17,13 @@ import (
 
 // runner turns commands into calls of the client.
 type runner struct {
-	mu     sync.Mutex
-	client *feedmux.Client
-	seats  map[string]*seat
+	mu      sync.Mutex
+	client  *feedmux.Client
+	records map[string]*sessionRecord
 }
 
-// seat is a session, what it handed out, and how to interrupt whoever waits for it.
-type seat struct {
+// sessionRecord is a session, what it handed out, and how to interrupt whoever waits for it.
+type sessionRecord struct {
 	ctx     context.Context
 	abandon context.CancelFunc
 
@@ -166,11 +166,11 @@ func (f *tlsFiles) config() (*tls.Config, error) {
 }
 
 func (r *runner) open(command openCommand) (any, error) {
-	one := &seat{}
+	one := &sessionRecord{}
 	one.ctx, one.abandon = context.WithCancel(context.Background())
 	r.mu.Lock()
 	client := r.client
-	r.seats[command.Session] = one
+	r.records[command.Session] = one
 	r.mu.Unlock()
 	if client == nil {
 		return nil, errors.New("no client")
@@ -227,7 +227,7 @@ func (o *sessionOptions) chosen() (*feedmux.SessionOptions, error) {
 
 func seconds(number float64) time.Duration { return time.Duration(number * float64(time.Second)) }
 
-func (s *seat) onNotice(notice feedmux.Notice) {
+func (s *sessionRecord) onNotice(notice feedmux.Notice) {
 	told := describeNotice(notice)
 	s.mu.Lock()
 	s.items = append(s.items, item{Notice: told})
@@ -246,7 +246,7 @@ type taken struct {
 }
 
 func (r *runner) take(command takeCommand) (any, error) {
-	one, session, err := r.seat(command.Session)
+	one, session, err := r.record(command.Session)
 	if err != nil {
 		return nil, err
 	}
@@ -309,7 +309,7 @@ func (t *taken) end(err error, told bool) {
 }
 
 func (r *runner) ack(command ackCommand) (any, error) {
-	one, session, err := r.seat(command.Session)
+	one, session, err := r.record(command.Session)
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +327,7 @@ func (r *runner) ack(command ackCommand) (any, error) {
 }
 
 func (r *runner) state(command sessionCommand) (any, error) {
-	_, session, err := r.seat(command.Session)
+	_, session, err := r.record(command.Session)
 	if err != nil {
 		return nil, err
 	}
@@ -343,7 +343,7 @@ func (r *runner) state(command sessionCommand) (any, error) {
 }
 
 func (r *runner) close(command closeCommand) (any, error) {
-	_, session, err := r.seat(command.Session)
+	_, session, err := r.record(command.Session)
 	if err != nil {
 		return nil, err
 	}
@@ -372,7 +372,7 @@ func (r *runner) closeClient(nothing) (any, error) {
 
 func (r *runner) cancel(command sessionCommand) (any, error) {
 	r.mu.Lock()
-	one := r.seats[command.Session]
+	one := r.records[command.Session]
 	r.mu.Unlock()
 	if one == nil {
 		return nil, errors.New("no session " + command.Session)
@@ -384,10 +384,10 @@ func (r *runner) cancel(command sessionCommand) (any, error) {
 func (r *runner) reset(nothing) (any, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, one := range r.seats {
+	for _, one := range r.records {
 		one.leave()
 	}
-	clear(r.seats)
+	clear(r.records)
 	if r.client == nil {
 		return nothing{}, nil
 	}
@@ -398,7 +398,7 @@ func (r *runner) reset(nothing) (any, error) {
 }
 
 // leave abandons a session, or the attempt to open one.
-func (s *seat) leave() {
+func (s *sessionRecord) leave() {
 	s.abandon()
 	s.mu.Lock()
 	session := s.session
@@ -408,9 +408,9 @@ func (s *seat) leave() {
 	}
 }
 
-func (r *runner) seat(name string) (*seat, *feedmux.Session, error) {
+func (r *runner) record(name string) (*sessionRecord, *feedmux.Session, error) {
 	r.mu.Lock()
-	one := r.seats[name]
+	one := r.records[name]
 	r.mu.Unlock()
 	if one != nil {
 		one.mu.Lock()

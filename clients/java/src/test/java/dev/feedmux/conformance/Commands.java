@@ -26,13 +26,13 @@ import org.jspecify.annotations.Nullable;
 /** One method for each command, called on its own thread. */
 final class Commands {
     /** A session and the items that it returned. */
-    private static final class Seat {
+    private static final class SessionRecord {
         private final Format format;
         private final List<Event> events = new ArrayList<>();
         private volatile @Nullable Session session;
         private @Nullable Thread waiting;
 
-        private Seat(Format format) {
+        private SessionRecord(Format format) {
             this.format = format;
         }
 
@@ -51,7 +51,7 @@ final class Commands {
         }
     }
 
-    private final Map<String, Seat> seats = new HashMap<>();
+    private final Map<String, SessionRecord> records = new HashMap<>();
     private @Nullable FeedmuxClient client;
 
     Map<String, ?> run(Document command) {
@@ -63,7 +63,7 @@ final class Commands {
             case "ack" -> ack(command);
             case "state" -> Reports.state(session(command));
             case "close" -> close(command);
-            case "cancel" -> abandon(seat(command));
+            case "cancel" -> abandon(record(command));
             case "close_client" -> closeClient();
             case "reset" -> reset();
             default -> throw new IllegalArgumentException("no command " + command.getString("do"));
@@ -101,10 +101,10 @@ final class Commands {
     private Map<String, ?> open(Document command) {
         Document options = command.get("options", new Document());
         String format = options.get("format", "bson").toUpperCase(Locale.ROOT);
-        Seat seat = new Seat(Format.valueOf(format));
+        SessionRecord record = new SessionRecord(Format.valueOf(format));
         FeedmuxClient opener;
         synchronized (this) {
-            seats.put(command.getString("session"), seat);
+            records.put(command.getString("session"), record);
             opener = client;
         }
         if (opener == null) {
@@ -114,20 +114,20 @@ final class Commands {
             Arguments.options(builder, options);
             builder.takeover(command.getBoolean("takeover", false));
         };
-        seat.enter();
+        record.enter();
         try {
-            seat.session = command.getString("subscription") != null
+            record.session = command.getString("subscription") != null
                     ? opener.subscription(command.getString("subscription")).open(change)
                     : opener.feed(Arguments.feed(command.get("feed", new Document())))
                             .open(Arguments.start(command.get("start")), change);
         } finally {
-            seat.leave();
+            record.leave();
         }
         return Map.of();
     }
 
     private Map<String, ?> take(Document command) {
-        Seat seat = seat(command);
+        SessionRecord record = record(command);
         Session session = session(command);
         int count = command.get("count") == null ? Integer.MAX_VALUE : command.getInteger("count");
         String untilNotice = command.getString("until_notice");
@@ -139,7 +139,7 @@ final class Commands {
         result.put("items", items);
         String outcome = "enough";
         int taken = 0;
-        seat.enter();
+        record.enter();
         try {
             while (taken < count) {
                 Optional<Item> item = session.pollItem(Duration.ofNanos(Math.max(0, end - System.nanoTime())));
@@ -148,8 +148,8 @@ final class Commands {
                     break;
                 }
                 if (item.get() instanceof Event event) {
-                    seat.events.add(event);
-                    items.add(Reports.event(event, report, seat.format));
+                    record.events.add(event);
+                    items.add(Reports.event(event, report, record.format));
                     taken++;
                 } else if (item.get() instanceof Notice notice) {
                     Map<String, Object> told = Reports.notice(notice);
@@ -170,7 +170,7 @@ final class Commands {
             outcome = "error";
             result.put("error", Reports.error(error));
         } finally {
-            seat.leave();
+            record.leave();
         }
         result.put("outcome", outcome);
         return result;
@@ -181,7 +181,7 @@ final class Commands {
         if (number == null) {
             session(command).ackAll();
         } else {
-            session(command).ack(seat(command).events.get(number - 1));
+            session(command).ack(record(command).events.get(number - 1));
         }
         return Map.of();
     }
@@ -208,12 +208,12 @@ final class Commands {
     }
 
     Map<String, ?> reset() {
-        List<Seat> left;
+        List<SessionRecord> left;
         FeedmuxClient old;
         synchronized (this) {
-            left = List.copyOf(seats.values());
+            left = List.copyOf(records.values());
             old = client;
-            seats.clear();
+            records.clear();
             client = null;
         }
         left.forEach(Commands::abandon);
@@ -223,25 +223,25 @@ final class Commands {
         return Map.of();
     }
 
-    private static Map<String, ?> abandon(Seat seat) {
-        seat.interrupt();
-        Session session = seat.session;
+    private static Map<String, ?> abandon(SessionRecord record) {
+        record.interrupt();
+        Session session = record.session;
         if (session != null) {
             session.close(Duration.ZERO);
         }
         return Map.of();
     }
 
-    private synchronized Seat seat(Document command) {
-        Seat seat = seats.get(command.getString("session"));
-        if (seat == null) {
+    private synchronized SessionRecord record(Document command) {
+        SessionRecord record = records.get(command.getString("session"));
+        if (record == null) {
             throw new IllegalArgumentException("no session " + command.getString("session"));
         }
-        return seat;
+        return record;
     }
 
     private Session session(Document command) {
-        Session session = seat(command).session;
+        Session session = record(command).session;
         if (session == null) {
             throw new IllegalArgumentException("not open: " + command.getString("session"));
         }
