@@ -34,7 +34,7 @@ class Unnamed:
 
     def __init__(self, limits: RequestLimits = REQUEST_LIMITS) -> None:
         self._limits = limits
-        self._waiting: dict[asyncio.Task[Any], bool] = {}
+        self._waiting: dict[asyncio.Task[Any], None] = {}
         """The waiting calls, in order of arrival."""
 
     async def receive(self, requests: Requests, context: Context) -> bytes:
@@ -54,7 +54,7 @@ class Unnamed:
             oldest = next(iter(self._waiting))
             self._waiting.pop(oldest)
             oldest.cancel(_TOO_MANY)
-        self._waiting[task] = True
+        self._waiting[task] = None
         try:
             yield
         except asyncio.CancelledError as error:
