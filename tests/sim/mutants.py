@@ -527,6 +527,15 @@ MUTANTS: Final = (
         scenario="a subscription expires",
     ),
     Mutant(
+        "the clock of a server decides that a subscription has expired",
+        "Durable only",
+        f"{LUA}expire",
+        "if used + tonumber(ARGV[1]) > now then return {'USED'} end",
+        "",
+        scenario="a subscription expires",
+        seeds=20,
+    ),
+    Mutant(
         "a server that was not ready never is again",
         "Convergent",
         "feedmux_server.core.readiness:Presence.observe",
