@@ -47,6 +47,8 @@ class Stuck(Exception):
 class _Handle(asyncio.Handle):
     """A handle without asyncio's debug mode."""
 
+    __slots__ = ()
+
     def __init__(self, callback: Any, args: Any, context: Context | None) -> None:
         self._context = copy_context() if context is None else context
         self._callback = callback
@@ -63,6 +65,8 @@ class _Handle(asyncio.Handle):
 
 class _Timer(asyncio.TimerHandle):
     """A timer without asyncio's debug mode. Cancelled timers leave the heap when they are due."""
+
+    __slots__ = ()
 
     def __init__(self, when: float, callback: Any, args: Any, context: Context | None) -> None:
         self._context = copy_context() if context is None else context
@@ -202,11 +206,14 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        return self._set_timer(self._now_s + delay, callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        return self._set_timer(when, callback, args, context)
+
+    def _set_timer(self, when: float, callback: Any, args: Any, context: Context | None) -> _Timer:
         timer = _Timer(when, callback, args, context)
         self._set += 1
         heapq.heappush(self._timers, (when, self._set, timer))

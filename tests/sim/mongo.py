@@ -12,6 +12,7 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from random import Random
 from typing import Any, Final
 
@@ -49,7 +50,7 @@ PART: Final = 1 << 20
 """The number of a fragment is the number of its event, plus this value for each fragment up to it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
     """A change, as one event."""
 
@@ -67,10 +68,16 @@ class Entry:
 
     def shown(self, *, split: bool) -> "list[Shown]":
         """The entry as one event, or as its fragments."""
+        return self._fragments if split else self._whole
+
+    @cached_property
+    def _whole(self) -> "list[Shown]":
+        return [Shown(self, self.number, self.token, self.data)]
+
+    @cached_property
+    def _fragments(self) -> "list[Shown]":
         count = -(-len(self.data) // SPLIT_BYTES)
-        if not split or count == 1:
-            return [Shown(self, self.number, self.token, self.data)]
-        return [self._fragment(index, count) for index in range(count)]
+        return self._whole if count == 1 else [self._fragment(index, count) for index in range(count)]
 
     def hiding(self) -> "list[Shown]":
         """The event without the field that may be hidden."""

@@ -1,7 +1,7 @@
 """Common base of the simulation's programs: what each program reads, and how far it has come."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache
@@ -85,9 +85,9 @@ class Reader:
     """The position that the program has stored."""
     _main: "asyncio.Task[None] | None" = field(default=None, init=False)
 
-    def wanted(self) -> list[int]:
-        """The numbers of all events that it must receive, as far as they are written."""
-        return [entry.number for entry in self.mongo.entries if self.shows(entry) and self._wants(entry)]
+    def wanted(self) -> Iterator[int]:
+        """The numbers of all events that it must receive, as far as they are written; the newest first."""
+        return (entry.number for entry in reversed(self.mongo.entries) if self.shows(entry) and self._wants(entry))
 
     def shows(self, entry: Entry) -> bool:
         """Whether its feed shows the entry."""

@@ -9,7 +9,6 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Callable
 from contextvars import Context
-from copy import deepcopy
 from functools import cache
 from random import Random
 from types import TracebackType
@@ -118,7 +117,7 @@ class SimRedis:
     def _go_back_to(self, states: list[tuple[float, State]]) -> None:
         """Return to the newest of these states."""
         if states:
-            self._data, self._expires = deepcopy(max(states, key=lambda each: each[0])[1])
+            self._data, self._expires = _copied(max(states, key=lambda each: each[0])[1])
         self._replica = None
         self._snapshots.clear()
         self.restart()
@@ -188,7 +187,7 @@ class SimRedis:
         now_s = self.loop.time()
         kept = self._snapshots
         if not kept or now_s - kept[-1][0] >= SNAPSHOT_S:
-            kept.append((now_s, deepcopy((self._data, self._expires))))
+            kept.append((now_s, _copied((self._data, self._expires))))
             while len(kept) > 1 and now_s - kept[1][0] >= 2 * SNAPSHOT_S:
                 del kept[0]
 
@@ -319,7 +318,7 @@ class SimRedis:
         """The number of replicas that will have everything within this time, and the time until that is known."""
         if not self.replicas or self.lag_s > timeout_s:
             return 0, timeout_s
-        written = self.loop.time(), deepcopy((self._data, self._expires))
+        written = self.loop.time(), _copied((self._data, self._expires))
 
         def arrive() -> None:
             self._replica = written
@@ -369,6 +368,11 @@ class _Pipeline:
     async def execute(self, *, raise_on_error: bool = True) -> list[Any]:
         assert not raise_on_error
         return await self._redis.answer(self._commands, self._reach)
+
+
+def _copied(state: State) -> State:
+    data, expires = state
+    return {key: value if isinstance(value, bytes) else value.copy() for key, value in data.items()}, expires.copy()
 
 
 def _bytes(part: Any) -> bytes:

@@ -14,8 +14,9 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from random import Random
+from types import ModuleType
 from typing import Any, Final
 
 from grpc.aio import AioRpcError
@@ -530,7 +531,7 @@ class World:
         """Users that have not received the newest event of their feed."""
         late = []
         for user in self._readers(slowed=slowed):
-            wanted = max(user.wanted(), default=-1)
+            wanted = next(user.wanted(), -1)
             if user.newest < wanted:
                 late.append(f"{user.name} has come to {user.newest} of {wanted}")
         return late
@@ -541,8 +542,8 @@ class World:
         for user in self.users:
             if not slowed and is_slowed(user.tenant):
                 continue
-            shown = [entry for entry in self.mongo.entries if user.shows(entry)]
-            if user.durable and shown and not self._is_stored(user, shown[-1]):
+            newest = next((entry for entry in reversed(self.mongo.entries) if user.shows(entry)), None)
+            if user.durable and newest is not None and not self._is_stored(user, newest):
                 late.append(user.name)
         return late
 
@@ -584,7 +585,7 @@ class World:
             got = user.got.union(*(rival.got for rival in self.rivals if rival.subscription == user.subscription))
             missing = [number for number in user.wanted() if number not in got]
             if missing:
-                yield f"At least once: {user.name} has never got {len(missing)} events, the first is {missing[0]}"
+                yield f"At least once: {user.name} has never got {len(missing)} events, the first is {missing[-1]}"
 
     async def _rest(self) -> None:
         """Check the system at rest: an event arrives soon, and its ack is stored soon."""
@@ -714,7 +715,7 @@ class World:
                 )
 
     def _may_show(self, tenant: Tenant, server: str, batch: wire.Batch) -> None:
-        if self.loop.awake_s(server, tenant.changed_s) < KNOWN_S:
+        if not tenant.granted or self.loop.awake_s(server, tenant.changed_s) < KNOWN_S:
             return
         events = events_in(batch)[0]
         texts = (batch.bson, *(text.encode() for text in batch.json))
@@ -783,14 +784,20 @@ class _OfOneThread(Random):
             self.others.add(thread.name)
 
 
+@lru_cache(1)
+def _drawing(modules: int) -> list[ModuleType]:
+    """feedmux's modules that draw from `random`, among this number of imported modules."""
+    return [
+        module
+        for name, module in sys.modules.copy().items()
+        if name.startswith(("feedmux.", "feedmux_server.")) and getattr(module, "random", None) is random
+    ]
+
+
 @contextmanager
 def _drawing_from(rng: Random) -> Iterator[None]:
     """Let feedmux's modules draw from `rng` instead of the module `random`, from which other threads draw too."""
-    drawing = [
-        module
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] in ("feedmux", "feedmux_server") and getattr(module, "random", None) is random
-    ]
+    drawing = _drawing(len(sys.modules))
     for module in drawing:
         module.random = rng  # type: ignore[attr-defined]
     try:

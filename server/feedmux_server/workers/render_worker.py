@@ -24,10 +24,9 @@ _YIELD_EVERY = 16
 """Texts between two yields: about a third of a millisecond. Without a yield, Linux checks which other process wants the
 core only at its ticks (4 ms), whatever the priorities, and a chunk has hundreds of texts. So deliveries, and MongoDB if
 it runs on the same machine, wait less."""
-_yield: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 
-def json_view(data: bytes, canonical: bool) -> View:
+def json_view(data: bytes, canonical: bool, give_way: Callable[[], None] = lambda: None) -> View:
     """Each event as a field of `Batch`. Only the text counts as its size.
 
     Raises FeedmuxError BSON_INVALID.
@@ -37,7 +36,7 @@ def json_view(data: bytes, canonical: bool) -> View:
     at = texts = 0
     for number, text in enumerate(render_events(data, document_offsets(data), canonical)):
         if number % _YIELD_EVERY == 0:
-            _yield()
+            give_way()
         part = json_field(text)
         parts.append(part)
         at += len(part)
@@ -60,9 +59,9 @@ def view_of(answer: bytes) -> View | None:
     return View(answer[end:], array("Q", answer[_COUNT.size : middle]), array("Q", answer[middle:end]))
 
 
-def answer(request: bytes) -> bytes:
+def answer(request: bytes, give_way: Callable[[], None] = lambda: None) -> bytes:
     try:
-        view = json_view(request[1:], request[:1] == b"\x01")
+        view = json_view(request[1:], request[:1] == b"\x01", give_way)
     except (FeedmuxError, ValueError):
         return b""
     numbers = array("Q", view.offsets) + array("Q", view.event_bytes)
@@ -72,7 +71,8 @@ def answer(request: bytes) -> bytes:
 def main() -> None:
     # Rendering is bulk work, and the event loop of the server beside this process makes all deliveries.
     os.nice(5)
-    serve_requests(answer)
+    give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
+    serve_requests(lambda request: answer(request, give_way))
 
 
 if __name__ == "__main__":
