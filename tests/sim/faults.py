@@ -7,7 +7,7 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from feedmux import AsyncClient, Feed, InvalidArgument, Start
+from feedmux import AsyncClient, FailedPrecondition, Feed, InvalidArgument, Start, SubscriptionExists
 from feedmux.v1 import operator_pb2 as pb
 from feedmux_server.core.positions.position_keys import KEY_BYTES_MIN, format_keys
 from feedmux_server.source.read_watch import OPENS_ARE_SLOWER
@@ -445,6 +445,40 @@ async def _administer(world: "World") -> None:
     await world.administer(user.tenant, work)
 
 
+async def _administer_many(world: "World") -> None:
+    """Administrators repeat a create, and change and delete with an etag that is outdated; a list has several pages."""
+    user = _user(world)
+    if user is None:
+        return
+    feed, names = user.shape.feed(), [f"many{number:02}" for number in range(20)]
+
+    async def work(client: AsyncClient) -> None:
+        created = [await client.create_subscription(name, feed, start=Start.latest()) for name in names]
+        first, etag = names[0], created[0].etag
+        if (await client.create_subscription(first, feed, start=Start.earliest())) != created[0]:
+            world.problems.append("Durable only: a repeated create has changed a subscription")
+        await client.update_subscription(first, on_history_lost="earliest")
+        outdated: dict[str, Callable[[], Awaitable[object]]] = {
+            "create": lambda: client.create_subscription(first, feed, start=Start.latest()),
+            "update": lambda: client.update_subscription(first, on_history_lost="fail", etag=etag),
+            "delete": lambda: client.delete_subscription(first, etag=etag),
+        }
+        for what, call in outdated.items():
+            try:
+                await call()
+            except (SubscriptionExists, FailedPrecondition):
+                continue
+            world.problems.append(f"Durable only: a {what} ignores that the definition has changed")
+        listed = [info.name async for info in client.list_subscriptions(world.rng.choice((3, 18, 19, 100)))]
+        if missing := [name for name in names if name not in listed]:
+            world.problems.append(f"Loud: {len(missing)} of {len(names)} subscriptions are not listed")
+        for name in names:
+            await client.delete_subscription(name)
+
+    if not await world.administer(user.tenant, work):
+        world.problems.append("Loud: a call of an administrator has failed")
+
+
 async def _unusual_pipelines(world: "World") -> None:
     """A program requests unusual pipelines. Only those that a bounded tenant may not use are rejected."""
     user = _user(world)
@@ -572,6 +606,7 @@ FAULTS: Final = (
     Fault("late takeover", _late_takeover, _FENCED, apart=True),
     Fault("another program opens", _competitor, ("SubscriptionBusy", "SubscriptionNotFound")),
     Fault("an operator at work", _administer),
+    Fault("many subscriptions", _administer_many, apart=True),
     Fault("unusual pipelines", _unusual_pipelines),
     Fault("hostile requests", _attack),
     Fault("a subscription expires", _wait_for_expiry, apart=True),
@@ -616,6 +651,7 @@ SCENARIOS: Final = {
     ),
     "subscription deleted": Scenario(("subscription deleted", "Redis loses everything", "subscription deleted")),
     "protocol broken": Scenario(("protocol broken",) * 8),
+    "many subscriptions": Scenario(("many subscriptions",) * 3),
     "unusual pipelines": Scenario(("unusual pipelines",) * 8),
     "a subscription is damaged": Scenario(("a subscription is damaged",) * 4),
     "slow pipelines": Scenario(("slow pipelines",) * 3, pipelines=True),
