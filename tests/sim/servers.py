@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -31,7 +32,10 @@ from tests.sim.tenants import SimCredentials, Tenant
 
 KEYS: Final = parse_keys(base64.b64encode(bytes(range(32))).decode())
 """The keys of positions, the same in every run."""
-_ANSWERS: Final = {check_worker.__name__: check_worker.answer, render_worker.__name__: render_worker.answer}
+_ANSWERS: Final[dict[str, Callable[[bytes], bytes]]] = {
+    check_worker.__name__: check_worker.answer,
+    render_worker.__name__: render_worker.answer,
+}
 _ANSWER_S: Final = 0.002
 
 
