@@ -398,7 +398,7 @@ async def _damage(world: "World") -> None:
     await asyncio.sleep(rng.uniform(0.0, 8.0))
 
     async def repair(client: AsyncClient) -> None:
-        if damage[1] == names:
+        if damage[:2] == ("SET", names):
             redis.run(("DEL", names))
         listed = [info.name async for info in client.list_subscriptions(2)]
         if "ghost" in listed:
@@ -450,7 +450,9 @@ async def _administer_many(world: "World") -> None:
     user = _user(world)
     if user is None:
         return
-    feed, names = user.shape.feed(), [f"many{number:02}" for number in range(20)]
+    names = [f"many{number:02}" for number in range(20)]
+    # With the larger definitions, one message has no room for all subscriptions.
+    feed = Feed("db", "a", pipeline=[{"$match": {"fullDocument.kind": "x" * world.rng.choice((10, 60_000))}}])
 
     async def work(client: AsyncClient) -> None:
         created = [await client.create_subscription(name, feed, start=Start.latest()) for name in names]
@@ -471,7 +473,7 @@ async def _administer_many(world: "World") -> None:
             world.problems.append(f"Durable only: a {what} ignores that the definition has changed")
         listed = [info.name async for info in client.list_subscriptions(world.rng.choice((3, 18, 19, 100)))]
         if missing := [name for name in names if name not in listed]:
-            world.problems.append(f"Loud: {len(missing)} of {len(names)} subscriptions are not listed")
+            world.problems.append(f"Complete: {len(missing)} of {len(names)} subscriptions are not listed")
         for name in names:
             await client.delete_subscription(name)
 
@@ -651,7 +653,7 @@ SCENARIOS: Final = {
     ),
     "subscription deleted": Scenario(("subscription deleted", "Redis loses everything", "subscription deleted")),
     "protocol broken": Scenario(("protocol broken",) * 8),
-    "many subscriptions": Scenario(("many subscriptions",) * 3),
+    "many subscriptions": Scenario(("many subscriptions",)),
     "unusual pipelines": Scenario(("unusual pipelines",) * 8),
     "a subscription is damaged": Scenario(("a subscription is damaged",) * 4),
     "slow pipelines": Scenario(("slow pipelines",) * 3, pipelines=True),
