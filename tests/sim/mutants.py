@@ -483,7 +483,7 @@ MUTANTS: Final = (
     Mutant(
         "an abandoned read continues to compute",
         "Isolated",
-        "feedmux_server.source.read_watch:ReadWatch._look",
+        "feedmux_server.source.read_watch:ReadWatch._check",
         'await self._server.kill_operation(address, stuck["opid"])',
         "pass",
         scenario="slow pipelines",
