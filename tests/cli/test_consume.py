@@ -190,6 +190,15 @@ def test_one_reader_at_a_time_unless_it_takes_over(orders: Documents, site: Site
         assert "--takeover" in said
 
 
+def test_a_database_that_does_not_exist_is_named(site: Site, database: Documents, name: str) -> None:
+    with site.start("consume", name, "--create", database.name, "--limit", "1") as consuming:
+        assert consuming.stderr is not None
+        said = consuming.stderr.readline().decode()
+        assert said == f"-- database {database.name} does not exist yet; events come once it is created\n"
+        database.orders.insert_one({})
+        assert consuming.wait(60) == 0
+
+
 def test_the_end_by_an_invalidate_says_how_to_resume(orders: Documents, site: Site, name: str) -> None:
     orders.orders.drop()
     done = site.run("consume", name)
@@ -261,14 +270,14 @@ def test_events_before_an_error_are_processed_first() -> None:
     error = feedmux.FeedInvalidated("dropped")
     session, sink = ScriptedSession("a", "b", None, "c", "d", error, error), Recorded()
     with pytest.raises(feedmux.FeedInvalidated):
-        process_events(cast(feedmux.Session, session), sink, Signals(), 10, None, None)
+        process_events(cast(feedmux.Session, session), sink, Signals(), 10, None, None, lambda: None)
     assert sink.processed == [["a", "b"], ["c", "d"]]
     assert session.acked == ["b", "d"]
 
 
 def test_a_limit_is_kept_within_batches() -> None:
     session, sink = ScriptedSession(*"abcdefg"), Recorded()
-    process_events(cast(feedmux.Session, session), sink, Signals(), 2, 5, None)
+    process_events(cast(feedmux.Session, session), sink, Signals(), 2, 5, None, lambda: None)
     assert sink.processed == [["a", "b"], ["c", "d"], ["e"]]
     assert session.script == ["f", "g"]
 
@@ -286,7 +295,7 @@ def test_a_signal_while_a_command_runs_waits_for_its_ack() -> None:
     signals.handle()
     try:
         with pytest.raises(SystemExit) as ended:
-            process_events(cast(feedmux.Session, session), sink, signals, 1, None, None)
+            process_events(cast(feedmux.Session, session), sink, signals, 1, None, None, lambda: None)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -22,6 +22,8 @@ def test_a_subscription_s_life(site: Site, database: Documents, name: str) -> No
     scope = f"{database.name}.orders"
     made = site.json("subscriptions", "create", name, scope, "--pipeline", '[{"$match": {"operationType": "insert"}}]')
     assert made["feed"]["database"] == database.name
+    again = site.run("subscriptions", "create", name, scope, "--pipeline", '[{"$match": {"operationType": "insert"}}]')
+    assert again.stderr == f"-- collection {scope} does not exist yet; events come once it is created\n"
     assert made["feed"]["collection"] == "orders"
     assert made["on_invalidate"] == "stop"
     assert site.json("subscriptions", "get", name) == made

@@ -124,6 +124,21 @@ def test_the_end_by_an_invalidate_says_how_to_go_on(site: Site, database: Docume
     assert json.loads(after.stdout)["fullDocument"]["n"] == 2
 
 
+def test_a_collection_that_does_not_exist_is_named(site: Site, database: Documents) -> None:
+    name = f"{database.name}.later"
+    with site.start("watch", name, "--limit", "1") as watching:
+        assert watching.stderr is not None
+        assert watching.stdout is not None
+        said = watching.stderr.readline().decode()
+        assert said == f"-- collection {name} does not exist yet; events come once it is created\n"
+        database.later.insert_one({"n": 1})
+        assert json.loads(watching.stdout.read())["fullDocument"]["n"] == 1
+        assert watching.stderr.read() == b""
+    assert site.json("explain", name)["scope_missing"] is False
+    assert site.json("explain", f"{database.name}.never")["scope_missing"] is True
+    assert "does not exist" in site.run("explain", f"{database.name}_never").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [

@@ -177,6 +177,8 @@ class Explanation:
     withheld: tuple["Withheld", ...]
     may_be_view: bool
     """Whether the feed may be served from one stream that reads its database or the deployment for many feeds."""
+    scope_missing: bool = False
+    """Whether the feed's collection does not exist now, or its database has no collections; False where unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,4 +219,5 @@ def explanation_value(message: change_feed_pb2.ExplainResponse) -> Explanation:
         headroom.seconds + headroom.nanos / 1e9 if message.HasField("oplog_headroom") else None,
         tuple(Withheld(one.what, one.why) for one in message.withheld),
         message.may_be_view,
+        message.scope_missing,
     )

@@ -17,7 +17,7 @@ from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.source.deployment import Source
-from feedmux_server.streams.explain import collection_images, headroom_s, try_to_open
+from feedmux_server.streams.explain import collection_images, headroom_s, is_missing, try_to_open
 
 AT_A_TIME = 4
 """The most calls of one tenant at a time, because each sends MongoDB several requests. Further calls wait."""
@@ -53,6 +53,7 @@ class Explain:
         key = service.access.key_of(feed, tenant)
         await self._describe(response, feed, key, tenant)
         source = service.manager.source(key.spec.scope.source)
+        response.scope_missing = await is_missing(source, feed.scope)
         for each in await collection_images(source, service.access.grants_of(tenant), feed):
             response.images.append(
                 wire.ExplainResponse.CollectionImages(

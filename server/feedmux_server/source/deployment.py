@@ -145,6 +145,17 @@ class Source:
         with self._commands.span("listCollections", database):
             return await self._commands.answer(self._list(database))
 
+    async def exists(self, database: str, collection: str) -> bool:
+        """Whether a collection exists, or a database has any if `collection` is empty. Raises as `databases` does."""
+        with self._span("listCollections", database, collection):
+            return await self._asked(self._exists(database, collection))
+
+    async def _exists(self, database: str, collection: str) -> bool:
+        wanted = {"name": collection} if collection else {}
+        listed = await self._client[database].list_collections(filter=wanted, nameOnly=True, authorizedCollections=True)
+        names = [each["name"] async for each in listed]
+        return collection in names if collection else bool(names)
+
     async def _list(self, database: str) -> dict[str, bool]:
         listed = await self._client[database].list_collections(filter={"type": "collection"})
         return {

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.names import is_served
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.grants.grant import Grants
@@ -53,6 +53,16 @@ async def collection_images(source: Source, grants: Grants, feed: FeedSpec) -> l
             raise
         return []
     return found
+
+
+async def is_missing(source: Source, scope: Scope) -> bool:
+    """Whether the scope's collection does not exist, or its database has none; False if feedmux may not list them."""
+    try:
+        return bool(scope.database) and not await source.exists(scope.database, scope.collection)
+    except FeedmuxError as error:
+        if error.reason not in _NOT_PERMITTED:
+            raise
+        return False
 
 
 async def headroom_s(source: Source, at: JoinPoint) -> int | None:

@@ -2383,7 +2383,10 @@ type ExplainResponse struct {
 	Withheld []*ExplainResponse_Withheld `protobuf:"bytes,7,rep,name=withheld,proto3" json:"withheld,omitempty"`
 	// Whether the server may serve the feed as a view of one stream that reads its database or the whole deployment for
 	// many feeds, which costs MongoDB less. The delivered events are the same either way.
-	MayBeView     bool `protobuf:"varint,8,opt,name=may_be_view,json=mayBeView,proto3" json:"may_be_view,omitempty"`
+	MayBeView bool `protobuf:"varint,8,opt,name=may_be_view,json=mayBeView,proto3" json:"may_be_view,omitempty"`
+	// Whether the feed's collection does not exist now, or its database has no collections. The feed can be opened, and
+	// delivers events once the collection is created. False if the server's MongoDB account may not list collections.
+	ScopeMissing  bool `protobuf:"varint,9,opt,name=scope_missing,json=scopeMissing,proto3" json:"scope_missing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2470,6 +2473,13 @@ func (x *ExplainResponse) GetWithheld() []*ExplainResponse_Withheld {
 func (x *ExplainResponse) GetMayBeView() bool {
 	if x != nil {
 		return x.MayBeView
+	}
+	return false
+}
+
+func (x *ExplainResponse) GetScopeMissing() bool {
+	if x != nil {
+		return x.ScopeMissing
 	}
 	return false
 }
@@ -3206,7 +3216,7 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\amessage\"_\n" +
 	"\x0eExplainRequest\x12$\n" +
 	"\x04feed\x18\x01 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12'\n" +
-	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\"\xa7\x05\n" +
+	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\"\xcc\x05\n" +
 	"\x0fExplainResponse\x12=\n" +
 	"\arefusal\x18\x01 \x01(\v2#.feedmux.v1.ExplainResponse.RefusalR\arefusal\x12\x1a\n" +
 	"\bpipeline\x18\x02 \x01(\tR\bpipeline\x12\x1d\n" +
@@ -3217,7 +3227,8 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x06images\x18\x05 \x03(\v2,.feedmux.v1.ExplainResponse.CollectionImagesR\x06images\x12@\n" +
 	"\x0eoplog_headroom\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\roplogHeadroom\x12@\n" +
 	"\bwithheld\x18\a \x03(\v2$.feedmux.v1.ExplainResponse.WithheldR\bwithheld\x12\x1e\n" +
-	"\vmay_be_view\x18\b \x01(\bR\tmayBeView\x1aS\n" +
+	"\vmay_be_view\x18\b \x01(\bR\tmayBeView\x12#\n" +
+	"\rscope_missing\x18\t \x01(\bR\fscopeMissing\x1aS\n" +
 	"\aRefusal\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +

@@ -6,16 +6,26 @@ import argparse
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from bson.timestamp import Timestamp
 
 import feedmux
 from feedmux.cli.connection import OPEN_TIMEOUT_S, add_connection_options, connected
-from feedmux.cli.event_output import EventOutput, add_output_options, count, print_notice, remark, wait, write
+from feedmux.cli.event_output import (
+    EventOutput,
+    add_output_options,
+    count,
+    note_if_missing,
+    print_notice,
+    remark,
+    wait,
+    write,
+)
 from feedmux.cli.failure import CliError, UsageError
 from feedmux.cli.feed_arguments import (
     START_HELP,
@@ -94,7 +104,8 @@ def run(args: argparse.Namespace) -> int:
         with client.subscription(args.name).open(takeover=args.takeover, on_notice=print_notice, **options) as session:
             if output.for_people:
                 remark(f"consuming {args.name} ({scope_name(feed)}) at {args.endpoint} (press Ctrl-C to stop)")
-            process_events(session, sink, signals, args.batch or sink.at_once, args.limit, head)
+            at_pause = cache(lambda: note_if_missing(client, feed))
+            process_events(session, sink, signals, args.batch or sink.at_once, args.limit, head, at_pause)
     return 0
 
 
@@ -118,6 +129,7 @@ def process_events(
     at_once: int,
     limit: int | None,
     head: Timestamp | None,
+    at_pause: Callable[[], None],
 ) -> None:
     """Pass events to the sink and acknowledge them: up to `limit` events, or all before the cluster time `head`."""
     done = 0
@@ -130,6 +142,8 @@ def process_events(
                 session.ack(events[-1])
             signals.check()
             done += len(events)
+        else:
+            at_pause()
         if head is not None and session.cluster_time is not None:
             left = _number(head) - _number(session.cluster_time)
             # All events before `head` are wanted. Events of one cluster time (of a transaction) arrive without a pause.

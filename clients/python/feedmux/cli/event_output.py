@@ -10,8 +10,9 @@ from typing import Final
 import feedmux
 from feedmux.cli.event_line import event_line
 from feedmux.cli.failure import UsageError
-from feedmux.cli.terminal import Terminal, reader_has_gone, utc_time
-from feedmux.feeds import Format
+from feedmux.cli.feed_arguments import scope_name
+from feedmux.cli.terminal import Terminal, plain, reader_has_gone, utc_time
+from feedmux.feeds import Feed, Format
 
 CHECK_EVERY_S: Final = 1.0
 """How often an idle command checks whether its output still has a reader."""
@@ -80,6 +81,17 @@ def remark(text: str) -> None:
     """Print a line for people on standard error, after flushing earlier output."""
     sys.stdout.flush()
     print(Terminal(sys.stderr).paint(text, "dim"), file=sys.stderr)
+
+
+def note_if_missing(client: feedmux.Client, feed: Feed) -> None:
+    """Print a line if the feed's collection or database does not exist. Prints none where the server cannot tell."""
+    try:
+        if not client.feed(feed).explain().scope_missing:
+            return
+    except feedmux.FeedmuxError:
+        return
+    what = "collection" if feed.collection else "database"
+    remark(f"-- {what} {plain(scope_name(feed))} does not exist yet; events come once it is created")
 
 
 def print_notice(notice: feedmux.Notice) -> None:

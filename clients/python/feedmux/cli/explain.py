@@ -38,6 +38,8 @@ def _text(terminal: Terminal, found: Explanation) -> str:
         ]
     if found.may_be_view:
         lines += ["           may be a view: read together with other feeds of its database or deployment"]
+    if found.scope_missing:
+        lines += ["           no events yet: the collection or database does not exist"]
     if found.oplog_headroom_s is not None:
         lines += [f"oplog      reaches back {duration(found.oplog_headroom_s)} before the start"]
     if found.withheld:

@@ -11,6 +11,7 @@ from typing import Any
 
 import feedmux
 from feedmux.cli.connection import add_connection_options, add_json_option, connected
+from feedmux.cli.event_output import note_if_missing
 from feedmux.cli.failure import UsageError
 from feedmux.cli.feed_arguments import (
     FULL_DOCUMENT,
@@ -124,6 +125,7 @@ def _create(client: feedmux.Client, args: argparse.Namespace) -> int:
         on_invalidate=args.on_invalidate or "stop",
         on_history_lost=args.on_history_lost or "fail",
     )
+    note_if_missing(client, info.feed)
     return _show(info, args)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import cache
 
 import feedmux
 from feedmux.cli.connection import OPEN_TIMEOUT_S, add_connection_options, connected
-from feedmux.cli.event_output import EventOutput, add_output_options, print_notice, remark, wait, write
+from feedmux.cli.event_output import EventOutput, add_output_options, note_if_missing, print_notice, remark, wait, write
 from feedmux.cli.failure import CliError
 from feedmux.cli.feed_arguments import START_HELP, add_feed_arguments, feed_of, position_text, scope_name, start
 
@@ -39,17 +41,19 @@ def run(args: argparse.Namespace) -> int:
         if output.for_people:
             what = "the whole deployment" if feed.database is None else scope_name(feed)
             remark(f"watching {what} at {args.endpoint} (press Ctrl-C to stop)")
-        _follow(session, output, args.limit)
+        _follow(session, output, args.limit, cache(lambda: note_if_missing(client, feed)))
     return 0
 
 
-def _follow(session: feedmux.Session, output: EventOutput, limit: int | None) -> None:
+def _follow(session: feedmux.Session, output: EventOutput, limit: int | None, at_pause: Callable[[], None]) -> None:
     written = 0
     while limit is None or written < limit:
         event = wait(session)
         if event is not None:
             write(output.encode(event))
             written += 1
+        else:
+            at_pause()
     sys.stdout.flush()
 
 

@@ -378,7 +378,7 @@ class ExplainRequest(_message.Message):
     def __init__(self, feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
-    __slots__ = ("refusal", "pipeline", "stream_key", "stream_open", "images", "oplog_headroom", "withheld", "may_be_view")
+    __slots__ = ("refusal", "pipeline", "stream_key", "stream_open", "images", "oplog_headroom", "withheld", "may_be_view", "scope_missing")
     class Refusal(_message.Message):
         __slots__ = ("status", "reason", "message")
         STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +414,7 @@ class ExplainResponse(_message.Message):
     OPLOG_HEADROOM_FIELD_NUMBER: _ClassVar[int]
     WITHHELD_FIELD_NUMBER: _ClassVar[int]
     MAY_BE_VIEW_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_MISSING_FIELD_NUMBER: _ClassVar[int]
     refusal: ExplainResponse.Refusal
     pipeline: str
     stream_key: str
@@ -422,4 +423,5 @@ class ExplainResponse(_message.Message):
     oplog_headroom: _duration_pb2.Duration
     withheld: _containers.RepeatedCompositeFieldContainer[ExplainResponse.Withheld]
     may_be_view: bool
-    def __init__(self, refusal: _Optional[_Union[ExplainResponse.Refusal, _Mapping]] = ..., pipeline: _Optional[str] = ..., stream_key: _Optional[str] = ..., stream_open: bool = ..., images: _Optional[_Iterable[_Union[ExplainResponse.CollectionImages, _Mapping]]] = ..., oplog_headroom: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., withheld: _Optional[_Iterable[_Union[ExplainResponse.Withheld, _Mapping]]] = ..., may_be_view: bool = ...) -> None: ...
+    scope_missing: bool
+    def __init__(self, refusal: _Optional[_Union[ExplainResponse.Refusal, _Mapping]] = ..., pipeline: _Optional[str] = ..., stream_key: _Optional[str] = ..., stream_open: bool = ..., images: _Optional[_Iterable[_Union[ExplainResponse.CollectionImages, _Mapping]]] = ..., oplog_headroom: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., withheld: _Optional[_Iterable[_Union[ExplainResponse.Withheld, _Mapping]]] = ..., may_be_view: bool = ..., scope_missing: bool = ...) -> None: ...
