@@ -233,6 +233,11 @@ WRONG: dict[str, tuple[Values, str]] = {
     ),
     "no issuer": ({"tls": {"certManager": {"enabled": True}}}, "tls.certManager.issuerRef.name"),
     "client certificates without TLS": ({"tls": {"clientCaSecret": "x"}}, "client certificates need TLS"),
+    "a second port without authorities": ({"service": {"mtlsPort": 7120}}, "service.mtlsPort: set tls.clientCaSecret"),
+    "one port for both": (
+        {"service": {"mtlsPort": 7117}, "tls": {"existingSecret": "x", "clientCaSecret": "y"}},
+        "service.mtlsPort: choose another port",
+    ),
     "fewest above most": ({"autoscaling": {"minReplicas": 9}}, "minReplicas is above maxReplicas"),
     "another time to drain": ({"config": {"limits": {"drain_s": 60}}}, "config.limits.drain_s: the chart sets this"),
     "too little memory": ({"resources": {"limits": {"memory": "2Gi"}}}, "is less than the servers may use"),
@@ -752,6 +757,25 @@ def test_metrics_are_the_pods_own_unless_they_are_enabled(enabled: bool) -> None
     assert ("metrics" in {rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]}) == enabled
     of_services = {port["name"] for each in of_kind(values, "Service") for port in each["spec"]["ports"]}
     assert ("metrics" in of_services) == enabled
+
+
+@pytest.mark.parametrize("port", [0, 443])
+def test_a_second_port_for_client_certificates(port: int) -> None:
+    tls = {"existingSecret": "feedmux-tls", "clientCaSecret": "clients"}
+    more: Values = {"tls": tls, "service": {"mtlsPort": port}, "networkPolicy": {"enabled": True}}
+    values = merged(LEAST, more)
+    (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
+    assert yaml.safe_load(text)["listen"].get("data_mtls") == ("0.0.0.0:7120" if port else None)
+    (deployment,) = of_kind(values, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"name": "grpc-mtls", "containerPort": 7120} in container["ports"] or not port
+    assert container["readinessProbe"]["grpc"]["port"] == 7119
+    (policy,) = of_kind(values, "NetworkPolicy")
+    clients = [each["port"] for each in policy["spec"]["ingress"][0]["ports"]]
+    assert clients == (["grpc", "grpc-mtls"] if port else ["grpc"])
+    of_services = [one["port"] for each in of_kind(values, "Service") for one in each["spec"]["ports"]
+                   if one["name"] == "grpc-mtls"]  # fmt: skip
+    assert of_services == ([port, 7120] if port else [])
 
 
 def test_the_charts_own_redis_wants_a_password_and_lets_in_its_servers_alone() -> None:

@@ -178,6 +178,12 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- if and .Values.tls.clientCaSecret (not (include "feedmux.tlsSecret" .)) -}}
 {{- fail "tls.clientCaSecret: client certificates need TLS; set tls.existingSecret or tls.certManager.enabled" -}}
 {{- end -}}
+{{- if and .Values.service.mtlsPort (not .Values.tls.clientCaSecret) -}}
+{{- fail "service.mtlsPort: set tls.clientCaSecret, the authorities of the client certificates that this port requires" -}}
+{{- end -}}
+{{- if and .Values.service.mtlsPort (eq (int .Values.service.mtlsPort) (int .Values.service.port)) -}}
+{{- fail "service.mtlsPort: choose another port than service.port" -}}
+{{- end -}}
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
 {{- fail "metrics.serviceMonitor: set metrics.enabled, which opens the port" -}}
 {{- end -}}
@@ -279,6 +285,7 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- if .Values.redis.caSecret }}{{ $redis = set $redis "ca_file" "/etc/feedmux/redis-ca/ca.crt" }}{{ end -}}
 {{- $config = set $config "redis" $redis -}}
 {{- $config = set $config "listen" (dict "data" "0.0.0.0:7117" "operator" "0.0.0.0:7118" "health" "0.0.0.0:7119" "metrics" (ternary "0.0.0.0:9117" "127.0.0.1:9117" .Values.metrics.enabled) "accept_plaintext" .Values.tls.acceptPlaintext) -}}
+{{- if .Values.service.mtlsPort }}{{ $_ := set $config.listen "data_mtls" "0.0.0.0:7120" }}{{ end -}}
 {{- $config = set $config "tenants_file" "/etc/feedmux/tenants/tenants.yaml" -}}
 {{- if .Values.positions.keySecret.name -}}
 {{- $config = set $config "positions" (dict "key_file" (printf "/etc/feedmux/positions/%s" .Values.positions.keySecret.key)) -}}
