@@ -6,12 +6,15 @@ import pty
 import re
 import signal
 import subprocess
-from typing import Any
+from typing import Any, cast
 
 import bson
 import pytest
+from bson.timestamp import Timestamp
 from pymongo.database import Database
 
+import feedmux
+from feedmux.cli.event_output import Notices
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, Site
 from tests.started import Started
 
@@ -122,6 +125,22 @@ def test_the_end_by_an_invalidate_says_how_to_go_on(site: Site, database: Docume
     assert found is not None
     after = site.run("watch", name, "--start", found[1], "--limit", "1")
     assert json.loads(after.stdout)["fullDocument"]["n"] == 2
+
+
+def test_a_lost_connection_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    class Session:
+        cluster_time: Timestamp | None = Timestamp(1, 1)
+
+    session, notices = Session(), Notices()
+    notices.session = cast(feedmux.Session, session)
+    lost = feedmux.Disconnected(feedmux.Unavailable("to all: ipv6:%5B::1%5D:1: Connection refused"), 0.1)
+    for notice in (feedmux.Draining(1.0, b""), lost, lost):
+        notices.show(notice)
+    assert capsys.readouterr().err == "-- the server is shutting down; reconnecting\n"
+    session.cluster_time = Timestamp(2, 1)
+    for notice in (lost, lost):
+        notices.show(notice)
+    assert capsys.readouterr().err == "-- connection lost (Connection refused); reconnecting\n"
 
 
 def test_a_collection_that_does_not_exist_is_named(site: Site, database: Documents) -> None:

@@ -18,10 +18,10 @@ import feedmux
 from feedmux.cli.connection import OPEN_TIMEOUT_S, add_connection_options, connected
 from feedmux.cli.event_output import (
     EventOutput,
+    Notices,
     add_output_options,
     count,
     note_if_missing,
-    print_notice,
     remark,
     wait,
     write,
@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     _check_usage(args)
     output = EventOutput(args, to_stdout=args.command_line is None)
-    signals = Signals()
+    signals, notices = Signals(), Notices()
     signals.handle()
     sink: Sink = _Printer(output) if args.command_line is None else _Command(args.command_line, output, signals)
     with connected(args, lambda error: _explained(error, args.name)) as client:
@@ -101,7 +101,8 @@ def run(args: argparse.Namespace) -> int:
         options: dict[str, Any] = {"format": output.wire_format, "open_timeout_s": OPEN_TIMEOUT_S}
         if head is not None:
             options["heartbeat_s"] = HEARTBEAT_S
-        with client.subscription(args.name).open(takeover=args.takeover, on_notice=print_notice, **options) as session:
+        with client.subscription(args.name).open(takeover=args.takeover, on_notice=notices.show, **options) as session:
+            notices.session = session
             if output.for_people:
                 remark(f"consuming {args.name} ({scope_name(feed)}) at {args.endpoint} (press Ctrl-C to stop)")
             at_pause = cache(lambda: note_if_missing(client, feed))

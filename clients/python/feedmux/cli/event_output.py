@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
+from bson.timestamp import Timestamp
+
 import feedmux
 from feedmux.cli.event_line import event_line
-from feedmux.cli.failure import UsageError
+from feedmux.cli.failure import UsageError, cause_of
 from feedmux.cli.feed_arguments import scope_name
 from feedmux.cli.terminal import Terminal, plain, reader_has_gone, utc_time
 from feedmux.feeds import Feed, Format
@@ -94,11 +96,28 @@ def note_if_missing(client: feedmux.Client, feed: Feed) -> None:
     remark(f"-- {what} {plain(scope_name(feed))} does not exist yet; events come once it is created")
 
 
-def print_notice(notice: feedmux.Notice) -> None:
-    """Print a notice as one line on standard error."""
+class Notices:
+    """Prints a session's notices on standard error: a line for each, but only one for all attempts to reconnect."""
+
+    session: feedmux.Session | None = None
+
+    def __init__(self) -> None:
+        self._lost_at: Timestamp | None = None
+
+    def show(self, notice: feedmux.Notice) -> None:
+        """Print a notice."""
+        if isinstance(notice, feedmux.Disconnected | feedmux.Draining) and self.session is not None:
+            # Where the session has heard from the server since, this is another loss.
+            lost_at, self._lost_at = self._lost_at, self.session.cluster_time
+            if lost_at is not None and lost_at == self._lost_at:
+                return
+        _print_notice(notice)
+
+
+def _print_notice(notice: feedmux.Notice) -> None:
     match notice:
         case feedmux.Disconnected():
-            text = f"connection lost ({notice.error.message}); reconnecting"
+            text = f"connection lost ({cause_of(notice.error)}); reconnecting"
         case feedmux.Draining():
             text = "the server is shutting down; reconnecting"
         case feedmux.Degraded():

@@ -17,6 +17,7 @@ from feedmux.errors import (
 SERVER_HINT = (
     "Check that the server is running (`feedmux dev` starts one), or name another with --endpoint or FEEDMUX_ENDPOINT."
 )
+WAITS_HINT = "The server may be waiting for MongoDB or Redis; `feedmux doctor` shows its health."
 PORTS_HINT = "The data port is 7117 by default; operator (7118), health (7119) and metrics have separate ports."
 FAILED = 1
 WRONG_USAGE = 2
@@ -52,17 +53,23 @@ def as_cli_error(error: Exception, endpoint: str = "") -> CliError | None:
 
 def _reason(error: FeedmuxError, endpoint: str) -> str:
     if isinstance(error, Unavailable) and not error.reason and endpoint:
-        # gRPC lists every address it tried; the last part is the reason.
-        return f"cannot reach {endpoint} ({error.message.rpartition(': ')[2] or error.status})"
+        if error.status == "DEADLINE_EXCEEDED":
+            return f"{endpoint} has not answered in time"
+        return f"cannot reach {endpoint} ({cause_of(error)})"
     if error.status == "UNIMPLEMENTED" and not error.reason and endpoint:
         return f"{endpoint} is a gRPC server, but not a feedmux server's data port"
     return error.message or error.status
 
 
+def cause_of(error: FeedmuxError) -> str:
+    """Return why a connection failed. gRPC lists every address it tried; the last part is the reason."""
+    return error.message.rpartition(": ")[2] or error.status
+
+
 def _hint(error: FeedmuxError, endpoint: str) -> str:
     match error:
         case Unavailable() if not error.reason:
-            return SERVER_HINT
+            return WAITS_HINT if error.status == "DEADLINE_EXCEEDED" else SERVER_HINT
         case SubscriptionNotFound():
             return "`feedmux subscriptions list` shows the existing ones."
         case SubscriptionExists():

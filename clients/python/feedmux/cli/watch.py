@@ -9,7 +9,7 @@ from functools import cache
 
 import feedmux
 from feedmux.cli.connection import OPEN_TIMEOUT_S, add_connection_options, connected
-from feedmux.cli.event_output import EventOutput, add_output_options, note_if_missing, print_notice, remark, wait, write
+from feedmux.cli.event_output import EventOutput, Notices, add_output_options, note_if_missing, remark, wait, write
 from feedmux.cli.failure import CliError
 from feedmux.cli.feed_arguments import START_HELP, add_feed_arguments, feed_of, position_text, scope_name, start
 
@@ -29,15 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    output = EventOutput(args)
+    output, notices = EventOutput(args), Notices()
     feed = feed_of(args)
     output.one_collection = feed.collection is not None
     with (
         connected(args, _located) as client,
         client.feed(feed).open(
-            args.start, on_notice=print_notice, format=output.wire_format, open_timeout_s=OPEN_TIMEOUT_S
+            args.start, on_notice=notices.show, format=output.wire_format, open_timeout_s=OPEN_TIMEOUT_S
         ) as session,
     ):
+        notices.session = session
         if output.for_people:
             what = "the whole deployment" if feed.database is None else scope_name(feed)
             remark(f"watching {what} at {args.endpoint} (press Ctrl-C to stop)")
