@@ -147,8 +147,8 @@ class Source:
 
     async def exists(self, database: str, collection: str) -> bool:
         """Whether a collection exists, or a database has any if `collection` is empty. Raises as `databases` does."""
-        with self._span("listCollections", database, collection):
-            return await self._asked(self._exists(database, collection))
+        with self._commands.span("listCollections", database, collection):
+            return await self._commands.answer(self._exists(database, collection))
 
     async def _exists(self, database: str, collection: str) -> bool:
         wanted = {"name": collection} if collection else {}
