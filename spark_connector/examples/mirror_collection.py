@@ -15,6 +15,7 @@ A second run continues from where the first run ended. `--follow` keeps applying
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import uuid
@@ -64,7 +65,10 @@ def main() -> int:
     changes = spark.readStream.format("feedmux").options(**options).schema(mirror_schema(schema)).load()
     writer = changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", f"{args.path}/checkpoint")
     if args.follow:
-        writer.start().awaitTermination()
+        query = writer.start()
+        # Ctrl-C. A KeyboardInterrupt would be logged by py4j with a traceback.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+        query.awaitTermination()
     differing: dict[str, str] = {}
     for _ in range(args.looks):
         writer.trigger(availableNow=True).start().awaitTermination()

@@ -83,6 +83,27 @@ def test_it_mirrors_a_collection_that_is_being_written(
     assert f"equal: {database.orders.count_documents({}):,} documents" in said
 
 
+def test_ctrl_c_ends_it_in_silence(site: Site, database: Database[dict[str, Any]], tmp_path: Path, java: None) -> None:
+    host, port = site.client.primary or ("", 0)
+    database.orders.bulk_write([Shop(seed=1).change() for _ in range(10)])
+    log, folder = tmp_path / "log", tmp_path / "mirror"
+    script = process(
+        log, "--endpoint", site.endpoint, "--mongodb", f"mongodb://{host}:{port}/?directConnection=true",
+        "--database", database.name, "--path", str(folder), "--follow",
+    )  # fmt: skip
+    script.start()
+    try:
+        # The stream has begun.
+        wait_until(lambda: list(folder.glob("checkpoint/commits/0")) or not script.running)
+        script.send_signal(signal.SIGINT)
+        wait_until(lambda: not script.running)
+    finally:
+        script.send_signal(signal.SIGKILL)
+    said = log.read_text()
+    assert script.returncode == 130, said
+    assert "Traceback" not in said
+
+
 def test_it_explains_itself(tmp_path: Path) -> None:
     script = process(tmp_path / "log", "--help")
     script.start()
