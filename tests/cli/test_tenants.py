@@ -44,4 +44,4 @@ def test_usage() -> None:
     for arguments in (("tenants",), ("tenants", "check"), ("keys", "new", "--expires", "soon")):
         done = run(*arguments)
         assert done.returncode == 2
-        assert "usage:" in done.stderr
+        assert "--help`" in done.stderr
