@@ -226,7 +226,7 @@ class _Call:
             await self.signal.wait(min(held_s, self.quiet_s))
             await self.beat()
         gate.quota.throttled(monotonic_s() - began_s)
-        if gate.crowded:
+        if gate.turns.crowded:
             await gate.turn()
         gate.sends(delivery)
         for frame in self.encoder.frames(replace(delivery, first_sequence=self.sent + 1)):

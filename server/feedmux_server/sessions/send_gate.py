@@ -12,7 +12,7 @@ from feedmux_server.streams.manager import StreamManager
 class SendGate:
     """The gate of one call. End it with `close`."""
 
-    __slots__ = ("_tenant", "_turns", "outbox", "quota")
+    __slots__ = ("_tenant", "outbox", "quota", "turns")
 
     def __init__(
         self, manager: StreamManager, tenant: str, payload_max: int, wake: Callable[[], None], *, holds: bool
@@ -20,21 +20,16 @@ class SendGate:
         """`payload_max`, `wake` and `holds` are those of `Outbox` and `QuotaGate`."""
         self.quota = QuotaGate(manager.accounts.of(tenant), wake, holds=holds)
         self.outbox = Outbox(manager.memory.unsent, tenant, payload_max, wake)
-        self._turns = manager.turns
+        self.turns = manager.turns
         self._tenant = tenant
-
-    @property
-    def crowded(self) -> bool:
-        """Whether the call must wait for its turn."""
-        return self._turns.crowded
 
     async def turn(self) -> None:
         """Wait for the call's turn."""
-        await self._turns.wait(self._tenant)
+        await self.turns.wait(self._tenant)
 
     def sends(self, delivery: Delivery) -> None:
         """Note that a delivery is sent now; its room in the outbox is held separately."""
-        self._turns.spend(delivery.size)
+        self.turns.spend(delivery.size)
         self.quota.sent(delivery, monotonic_s())
 
     def close(self) -> None:

@@ -210,7 +210,7 @@ class Session:
             if self._marks:
                 self._heard_s = monotonic_s()
                 return self._marks.popleft()
-            step = self._state.next_step(monotonic_s(), unacked=self._unacked)
+            step = self._state.step or self._state.drain_step(monotonic_s(), unacked=self._unacked)
             if step is SessionStep.FAIL and self._state.error is not None:
                 raise self._state.error
             if step is SessionStep.FLUSH:
@@ -224,7 +224,8 @@ class Session:
             taken, held_s = self._take(has_turn=has_turn) if step is SessionStep.SEND else (None, _NOT_HELD_S)
             has_turn = isinstance(taken, _NeedsTurn)
             if has_turn:
-                await self._gated.turn()
+                assert self._gate is not None
+                await self._gate.turn()
                 continue  # much may have happened meanwhile
             if isinstance(taken, Delivery):
                 self._rendering.withdraw()
@@ -255,12 +256,13 @@ class Session:
 
     def _take(self, *, has_turn: bool) -> tuple[Delivery | NeedsRender | Ended | _NeedsTurn | None, float]:
         """Take what comes next, and return with it how long the tenant's quotas throttle the session."""
-        subscriber, gate = self.subscriber, self._gated
+        subscriber, gate = self.subscriber, self._gate
+        assert gate is not None
         if subscriber.has_next:
             held_s = gate.quota.wait_s(monotonic_s())
             if held_s > 0:
                 return None, held_s
-            if gate.crowded and not has_turn:
+            if gate.turns.crowded and not has_turn:
                 return _NeedsTurn(), _NOT_HELD_S
         outbox = gate.outbox
         subscriber.payload_max, subscriber.event_max = outbox.limits()
@@ -272,11 +274,6 @@ class Session:
             outbox.hold(outbox.cost(taken.wire_size))
             gate.sends(taken)
         return taken, _NOT_HELD_S
-
-    @property
-    def _gated(self) -> SendGate:
-        assert self._gate is not None, "the session has not begun"
-        return self._gate
 
     @property
     def _unacked(self) -> bool:

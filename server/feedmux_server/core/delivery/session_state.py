@@ -42,13 +42,23 @@ class SessionStep(StrEnum):
     """End with `error`."""
 
 
+STEPS: Final[dict[Phase, SessionStep | None]] = {
+    _P.OPEN: SessionStep.SEND,
+    _P.DRAINING: None,
+    _P.CLOSING: SessionStep.FLUSH,
+    _P.FAILED: SessionStep.FAIL,
+}
+"""The step of each phase; None: see `SessionState.drain_step`."""
+
+
 class SessionState:
     """The phase of one session."""
 
-    __slots__ = ("_drain_until_s", "_drained_for", "error", "phase")
+    __slots__ = ("_drain_until_s", "_drained_for", "error", "phase", "step")
 
     def __init__(self) -> None:
         self.phase = Phase.OPEN
+        self.step = STEPS[self.phase]
         self.error: FeedmuxError | None = None
         """The error that ends the session, once that is decided."""
         self._drain_until_s = 0.0
@@ -71,17 +81,9 @@ class SessionState:
         self.error = error
         return True
 
-    def next_step(self, now_s: float, *, unacked: bool) -> SessionStep:
-        """`unacked`: the client has events that it can still acknowledge."""
-        match self.phase:
-            case Phase.OPEN:
-                return SessionStep.SEND
-            case Phase.DRAINING:
-                return SessionStep.WAIT if unacked and now_s < self._drain_until_s else SessionStep.FLUSH
-            case Phase.CLOSING:
-                return SessionStep.FLUSH
-            case Phase.FAILED:
-                return SessionStep.FAIL
+    def drain_step(self, now_s: float, *, unacked: bool) -> SessionStep:
+        """What a session that drains does next. `unacked`: the client has events that it can still acknowledge."""
+        return SessionStep.WAIT if unacked and now_s < self._drain_until_s else SessionStep.FLUSH
 
     def end(self) -> FeedmuxError | None:
         """How the session ends after its acks are flushed: None with OK, as the client has asked."""
@@ -97,4 +99,5 @@ class SessionState:
         if phase not in TRANSITIONS[self.phase]:
             return False
         self.phase = phase
+        self.step = STEPS[phase]
         return True

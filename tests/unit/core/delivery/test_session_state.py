@@ -41,16 +41,16 @@ def test_a_request_that_comes_too_late_changes_nothing(phase: Phase, asked: Phas
     ("phase", "step"),
     [(Phase.OPEN, SessionStep.SEND), (Phase.CLOSING, SessionStep.FLUSH), (Phase.FAILED, SessionStep.FAIL)],
 )
-@pytest.mark.parametrize("unacked", [False, True])
-def test_each_phase_has_its_step(phase: Phase, step: SessionStep, *, unacked: bool) -> None:
-    assert in_phase(phase).next_step(UNTIL_S, unacked=unacked) is step
+def test_each_phase_has_its_step(phase: Phase, step: SessionStep) -> None:
+    assert in_phase(phase).step is step
 
 
 def test_a_drain_waits_for_acks_until_its_deadline() -> None:
     state = in_phase(Phase.DRAINING)
-    assert state.next_step(UNTIL_S - 1, unacked=True) is SessionStep.WAIT
-    assert state.next_step(UNTIL_S - 1, unacked=False) is SessionStep.FLUSH
-    assert state.next_step(UNTIL_S, unacked=True) is SessionStep.FLUSH
+    assert state.step is None
+    assert state.drain_step(UNTIL_S - 1, unacked=True) is SessionStep.WAIT
+    assert state.drain_step(UNTIL_S - 1, unacked=False) is SessionStep.FLUSH
+    assert state.drain_step(UNTIL_S, unacked=True) is SessionStep.FLUSH
     assert state.drain_left_s(UNTIL_S - 1) == 1.0
     assert in_phase(Phase.OPEN).drain_left_s(UNTIL_S) == float("inf")
 
