@@ -36,6 +36,7 @@ _ANSWERS: Final[dict[str, Callable[[bytes], bytes]]] = {
     check_worker.__name__: check_worker.answer,
     render_worker.__name__: render_worker.answer,
 }
+_TURNS_TO_END: Final = 5
 _ANSWER_S: Final = 0.002
 
 
@@ -207,6 +208,9 @@ class SimServer:
             await assembly.close()
             audit.close()
         await source.close()
+        # A call that waited for Redis ends a few turns after the task that it waits for.
+        for _ in range(_TURNS_TO_END):
+            await asyncio.sleep(0)
         self._look_for_leftovers(node, assembly)
         self.node = self.assembly = self.credentials = self.health = None
 
