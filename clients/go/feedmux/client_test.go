@@ -202,7 +202,7 @@ func (s *scripted) Explain(_ context.Context, request *pb.ExplainRequest) (*pb.E
 		Refusal:  &pb.ExplainResponse_Refusal{Status: "PERMISSION_DENIED", Reason: "NAMESPACE_DENIED", Message: "no"},
 		Pipeline: request.GetFeed().GetPipeline().GetExtendedJson(),
 		Images:   []*pb.ExplainResponse_CollectionImages{{Database: "d", Collection: "c", Enabled: true}},
-		Withheld: []*pb.ExplainResponse_Withheld{{What: "what", Why: "why"}}, MayBeView: true,
+		Withheld: []*pb.ExplainResponse_Withheld{{What: "what", Why: "why"}}, MayBeView: true, ScopeMissing: true,
 	}, nil
 }
 
@@ -259,6 +259,7 @@ func TestUnaryCalls(t *testing.T) {
 	same(t, err, nil)
 	same(t, *explained.Refusal, Refusal{"PERMISSION_DENIED", "NAMESPACE_DENIED", "no"})
 	same(t, []any{explained.Withheld, explained.MayBeView}, []any{[]Withheld{{"what", "why"}}, true})
+	same(t, explained.ScopeMissing, true)
 
 	expired, cancel := context.WithTimeout(ctx, -1)
 	defer cancel()

@@ -24,6 +24,9 @@ type Explanation struct {
 	// MayBeView says whether the server may serve the feed from one stream that reads its database or deployment for
 	// many feeds.
 	MayBeView bool
+	// ScopeMissing says whether the feed's collection does not exist now, or its database has no collections. False
+	// if it is unknown.
+	ScopeMissing bool
 }
 
 // Refusal is the error with which opening would end.
@@ -52,6 +55,7 @@ func explanationOf(message *feedmuxpb.ExplainResponse, err error) (*Explanation,
 		StreamOpen:    message.GetStreamOpen(),
 		OplogHeadroom: message.GetOplogHeadroom().AsDuration(),
 		MayBeView:     message.GetMayBeView(),
+		ScopeMissing:  message.GetScopeMissing(),
 	}
 	if refusal := message.GetRefusal(); refusal != nil {
 		made.Refusal = &Refusal{refusal.GetStatus(), refusal.GetReason(), refusal.GetMessage()}

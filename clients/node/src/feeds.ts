@@ -104,6 +104,8 @@ export interface Explanation {
   readonly withheld: readonly Withheld[];
   /** Whether it may be served from one stream that reads its database or the deployment for many feeds. */
   readonly mayBeView: boolean;
+  /** Whether the feed's collection does not exist now, or its database has no collections; false where unknown. */
+  readonly scopeMissing: boolean;
 }
 
 /** How opening would end. */

@@ -207,6 +207,7 @@ export function explanation(message: ExplainResponse): Explanation {
     oplogHeadroomMs: message.oplogHeadroom && milliseconds(message.oplogHeadroom),
     withheld: message.withheld.map(({ what, why }) => ({ what, why })),
     mayBeView: message.mayBeView,
+    scopeMissing: message.scopeMissing,
   };
 }
 

@@ -119,7 +119,8 @@ test("a start is resolved, a feed explained", LIMIT, async () => {
     },
     "ChangeFeed/Explain": (bytes) => {
       assert.equal(fromBinary(ExplainRequestSchema, bytes).feed?.database, "shop");
-      const answer = { pipeline: "[]", streamOpen: true, oplogHeadroom: { seconds: 3n }, refusal: { reason: "R" } };
+      const refusal = { reason: "R" };
+      const answer = { pipeline: "[]", streamOpen: true, oplogHeadroom: { seconds: 3n }, refusal, scopeMissing: true };
       return toBinary(ExplainResponseSchema, create(ExplainResponseSchema, answer));
     },
   };
@@ -133,6 +134,7 @@ test("a start is resolved, a feed explained", LIMIT, async () => {
     assert.equal(explained.refusal?.reason, "R");
     assert.equal(explained.oplogHeadroomMs, 3000);
     assert.ok(explained.streamOpen);
+    assert.ok(explained.scopeMissing);
   });
 });
 

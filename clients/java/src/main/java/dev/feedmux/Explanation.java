@@ -17,6 +17,8 @@ import org.jspecify.annotations.Nullable;
  * @param withheld the parts of the feed's scope that are not delivered
  * @param mayBeView whether the server may serve the feed from one stream that reads its database or deployment for many
  *     feeds
+ * @param scopeMissing whether the feed's collection does not exist now, or its database has no collections; false if
+ *     unknown
  */
 public record Explanation(
         @Nullable Refusal refusal,
@@ -26,7 +28,8 @@ public record Explanation(
         List<CollectionImages> images,
         @Nullable Duration oplogHeadroom,
         List<Withheld> withheld,
-        boolean mayBeView) {
+        boolean mayBeView,
+        boolean scopeMissing) {
 
     /**
      * The reason why opening would fail.

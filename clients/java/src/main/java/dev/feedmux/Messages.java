@@ -192,7 +192,8 @@ final class Messages {
                 message.getWithheldList().stream()
                         .map(one -> new Explanation.Withheld(one.getWhat(), one.getWhy()))
                         .toList(),
-                message.getMayBeView());
+                message.getMayBeView(),
+                message.getScopeMissing());
     }
 
     static ResolvedPosition resolved(ResolvePositionResponse message) {

@@ -86,6 +86,8 @@ final class ClientTest {
             assertTrue(explanation.pipeline().contains("$changeStream"));
             Feed forbidden = Feed.builder().pipelineJson("[{\"$out\": \"x\"}]").build();
             assertNotNull(client.feed(forbidden).explain().refusal());
+            Feed missing = Feed.builder().database("nowhere").collection("none").build();
+            assertTrue(client.feed(missing).explain().scopeMissing());
 
             subscription.delete();
             subscription.deleteIfExists();
