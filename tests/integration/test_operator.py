@@ -121,6 +121,13 @@ async def test_no_such_session(operator: Api, number: str, code: str, reason: st
     assert (outcome.code, outcome.reason) == (code, reason)
 
 
+async def test_no_such_source(operator: Api) -> None:
+    wanted = operator_pb2.ListSharedStreamsRequest(source="nosuch")
+    outcome = await refused(operator.operator.ListSharedStreams(wanted, metadata=operator.metadata))
+    assert (outcome.code, outcome.reason) == ("NOT_FOUND", "SOURCE_NOT_FOUND")
+    assert outcome.message.endswith("the sources are: main, other")
+
+
 @pytest.mark.parametrize("key", ["", "wrong", "key-a-canary"])
 async def test_only_operators(site: Tenancy, key: str) -> None:
     async with site.here.api.with_key(key) as nobody:

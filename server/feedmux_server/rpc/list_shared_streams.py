@@ -8,7 +8,7 @@ from feedmux.v1 import operator_pb2 as wire
 from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.subscriber import Subscriber
-from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import change_stream_options
 from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
 from feedmux_server.rpc import convert
@@ -45,6 +45,14 @@ class ListSharedStreams:
     async def __call__(self, data: bytes, context: Context) -> bytes:
         request = convert.parse(wire.ListSharedStreamsRequest, data)
         service = self._service
+        if request.source not in ("", *service.manager.sources):
+            names = ", ".join(sorted(service.manager.sources))
+            raise FeedmuxError(
+                ErrorReason.SOURCE_NOT_FOUND,
+                f"no source {request.source!r}; the sources are: {names}",
+                {"source": request.source},
+                field="source",
+            )
         sessions = {live.session.subscriber.id: live for live in service.sessions if live.session.joined}
         response = wire.ListSharedStreamsResponse()
         feeds = sorted(

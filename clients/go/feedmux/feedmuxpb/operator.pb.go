@@ -95,7 +95,7 @@ func (SharedStream_State) EnumDescriptor() ([]byte, []int) {
 // Asks for the streams.
 type ListSharedStreamsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Optional. Only this source.
+	// Optional. Only this source. NOT_FOUND `SOURCE_NOT_FOUND` if the server has no such source.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	// Optional. Omits the subscribers, for a shorter response.
 	OmitSubscribers bool `protobuf:"varint,2,opt,name=omit_subscribers,json=omitSubscribers,proto3" json:"omit_subscribers,omitempty"`

@@ -5,6 +5,7 @@ MongoDB has the last word on everything else; what must be refused here is what 
 it says.
 """
 
+from difflib import get_close_matches
 from typing import Final
 
 import bson
@@ -25,6 +26,7 @@ _FIELD: Final = "feed.pipeline"
 _JSON_CHARS_MAX: Final = 8 * PIPELINE_BYTES_MAX
 _JSON: Final = json_util.JSONOptions(tz_aware=False, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 _STAGE_DEPTH: Final = 2
+_STAGE_NAME_MAX: Final = 40
 _ADVICE: Final = (
     ". The pipelines of this tenant are bounded (docs/pipelines.md); the operator of feedmux can allow MongoDB's whole"
     " language to tenants that are trusted (`pipelines: any`)"
@@ -82,7 +84,7 @@ def check_pipeline(pipeline: bytes, *, bounded: bool) -> None:
         elif element.depth == _STAGE_DEPTH + 1:
             stage_fields += 1
             if element.name not in STAGES:
-                raise _not_allowed(element, "this stage may not follow $changeStream")
+                raise _not_allowed(element, f"this stage may not follow $changeStream{_suggestion(element.name)}")
         if literal_depth and element.depth > literal_depth:
             continue
         literal_depth = element.depth if element.name == "$literal" else 0
@@ -96,6 +98,12 @@ def check_pipeline(pipeline: bytes, *, bounded: bool) -> None:
             check_bounds(pipeline)
         except PipelineUnbounded as error:
             raise _unbounded(error) from None
+
+
+def _suggestion(name: str) -> str:
+    """The stage that the user may have meant."""
+    close = get_close_matches(name, STAGES, 1, 0.75) if len(name) <= _STAGE_NAME_MAX else []
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 class _Twice:

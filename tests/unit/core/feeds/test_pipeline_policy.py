@@ -62,6 +62,23 @@ def test_other_stages(stage: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("stage", "meant"),
+    [
+        ("$mach", "$match"),
+        ("match", "$match"),
+        ("$addField", "$addFields"),
+        ("$out", ""),
+        ("$changeStream", ""),
+        ("$mach" * 20, ""),
+    ],
+)
+def test_a_misspelt_stage(stage: str, meant: str) -> None:
+    message = refused([{stage: {}}]).message
+    assert ("did you mean" in message) == bool(meant)
+    assert f"did you mean {meant}?" in message or not meant
+
+
+@pytest.mark.parametrize(
     ("stage", "operator", "path"),
     [
         ({"$match": {"$where": "1"}}, "$where", "pipeline.0.$match.$where"),
