@@ -100,7 +100,7 @@ def assemble(
         observer=observer,
         control_replicas=None if config.redis.control_replicas == "auto" else config.redis.control_replicas,
     )
-    committer = Committer(store, interval_s=config.redis.commit_interval_s)
+    committer = Committer(store.leases, interval_s=config.redis.commit_interval_s)
     accounts = Accounts(credentials.quotas_of, monotonic_s)
     limits = limits or manager_limits(config.limits, config.wide)
     manager = StreamManager(sources, limits, tasks, accounts, observer, side_processes)

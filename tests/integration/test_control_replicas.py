@@ -130,9 +130,9 @@ async def test_what_is_confirmed_is_on_the_replica(pair: tuple[RedisServer, Redi
         # Nothing else waits for the frozen replica: neither a read, nor an open, nor an ack.
         if kind != "delete":
             name = "new" if kind == "create" else "s"
-            _, lease = await store.open("t", name, instance_id="me")
+            _, lease = await store.leases.open("t", name, instance_id="me")
             assert (await commit(store, lease, 11)).position == place(11).position
-            await store.release(lease)
+            await store.leases.release(lease)
         replica.resume()
         await again(store)
         await primary.kill9()
@@ -147,7 +147,7 @@ async def test_commits_do_not_wait_with_those_who_wait_for_a_replica(pair: tuple
     primary, replica = pair
     async with connected(primary.url, timeout_s=10 * PATIENCE_S) as store, Redis(port=primary.port) as redis:
         await create(store, "t", "s")
-        _, lease = await store.open("t", "s", instance_id="me")
+        _, lease = await store.leases.open("t", "s", instance_id="me")
         replica.pause()
         making = [asyncio.create_task(create(store, "t", f"more-{number}")) for number in range(5 * REPLICATED_MAX)]
 

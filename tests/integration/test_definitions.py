@@ -144,7 +144,7 @@ async def test_a_page_is_a_mebibyte_at_most(
         names = sorted(f"s{number}" for number in range(40))
         large = of_size(database.name, 60_000)
         await asyncio.gather(*(here.api.create(each, large) for each in names))
-        runner = here.server.service.store._scripts
+        runner = here.server.service.store._scripts.runner
         run_many, asked = runner.run_many, []
 
         async def counted(calls: Sequence[ScriptCall]) -> list[Answer | Exception]:

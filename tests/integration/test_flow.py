@@ -503,7 +503,7 @@ async def test_a_lease_is_renewed(
 ) -> None:
     await api.create(name, feed(database.name, "c"))
     session = await api.open(name)
-    key = here.server.service.store._key("default", name)
+    key = here.server.service.store._scripts.key("default", name)
     async with Redis.from_url(redis_server.url) as redis:
 
         async def lease_until_ms() -> int:

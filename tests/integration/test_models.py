@@ -88,20 +88,20 @@ class Operations:
                 return str(await store.expire(tenant, name, self.rng.choice((0.0, 3600.0))))
             case "open":
                 instance, takeover = self.rng.choice(("", "me", "you")), self.rng.random() < 0.5
-                stored, opened = await store.open(tenant, name, instance_id=instance, takeover=takeover)
+                stored, opened = await store.leases.open(tenant, name, instance_id=instance, takeover=takeover)
                 self.leases.append(opened)
                 self.stored[opened.nonce] = stored
                 return f"{self._shown(stored)} {opened.taken_over}"
         assert lease is not None
         match kind:
             case "commit":
-                return self._outcome(await store.commit_many([CommitRequest(lease, at)]))
+                return self._outcome(await store.leases.commit_many([CommitRequest(lease, at)]))
             case "renew":
-                return self._outcome(await store.commit_many([CommitRequest(lease, None)]))
+                return self._outcome(await store.leases.commit_many([CommitRequest(lease, None)]))
             case "restore":
-                await store.restore_many([RestoreRequest(lease, self.stored[lease.nonce])])
+                await store.leases.restore_many([RestoreRequest(lease, self.stored[lease.nonce])])
                 return "asked for"
-        await store.release(lease)
+        await store.leases.release(lease)
         return "released"
 
     def _shown(self, stored: StoredSubscription) -> str:

@@ -45,7 +45,7 @@ async def attached(store: SubscriptionStore, committer: Committer, names: list[s
     found: dict[str, tuple[Any, Recorder]] = {}
     for name in names:
         await until(partial(is_created, store, name))
-        stored, lease = await store.open("t", name, instance_id="me")
+        stored, lease = await store.leases.open("t", name, instance_id="me")
         recorder = Recorder()
         found[name] = committer.attach(lease, stored, recorder), recorder
     return found
@@ -73,7 +73,7 @@ async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
             assert (await check_redis(limited, nodes.url), (await probe(limited)).level) == ((), Level.OK)
             await limited.aclose()
             store = SubscriptionStore(client, lease_s=30.0)
-            committer = Committer(store, interval_s=0.02)
+            committer = Committer(store.leases, interval_s=0.02)
             names = [f"s{number}" for number in range(COUNT)]
             sessions = await attached(store, committer, names)
             used = {client.keyslot(f"feedmux:1:{{t/{name}}}") * 3 // 16384 for name in names}
@@ -113,7 +113,7 @@ async def test_a_whole_cluster_goes_away_and_comes_back() -> None:
         client = connect(nodes.url)
         try:
             store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
-            committer = Committer(store, interval_s=0.02)
+            committer = Committer(store.leases, interval_s=0.02)
             sessions = await attached(store, committer, ["a", "b", "c"])
             async with running(committer):
                 for server in nodes.servers:
@@ -191,7 +191,7 @@ async def test_a_cluster_node_fails_over_while_commits_flow(fault: str) -> None:
 async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, fault: str) -> None:
     """A primary is killed or freezes while 60 sessions commit: their commits wait, and then all are taken."""
     store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
-    committer = Committer(store, interval_s=0.02)
+    committer = Committer(store.leases, interval_s=0.02)
     names = [f"s{number}" for number in range(COUNT)]
     sessions = await attached(store, committer, names)
     number = 0
@@ -254,7 +254,7 @@ async def test_sentinels_name_another_primary_while_commits_flow(tmp_path: Path)
             assert [each.level for each in found] == [Level.WARNING]
             again = connect(nodes.url)
             try:
-                assert await SubscriptionStore(again, lease_s=5.0).exists("t", "s1")
+                assert await SubscriptionStore(again, lease_s=5.0).names.has("t", "s1")
             finally:
                 await again.aclose()
         finally:
@@ -273,7 +273,7 @@ async def test_frozen_sentinels_do_not_hide_one_that_answers(tmp_path: Path, mon
         client = connect(f"redis+sentinel://{named}/{SERVICE}")
         stack.push_async_callback(client.aclose)
         store = SubscriptionStore(client, lease_s=5.0, timeout_s=PATIENCE_S)
-        assert not await store.exists("t", "s1")
+        assert not await store.names.has("t", "s1")
 
 
 async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -337,7 +337,7 @@ async def test_every_script_runs_with_the_documented_permissions(redis_factory: 
         at = {"position": b"p", "cluster_time": 1, "order": b""}
         for call in (
             store.get("t", "s"),
-            store.open("t", "s", instance_id="i"),
+            store.leases.open("t", "s", instance_id="i"),
             store.update("t", "s", definition=b"", etag="2"),
             store.seek("t", "s", **at),  # type: ignore[arg-type]
             store.delete("t", "s"),
@@ -350,11 +350,11 @@ async def test_every_script_runs_with_the_documented_permissions(redis_factory: 
             await create(store, "t", "s")
             if lost:
                 await ask(server.port, "HDEL", "feedmux:1:{t/s}", *lost)
-            stored, lease = await store.open("t", "s", instance_id="i")
+            stored, lease = await store.leases.open("t", "s", instance_id="i")
             await ask(server.port, "HDEL", "feedmux:1:{t/s}", "etag")
-            await store.restore_many([RestoreRequest(lease, stored)])
+            await store.leases.restore_many([RestoreRequest(lease, stored)])
             assert (await commit(store, lease, 1)).status is CommitStatus.OK
-            await store.release(lease)
+            await store.leases.release(lease)
             await store.seek("t", "s", **at)  # type: ignore[arg-type]
             await store.update("t", "s", definition=b"", etag="2")
             assert not await store.expire("t", "s", 3600.0)
@@ -418,7 +418,7 @@ async def takes_commits(url: str, access: RedisAccess) -> None:
     client = connect(url, access)
     try:
         store = SubscriptionStore(client, lease_s=30.0)
-        committer = Committer(store, interval_s=0.02)
+        committer = Committer(store.leases, interval_s=0.02)
         sessions = await attached(store, committer, [f"s{number}" for number in range(COUNT)])
         async with running(committer):
             for handle, _ in sessions.values():
@@ -479,9 +479,9 @@ async def test_an_unused_subscription_expires_unless_it_was_used(redis_factory: 
         store = SubscriptionStore(client, lease_s=30.0)
         for name in ("open", "closed", "crashed"):
             await create(store, "t", name)
-        await store.open("t", "open", instance_id="me")
-        _, lease = await store.open("t", "closed", instance_id="me")
-        await store.release(lease)
+        await store.leases.open("t", "open", instance_id="me")
+        _, lease = await store.leases.open("t", "closed", instance_id="me")
+        await store.leases.release(lease)
         assert not await store.expire("t", "closed", 3600.0), "used a moment ago"
         assert not await store.expire("t", "open", 0.0), "open"
         await until(lambda: store.expire("t", "closed", 0.001))

@@ -40,7 +40,7 @@ def tenant() -> str:
 async def opened(
     store: SubscriptionStore, committer: Committer, tenant: str, name: str = "s", instance: str = "one"
 ) -> tuple[CommitHandle, Recorder]:
-    stored, lease = await store.open(tenant, name, instance_id=instance, takeover=True)
+    stored, lease = await store.leases.open(tenant, name, instance_id=instance, takeover=True)
     recorder = Recorder()
     return committer.attach(lease, stored, recorder), recorder
 
@@ -51,7 +51,7 @@ async def forget(redis: Redis, tenant: str, name: str = "s") -> None:
 
 async def test_acks_are_committed_and_confirmed(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
-    async with running(Committer(store, interval_s=0.01)) as committer:
+    async with running(Committer(store.leases, interval_s=0.01)) as committer:
         handle, recorder = await opened(store, committer, tenant)
         for number in range(1, 200):
             submit(handle, number)
@@ -67,7 +67,7 @@ async def test_acks_are_committed_and_confirmed(store: SubscriptionStore, tenant
 
 async def test_an_older_or_equal_place_is_no_news(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s", at=9)
-    async with running(Committer(store, interval_s=0.01)) as committer:
+    async with running(Committer(store.leases, interval_s=0.01)) as committer:
         handle, recorder = await opened(store, committer, tenant)
         handle.submit(place(9).position, place(9).cluster_time, place(9).order, 0)
         assert handle.waiting is None
@@ -82,7 +82,7 @@ async def test_commands_do_not_grow_with_the_number_of_acks(redis_factory: Any, 
     commands: list[int] = []
     async with client(server.url) as redis:
         store = SubscriptionStore(redis, lease_s=600.0)
-        committer = Committer(store, interval_s=0.1)
+        committer = Committer(store.leases, interval_s=0.1)
         handles = []
         for i in range(64):
             await create(store, tenant, f"s{i}")
@@ -102,7 +102,7 @@ async def test_commands_do_not_grow_with_the_number_of_acks(redis_factory: Any, 
 
 
 async def test_one_pass_is_one_round_trip_for_many(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    committer = Committer(store, interval_s=0.01)
+    committer = Committer(store.leases, interval_s=0.01)
     pairs = []
     for i in range(50):
         await create(store, tenant, f"s{i}")
@@ -119,7 +119,7 @@ async def test_one_pass_is_one_round_trip_for_many(store: SubscriptionStore, red
 
 
 async def test_flush_all_without_the_task(store: SubscriptionStore, tenant: str) -> None:
-    committer = Committer(store, interval_s=0.01)
+    committer = Committer(store.leases, interval_s=0.01)
     await create(store, tenant, "s")
     handle, recorder = await opened(store, committer, tenant)
     submit(handle, 8)
@@ -137,11 +137,11 @@ async def test_leases_are_renewed_without_commits(redis: Redis, tenant: str) -> 
         assert until_ms is not None
         return int(until_ms)
 
-    async with running(Committer(store, interval_s=0.01, clock=clock)) as committer:
+    async with running(Committer(store.leases, interval_s=0.01, clock=clock)) as committer:
         handle, recorder = await opened(store, committer, tenant)
         for _ in range(3):
             leased_until = await leased()
-            clock.ahead_s += store.rules.renew_after_s
+            clock.ahead_s += store.leases.rules.renew_after_s
             committer.recheck(tenant, "s")  # renewals are looked for when something wakes the committer
 
             async def renewed(before: int = leased_until) -> bool:
@@ -156,14 +156,14 @@ async def test_leases_are_renewed_without_commits(redis: Redis, tenant: str) -> 
 @pytest.mark.parametrize("cause", ["TAKEOVER", "SEEK", "UPDATE", "DELETE"])
 async def test_a_session_learns_why_it_lost(store: SubscriptionStore, tenant: str, cause: str) -> None:
     await create(store, tenant, "s")
-    async with running(Committer(store, interval_s=0.01)) as committer:
+    async with running(Committer(store.leases, interval_s=0.01)) as committer:
         handle, recorder = await opened(store, committer, tenant)
         submit(handle, 1)
         await until(lambda: bool(recorder.commits))
         at = place(0)
         match cause:
             case "TAKEOVER":
-                await store.open(tenant, "s", instance_id="two", takeover=True)
+                await store.leases.open(tenant, "s", instance_id="two", takeover=True)
             case "SEEK":
                 await store.seek(tenant, "s", position=at.position, cluster_time=at.cluster_time, order=at.order)
             case "UPDATE":
@@ -188,7 +188,7 @@ async def test_a_session_learns_why_it_lost(store: SubscriptionStore, tenant: st
 
 async def test_an_older_session_of_this_process_is_fenced_at_once(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
-    committer = Committer(store, interval_s=0.01)
+    committer = Committer(store.leases, interval_s=0.01)
     _, first = await opened(store, committer, tenant)
     second, _ = await opened(store, committer, tenant)
     assert first.causes == ["LEASE"], "it is the same instance"
@@ -200,7 +200,7 @@ async def test_an_older_session_of_this_process_is_fenced_at_once(store: Subscri
 async def test_everything_lost_is_restored_by_live_owners(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
     await create(store, tenant, "idle", at=3)
     await create(store, tenant, "busy", at=3)
-    async with running(Committer(store, interval_s=0.01)) as committer:
+    async with running(Committer(store.leases, interval_s=0.01)) as committer:
         idle, idle_recorder = await opened(store, committer, tenant, "idle")
         busy, recorder = await opened(store, committer, tenant, "busy")
         submit(busy, 10)
@@ -220,7 +220,7 @@ async def test_everything_lost_is_restored_by_live_owners(store: SubscriptionSto
         assert (await store.get(tenant, "idle")).place == place(3)
         assert [s.name for s in (await store.list(tenant, page_size=9))[0]] == ["busy", "idle"]
         assert recorder.causes == idle_recorder.causes == []
-        _, lease = await store.open(tenant, "busy", instance_id="one")
+        _, lease = await store.leases.open(tenant, "busy", instance_id="one")
         assert lease.epoch > before.epoch
         await idle.detach()
         await busy.detach()
@@ -229,7 +229,7 @@ async def test_everything_lost_is_restored_by_live_owners(store: SubscriptionSto
 async def test_an_owner_that_was_away_too_long_does_not_bring_back(redis: Redis, tenant: str) -> None:
     store, clock = SubscriptionStore(redis, lease_s=1.0, tombstone_s=60.0), Clock()
     await create(store, tenant, "s")
-    committer = Committer(store, interval_s=0.01, clock=clock)
+    committer = Committer(store.leases, interval_s=0.01, clock=clock)
     handle, recorder = await opened(store, committer, tenant)
     await forget(redis, tenant)
     clock.ahead_s = 31.0
@@ -244,7 +244,7 @@ async def test_an_owner_that_was_away_too_long_does_not_bring_back(redis: Redis,
 async def test_a_lapsed_owner_goes_on_when_nobody_came(store: SubscriptionStore, tenant: str) -> None:
     clock = Clock()
     await create(store, tenant, "s")
-    committer = Committer(store, interval_s=0.01, clock=clock)
+    committer = Committer(store.leases, interval_s=0.01, clock=clock)
     handle, _ = await opened(store, committer, tenant)
     clock.ahead_s = 31.0
     submit(handle, 1)
@@ -262,8 +262,8 @@ async def test_a_listener_that_fails_and_a_key_that_redis_refuses_stop_nobody_el
 
     for name in ("bad", "odd", "good"):
         await create(store, tenant, name)
-    async with running(Committer(store, interval_s=0.01)) as committer:
-        stored, lease = await store.open(tenant, "bad", instance_id="i")
+    async with running(Committer(store.leases, interval_s=0.01)) as committer:
+        stored, lease = await store.leases.open(tenant, "bad", instance_id="i")
         bad = committer.attach(lease, stored, Failing())
         odd, odd_recorder = await opened(store, committer, tenant, "odd")
         good, recorder = await opened(store, committer, tenant, "good")
@@ -288,13 +288,13 @@ async def test_sessions_are_told_of_a_pass_that_fails_unexpectedly(
     store: SubscriptionStore, tenant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(store, tenant, "s")
-    committer, plain = Committer(store, interval_s=0.01), store.commit_many
+    committer, plain = Committer(store.leases, interval_s=0.01), store.leases.commit_many
 
     async def defect(requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
-        monkeypatch.setattr(store, "commit_many", plain)
+        monkeypatch.setattr(store.leases, "commit_many", plain)
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(store, "commit_many", defect)
+    monkeypatch.setattr(store.leases, "commit_many", defect)
     handle, recorder = await opened(store, committer, tenant)
     async with Tasks() as tasks:
         task = tasks.keep_running("committer", committer.run)
@@ -306,21 +306,21 @@ async def test_sessions_are_told_of_a_pass_that_fails_unexpectedly(
 
 
 async def test_memory_of_an_attached_session_is_gone_after_detach(store: SubscriptionStore, tenant: str) -> None:
-    committer = Committer(store, interval_s=0.01)
+    committer = Committer(store.leases, interval_s=0.01)
     await create(store, tenant, "s")
     for number in range(1, 6):
         handle, _ = await opened(store, committer, tenant)
         submit(handle, number)
         await handle.detach()
-    assert not committer._handles
-    assert not committer._newest
-    assert not committer._due
+    assert not list(committer._queue)
+    assert not committer._queue._newest
+    assert not committer._queue.has_due
 
 
 async def test_the_task_ends_when_cancelled_at_any_moment(store: SubscriptionStore, tenant: str) -> None:
     """redis-py under a socket timeout swallowed one cancellation in four."""
     await create(store, tenant, "s")
-    committer = Committer(store, interval_s=0.0)
+    committer = Committer(store.leases, interval_s=0.0)
     handle, _ = await opened(store, committer, tenant)
     rng, number = random.Random(7), 0
 

@@ -13,6 +13,7 @@ from feedmux_server.store.checks import check_redis, check_writable
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import COMMANDS_MAX, StartupError, connect
 from feedmux_server.store.errors import code_of, is_of_one_key
+from feedmux_server.store.lease_store import LeaseStore
 from feedmux_server.store.model import CommitOutcome, CommitRequest, StoredSubscription
 from feedmux_server.store.store import SubscriptionStore
 from tests.integration import servers
@@ -24,19 +25,20 @@ from tests.integration.wire import PATIENCE_S
 RedisFactory = Callable[..., Awaitable[RedisServer]]
 
 
-class CountingStore(SubscriptionStore):
-    """Counts the batches of commits."""
+class Counting:
+    """Counts the batches of a store's commits."""
 
-    under_way = 0
-    under_way_most = 0
-    requests_most = 0
+    def __init__(self, leases: LeaseStore) -> None:
+        self.under_way = self.under_way_most = self.requests_most = 0
+        self._commit_many = leases.commit_many
+        leases.commit_many = self.commit_many  # type: ignore[method-assign]
 
     async def commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
         self.under_way += 1
         self.under_way_most = max(self.under_way_most, self.under_way)
         self.requests_most = max(self.requests_most, len(requests))
         try:
-            return await super().commit_many(requests)
+            return await self._commit_many(requests)
         finally:
             self.under_way -= 1
 
@@ -62,8 +64,8 @@ async def test_killed_and_restarted_commits_resume(redis_factory: RedisFactory) 
     async with client(server.url) as redis:
         store = SubscriptionStore(redis, lease_s=30.0)
         await create(store, "t", "s")
-        async with running(Committer(store, interval_s=0.01)) as committer:
-            stored, lease = await store.open("t", "s", instance_id="one")
+        async with running(Committer(store.leases, interval_s=0.01)) as committer:
+            stored, lease = await store.leases.open("t", "s", instance_id="one")
             recorder = Recorder()
             handle = committer.attach(lease, stored, recorder)
             submit(handle, 5)
@@ -91,17 +93,17 @@ async def test_emptied_by_a_restart_without_persistence(redis_factory: RedisFact
         store = SubscriptionStore(redis, lease_s=600.0)
         names = [f"s{i}" for i in range(20)]
         clock = Clock()
-        async with running(Committer(store, interval_s=0.01, clock=clock)) as committer:
+        async with running(Committer(store.leases, interval_s=0.01, clock=clock)) as committer:
 
             def renew() -> None:
                 """The renewals of all become due; they are looked for when something wakes the committer."""
-                clock.ahead_s += store.rules.renew_after_s
+                clock.ahead_s += store.leases.rules.renew_after_s
                 committer.recheck("t", names[0])
 
             recorders = {}
             for name in names:
                 await create(store, "t", name, at=3)
-                stored, lease = await store.open("t", name, instance_id="one")
+                stored, lease = await store.leases.open("t", name, instance_id="one")
                 recorders[name] = Recorder()
                 committer.attach(lease, stored, recorders[name])
             await create(store, "t", "unowned")
@@ -117,17 +119,18 @@ async def test_emptied_by_a_restart_without_persistence(redis_factory: RedisFact
             assert sorted(names) == [s.name for s in await listed(store, len(names))]
             assert all(recorder.causes == [] for recorder in recorders.values())
         with pytest.raises(FeedmuxError) as caught:
-            await store.open("t", "unowned", instance_id="one")
+            await store.leases.open("t", "unowned", instance_id="one")
         assert caught.value.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND
 
 
 async def test_frozen_nothing_piles_up(redis_factory: RedisFactory) -> None:
     server = await redis_factory(persistence=False)
     async with client(server.url) as redis, client(server.url) as other:
-        store = CountingStore(redis, lease_s=600.0, timeout_s=0.4)
+        store = SubscriptionStore(redis, lease_s=600.0, timeout_s=0.4)
+        counting = Counting(store.leases)
         await create(store, "t", "s")
-        async with running(Committer(store, interval_s=0.01)) as committer:
-            stored, lease = await store.open("t", "s", instance_id="one")
+        async with running(Committer(store.leases, interval_s=0.01)) as committer:
+            stored, lease = await store.leases.open("t", "s", instance_id="one")
             recorder = Recorder()
             handle = committer.attach(lease, stored, recorder)
             submit(handle, 1)
@@ -154,7 +157,7 @@ async def test_frozen_nothing_piles_up(redis_factory: RedisFactory) -> None:
             await until(lambda: recorder.commits[-1] == (1999, place(1999).position))
             assert recorder.available == [False, True]
             # One batch at a time, of one position: the batch in progress when Redis resumed, and then the newest.
-            assert (store.under_way_most, store.requests_most) == (1, 1)
+            assert (counting.under_way_most, counting.requests_most) == (1, 1)
             assert len(recorder.commits) <= 3
 
             async def few_connections() -> bool:
@@ -169,8 +172,8 @@ async def test_paused_clients_then_on(redis_factory: RedisFactory) -> None:
     async with client(server.url) as redis, client(server.url) as other:
         store = SubscriptionStore(redis, lease_s=600.0, timeout_s=0.2)
         await create(store, "t", "s")
-        async with running(Committer(store, interval_s=0.01)) as committer:
-            stored, lease = await store.open("t", "s", instance_id="one")
+        async with running(Committer(store.leases, interval_s=0.01)) as committer:
+            stored, lease = await store.leases.open("t", "s", instance_id="one")
             recorder = Recorder()
             handle = committer.attach(lease, stored, recorder)
             await other.client_pause(600_000, all=False)
@@ -188,8 +191,8 @@ async def test_out_of_memory_is_loud_and_passes(redis_factory: RedisFactory, cap
         store = SubscriptionStore(redis, lease_s=30.0)
         await create(store, "t", "s")
         await create(store, "t", "gone")
-        async with running(Committer(store, interval_s=0.01)) as committer:
-            stored, lease = await store.open("t", "s", instance_id="one")
+        async with running(Committer(store.leases, interval_s=0.01)) as committer:
+            stored, lease = await store.leases.open("t", "s", instance_id="one")
             recorder = Recorder()
             handle = committer.attach(lease, stored, recorder)
             await redis.config_set("maxmemory", "100kb")
@@ -211,11 +214,11 @@ async def test_flush_and_detach_end_while_redis_is_frozen(redis_factory: RedisFa
     server = await redis_factory(persistence=False)
     async with client(server.url) as redis:
         store = SubscriptionStore(redis, lease_s=30.0)
-        committer = Committer(store, interval_s=0.01)
+        committer = Committer(store.leases, interval_s=0.01)
         handles = []
         for i in range(100):
             await create(store, "t", f"s{i}")
-            stored, lease = await store.open("t", f"s{i}", instance_id="one")
+            stored, lease = await store.leases.open("t", f"s{i}", instance_id="one")
             handles.append(committer.attach(lease, stored, Recorder()))
             submit(handles[-1], 1)
         server.pause()
@@ -270,9 +273,9 @@ async def test_a_demoted_primary_is_left(redis_factory: RedisFactory) -> None:
     async with balanced([old.port]) as name, client(f"redis://127.0.0.1:{name.port}") as redis:
         store = SubscriptionStore(redis, lease_s=30.0, timeout_s=PATIENCE_S)
         await create(store, "t", "s")
-        stored, lease = await store.open("t", "s", instance_id="me")
+        stored, lease = await store.leases.open("t", "s", instance_id="me")
         recorder = Recorder()
-        async with running(Committer(store, interval_s=0.01)) as committer:
+        async with running(Committer(store.leases, interval_s=0.01)) as committer:
             handle = committer.attach(lease, stored, recorder)
             submit(handle, 1)
             await until(lambda: handle.position == place(1).position)

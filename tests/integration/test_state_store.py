@@ -85,7 +85,7 @@ async def test_nothing_is_found_that_was_not_created(store: SubscriptionStore, t
     at = place(1)
     for call in (
         store.get(tenant, "s"),
-        store.open(tenant, "s", instance_id="i"),
+        store.leases.open(tenant, "s", instance_id="i"),
         store.delete(tenant, "s"),
         store.update(tenant, "s", definition=b"", etag="e"),
         store.seek(tenant, "s", position=at.position, cluster_time=at.cluster_time, order=at.order),
@@ -104,7 +104,7 @@ async def test_open_gives_growing_epochs(store: SubscriptionStore, tenant: str) 
     await create(store, tenant, "s", at=2)
     epochs = []
     for _ in range(20):
-        stored, lease = await store.open(tenant, "s", instance_id="one")
+        stored, lease = await store.leases.open(tenant, "s", instance_id="one")
         assert (stored.epoch, stored.owner, stored.active) == (lease.epoch, "one", True)
         assert stored.place == place(2)
         epochs.append(lease.epoch)
@@ -114,12 +114,12 @@ async def test_open_gives_growing_epochs(store: SubscriptionStore, tenant: str) 
 
 async def test_busy_takeover_and_the_same_instance(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
-    _, first = await store.open(tenant, "s", instance_id="one")
-    error = await refused(ErrorReason.SUBSCRIPTION_BUSY, store.open(tenant, "s", instance_id="two"))
+    _, first = await store.leases.open(tenant, "s", instance_id="one")
+    error = await refused(ErrorReason.SUBSCRIPTION_BUSY, store.leases.open(tenant, "s", instance_id="two"))
     assert error.metadata == {"owner": "one"}
-    _, again = await store.open(tenant, "s", instance_id="one")
+    _, again = await store.leases.open(tenant, "s", instance_id="one")
     assert (await commit(store, first, 1)).cause is FenceCause.LEASE  # a client that has it still may open again
-    _, second = await store.open(tenant, "s", instance_id="two", takeover=True)
+    _, second = await store.leases.open(tenant, "s", instance_id="two", takeover=True)
     outcome = await commit(store, again, 1)
     assert (outcome.status, outcome.cause) == (CommitStatus.FENCED, FenceCause.TAKEOVER)
     assert (await commit(store, second, 1)).status is CommitStatus.OK
@@ -127,17 +127,17 @@ async def test_busy_takeover_and_the_same_instance(store: SubscriptionStore, ten
 
 async def test_a_client_without_instance_id_is_nobody_in_particular(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
-    await store.open(tenant, "s", instance_id="")
-    await refused(ErrorReason.SUBSCRIPTION_BUSY, store.open(tenant, "s", instance_id=""))
+    await store.leases.open(tenant, "s", instance_id="")
+    await refused(ErrorReason.SUBSCRIPTION_BUSY, store.leases.open(tenant, "s", instance_id=""))
 
 
 async def test_a_lease_ends_by_release_or_by_time(redis: Redis, tenant: str) -> None:
     store = SubscriptionStore(redis, lease_s=1.0)
     await create(store, tenant, "s")
-    _, lease = await store.open(tenant, "s", instance_id="one")
-    await store.release(lease)
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
+    await store.leases.release(lease)
     assert not (await store.get(tenant, "s")).active
-    _, lease = await store.open(tenant, "s", instance_id="two")
+    _, lease = await store.leases.open(tenant, "s", instance_id="two")
     await asyncio.sleep(1.1)
     expired = await store.get(tenant, "s")
     assert (expired.active, expired.owner) == (False, "")
@@ -145,24 +145,24 @@ async def test_a_lease_ends_by_release_or_by_time(redis: Redis, tenant: str) -> 
     assert (await commit(store, lease, None)).status is CommitStatus.OK
     assert (await store.get(tenant, "s")).active
     await asyncio.sleep(1.1)
-    await store.open(tenant, "s", instance_id="three")
+    await store.leases.open(tenant, "s", instance_id="three")
     assert (await commit(store, lease, 1)).status is CommitStatus.FENCED
 
 
 async def test_release_of_another_session_does_nothing(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
-    _, old = await store.open(tenant, "s", instance_id="one")
-    _, new = await store.open(tenant, "s", instance_id="one")
-    await store.release(old)
-    await store.release(replace(new, nonce="guessed"))
+    _, old = await store.leases.open(tenant, "s", instance_id="one")
+    _, new = await store.leases.open(tenant, "s", instance_id="one")
+    await store.leases.release(old)
+    await store.leases.release(replace(new, nonce="guessed"))
     assert (await store.get(tenant, "s")).active
-    await store.release(new)
+    await store.leases.release(new)
     assert (await commit(store, new, 1)).cause is FenceCause.LEASE
 
 
 async def test_commits_move_forward_only(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s", at=4)
-    _, lease = await store.open(tenant, "s", instance_id="one")
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
     for number, expected in ((5, 5), (4, 5), (5, 5), (7, 7), (6, 7), (0, 7), (8, 8)):
         outcome = await commit(store, lease, number)
         assert outcome.status is CommitStatus.OK
@@ -176,17 +176,17 @@ async def test_order_is_bytewise_and_a_prefix_comes_first(store: SubscriptionSto
     steps = [(time, b""), (time, b"\x00"), (time, b"Z"), (time, b"a"), (time, b"a\x00"), (time, b"\xff")]
     steps += [(time + 1, b""), (time + 1, b"Z"), (time + 2, b""), ((2**32 - 1 << 32) | 7, b"")]
     await store.create(tenant, "s", definition=b"", etag="e", position=b"p", cluster_time=time - 1, order=b"\xff")
-    _, lease = await store.open(tenant, "s", instance_id="one")
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
     for i, (cluster_time, order) in enumerate(steps):
         for cluster, key_, expected in ((cluster_time, order, i), *((c, o, i) for c, o in steps[:i])):
             name = b"%d" % steps.index((cluster, key_))
-            [outcome] = await store.commit_many([CommitRequest(lease, Place(name, cluster, key_))])
+            [outcome] = await store.leases.commit_many([CommitRequest(lease, Place(name, cluster, key_))])
             assert outcome.position == b"%d" % expected
 
 
 async def test_update_keeps_the_place_and_fences(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s", at=4)
-    _, lease = await store.open(tenant, "s", instance_id="one")
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
     await commit(store, lease, 6)
     mismatch = store.update(tenant, "s", definition=b"new", etag="e2", expected_etag="other")
     await refused(ErrorReason.ETAG_MISMATCH, mismatch)
@@ -203,14 +203,14 @@ async def test_update_keeps_the_place_and_fences(store: SubscriptionStore, tenan
 
 async def test_seek_moves_backwards_and_fences(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s", at=4)
-    _, lease = await store.open(tenant, "s", instance_id="one")
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
     await commit(store, lease, 9)
     to = place(1)
     moved = await store.seek(tenant, "s", position=to.position, cluster_time=to.cluster_time, order=to.order)
     assert moved.place == to
     assert moved.seek_epoch == moved.epoch > lease.epoch
     assert (await commit(store, lease, 10)).cause is FenceCause.SEEK
-    stored, lease = await store.open(tenant, "s", instance_id="one")
+    stored, lease = await store.leases.open(tenant, "s", instance_id="one")
     assert stored.epoch > stored.seek_epoch == moved.epoch > stored.commit_epoch > 0
     assert (await commit(store, lease, 2)).position == place(2).position
 
@@ -219,21 +219,21 @@ async def test_deleted_is_not_found_and_fences_and_may_be_created_anew(
     store: SubscriptionStore, redis: Redis, tenant: str
 ) -> None:
     await create(store, tenant, "s", at=4)
-    stored, lease = await store.open(tenant, "s", instance_id="one")
+    stored, lease = await store.leases.open(tenant, "s", instance_id="one")
     await refused(ErrorReason.ETAG_MISMATCH, store.delete(tenant, "s", expected_etag="other"))
     await store.delete(tenant, "s", expected_etag="etag-a")
     for call in (
         store.get(tenant, "s"),
-        store.open(tenant, "s", instance_id="one"),
+        store.leases.open(tenant, "s", instance_id="one"),
         store.delete(tenant, "s"),
         store.update(tenant, "s", definition=b"", etag="e"),
     ):
         await refused(ErrorReason.SUBSCRIPTION_NOT_FOUND, call)
     assert (await store.list(tenant, page_size=10))[0] == []
     assert (await commit(store, lease, 5)).cause is FenceCause.DELETE
-    await store.restore_many([RestoreRequest(lease, stored)])
+    await store.leases.restore_many([RestoreRequest(lease, stored)])
     await refused(ErrorReason.SUBSCRIPTION_NOT_FOUND, store.get(tenant, "s"))
-    await store.release(lease)
+    await store.leases.release(lease)
     assert 0 < await redis.pttl(key(tenant)) <= 24 * 3600 * 1000
 
     anew = await create(store, tenant, "s", at=1, content="b")
@@ -247,7 +247,7 @@ async def test_an_older_place_renews_the_lease_all_the_same(
     store: SubscriptionStore, redis: Redis, tenant: str
 ) -> None:
     await create(store, tenant, "s", at=4)
-    _, lease = await store.open(tenant, "s", instance_id="one")
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
     for number in (3, None, 9):
         await redis.hset(key(tenant), "lease_until_ms", 1)
         assert (await commit(store, lease, number)).status is CommitStatus.OK
@@ -259,7 +259,7 @@ async def test_a_tombstone_holds_its_epoch_and_nothing_else(
     store: SubscriptionStore, redis: Redis, tenant: str, by: str
 ) -> None:
     await create(store, tenant, "s")
-    stored, _ = await store.open(tenant, "s", instance_id="one")
+    stored, _ = await store.leases.open(tenant, "s", instance_id="one")
     await redis.hset(key(tenant), "epoch", stored.epoch + 10**9)  # above Redis's clock
     await redis.hset(key(tenant), "lease_until_ms", 0)
     if by == "delete":
@@ -289,18 +289,18 @@ async def test_a_released_session_has_lost_its_lease_and_a_lapsed_one_is_not_tak
     store: SubscriptionStore, redis: Redis, tenant: str
 ) -> None:
     await create(store, tenant, "s")
-    _, lease = await store.open(tenant, "s", instance_id="one")
-    await store.release(replace(lease, epoch=lease.epoch - 1))
-    await store.release(replace(lease, nonce="other"))
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
+    await store.leases.release(replace(lease, epoch=lease.epoch - 1))
+    await store.leases.release(replace(lease, nonce="other"))
     assert (await store.get(tenant, "s")).active
-    await store.release(lease)
+    await store.leases.release(lease)
     assert (await commit(store, lease, 5)).cause is FenceCause.LEASE
     assert int(await redis.hget(key(tenant), "used_ms") or 0) > 1_600_000_000_000
-    _, second = await store.open(tenant, "s", instance_id="two")
+    _, second = await store.leases.open(tenant, "s", instance_id="two")
     await redis.hset(key(tenant), "lease_until_ms", 1)
-    _, third = await store.open(tenant, "s", instance_id="three")
-    _, fourth = await store.open(tenant, "s", instance_id="four", takeover=True)
-    _, again = await store.open(tenant, "s", instance_id="four", takeover=True)
+    _, third = await store.leases.open(tenant, "s", instance_id="three")
+    _, fourth = await store.leases.open(tenant, "s", instance_id="four", takeover=True)
+    _, again = await store.leases.open(tenant, "s", instance_id="four", takeover=True)
     assert [each.taken_over for each in (second, third, fourth, again)] == [False, False, True, False]
 
 
@@ -310,16 +310,16 @@ async def test_epochs_follow_the_clock_and_never_go_back(store: SubscriptionStor
     seconds, micros = await redis.time()
     assert created.epoch <= seconds * 1000 + micros // 1000
     await redis.hset(key(tenant), "epoch", 1)
-    assert (await store.open(tenant, "s", instance_id="one"))[0].epoch >= created.epoch
+    assert (await store.leases.open(tenant, "s", instance_id="one"))[0].epoch >= created.epoch
     ahead = created.epoch + 10**9
     await redis.hset(key(tenant), "epoch", ahead)
-    assert (await store.open(tenant, "s", instance_id="one"))[0].epoch == ahead + 1
+    assert (await store.leases.open(tenant, "s", instance_id="one"))[0].epoch == ahead + 1
 
 
 async def test_seek_and_update_leave_no_owner(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
     await create(store, tenant, "s")
     for change in ("seek", "update"):
-        _, lease = await store.open(tenant, "s", instance_id="one")
+        _, lease = await store.leases.open(tenant, "s", instance_id="one")
         if change == "seek":
             to = place(1)
             after = await store.seek(tenant, "s", position=to.position, cluster_time=to.cluster_time, order=to.order)
@@ -333,16 +333,16 @@ async def test_seek_and_update_leave_no_owner(store: SubscriptionStore, redis: R
 
 async def test_restore_brings_back_what_was_lost(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
     await create(store, tenant, "s", at=4)
-    stored, lease = await store.open(tenant, "s", instance_id="one")
+    stored, lease = await store.leases.open(tenant, "s", instance_id="one")
     await redis.delete(key(tenant), f"feedmux:1:names:{{{tenant}}}")
-    await store.restore_many([RestoreRequest(lease, stored)])
+    await store.leases.restore_many([RestoreRequest(lease, stored)])
     found = await store.get(tenant, "s")
     # What it brings back counts as its own.
     assert found.commit_epoch == lease.epoch
     assert replace(found, used_ms=stored.used_ms, commit_epoch=0) == stored
     assert (await store.list(tenant, page_size=10))[0] == [found]
     assert (await commit(store, lease, 5)).status is CommitStatus.OK
-    _, later = await store.open(tenant, "s", instance_id="one")
+    _, later = await store.leases.open(tenant, "s", instance_id="one")
     assert later.epoch > lease.epoch
 
 
@@ -350,17 +350,17 @@ async def test_an_older_hash_is_lost_state_too_a_newer_is_not(
     store: SubscriptionStore, redis: Redis, tenant: str
 ) -> None:
     await create(store, tenant, "s", at=4)
-    _, first = await store.open(tenant, "s", instance_id="one")
+    _, first = await store.leases.open(tenant, "s", instance_id="one")
     dump = await redis.dump(key(tenant))
-    stored, second = await store.open(tenant, "s", instance_id="one")
+    stored, second = await store.leases.open(tenant, "s", instance_id="one")
     # Redis came back with what it knew before the second open.
     assert dump is not None
     await redis.restore(key(tenant), 0, dump, replace=True)
     assert (await commit(store, second, 5)).status is CommitStatus.MISSING
-    await store.restore_many([RestoreRequest(second, stored)])
+    await store.leases.restore_many([RestoreRequest(second, stored)])
     assert (await commit(store, second, 5)).status is CommitStatus.OK
     assert (await commit(store, first, 6)).status is CommitStatus.FENCED
-    await store.restore_many([RestoreRequest(first, stored)])
+    await store.leases.restore_many([RestoreRequest(first, stored)])
     assert (await store.get(tenant, "s")).epoch == second.epoch
 
 
@@ -368,12 +368,12 @@ async def test_a_new_subscription_is_not_overwritten_by_an_owner_of_a_lost_one(
     store: SubscriptionStore, redis: Redis, tenant: str
 ) -> None:
     await create(store, tenant, "s", at=4)
-    stored, lease = await store.open(tenant, "s", instance_id="one")
+    stored, lease = await store.leases.open(tenant, "s", instance_id="one")
     await redis.delete(key(tenant))
     await asyncio.sleep(0.002)
     anew = await create(store, tenant, "s", at=0, content="b")
     assert (await commit(store, lease, 5)).status is CommitStatus.FENCED
-    await store.restore_many([RestoreRequest(lease, stored)])
+    await store.leases.restore_many([RestoreRequest(lease, stored)])
     assert await store.get(tenant, "s") == anew
 
 
@@ -407,18 +407,18 @@ async def test_an_index_entry_without_a_hash_is_skipped_and_cleaned(
     assert ([s.name for s in page], after) == (["c", "f"], "")
     assert await redis.zrange(index, 0, -1) == [b"c", b"f"]
     await redis.delete(index)
-    await store.open(tenant, "c", instance_id="i")
+    await store.leases.open(tenant, "c", instance_id="i")
     await create(store, tenant, "f")
     assert [s.name for s in (await store.list(tenant, page_size=9))[0]] == ["c", "f"]
 
 
 async def test_scripts_are_loaded_again_after_a_flush(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
     await create(store, tenant, "s")
-    _, lease = await store.open(tenant, "s", instance_id="one")
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
     await redis.script_flush()
     assert (await commit(store, lease, 3)).status is CommitStatus.OK
     await redis.script_flush()
-    outcomes = await store.commit_many([CommitRequest(lease, place(n)) for n in (4, 5, 6)])
+    outcomes = await store.leases.commit_many([CommitRequest(lease, place(n)) for n in (4, 5, 6)])
     assert [outcome.position for outcome in outcomes] == [place(n).position for n in (4, 5, 6)]
 
 
@@ -426,10 +426,10 @@ async def test_one_key_of_another_type_does_not_stop_the_others(
     store: SubscriptionStore, redis: Redis, tenant: str
 ) -> None:
     await create(store, tenant, "s")
-    _, lease = await store.open(tenant, "s", instance_id="one")
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
     await redis.set(key(tenant, "odd"), "x")
     odd = Lease(tenant, "odd", 1, "n", "i")
-    outcomes = await store.commit_many([CommitRequest(odd, place(1)), CommitRequest(lease, place(1))])
+    outcomes = await store.leases.commit_many([CommitRequest(odd, place(1)), CommitRequest(lease, place(1))])
     assert [outcome.status for outcome in outcomes] == [CommitStatus.FAILED, CommitStatus.OK]
     error = await refused(ErrorReason.STATE_UNAVAILABLE, store.get(tenant, "odd"))
     assert error.metadata == {"redis_error": "WRONGTYPE"}
@@ -446,7 +446,7 @@ async def test_a_damaged_subscription_is_left_as_it_is_and_hides_no_other(
         await create(store, tenant, name)
     await redis.hdel(key(tenant, "b"), field)
     before = await redis.hgetall(key(tenant, "b"))
-    for call in (store.get(tenant, "b"), store.open(tenant, "b", instance_id="i")):
+    for call in (store.get(tenant, "b"), store.leases.open(tenant, "b", instance_id="i")):
         error = await refused(ErrorReason.STATE_UNAVAILABLE, call)
         assert error.metadata == {"redis_error": "DAMAGED"}
     assert not await store.expire(tenant, "b", 0.0)
@@ -467,7 +467,7 @@ async def test_what_a_session_does_not_need_may_be_missing(
     assert (await store.get(tenant, "s")).place == created.place
     assert (await create(store, tenant, "s", at=9)).place == created.place
     await refused(ErrorReason.SUBSCRIPTION_EXISTS, create(store, tenant, "s", content="other"))
-    opened, lease = await store.open(tenant, "s", instance_id="i")
+    opened, lease = await store.leases.open(tenant, "s", instance_id="i")
     assert opened.epoch > created.epoch
     assert (await commit(store, lease, 1)).position == place(1).position
 
@@ -484,10 +484,10 @@ async def test_its_owner_completes_a_damaged_subscription(
     store: SubscriptionStore, redis: Redis, tenant: str, field: str
 ) -> None:
     await create(store, tenant, "s", at=1)
-    stored, lease = await store.open(tenant, "s", instance_id="i")
+    stored, lease = await store.leases.open(tenant, "s", instance_id="i")
     await redis.hdel(key(tenant), field)
     assert (await commit(store, lease, 2)).status is CommitStatus.MISSING
-    await store.restore_many([RestoreRequest(lease, stored)])
+    await store.leases.restore_many([RestoreRequest(lease, stored)])
     assert (await commit(store, lease, 2)).position == place(2).position
     again = await store.get(tenant, "s")
     assert (again.definition, again.place, again.epoch) == (stored.definition, place(2), lease.epoch)
@@ -497,20 +497,20 @@ async def test_a_newer_owner_is_not_overwritten_where_it_is_damaged(
     store: SubscriptionStore, redis: Redis, tenant: str
 ) -> None:
     await create(store, tenant, "s", at=1)
-    stored, lease = await store.open(tenant, "s", instance_id="i")
-    await store.open(tenant, "s", instance_id="other", takeover=True)
+    stored, lease = await store.leases.open(tenant, "s", instance_id="i")
+    await store.leases.open(tenant, "s", instance_id="other", takeover=True)
     await redis.hdel(key(tenant), "order")
     before = await redis.hgetall(key(tenant))
     assert (await commit(store, lease, 2)).status is CommitStatus.FENCED
-    await store.restore_many([RestoreRequest(lease, stored)])
+    await store.leases.restore_many([RestoreRequest(lease, stored)])
     assert await redis.hgetall(key(tenant)) == before
 
 
 async def test_why_it_was_fenced_may_be_unknown(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
     """A newer version may have written it."""
     await create(store, tenant, "s")
-    _, lease = await store.open(tenant, "s", instance_id="one")
-    await store.open(tenant, "s", instance_id="two", takeover=True)
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
+    await store.leases.open(tenant, "s", instance_id="two", takeover=True)
     await redis.hset(key(tenant), "fence_cause", "ECLIPSE")
     outcome = await commit(store, lease, 1)
     assert (outcome.status, outcome.cause) == (CommitStatus.FENCED, FenceCause.LEASE)
@@ -547,7 +547,7 @@ async def test_only_the_newest_epoch_commits_and_only_forward(store: Subscriptio
     for _ in range(150):
         match rng.choices(("open", "commit", "release", "seek", "update"), (3, 20, 1, 1, 1))[0]:
             case "open":
-                _, owner = await store.open(tenant, "s", instance_id=f"i{rng.randrange(3)}", takeover=True)
+                _, owner = await store.leases.open(tenant, "s", instance_id=f"i{rng.randrange(3)}", takeover=True)
                 leases.append(owner)
                 assert owner.epoch > epoch
                 epoch = owner.epoch
@@ -561,7 +561,7 @@ async def test_only_the_newest_epoch_commits_and_only_forward(store: Subscriptio
                 else:
                     assert outcome.status is CommitStatus.FENCED
             case "release" if owner:
-                await store.release(owner)
+                await store.leases.release(owner)
                 owner = None
             case "seek":
                 number = rng.randrange(number + 5)
@@ -594,7 +594,7 @@ async def test_rivals_at_once_never_commit_backwards_nor_in_two_epochs(
         for _ in range(40):
             await asyncio.sleep(rng.random() * 0.002)
             if not leases or rng.random() < 0.15:
-                _, lease = await store.open(tenant, "s", instance_id=instance, takeover=True)
+                _, lease = await store.leases.open(tenant, "s", instance_id=instance, takeover=True)
                 leases.append(lease)
             else:
                 lease = rng.choice([leases[-1], *leases])

@@ -298,7 +298,7 @@ MUTANTS: Final = (
     Mutant(
         "leases are not renewed",
         "Fenced",
-        "feedmux_server.store.committer:Committer._collect_renewals",
+        "feedmux_server.store.commit_queue:CommitQueue.ready",
         "if self._rules.renew_due(h.confirmed_s, now_s)",
         "if False",
         scenario="another program",
@@ -435,7 +435,7 @@ MUTANTS: Final = (
         "a session keeps its lease at its end",
         "Nothing left",
         "feedmux_server.store.committer:Committer.detach",
-        "await self._store.release(handle.lease)",
+        "await self._leases.release(handle.lease)",
         "pass",
     ),
     Mutant(
@@ -530,8 +530,8 @@ MUTANTS: Final = (
         "a page of a list ends one subscription too far",
         "Complete",
         "feedmux_server.store.store:SubscriptionStore.list",
-        "return found[:page_size], found[:page_size][-1].name",
-        "return found[:page_size], name",
+        "return listed[:page_size], listed[:page_size][-1].name",
+        "return listed[:page_size], name",
         scenario="many subscriptions",
         seeds=20,
     ),

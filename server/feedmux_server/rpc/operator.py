@@ -40,7 +40,7 @@ class Operator:
         names = sorted(configured | set(usage.uses))
         if request.tenant:
             names = [name for name in names if name == request.tenant]
-        counts = await service.store.count(names) if names else {}
+        counts = await service.store.names.count(names) if names else {}
         sizes = await service.store.sizes.sums(names) if names else {}
         open_sessions = Counter(live.tenant for live in service.sessions)
         catch_up = service.manager.slots.used()

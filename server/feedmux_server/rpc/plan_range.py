@@ -82,7 +82,7 @@ class PlanRange:
             check_fingerprint(feed, request.feed_fingerprint)
             return feed, key, request.after
         check_name("subscription", request.subscription)
-        stored, lease = await service.store.open(tenant, request.subscription, instance_id=request.instance_id)
+        stored, lease = await service.store.leases.open(tenant, request.subscription, instance_id=request.instance_id)
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
         feed = await service.access.feed_of(content.feed, tenant)
         key = service.access.key_of(feed, tenant)
@@ -93,13 +93,13 @@ class PlanRange:
             if request.processed:
                 processed = (await service.starts(key, tenant).position(request.processed, "processed")).place
         except FeedmuxError:
-            await service.store.release(lease)
+            await service.store.leases.release(lease)
             raise
         if processed is not None:
             # Inside a split event, the stored position does not change, but the lease is renewed all the same.
             inside = processed.may_be_inside_event
             place = None if inside else Place(request.processed, processed.cluster_time, order_bytes(processed))
-            [outcome] = await service.store.commit_many([CommitRequest(lease, place)])
+            [outcome] = await service.store.leases.commit_many([CommitRequest(lease, place)])
             if outcome.status is not CommitStatus.OK:
                 raise FeedmuxError(
                     ErrorReason.FENCED, "another client opened the subscription in the meantime", {"cause": "TAKEOVER"}

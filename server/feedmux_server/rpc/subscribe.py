@@ -180,7 +180,7 @@ class Subscribe:
         try:
             return await self._at_stored(request, tenant, stored, lease)
         except BaseException:
-            self._service.spawn(partial(self._service.store.release, lease), "lease-release")
+            self._service.spawn(partial(self._service.store.leases.release, lease), "lease-release")
             raise
 
     async def _lease(self, request: wire.Open, tenant: str) -> tuple[StoredSubscription, Lease]:
@@ -188,7 +188,7 @@ class Subscribe:
         that nobody knows, until it expires. The call, with its place in the quotas, lasts until Redis has answered."""
         store = self._service.store
         opening = asyncio.create_task(
-            store.open(tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover),
+            store.leases.open(tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover),
             name="lease-open",
         )
         try:
@@ -239,7 +239,7 @@ async def _release(store: SubscriptionStore, opening: asyncio.Task[tuple[StoredS
         _, lease = await opening
     except FeedmuxError:
         return
-    await store.release(lease)
+    await store.leases.release(lease)
 
 
 async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver) -> JoinPoint:

@@ -208,8 +208,8 @@ class Subscriptions:
         """Raises QUOTA_EXCEEDED if the tenant already has as many subscriptions as allowed. Calls that create at the
         same moment may exceed the quota by their number."""
         account, store = self._service.manager.accounts.of(tenant), self._service.store
-        existing = (await store.count([tenant]))[tenant]
-        if existing >= account.quotas.subscriptions and not await store.exists(tenant, name):
+        existing = (await store.names.count([tenant]))[tenant]
+        if existing >= account.quotas.subscriptions and not await store.names.has(tenant, name):
             account.check_subscriptions(existing)
 
     async def _resolve(self, start: Start, tenant: str, key: StreamKey) -> ResumeToken:

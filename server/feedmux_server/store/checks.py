@@ -221,8 +221,8 @@ async def probe(client: Client, *, timeout_s: float = 3.0) -> CheckResult:
     try:
         try:
             await store.create(tenant, name, definition=b"", etag="0", position=b"", cluster_time=0, order=b"")
-            _, lease = await store.open(tenant, name, instance_id="doctor")
-            await store.release(lease)
+            _, lease = await store.leases.open(tenant, name, instance_id="doctor")
+            await store.leases.release(lease)
             await store.list(tenant, page_size=1)
         finally:
             with suppress(FeedmuxError):

@@ -4,7 +4,7 @@ Invariant: one pass at a time; a pass writes each subscription at most once and 
 so the load on Redis depends on the number of sessions and the interval, not on the event rate. While Redis
 is unavailable, one place per session waits and passes back off. The commit script, not the clock of this process,
 decides who owns a subscription.
-Neighbours: sessions submit through their `CommitHandle`; `store` runs the scripts.
+Neighbours: sessions submit through their `CommitHandle`; `lease_store` runs the scripts.
 """
 
 import asyncio
@@ -17,10 +17,11 @@ from typing import Final
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.store.commit_queue import CommitQueue
 from feedmux_server.store.errors import RETRY_AFTER_S
 from feedmux_server.store.handle import CommitHandle, CommitListener, Waiting
-from feedmux_server.store.model import CommitOutcome, CommitRequest, CommitStatus, FenceCause, Lease, StoredSubscription
-from feedmux_server.store.store import SubscriptionStore
+from feedmux_server.store.lease_store import LeaseStore
+from feedmux_server.store.model import CommitOutcome, CommitRequest, Lease, StoredSubscription
 
 _log = logging.getLogger(__name__)
 
@@ -31,22 +32,16 @@ BACKOFF_MAX_S: Final = 2.0
 
 
 class Committer:
-    def __init__(
-        self, store: SubscriptionStore, *, interval_s: float, clock: Callable[[], float] = monotonic_s
-    ) -> None:
+    def __init__(self, leases: LeaseStore, *, interval_s: float, clock: Callable[[], float] = monotonic_s) -> None:
         """`interval_s`: the longest wait of an ack. A shorter one sends `Committed` sooner, at more work for Redis."""
-        self._store = store
-        self._rules = store.rules
+        self._leases = leases
         self._interval_s = interval_s
         self._clock = clock
-        self._handles: dict[Lease, CommitHandle] = {}
-        self._newest: dict[tuple[str, str], CommitHandle] = {}
-        self._due: dict[CommitHandle, None] = {}
+        self._queue = CommitQueue(leases.rules, clock())
         self._urgent: dict[CommitHandle, None] = {}
         self._wake = asyncio.Event()
         self._pass_lock = asyncio.Lock()
         self._backoff_s = 0.0
-        self._renewals_checked_s = clock()
 
     @property
     def available(self) -> bool:
@@ -56,45 +51,37 @@ class Committer:
     @property
     def waiting(self) -> int:
         """The number of sessions with acks that are not stored yet."""
-        return len(self._with_acks())
+        return len(self._queue.with_acks())
 
     def attach(self, lease: Lease, stored: StoredSubscription, listener: CommitListener) -> CommitHandle:
         """Attach a session right after `open`. Fences an older session of the subscription in this process."""
         handle = CommitHandle(self, lease, stored, listener, self._clock())
-        self._handles[lease] = handle
-        known = self._newest.get((lease.tenant, lease.name))
-        if known is None or known.lease.epoch < lease.epoch:
-            self._newest[lease.tenant, lease.name] = handle
-            if known is not None:
-                same = lease.instance_id != "" and known.lease.instance_id == lease.instance_id
-                self._fence(known, FenceCause.LEASE if same else FenceCause.TAKEOVER)
-        else:
+        if not self._queue.add(handle):
             self.wake(handle)
         return handle
 
     def recheck(self, tenant: str, name: str) -> None:
         """Check soon who owns the subscription: after an update, seek or delete through this process."""
-        handle = self._newest.get((tenant, name))
+        handle = self._queue.newest(tenant, name)
         if handle is not None:
             self.wake(handle)
 
     def wake(self, handle: CommitHandle) -> None:
-        self._due[handle] = None
+        self._queue.make_due(handle)
         self._wake.set()
 
     async def run(self) -> None:
         """Commit again and again until cancelled; the server owns this task. Does not flush at its end: see
         `flush_all`."""
         while True:
-            if self._due:
+            if self._queue.has_due:
                 self._wake.set()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._rules.check_every_s):
+                async with asyncio.timeout(self._leases.rules.check_every_s):
                     await self._wake.wait()
             async with self._pass_lock:
                 self._wake.clear()
-                self._collect_renewals()
-                done = await self._pass(self._ready())
+                done = await self._pass(self._queue.ready(self._clock()))
             await asyncio.sleep(self._interval_s if done else self._jittered_backoff_s())
 
     async def flush(self, handle: CommitHandle, timeout_s: float) -> None:
@@ -125,12 +112,12 @@ class Committer:
         """Store waiting acks as far as `timeout_s` allows; return how many sessions have acks left."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while waiting := self._with_acks():
+                while waiting := self._queue.with_acks():
                     async with self._pass_lock:
                         done = await self._pass(waiting)
-                    if not done or any(handle in self._due for handle in waiting):
+                    if not done or any(self._queue.is_due(handle) for handle in waiting):
                         await asyncio.sleep(BACKOFF_FIRST_S)
-        return len(self._with_acks())
+        return len(self._queue.with_acks())
 
     async def detach(self, handle: CommitHandle, timeout_s: float) -> None:
         try:
@@ -139,7 +126,7 @@ class Committer:
                     await self.flush(handle, timeout_s)
                     # A renewal still under way may find the lease released: nobody needs to know any more.
                     handle.attached = False
-                    await self._store.release(handle.lease)
+                    await self._leases.release(handle.lease)
         except (FeedmuxError, TimeoutError):
             # The lease expires by itself, and the client reports its last ack when it reconnects.
             _log.warning(
@@ -151,21 +138,7 @@ class Committer:
         finally:
             handle.attached = False
             handle.waiting = None
-            self._forget(handle)
-
-    def _with_acks(self) -> list[CommitHandle]:
-        return [handle for handle in self._handles.values() if handle.waiting is not None]
-
-    def _ready(self) -> list[CommitHandle]:
-        now_s = self._clock()
-        return [handle for handle in self._due if handle.not_before_s <= now_s]
-
-    def _collect_renewals(self) -> None:
-        now_s = self._clock()
-        if now_s - self._renewals_checked_s < self._rules.check_every_s / 2:
-            return
-        self._renewals_checked_s = now_s
-        self._due.update((h, None) for h in self._handles.values() if self._rules.renew_due(h.confirmed_s, now_s))
+            self._queue.forget(handle)
 
     async def _pass(self, handles: Sequence[CommitHandle]) -> bool:
         """Commit or renew each handle once; False if Redis as a whole failed. The caller holds `_pass_lock`."""
@@ -173,9 +146,9 @@ class Committer:
             for start in range(0, len(handles), CHUNK_MAX):
                 missing = await self._commit(handles[start : start + CHUNK_MAX])
                 if missing:
-                    await self._store.restore_many([handle.restore_request() for handle in missing])
+                    await self._leases.restore_many([handle.restore_request() for handle in missing])
                     for handle in await self._commit(missing):
-                        self._put_off(handle)
+                        self._queue.put_off(handle, self._clock())
         except FeedmuxError as error:
             self._note_unavailable(error.message)
             return False
@@ -194,7 +167,7 @@ class Committer:
         missing: list[CommitHandle] = []
         answered = [handle for handle, _ in sent if handle.available]
         for (handle, waiting), outcome in zip(sent, outcomes, strict=True):
-            if handle.attached and self._apply(handle, waiting, outcome, sent_s):
+            if handle.attached and self._queue.answered(handle, waiting, outcome, sent_s, self._clock()):
                 missing.append(handle)
         refused = [handle.lease for handle in answered if not handle.available]
         if refused:
@@ -208,10 +181,10 @@ class Committer:
         return missing
 
     async def _commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
-        observer, began_s = self._store.observer, monotonic_s()
+        observer, began_s = self._leases.observer, monotonic_s()
         try:
             with observer.span("feedmux commit", {"feedmux.commit.count": len(requests)}):
-                outcomes = await self._store.commit_many(requests)
+                outcomes = await self._leases.commit_many(requests)
         except FeedmuxError:
             observer.committed("unavailable", len(requests))
             raise
@@ -220,45 +193,11 @@ class Committer:
             observer.committed(status.value.lower(), count)
         return outcomes
 
-    def _apply(self, handle: CommitHandle, sent: Waiting | None, outcome: CommitOutcome, sent_s: float) -> bool:
-        match outcome.status:
-            case CommitStatus.OK:
-                handle.confirm(sent, outcome.position, sent_s)
-                if handle.waiting is None:
-                    self._due.pop(handle, None)
-            case CommitStatus.FENCED:
-                self._fence(handle, outcome.cause)
-            case CommitStatus.MISSING:
-                if self._rules.may_restore(handle.confirmed_s, sent_s):
-                    return True
-                self._fence(handle, FenceCause.LEASE)
-            case CommitStatus.FAILED:
-                self._put_off(handle)
-        return False
-
-    def _put_off(self, handle: CommitHandle) -> None:
-        """Delay one handle, because Redis rejects its key or the cluster node of the key is unavailable. Other handles
-        continue."""
-        handle.not_before_s = self._clock() + BACKOFF_MAX_S
-        self._due[handle] = None
-        handle.tell_available(False)
-
-    def _fence(self, handle: CommitHandle, cause: FenceCause) -> None:
-        self._forget(handle)
-        handle.fence(cause)
-
-    def _forget(self, handle: CommitHandle) -> None:
-        self._due.pop(handle, None)
-        self._handles.pop(handle.lease, None)
-        key = (handle.lease.tenant, handle.lease.name)
-        if self._newest.get(key) is handle:
-            del self._newest[key]
-
     def _note_unavailable(self, why: str) -> None:
         if self.available:
             _log.error("commits are waiting for Redis: %s", why)
         self._backoff_s = min(BACKOFF_MAX_S, self._backoff_s * 2 or BACKOFF_FIRST_S)
-        for handle in tuple(self._handles.values()):
+        for handle in self._queue:
             handle.tell_available(False)
 
     def _back(self) -> None:
@@ -267,7 +206,7 @@ class Committer:
         _log.warning("Redis accepts commits again")
         self._backoff_s = 0.0
         now_s = self._clock()
-        for handle in tuple(self._handles.values()):
+        for handle in self._queue:
             if handle.not_before_s <= now_s:
                 handle.tell_available(True)
 

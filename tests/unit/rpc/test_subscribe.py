@@ -12,7 +12,7 @@ from feedmux_server.rpc.subscribe import Subscribe
 
 
 class SlowStore:
-    """A store whose `open` is answered by the test."""
+    """The leases of a store whose `open` is answered by the test."""
 
     def __init__(self) -> None:
         self.answer = asyncio.get_running_loop().create_future()
@@ -37,7 +37,7 @@ def opening(store: SlowStore) -> tuple[asyncio.Task[object], list[asyncio.Task[o
         spawned.append(asyncio.create_task(run(), name=kind))
         return spawned[-1]
 
-    call = Subscribe(cast(Service, SimpleNamespace(store=store, spawn=spawn)))
+    call = Subscribe(cast(Service, SimpleNamespace(store=SimpleNamespace(leases=store), spawn=spawn)))
     return asyncio.create_task(call._durable(wire.Open(subscription="orders"), "team")), spawned
 
 

@@ -26,12 +26,12 @@ async def sessions(count: int) -> AsyncIterator[tuple[SimRedis, list[CommitHandl
     assert isinstance(loop, SimLoop)
     redis = SimRedis(loop, Random(0))
     store = SubscriptionStore(SimRedisClient(redis), lease_s=LEASE_S)  # type: ignore[arg-type]
-    committer = Committer(store, interval_s=INTERVAL_S)
+    committer = Committer(store.leases, interval_s=INTERVAL_S)
     handles = []
     for number in range(count):
         name = f"s{number}"
         await store.create("t", name, definition=b"d", etag="e", position=b"p", cluster_time=0, order=b"")
-        stored, lease = await store.open("t", name, instance_id="me")
+        stored, lease = await store.leases.open("t", name, instance_id="me")
         handles.append(committer.attach(lease, stored, Recorder()))
     async with running(committer):
         yield redis, handles

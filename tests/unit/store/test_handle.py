@@ -10,7 +10,8 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.lease import LeaseRules
-from feedmux_server.store.committer import BACKOFF_FIRST_S, BACKOFF_MAX_S, Committer
+from feedmux_server.store.commit_queue import REJECTED_KEY_S
+from feedmux_server.store.committer import BACKOFF_FIRST_S, Committer
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import (
     CommitOutcome,
@@ -381,7 +382,7 @@ async def test_a_key_that_redis_refuses_is_left_in_peace_for_a_while() -> None:
         committer.recheck("t", "s")
         await until(lambda: recorder.commits == [(1, place(1).position)])
     refused_s, asked_s = (at_s for at_s, _ in store.trips[-2:])
-    assert BACKOFF_MAX_S <= asked_s - refused_s < BACKOFF_MAX_S + 0.01
+    assert REJECTED_KEY_S <= asked_s - refused_s < REJECTED_KEY_S + 0.01
     assert len(store.trips) == 4
     assert recorder.available == [False, True]
 

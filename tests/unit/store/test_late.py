@@ -22,7 +22,7 @@ CHANGES: dict[str, Change] = {
     "create": lambda store: store.create(
         "t", "other", definition=b"d", etag="e", position=b"p", cluster_time=1, order=b""
     ),
-    "open": lambda store: store.open("t", "s", instance_id="one", takeover=True),
+    "open": lambda store: store.leases.open("t", "s", instance_id="one", takeover=True),
     "update": lambda store: store.update("t", "s", definition=b"new", etag="new"),
     "seek": lambda store: store.seek("t", "s", position=b"sought", cluster_time=1, order=b""),
     "delete": lambda store: store.delete("t", "s"),
@@ -67,10 +67,10 @@ async def test_a_late_change_is_not_made(name: str) -> None:
 @in_virtual_time
 async def test_a_late_open_does_not_end_the_session_that_was_opened_after_it() -> None:
     redis, store = await made()
-    await given_up(redis, store.open("t", "s", instance_id="one"))
-    _, lease = await store.open("t", "s", instance_id="one")
+    await given_up(redis, store.leases.open("t", "s", instance_id="one"))
+    _, lease = await store.leases.open("t", "s", instance_id="one")
     await asyncio.sleep(LATE_S)
-    [outcome] = await store.commit_many([CommitRequest(lease, Place(b"q", 6, b""))])
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, Place(b"q", 6, b""))])
     assert outcome.status is CommitStatus.OK
 
 
@@ -80,8 +80,8 @@ async def test_the_clock_of_another_redis_is_learned(ahead_s: float) -> None:
     """The clock may change after a failover, for example."""
     redis, store = await made()
     redis.ahead_s = ahead_s
-    _, lease = await store.open("t", "s", instance_id="one")
+    _, lease = await store.leases.open("t", "s", instance_id="one")
     await given_up(redis, store.seek("t", "s", position=b"sought", cluster_time=1, order=b""))
     await asyncio.sleep(LATE_S)
-    [outcome] = await store.commit_many([CommitRequest(lease, Place(b"q", 6, b""))])
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, Place(b"q", 6, b""))])
     assert outcome.status is CommitStatus.OK

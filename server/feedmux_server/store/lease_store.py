@@ -1,0 +1,79 @@
+"""Leases of subscriptions, and the commits of the sessions that hold them.
+
+Invariant: every change of a subscription's hash is one script on one key, so it is atomic, even in a cluster.
+Neighbours: `rpc` opens and releases, `committer` commits, renews and restores.
+"""
+
+import secrets
+from collections.abc import Sequence
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.limits.lease import LeaseRules
+from feedmux_server.store.answers import digits, found, outcome, status
+from feedmux_server.store.commands import Argument
+from feedmux_server.store.model import CommitOutcome, CommitRequest, Lease, RestoreRequest, StoredSubscription
+from feedmux_server.store.name_index import NameIndex
+from feedmux_server.store.scripts import ScriptCall
+from feedmux_server.store.store_scripts import StoreScripts
+from feedmux_server.telemetry.observer import Observer
+
+
+class LeaseStore:
+    """Every method raises STATE_UNAVAILABLE when Redis does not answer."""
+
+    def __init__(self, scripts: StoreScripts, names: NameIndex, rules: LeaseRules, observer: Observer) -> None:
+        self.rules = rules
+        self.observer = observer
+        self._scripts = scripts
+        self._names = names
+
+    async def open(
+        self, tenant: str, name: str, *, instance_id: str, takeover: bool = False
+    ) -> tuple[StoredSubscription, Lease]:
+        """Begin a session with the next epoch; the returned values have that epoch. Does not change a damaged
+        subscription.
+
+        An empty `instance_id` never counts as the same instance.
+        Raises SUBSCRIPTION_NOT_FOUND, and SUBSCRIPTION_BUSY (metadata `owner`) while another instance holds it.
+        """
+        nonce = secrets.token_hex(8)
+        arguments = (instance_id, nonce, int(takeover), self.rules.lease_ms)
+        answer, _ = await self._scripts.in_time(self._scripts.unreplicated, "open", tenant, name, *arguments)
+        if status(answer) == "BUSY":
+            raise FeedmuxError(
+                ErrorReason.SUBSCRIPTION_BUSY,
+                f"Another client holds subscription {name!r}: wait until that client ends, or open with takeover",
+                {"owner": answer[1].decode()},
+            )
+        stored = found(name, answer)
+        await self._names.add(tenant, name)
+        return stored, Lease(tenant, name, stored.epoch, nonce, instance_id, taken_over=bool(answer[3]))
+
+    async def release(self, lease: Lease) -> None:
+        """End the lease, if it is still the current one."""
+        await self._scripts.run("release", lease.tenant, lease.name, lease.epoch, lease.nonce)
+
+    async def commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
+        """Commit or renew each lease in one round trip, and return the outcome of each."""
+        answers = await self._scripts.runner.run_many([self._commit_call(request) for request in requests])
+        return [outcome(answer) for answer in answers]
+
+    async def restore_many(self, requests: Sequence[RestoreRequest]) -> None:
+        """Restore what Redis lost, unless Redis has something at least as new. The next commit shows which won."""
+        await self._scripts.runner.run_many([self._restore_call(request) for request in requests])
+        await self._names.add_many([(each.lease.tenant, each.lease.name) for each in requests])
+
+    def _commit_call(self, request: CommitRequest) -> ScriptCall:
+        lease, place = request.lease, request.place
+        arguments: tuple[Argument, ...] = (lease.epoch, lease.nonce, self.rules.lease_ms)
+        if place is not None:
+            arguments += (place.position, digits(place.cluster_time), place.order)
+        return ScriptCall("commit", self._scripts.key(lease.tenant, lease.name), arguments)
+
+    def _restore_call(self, request: RestoreRequest) -> ScriptCall:
+        lease, stored = request.lease, request.stored
+        place = (stored.position, digits(stored.cluster_time), stored.order)
+        owner = (lease.epoch, stored.seek_epoch, lease.nonce, lease.instance_id, self.rules.lease_ms)
+        times = (stored.create_ms, stored.update_ms)
+        arguments = (stored.definition, stored.etag, *place, *owner, *times)
+        return ScriptCall("restore", self._scripts.key(lease.tenant, lease.name), arguments)

@@ -1,0 +1,48 @@
+"""Runs scripts and commands on the keys of one deployment of feedmux."""
+
+from collections.abc import Awaitable, Callable
+
+from feedmux_server.store.answers import status
+from feedmux_server.store.commands import Argument
+from feedmux_server.store.connection import Client
+from feedmux_server.store.deadlines import Deadlines
+from feedmux_server.store.errors import state_unavailable
+from feedmux_server.store.scripts import Answer, ScriptCall, ScriptRunner
+from feedmux_server.telemetry.observer import Observer
+
+Send = Callable[[ScriptCall], Awaitable[tuple[Answer, bool]]]
+"""Sends a script; returns its answer, and whether enough replicas have its change."""
+
+
+class StoreScripts:
+    """Every method raises STATE_UNAVAILABLE if Redis rejects a command or does not answer within `timeout_s`."""
+
+    def __init__(self, redis: Client, prefix: str, timeout_s: float, observer: Observer) -> None:
+        self.runner = ScriptRunner(redis, timeout_s=timeout_s, observer=observer)
+        self.prefix = prefix
+        self._deadlines = Deadlines(timeout_s)
+
+    def key(self, tenant: str, name: str) -> str:
+        """The key of a subscription."""
+        return f"{self.prefix}:{{{tenant}/{name}}}"
+
+    async def run(self, script: str, tenant: str, name: str, *arguments: Argument) -> Answer:
+        return await self.runner.run(ScriptCall(script, self.key(tenant, name), arguments))
+
+    async def unreplicated(self, call: ScriptCall) -> tuple[Answer, bool]:
+        """Send a script without waiting for replicas."""
+        return await self.runner.run(call), True
+
+    async def in_time(
+        self, send: Send, script: str, tenant: str, name: str, *arguments: Argument
+    ) -> tuple[Answer, bool]:
+        """Send a script that Redis must not run after its caller has given up; return what `send` returns."""
+        for _ in range(2):
+            call = ScriptCall(script, self.key(tenant, name), (*arguments, self._deadlines.next_ms()))
+            answer, replicated = await send(call)
+            if status(answer) != "LATE":
+                if len(answer) > 2:
+                    self._deadlines.saw(int(answer[1]))
+                return answer, replicated
+            self._deadlines.saw(int(answer[1]))
+        raise state_unavailable(TimeoutError())
