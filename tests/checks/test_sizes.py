@@ -1,0 +1,65 @@
+"""Classes stay small enough to read: a larger one has a reason."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).parents[2]
+FOLDERS: Final = ("server", "clients/python", "spark_connector")
+METHODS_MAX: Final = 15
+"""Without properties and special methods."""
+ARGUMENTS_MAX: Final = 8
+"""Of a constructor."""
+REASONS: Final = {
+    "AsyncClient": "the options of a client, by name",
+    "ChangeStreamReader": "one cursor: its turns, its time limit and its reopening share its state",
+    "Client": "the options of a client, by name",
+    "Connection": "one stream after another: all of it acts on the state of the connection",
+    "DeliveryTracker": "one numbering: sequences, acks and repeats of a session change together",
+    "ReplicaSet": "the options of mongod, by name",
+    "Session": "what a client, an operator, a drain and the committer may do with one call",
+    "Subscriber": "what differs between a session, a Watch call and a range, by name",
+}
+
+
+def large_classes() -> Iterator[str]:
+    for folder in FOLDERS:
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            if not path.name.endswith(("_pb2.py", "_pb2_grpc.py")):
+                yield from _large(ast.parse(path.read_text()))
+
+
+def _large(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        functions = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+        methods = [each for each in functions if not _is_property(each) and not each.name.startswith("__")]
+        arguments = [len(each.args.args) - 1 + len(each.args.kwonlyargs) for each in functions if _is_init(each)]
+        if len(methods) > METHODS_MAX or max(arguments, default=0) > ARGUMENTS_MAX:
+            yield node.name
+
+
+def _is_init(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return function.name == "__init__"
+
+
+def _is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == "property" for each in function.decorator_list)
+
+
+def test_large_classes_have_a_reason() -> None:
+    assert set(large_classes()) == set(REASONS)
+
+
+def test_what_is_large() -> None:
+    methods = "".join(f"    def m{number}(self): ...\n" for number in range(METHODS_MAX))
+    more = "    @property\n    def p(self): ...\n    def __len__(self): ...\n"
+    arguments = ", ".join(f"a{number}" for number in range(ARGUMENTS_MAX + 1))
+    tree = ast.parse(
+        f"class Small:\n{methods}{more}"
+        f"class Large:\n{methods}    async def one_more(self): ...\n"
+        f"class Wide:\n    def __init__(self, *, {arguments}): ...\n"
+    )
+    assert list(_large(tree)) == ["Large", "Wide"]
