@@ -1,0 +1,57 @@
+"""What clients have not acknowledged: bounded for each tenant, and for all tenants together."""
+
+from feedmux_server.core.limits.outstanding import Backlog, Outstanding
+
+
+def test_room_comes_back_with_acks_and_wakes_who_waits() -> None:
+    woken: list[str] = []
+    outstanding = Outstanding(100, Backlog())
+    room = []
+    for _ in range(2):
+        room.append(outstanding.has_room)
+        outstanding.hold(60)
+    assert [*room, outstanding.has_room] == [True, True, False]
+    outstanding.when_room(lambda: woken.append("one"))
+    outstanding.release(10)
+    assert not woken
+    outstanding.release(20)
+    assert woken == ["one"]
+    outstanding.release(90)
+    assert woken == ["one"]
+
+
+def test_a_backlog_at_its_bound_pauses_its_own_tenant_until_it_acknowledges() -> None:
+    woken: list[str] = []
+    outstanding = Outstanding(100, Backlog())
+    outstanding.retain(99)
+    assert [outstanding.has_room, outstanding.note_backlog()] == [True, False]
+    outstanding.retain(1)
+    assert [outstanding.has_room, outstanding.backlog_fits] == [False, False]
+    assert [outstanding.note_backlog() for _ in range(3)] == [True, False, False], "it is reported once"
+    outstanding.when_room(lambda: woken.append("one"))
+    outstanding.retain(-1)
+    assert woken == ["one"]
+    outstanding.retain(1)
+    assert outstanding.note_backlog(), "and reported again, when the backlog reaches its bound again"
+
+
+def test_all_backlogs_together_are_bounded_and_the_largest_pay() -> None:
+    backlog = Backlog()
+    backlog.bytes_max = 100
+    woken: list[str] = []
+    sizes = {"most": 60, "some": 39, "least": 10, "none": 0}
+    tenants = {name: Outstanding(1 << 30, backlog) for name in sizes}
+    for name, size in sizes.items():
+        tenants[name].retain(size)
+    assert backlog.bytes == 109
+    paused = [name for name, each in tenants.items() if not each.has_room]
+    assert paused == ["most", "some"], "a tenant with less than an equal share continues"
+    for name in paused:
+        tenants[name].when_room(lambda name=name: woken.append(name))  # type: ignore[misc]
+    tenants["most"].retain(-8)
+    assert not woken
+    tenants["most"].retain(-8)
+    assert sorted(woken) == ["most", "some"], "an ack of another tenant wakes a tenant that waits for it"
+    for name, size in (("most", 44), ("some", 39), ("least", 10)):
+        tenants[name].retain(-size)
+    assert (backlog.bytes, backlog.tenants) == (0, {})
