@@ -1,0 +1,60 @@
+"""What a tenant's quotas allow one session to receive, and what the session returns."""
+
+import logging
+from typing import cast
+
+import pytest
+
+from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.limits.account import Account
+from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.sessions.quota_gate import QuotaGate
+from tests.unit.core.delivery.streams_support import mark
+
+
+def delivery(first: int, count: int, size: int) -> Delivery:
+    return Delivery(first, count, (), size, size, mark(first + count), 0.0)
+
+
+def test_a_session_without_acks_is_bounded_by_rates_only() -> None:
+    account = Account("team", Quotas(events_per_s=10, outstanding_bytes=1), 0.0)
+    gate = QuotaGate(account, lambda: None, holds=False)
+    gate.sent(delivery(1, 15, 1_000), 0.0)
+    assert account.outstanding.bytes == 0
+    account.outstanding.hold(10)  # of another session
+    assert gate.wait_s(0.0) == pytest.approx(0.5, abs=0.01)
+    assert gate.wait_s(1.0) == 0.0
+
+
+def test_acks_return_what_is_outstanding_delivery_by_delivery() -> None:
+    woken: list[str] = []
+    account = Account("team", Quotas(outstanding_bytes=100), 0.0)
+    gate = QuotaGate(account, lambda: woken.append("woken"), holds=True)
+    gate.sent(delivery(1, 3, 60), 0.0)
+    gate.sent(delivery(4, 2, 60), 0.0)
+    assert gate.wait_s(0.0) > 0.0
+    gate.acked(2)
+    assert (account.outstanding.bytes, woken) == (120, []), "the delivery is acknowledged with its last event"
+    gate.acked(3)
+    assert (account.outstanding.bytes, woken) == (60, ["woken"])
+    assert gate.wait_s(0.0) == 0.0
+    gate.close()
+    assert account.outstanding.bytes == 0
+
+
+def test_a_backlog_at_its_bound_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    account = Account("team", Quotas(outstanding_bytes=100), 0.0)
+    account.outstanding.retain(100)
+    gates = [QuotaGate(account, lambda: None, holds=True) for _ in range(2)]
+    with caplog.at_level(logging.WARNING):
+        for gate in gates:
+            assert gate.wait_s(0.0) > 0.0
+    (record,) = caplog.records
+    assert (cast(str, record.__dict__["tenant"]), record.__dict__["backlog_bytes"]) == ("team", 100)
+
+
+def test_the_time_that_a_session_is_throttled_is_the_tenants() -> None:
+    account = Account("team", Quotas(), 0.0)
+    for _ in range(2):
+        QuotaGate(account, lambda: None, holds=True).throttled(0.25)
+    assert account.throttled_s == 0.5
