@@ -18,7 +18,7 @@ CONTEXT = cast(Context, SimpleNamespace(peer=lambda: "ipv4:10.0.0.1:5"))
 
 
 class Book:
-    """An audit log and an observer that keep what they are told."""
+    """An audit log and an observer that keep what they get."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[AuditEvent, dict[str, Any]]] = []
