@@ -1,4 +1,4 @@
-"""`restart`: the server starts anew, and 64 subscribers whose positions are spread over history reconnect at once."""
+"""`restart`: the server starts again, and 64 subscribers whose positions are spread over history reconnect at once."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """`telemetry`: the server's CPU for each event with metrics on and read, beside the same server without them.
 
 Two loads, because they cost different things: a backlog (a thousand events in a message) and live events (one or a few
-in a message). The sides take turns and change places from pair to pair; each begins with a server started anew.
+in a message). The sides take turns and change places from pair to pair; each begins with a server started again.
 """
 
 import asyncio

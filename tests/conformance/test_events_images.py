@@ -141,7 +141,7 @@ async def test_lookup_sees_the_present(site: Site, database: Documents) -> None:
 @shows(SERVER, "`matchCollectionUUIDForUpdateLookup`", "not set: the lookup does not compare collections")
 @pytest.mark.parametrize("match", [False, True])
 async def test_lookup_in_a_collection_made_anew(site: Site, database: Documents, match: bool) -> None:
-    def anew() -> None:
+    def again() -> None:
         database.c.insert_one({"_id": 1, "n": 1})
         database.c.update_one({"_id": 1}, {"$set": {"n": 2}})
         database.c.drop()
@@ -151,7 +151,7 @@ async def test_lookup_in_a_collection_made_anew(site: Site, database: Documents,
     if match and site.version < (6, 0, 6):
         await assert_refused_alike(site, wanted)  # a field it does not know
         return
-    seen = await assert_same(site, wanted, anew, live=False, kinds=["insert", "update", "drop", "insert"])
+    seen = await assert_same(site, wanted, again, live=False, kinds=["insert", "update", "drop", "insert"])
     if match:
         assert seen.documents[1]["fullDocument"] is None
 

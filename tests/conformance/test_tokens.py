@@ -333,7 +333,7 @@ async def test_a_subscription_moved_to_a_token(site: Site, database: Documents) 
         await session.close()
 
 
-@shows(DRIVERS, "Driver API", "startAfter follows a collection that was dropped and made anew, and misses nothing")
+@shows(DRIVERS, "Driver API", "startAfter follows a collection that was dropped and made again, and misses nothing")
 async def test_start_after_misses_nothing(site: Site, database: Documents) -> None:
     token = invalidated(site, database)
     database.c.insert_one({"_id": 1})

@@ -236,8 +236,8 @@ async def test_deleted_is_not_found_and_fences_and_may_be_created_anew(
     await store.leases.release(lease)
     assert 0 < await redis.pttl(key(tenant)) <= 24 * 3600 * 1000
 
-    anew = await create(store, tenant, "s", at=1, content="b")
-    assert anew.epoch == anew.seek_epoch > lease.epoch
+    again = await create(store, tenant, "s", at=1, content="b")
+    assert again.epoch == again.seek_epoch > lease.epoch
     assert await redis.pttl(key(tenant)) == -1
     assert (await commit(store, lease, 5)).cause is FenceCause.DELETE
     assert (await store.get(tenant, "s")).place == place(1)
@@ -371,10 +371,10 @@ async def test_a_new_subscription_is_not_overwritten_by_an_owner_of_a_lost_one(
     stored, lease = await store.leases.open(tenant, "s", instance_id="one")
     await redis.delete(key(tenant))
     await asyncio.sleep(0.002)
-    anew = await create(store, tenant, "s", at=0, content="b")
+    again = await create(store, tenant, "s", at=0, content="b")
     assert (await commit(store, lease, 5)).status is CommitStatus.FENCED
     await store.leases.restore_many([RestoreRequest(lease, stored)])
-    assert await store.get(tenant, "s") == anew
+    assert await store.get(tenant, "s") == again
 
 
 async def test_pages_by_name(store: SubscriptionStore, redis: Redis, tenant: str) -> None:

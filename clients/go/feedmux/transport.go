@@ -214,7 +214,7 @@ func (t *transport) NewStream(
 	return nil, status.Error(codes.Unimplemented, "streams are opened by subscribe")
 }
 
-// context gives what every call carries: credentials, asked for anew each time.
+// context gives what every call carries: credentials, asked for again each time.
 func (t *transport) context(ctx context.Context) (context.Context, error) {
 	bearer := t.apiKey
 	if t.token != nil {

@@ -88,7 +88,7 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
     return this.firstSequence + this.length - 1;
   }
 
-  /** All events, decoded anew with each call. Throws BSONError. */
+  /** All events, decoded again with each call. Throws BSONError. */
   documents(): T[] {
     return Array.from({ length: this.length }, (_, index) => this.decode(index));
   }

@@ -17,7 +17,7 @@ interface Rule {
   readonly causes?: readonly string[];
   /** Only errors with RetryInfo. */
   readonly retryInfo?: true;
-  /** Only if the stream was open, and the next one will be opened with a token asked for anew. */
+  /** Only if the stream was open, and the next one will be opened with a token asked for again. */
   readonly newToken?: true;
   /** Only errors of the client itself: the server broke the protocol, or the client was closed. */
   readonly byClient?: true;
@@ -39,7 +39,7 @@ const RULES: readonly Rule[] = [
 
 /**
  * What a session does about the error that ended its stream. `hasOtherCredentials`: the stream was open, and the next
- * one will be opened with a token asked for anew.
+ * one will be opened with a token asked for again.
  */
 export function nextStep(error: FeedmuxError, hasOtherCredentials = false): Step {
   return RULES.find((rule) => matches(rule, error, hasOtherCredentials))?.step ?? "raise";

@@ -124,7 +124,7 @@ export class Transport {
     this.#timeoutMs = timeoutMs;
   }
 
-  /** Each call asks for the token anew, so that after one that has expired another may come. */
+  /** Each call asks for the token again, so that after one that has expired another may come. */
   get renewsToken(): boolean {
     return typeof this.#target.token === "function";
   }

@@ -533,7 +533,7 @@ test("reconnecting gives up when told to", LIMIT, async () => {
   });
 });
 
-test("an expired token is asked for anew, and a function that fails is asked again", LIMIT, async () => {
+test("an expired token is asked for again, and a function that fails is asked again", LIMIT, async () => {
   const tokens = ["one", undefined, "two"];
   const expired = playThenEnd({ status: "UNAUTHENTICATED", reason: "UNAUTHENTICATED" }, opened());
   await using server = await ScriptedServer.start([expired, play(opened(), batch(1, [1]))]);

@@ -65,7 +65,7 @@ WANTED: Final = {
     "skipped": _wanted("told Skipped", scenario="seek", first=97),
     "drained": _wanted("told Draining", "ended by DRAINING", "opened again", scenario="an operator"),
     "ended-by-an-operator": _wanted("failed EndedByOperator", "taken", scenario="an operator"),
-    "granted-anew": _wanted("ended by GRANTS_CHANGED", "repeats and news together", scenario="grants change", first=9),
+    "granted-again": _wanted("ended by GRANTS_CHANGED", "repeats and news together", scenario="grants change", first=9),
     "degraded": _wanted("told Degraded", "opened again", scenario="late commands"),
     "at-risk-and-lost": _wanted("told Gap", "told HistoryAtRisk", scenario="history lost"),
     "invalidated": _wanted("failed FeedInvalidated", "taken"),

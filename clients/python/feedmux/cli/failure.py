@@ -77,7 +77,7 @@ def _hint(error: FeedmuxError, endpoint: str) -> str:
         case SubscriptionBusy():
             return "Another client is reading it; its lease ends soon after that client disconnects."
         case Fenced() if error.metadata.get("cause") == "DELETE":
-            return "It was deleted; `feedmux subscriptions create` creates it anew."
+            return "It was deleted; `feedmux subscriptions create` creates it again."
         case HistoryLost():
             oldest = error.metadata.get("oldest_time")
             return f"Start at --start earliest{f' ({oldest})' if oldest else ''}, or at a later time."

@@ -2,7 +2,7 @@
 
 The stages are the enforcement; nothing after MongoDB checks events again. Each event is taken apart (`e`: the fields
 that are known, by name; everything else is left behind), judged (`g`: which grant; `op`: what it is shown as, none for
-not at all), cleaned of hidden fields (`hidden`), and put together anew. The last stage makes a new document by an
+not at all), cleaned of hidden fields (`hidden`), and put together again. The last stage makes a new document by an
 expression: MongoDB moves no `$match` of the user's before such a stage, so the user's pipeline only ever computes on
 what it may see, and cannot fail on anything else (docs/adr/0007).
 """
@@ -82,7 +82,7 @@ class Asked(NamedTuple):
 def apply_grants(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = None) -> Asked:
     """Raises FeedmuxError: NAMESPACE_DENIED, or OPTION_REFUSED for what the grants do not allow.
 
-    Without a `cache` everything is compiled anew.
+    Without a `cache` everything is compiled again.
     """
     if grants is None:
         return Asked(spec)

@@ -35,7 +35,7 @@ class FairQueue(Generic[T]):
         owner, items = self._by_owner.popitem(last=False)
         item, _ = items.popitem(last=False)
         self._size -= 1
-        # To the end of the line; who has nothing left comes anew.
+        # To the end of the line; who has nothing left comes again.
         if items:
             self._by_owner[owner] = items
         return item
