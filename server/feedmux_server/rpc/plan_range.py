@@ -18,7 +18,8 @@ from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX
-from feedmux_server.store.model import CommitRequest, CommitStatus, Place
+from feedmux_server.rpc.subscription_lease import open_lease, released_on_error
+from feedmux_server.store.model import CommitRequest, CommitStatus, Lease, Place
 
 SLICES_MAX = 1_000
 SLICES_AT_ONCE = 100
@@ -82,29 +83,27 @@ class PlanRange:
             check_fingerprint(feed, request.feed_fingerprint)
             return feed, key, request.after
         check_name("subscription", request.subscription)
-        stored, lease = await service.store.leases.open(tenant, request.subscription, instance_id=request.instance_id)
-        content = subscriptions_pb2.Subscription.FromString(stored.definition)
-        feed = await service.access.feed_of(content.feed, tenant)
-        key = service.access.key_of(feed, tenant)
-        processed = None
-        try:
+        stored, lease = await open_lease(service, tenant, request.subscription, instance_id=request.instance_id)
+        async with released_on_error(service, lease):
+            content = subscriptions_pb2.Subscription.FromString(stored.definition)
+            feed = await service.access.feed_of(content.feed, tenant)
+            key = service.access.key_of(feed, tenant)
             # Check before `processed` is stored: it may have been processed under another feed.
             check_fingerprint(feed, request.feed_fingerprint)
             if request.processed:
                 processed = (await service.starts(key, tenant).position(request.processed, "processed")).place
-        except FeedmuxError:
-            await service.store.leases.release(lease)
-            raise
-        if processed is not None:
-            # Inside a split event, the stored position does not change, but the lease is renewed all the same.
-            inside = processed.may_be_inside_event
-            place = None if inside else Place(request.processed, processed.cluster_time, order_bytes(processed))
-            [outcome] = await service.store.leases.commit_many([CommitRequest(lease, place)])
-            if outcome.status is not CommitStatus.OK:
-                raise FeedmuxError(
-                    ErrorReason.FENCED, "another client opened the subscription in the meantime", {"cause": "TAKEOVER"}
-                )
+                await self._store(request.processed, processed, lease)
         return feed, key, request.after or stored.position
+
+    async def _store(self, position: bytes, place: ResumeToken, lease: Lease) -> None:
+        """Store the processed position, and renew the lease. Raises FENCED."""
+        # Inside a split event, the stored position does not change, but the lease is renewed all the same.
+        stored = None if place.may_be_inside_event else Place(position, place.cluster_time, order_bytes(place))
+        [outcome] = await self._service.store.leases.commit_many([CommitRequest(lease, stored)])
+        if outcome.status is not CommitStatus.OK:
+            raise FeedmuxError(
+                ErrorReason.FENCED, "another client opened the subscription in the meantime", {"cause": "TAKEOVER"}
+            )
 
 
 def _check(request: wire.PlanRangeRequest) -> None:

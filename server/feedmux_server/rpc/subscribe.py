@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from functools import partial
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
@@ -25,11 +24,11 @@ from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
+from feedmux_server.rpc.subscription_lease import open_lease, released_on_error
 from feedmux_server.sessions.outputs import RewoundMark, SkippedMark
 from feedmux_server.sessions.session import Session, SessionPolicy
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import Lease, StoredSubscription
-from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.streams.resolve_start import StartResolver
 from feedmux_server.telemetry.audit import AuditEvent
 
@@ -81,11 +80,7 @@ class Subscribe:
         if request.HasField("credit"):
             check_first_credit(request.credit)
         target = await self._target(request, tenant)
-        if target.lease is not None and target.lease.taken_over:
-            service.audit.did(AuditEvent.TAKEOVER, "Subscribe", context, subscription=request.subscription)
         key, at = target.key, target.at
-        positions = service.positions(key, tenant)
-        encoder = ResponseEncoder(positions, wire_format, message_bytes_max)
         policy = SessionPolicy(
             heartbeat_s,
             target.continue_on_invalidate,
@@ -93,10 +88,15 @@ class Subscribe:
             target.from_earliest,
             target.batch_events_max,
         )
-        session = Session(service.manager, key, positions, policy)
         commits: CommitHandle | None = None
-        if target.lease is not None and target.stored is not None:
-            commits = service.committer.attach(target.lease, target.stored, session.commits)
+        async with released_on_error(service, target.lease):
+            positions = service.positions(key, tenant)
+            encoder = ResponseEncoder(positions, wire_format, message_bytes_max)
+            session = Session(service.manager, key, positions, policy)
+            if target.lease is not None and target.stored is not None:
+                if target.lease.taken_over:
+                    service.audit.did(AuditEvent.TAKEOVER, "Subscribe", context, subscription=request.subscription)
+                commits = service.committer.attach(target.lease, target.stored, session.commits)
         live = LiveSession(
             session, target.feed, key, identity, request.subscription, request.instance_id, context.peer() or ""
         )
@@ -176,27 +176,11 @@ class Subscribe:
                 "a durable subscription begins at its stored position; use SeekSubscription to move that position",
                 field="open.start",
             )
-        stored, lease = await self._lease(request, tenant)
-        try:
-            return await self._at_stored(request, tenant, stored, lease)
-        except BaseException:
-            self._service.spawn(partial(self._service.store.leases.release, lease), "lease-release")
-            raise
-
-    async def _lease(self, request: wire.Open, tenant: str) -> tuple[StoredSubscription, Lease]:
-        """Open the subscription in Redis. A client that leaves meanwhile does not cancel that: Redis would have a lease
-        that nobody knows, until it expires. The call, with its place in the quotas, lasts until Redis has answered."""
-        store = self._service.store
-        opening = asyncio.create_task(
-            store.leases.open(tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover),
-            name="lease-open",
+        stored, lease = await open_lease(
+            self._service, tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover
         )
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            left = self._service.spawn(partial(_release, store, opening), "lease-release")
-            await asyncio.wait([left])
-            raise
+        async with released_on_error(self._service, lease):
+            return await self._at_stored(request, tenant, stored, lease)
 
     async def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
         content = subscriptions_pb2.Subscription.FromString(stored.definition)
@@ -231,15 +215,6 @@ class Subscribe:
             rewound_from=rewound_from,
             skipped_from=skipped_from,
         )
-
-
-async def _release(store: SubscriptionStore, opening: asyncio.Task[tuple[StoredSubscription, Lease]]) -> None:
-    """Release the lease that `opening` takes, if it takes one."""
-    try:
-        _, lease = await opening
-    except FeedmuxError:
-        return
-    await store.leases.release(lease)
 
 
 async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver) -> JoinPoint:

@@ -1,0 +1,57 @@
+"""Takes the lease of a subscription for a call, so that no call leaves a lease that nobody holds.
+
+A lease that is left makes other clients SUBSCRIPTION_BUSY until it expires.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.rpc.service import Service
+from feedmux_server.store.lease_store import LeaseStore
+from feedmux_server.store.model import Lease, StoredSubscription
+
+
+async def open_lease(
+    service: Service, tenant: str, name: str, *, instance_id: str, takeover: bool = False
+) -> tuple[StoredSubscription, Lease]:
+    """`LeaseStore.open`, for a client that may leave meanwhile.
+
+    That does not cancel the opening, because Redis may have granted the lease already. The call, with its place in the
+    quotas, lasts until Redis has answered.
+    """
+    leases = service.store.leases
+    opening = asyncio.create_task(
+        leases.open(tenant, name, instance_id=instance_id, takeover=takeover), name="lease-open"
+    )
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        left = service.spawn(partial(_release_opened, leases, opening), "lease-release")
+        await asyncio.wait([left])
+        raise
+
+
+@asynccontextmanager
+async def released_on_error(service: Service, lease: Lease | None) -> AsyncIterator[None]:
+    """Release the lease if the block fails or is cancelled. A failure is raised when the lease is released, so that the
+    client can open again at once."""
+    try:
+        yield
+    except BaseException as error:
+        if lease is not None:
+            left = service.spawn(partial(service.store.leases.release, lease), "lease-release")
+            if isinstance(error, Exception):
+                await asyncio.wait([left])
+        raise
+
+
+async def _release_opened(leases: LeaseStore, opening: asyncio.Task[tuple[StoredSubscription, Lease]]) -> None:
+    """Release the lease that `opening` takes, if it takes one."""
+    try:
+        _, lease = await opening
+    except FeedmuxError:
+        return
+    await leases.release(lease)

@@ -1,0 +1,119 @@
+"""A call that ends early, by its client or by an error, leaves no lease."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.subscription_lease import open_lease, released_on_error
+from feedmux_server.store.model import Lease
+
+LEASE = Lease("team", "orders", 1, "nonce", "one")
+
+
+class SlowStore:
+    """The leases of a store that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.answer = asyncio.get_running_loop().create_future()
+        self.released: list[object] = []
+
+    async def open(self, tenant: str, name: str, **_: object) -> tuple[str, str]:
+        await self.answer
+        return f"{tenant}/{name}", "lease"
+
+    async def release(self, lease: object) -> None:
+        await self.answer
+        self.released.append(lease)
+
+
+def service_with(store: SlowStore) -> tuple[Service, list[asyncio.Task[object]]]:
+    """A service, and the tasks that a call leaves to it."""
+    spawned: list[asyncio.Task[object]] = []
+
+    def spawn(work: Callable[[], Awaitable[object]], kind: str) -> asyncio.Task[object]:
+        async def run() -> object:
+            return await work()
+
+        spawned.append(asyncio.create_task(run(), name=kind))
+        return spawned[-1]
+
+    return cast(Service, SimpleNamespace(store=SimpleNamespace(leases=store), spawn=spawn)), spawned
+
+
+def opening(store: SlowStore) -> tuple[asyncio.Task[object], list[asyncio.Task[object]]]:
+    """A call that opens a subscription, and the tasks that it leaves to the service."""
+    service, spawned = service_with(store)
+    return asyncio.create_task(open_lease(service, "team", "orders", instance_id="one")), spawned
+
+
+async def until_idle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_the_call_lasts_until_redis_has_answered_and_its_lease_is_released() -> None:
+    """So an opening that nobody waits for still counts against the quotas."""
+    store = SlowStore()
+    call, _ = opening(store)
+    await until_idle()
+    call.cancel()
+    await until_idle()
+    assert not call.done()
+    store.answer.set_result(None)
+    await asyncio.wait([call])
+    assert call.cancelled()
+    assert store.released == ["lease"]
+
+
+async def test_an_opening_that_redis_rejects_leaves_no_work() -> None:
+    store = SlowStore()
+    call, spawned = opening(store)
+    store.answer.set_exception(FeedmuxError(ErrorReason.SUBSCRIPTION_BUSY, "busy"))
+    await asyncio.wait([call])
+    assert isinstance(call.exception(), FeedmuxError)
+    assert (spawned, store.released) == ([], [])
+
+
+@pytest.mark.parametrize("cause", [FeedmuxError(ErrorReason.FEED_CHANGED, "changed"), KeyError(), OSError()])
+async def test_a_rejected_call_ends_when_its_lease_is_released(cause: Exception) -> None:
+    store = SlowStore()
+    service, _ = service_with(store)
+    with pytest.raises(type(cause)):
+        async with released_on_error(service, LEASE):
+            store.answer.set_result(None)
+            raise cause
+    assert store.released == [LEASE]
+
+
+async def test_a_cancelled_call_ends_at_once_and_its_lease_is_released() -> None:
+    store = SlowStore()
+    service, spawned = service_with(store)
+
+    async def call() -> None:
+        async with released_on_error(service, LEASE):
+            await asyncio.get_running_loop().create_future()
+
+    task = asyncio.create_task(call())
+    await until_idle()
+    task.cancel()
+    await until_idle()
+    assert task.cancelled()
+    store.answer.set_result(None)
+    await asyncio.wait(spawned)
+    assert store.released == [LEASE]
+
+
+async def test_a_call_that_succeeds_or_has_no_lease_releases_nothing() -> None:
+    store = SlowStore()
+    service, spawned = service_with(store)
+    async with released_on_error(service, LEASE):
+        pass
+    with pytest.raises(KeyError):
+        async with released_on_error(service, None):
+            raise KeyError
+    assert (spawned, store.released) == ([], [])
