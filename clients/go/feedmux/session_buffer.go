@@ -178,7 +178,11 @@ func (b *sessionBuffer) close() {
 	b.closing = true
 	b.arrived.notify()
 	b.work.notify()
-	b.move(eventClose)
+	happened := eventClose
+	if b.durable && b.acked > b.acks.settled {
+		happened = eventCloseWithAcks
+	}
+	b.move(happened)
 	if b.state == stateEnded && b.cut != nil {
 		b.cut(unavailable(nil, "closed while connecting"))
 	}

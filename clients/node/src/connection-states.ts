@@ -10,8 +10,8 @@ export type State = "OPENING" | "RETRYING" | "OPEN" | "WAITING" | "REOPENING" | 
 /**
  * What happens to the connection. The stream ended: `LOST` with an error that passes, without an error, or because it was
  * silent; `MOVED` because the stored position was moved; `FAILED` with any other error. `TIME_OVER`: the time to open, or
- * to reopen, is over. `CLOSE_WITH_ACKS`: closed by the user, and one more stream may be opened for the acks; `CLOSE`: and
- * none is opened. `ABANDON`: the time to close is over, or the user dropped the session.
+ * to reopen, is over. `CLOSE`: closed by the user, and the server has confirmed all acks; `CLOSE_WITH_ACKS`: and the
+ * server may not have some acks. `ABANDON`: the time to close is over, or the user dropped the session.
  */
 export type Event =
   | "OPENED"
@@ -90,6 +90,7 @@ export const TABLE: Readonly<Record<State, Readonly<Partial<Record<Event, Transi
     TIME_OVER: END,
     BACKOFF_OVER: ["LAST_OPENING", "NONE"], // Closed during the backoff.
     CLOSE: END,
+    CLOSE_WITH_ACKS: ["LAST_OPENING", "NONE"],
     ABANDON: END,
   },
   CLOSING: {
@@ -99,6 +100,7 @@ export const TABLE: Readonly<Record<State, Readonly<Partial<Record<Event, Transi
     FAILED: END,
     TIME_OVER: END,
     CLOSE: ["CLOSING", "NONE"],
+    CLOSE_WITH_ACKS: ["CLOSING", "NONE"],
     ABANDON: END,
   },
   ENDED: { CLOSE: END, CLOSE_WITH_ACKS: END, ABANDON: END },

@@ -101,6 +101,8 @@ class Connection:
         self._ack_due = False
         self._sent_sequence = 0
         self._flushed = 0
+        self._confirmed = 0
+        """The ordinal up to which the server has stored the acks."""
         self._task: asyncio.Task[None] | None = None
         self._open_timeout: asyncio.Timeout | None = None
         """The timeout of the present attempt to open."""
@@ -152,8 +154,8 @@ class Connection:
             and self._state in CONNECTING
             and self._open_timeout is not None
             and not self._open_timeout.expired()
+            and self._move(self._close_event) is State.ENDED
         ):
-            self._move(Event.CLOSE)
             self._open_timeout.reschedule(self.loop.time())
         if self._attempt is None or self._state not in WITH_STREAM:
             self._work.set()
@@ -205,7 +207,7 @@ class Connection:
             if self._buffer.broken is not None:
                 error = self._buffer.broken
             elif self._buffer.closing:
-                self._move(Event.CLOSE)
+                self._move(self._close_event)
             if self._state is State.ENDED:
                 return
             was_open = self._state in WITH_STREAM
@@ -223,8 +225,13 @@ class Connection:
             if self._state not in FIRST_OPENING:
                 self._buffer.put(QueuedNotice(Disconnected(error, delay_s)))
             was_closed = await self._pause(delay_s)
-            if self._move(Event.CLOSE_WITH_ACKS if was_closed else Event.BACKOFF_OVER) is State.ENDED:
+            if self._move(self._close_event if was_closed else Event.BACKOFF_OVER) is State.ENDED:
                 return
+
+    @property
+    def _close_event(self) -> Event:
+        has_acks = self._opening.durable and self._buffer.acked > self._confirmed
+        return Event.CLOSE_WITH_ACKS if has_acks else Event.CLOSE
 
     def _move(self, event: Event, error: FeedmuxError | None = None) -> State:
         """Change the state as the table says, and do what it says about the error. Return the state."""
@@ -309,7 +316,7 @@ class Connection:
                 self._sent_sequence = sequence
                 messages.append(requests.ack_bytes(sequence))
         if closing:
-            self._move(Event.CLOSE)
+            self._move(self._close_event)
             return [*messages, requests.CLOSE]
         grant = self._window.refill(buffer.taken_events, buffer.taken_bytes)
         if grant is not None:
@@ -368,6 +375,8 @@ class Connection:
                 self._backoff.reset()
             case Committed():
                 self._buffer.committed = response.position
+                if response.sequence >= self._sent_sequence and not self._tracker.expects_repeats:
+                    self._confirmed = self._flushed
             case Opened():
                 self._on_opened(response)
             case Draining():

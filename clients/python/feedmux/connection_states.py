@@ -43,9 +43,9 @@ class Event(Enum):
     """The time to open, or to reopen, is over."""
     BACKOFF_OVER = "backoff over"
     CLOSE = "close"
-    """Closed by the user, and no stream is to be opened for the acks."""
+    """Closed by the user. The server has confirmed all acks."""
     CLOSE_WITH_ACKS = "close with acks"
-    """Closed by the user, and one more stream may be opened for the acks."""
+    """Closed by the user, and the server may not have some acks."""
     ABANDON = "abandoned"
     """The time to close is over, or the user dropped the session."""
 
@@ -117,6 +117,7 @@ TABLE: Final[Mapping[tuple[State, Event], Transition]] = {
     (_S.LAST_OPENING, _E.TIME_OVER): _END,
     (_S.LAST_OPENING, _E.BACKOFF_OVER): Transition(_S.LAST_OPENING),  # Closed during the backoff.
     (_S.LAST_OPENING, _E.CLOSE): _END,
+    (_S.LAST_OPENING, _E.CLOSE_WITH_ACKS): Transition(_S.LAST_OPENING),
     (_S.LAST_OPENING, _E.ABANDON): _END,
     (_S.CLOSING, _E.MESSAGE): Transition(_S.CLOSING),
     (_S.CLOSING, _E.LOST): _END,
@@ -124,6 +125,7 @@ TABLE: Final[Mapping[tuple[State, Event], Transition]] = {
     (_S.CLOSING, _E.FAILED): _END,
     (_S.CLOSING, _E.TIME_OVER): _END,
     (_S.CLOSING, _E.CLOSE): Transition(_S.CLOSING),
+    (_S.CLOSING, _E.CLOSE_WITH_ACKS): Transition(_S.CLOSING),
     (_S.CLOSING, _E.ABANDON): _END,
     (_S.ENDED, _E.CLOSE): _END,
     (_S.ENDED, _E.CLOSE_WITH_ACKS): _END,

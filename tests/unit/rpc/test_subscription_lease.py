@@ -83,9 +83,9 @@ async def test_an_opening_that_redis_rejects_leaves_no_work() -> None:
 async def test_a_rejected_call_ends_when_its_lease_is_released(cause: Exception) -> None:
     store = SlowStore()
     service, _ = service_with(store)
+    store.answer.set_result(None)
     with pytest.raises(type(cause)):
         async with released_on_error(service, LEASE):
-            store.answer.set_result(None)
             raise cause
     assert store.released == [LEASE]
 

@@ -140,7 +140,7 @@ final class Connection implements Transport.Dependent {
                 return;
             }
             buffer.closeWithClient();
-            move(Event.CLOSE);
+            closeStream();
             if (state == State.ENDED) {
                 end(Transport.clientClosed());
             } else {
@@ -156,13 +156,27 @@ final class Connection implements Transport.Dependent {
             return;
         }
         if (buffer.closing()) {
-            move(Event.CLOSE);
+            closeStream();
         }
         if (state == State.ENDED) {
             end(null);
         } else if (state.hasStream()) {
             sender.sendDue();
         }
+    }
+
+    /** Closes the present stream. Without one, opens one more if the server may not have some acks. */
+    private void closeStream() {
+        boolean waited = state == State.WAITING;
+        move(closeEvent());
+        if (waited && state == State.LAST_OPENING && pause != null) {
+            pause.cancel();
+            reconnect();
+        }
+    }
+
+    private Event closeEvent() {
+        return sender.hasUnconfirmedAcks() ? Event.CLOSE_WITH_ACKS : Event.CLOSE;
     }
 
     /** Changes the state as the table says, and returns what else to do. */
@@ -286,7 +300,7 @@ final class Connection implements Transport.Dependent {
     private void lost(FeedmuxException error) {
         dropStream(error.getMessage());
         if (buffer.closing()) {
-            move(Event.CLOSE);
+            move(closeEvent());
         }
         if (state == State.ENDED) {
             end(null);
@@ -387,6 +401,7 @@ final class Connection implements Transport.Dependent {
                 backoff.reset();
             } else if (response instanceof Response.Committed committed) {
                 buffer.publishCommitted(committed.position());
+                sender.confirm(committed.sequence());
             } else if (response instanceof Response.Opened it) {
                 opened(it);
             } else if (response instanceof Response.Told told) {

@@ -65,9 +65,9 @@ final class ConnectionStates {
         /** The time to open, or to reopen, is over. */
         TIME_OVER,
         BACKOFF_OVER,
-        /** Closed by the user, and no stream is to be opened for the acks. */
+        /** Closed by the user. The server has confirmed all acks. */
         CLOSE,
-        /** Closed by the user, and one more stream may be opened for the acks. This client opens none. */
+        /** Closed by the user, and the server may not have some acks. */
         CLOSE_WITH_ACKS,
         /** The time to close is over, or the user dropped the session. */
         ABANDON
@@ -159,6 +159,7 @@ final class ConnectionStates {
                     TIME_OVER, END,
                     BACKOFF_OVER, to(LAST_OPENING),
                     CLOSE, END,
+                    CLOSE_WITH_ACKS, to(LAST_OPENING),
                     ABANDON, END),
             CLOSING,
             Map.of(
@@ -168,6 +169,7 @@ final class ConnectionStates {
                     FAILED, END,
                     TIME_OVER, END,
                     CLOSE, to(CLOSING),
+                    CLOSE_WITH_ACKS, to(CLOSING),
                     ABANDON, END),
             ENDED,
             Map.of(CLOSE, END, CLOSE_WITH_ACKS, END, ABANDON, END));

@@ -25,6 +25,7 @@ final class RequestSender {
     private long ackStep = SessionBuffer.NEVER;
     private long flushed;
     private long sentSequence;
+    private long confirmed;
 
     RequestSender(
             boolean durable,
@@ -96,6 +97,18 @@ final class RequestSender {
             sendAcks(open);
             context.execute(this::sendDue);
         }
+    }
+
+    /** Handles the server's confirmation that it has stored the acks up to a sequence. */
+    void confirm(long sequence) {
+        if (sequence >= sentSequence && !tracker.expectsRepeats()) {
+            confirmed = flushed;
+        }
+    }
+
+    /** Whether the server may not have some acks. */
+    boolean hasUnconfirmedAcks() {
+        return durable && buffer.acked() > confirmed;
     }
 
     private void sendAcks(Transport.Stream open) {

@@ -24,7 +24,7 @@ sealed interface Response {
     record Progress(FeedPosition feedPosition) implements Response {}
 
     /** Acks are durable; {@code position} is stored. */
-    record Committed(Position position) implements Response {}
+    record Committed(long sequence, Position position) implements Response {}
 
     /** A notice of the server. */
     record Told(Notice notice) implements Response {}

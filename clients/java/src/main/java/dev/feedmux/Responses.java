@@ -50,7 +50,9 @@ final class Responses {
                         progress.getPosition(), progress.getResumeToken(), time(progress.getClusterTime())));
             }
             case COMMITTED ->
-                new Response.Committed(Position.of(response.getCommitted().getPosition()));
+                new Response.Committed(
+                        response.getCommitted().getDeliverySequence(),
+                        Position.of(response.getCommitted().getPosition()));
             case OPENED -> opened(response.getOpened());
             case NOTICE -> told(response.getNotice());
             case EVENT_FRAGMENT, MESSAGE_NOT_SET -> null;
