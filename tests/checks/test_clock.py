@@ -42,7 +42,8 @@ class Finding:
 def find(source: str) -> list[Finding]:
     """What rests on the clock in a file, by line."""
     tree = ast.parse(source)
-    found = [finding for function in _functions(tree) for finding in _Function(function, tree).find()]
+    names = _Names(tree)
+    found = [finding for function in _functions(tree) for finding in _Function(function, names).find()]
     return sorted(set(found), key=lambda each: each.line)
 
 
@@ -61,26 +62,33 @@ def _functions(tree: ast.AST) -> Iterator[Function]:
             stack.append(child)
 
 
-class _Function:
-    """One function, without those within it."""
+class _Names:
+    """What names mean in the whole of a file."""
 
-    def __init__(self, function: Function, tree: ast.Module) -> None:
-        self._nodes = list(_own(function))
-        self._bodies = [body for node in (function, *self._nodes) for body in _bodies(node)]
-        self._from_time = {
+    def __init__(self, tree: ast.Module) -> None:
+        self.clocks = {
             alias.asname or alias.name
             for node in ast.walk(tree)
             if isinstance(node, ast.ImportFrom) and node.module == "time"
             for alias in node.names
             if alias.name in CLOCKS | CLOCKS_NS
         }
-        self._constants = {
+        self.constants = {
             target.id: node.value
             for node in tree.body
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
             for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
             if isinstance(target, ast.Name)
         }
+
+
+class _Function:
+    """One function, without those within it."""
+
+    def __init__(self, function: Function, names: _Names) -> None:
+        self._names = names
+        self._nodes = list(_own(function))
+        self._bodies = [body for node in (function, *self._nodes) for body in _bodies(node)]
         self._guards = {
             id(inner)
             for node in self._nodes
@@ -142,7 +150,7 @@ class _Function:
     def _is_clock(self, call: ast.Call) -> bool:
         match call.func:
             case ast.Name(id=name):
-                return name in self._from_time
+                return name in self._names.clocks
             case ast.Attribute(value=ast.Name(id="time"), attr=name):
                 return name in CLOCKS | CLOCKS_NS
             case ast.Attribute(value=ast.Call() as loop, attr="time"):
@@ -234,8 +242,8 @@ class _Function:
         match node:
             case ast.Constant(value=int() | float() as value):
                 return value
-            case ast.Name(id=name) if name in self._constants:
-                return self._number(self._constants[name])
+            case ast.Name(id=name) if name in self._names.constants:
+                return self._number(self._names.constants[name])
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 one, other = self._number(left), self._number(right)
                 return None if one is None or other is None else one * other
