@@ -47,6 +47,7 @@ GROUPS: Final = (
     Group("sessions", _SERVER, ("sessions/session.py", "sessions/session_commits.py", "sessions/send_gate.py",
                                 "core/delivery/session_state.py", "core/delivery/subscriber.py",
                                 "core/delivery/ack_tracker.py", "core/delivery/credit.py", "rpc/subscribe.py",
+                                "rpc/subscription_lease.py",
                                 "rpc/session_lifecycle.py", "rpc/response_encoder.py"), 0.95),
     Group("store", _SERVER, ("store/store.py", "store/lease_store.py", "store/name_index.py", "store/store_scripts.py",
                              "store/answers.py", "store/commit_queue.py", "store/committer.py", "store/handle.py",

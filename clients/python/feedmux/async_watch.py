@@ -4,14 +4,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from bson.timestamp import Timestamp
 from pymongo.asynchronous.client_session import AsyncClientSession
-from pymongo.errors import ConfigurationError
-from pymongo.read_concern import ReadConcern
-from pymongo.read_preferences import _ServerMode
-from pymongo.write_concern import WriteConcern
 
 from feedmux.api import Api
 from feedmux.async_session import AsyncSession
@@ -19,7 +14,7 @@ from feedmux.errors import FeedInvalidated, FeedmuxError
 from feedmux.mongo_errors import as_pymongo
 from feedmux.watch_options import WatchPlan, watch_plan
 from feedmux.watch_state import WatchState
-from feedmux.watch_target import CollectionTarget, DatabaseTarget, WatchTarget, no_attribute
+from feedmux.watch_target import ClientTarget, CollectionTarget, DatabaseTarget, WatchTarget
 
 
 class AsyncChangeStream(WatchState):
@@ -97,8 +92,6 @@ class AsyncChangeStream(WatchState):
 class AsyncWatchable(WatchTarget):
     """Provides `watch` for client, database and collection."""
 
-    _scope: tuple[str | None, str | None] = None, None
-
     async def watch(
         self,
         pipeline: Sequence[Mapping[str, Any]] | None = None,
@@ -139,107 +132,17 @@ class AsyncWatchable(WatchTarget):
         return await AsyncChangeStream(self._api, plan)._open()
 
 
-class AsyncCollection(CollectionTarget, AsyncWatchable):
+class AsyncCollection(CollectionTarget["AsyncDatabase"], AsyncWatchable):
     """A collection to watch."""
 
-    _database: "AsyncDatabase"
 
-    @property
-    def _scope(self) -> tuple[str, str]:  # type: ignore[override]
-        return self._database.name, self._name
-
-    @property
-    def database(self) -> "AsyncDatabase":
-        """The database of the collection."""
-        return self._database
-
-    def with_options(
-        self,
-        codec_options: CodecOptions[Any] | None = None,
-        read_preference: _ServerMode | None = None,
-        write_concern: WriteConcern | None = None,
-        read_concern: ReadConcern | None = None,
-    ) -> "AsyncCollection":
-        """Return the same collection with other options."""
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return AsyncCollection(self._database, self._name, options)
-
-    def __getitem__(self, name: str) -> "AsyncCollection":
-        return AsyncCollection(self._database, f"{self._name}.{name}", self._options)
-
-    def __getattr__(self, name: str) -> "AsyncCollection":
-        if name.startswith("_"):
-            raise no_attribute(self, name, f"{self._name}.{name}")
-        return self[name]
-
-
-class AsyncDatabase(DatabaseTarget, AsyncWatchable):
+class AsyncDatabase(DatabaseTarget[AsyncWatchable, AsyncCollection], AsyncWatchable):
     """A database to watch."""
 
-    _client: AsyncWatchable
-
-    @property
-    def _scope(self) -> tuple[str, None]:  # type: ignore[override]
-        return self._name, None
-
-    @property
-    def client(self) -> AsyncWatchable:
-        """The client of the database."""
-        return self._client
-
-    def with_options(
-        self,
-        codec_options: CodecOptions[Any] | None = None,
-        read_preference: _ServerMode | None = None,
-        write_concern: WriteConcern | None = None,
-        read_concern: ReadConcern | None = None,
-    ) -> "AsyncDatabase":
-        """Return the same database with other options."""
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return AsyncDatabase(self._client, self._name, options)
-
-    def get_collection(
-        self,
-        name: str,
-        codec_options: CodecOptions[Any] | None = None,
-        read_preference: _ServerMode | None = None,
-        write_concern: WriteConcern | None = None,
-        read_concern: ReadConcern | None = None,
-    ) -> AsyncCollection:
-        """Return a collection, optionally with its own options."""
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return AsyncCollection(self, name, options)
-
-    def __getitem__(self, name: str) -> AsyncCollection:
-        return AsyncCollection(self, name, self._options)
-
-    def __getattr__(self, name: str) -> AsyncCollection:
-        if name.startswith("_"):
-            raise no_attribute(self, name, name)
-        return self[name]
+    _collection_class = AsyncCollection
 
 
-class AsyncWatchClient(AsyncWatchable):
+class AsyncWatchClient(ClientTarget[AsyncDatabase], AsyncWatchable):
     """The part of pymongo's client interface that feedmux clients have."""
 
-    def get_database(
-        self,
-        name: str | None = None,
-        codec_options: CodecOptions[Any] | None = None,
-        read_preference: _ServerMode | None = None,
-        write_concern: WriteConcern | None = None,
-        read_concern: ReadConcern | None = None,
-    ) -> AsyncDatabase:
-        """Return a database, optionally with its own options. The name is required: no URI names a default database."""
-        if name is None:
-            raise ConfigurationError("No default database defined")
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return AsyncDatabase(self, name, options)
-
-    def __getitem__(self, name: str) -> AsyncDatabase:
-        return AsyncDatabase(self, name, self._options)
-
-    def __getattr__(self, name: str) -> AsyncDatabase:
-        if name.startswith("_"):
-            raise no_attribute(self, name, name)
-        return self[name]
+    _database_class = AsyncDatabase

@@ -8,14 +8,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from bson.timestamp import Timestamp
 from pymongo.client_session import ClientSession
-from pymongo.errors import ConfigurationError
-from pymongo.read_concern import ReadConcern
-from pymongo.read_preferences import _ServerMode
-from pymongo.write_concern import WriteConcern
 
 from feedmux.api import Api
 from feedmux.errors import FeedInvalidated, FeedmuxError
@@ -23,7 +18,7 @@ from feedmux.mongo_errors import as_pymongo
 from feedmux.session import Session
 from feedmux.watch_options import WatchPlan, watch_plan
 from feedmux.watch_state import WatchState
-from feedmux.watch_target import CollectionTarget, DatabaseTarget, WatchTarget, no_attribute
+from feedmux.watch_target import ClientTarget, CollectionTarget, DatabaseTarget, WatchTarget
 
 
 class ChangeStream(WatchState):
@@ -97,8 +92,6 @@ class ChangeStream(WatchState):
 class Watchable(WatchTarget):
     """Provides `watch` for client, database and collection."""
 
-    _scope: tuple[str | None, str | None] = None, None
-
     def watch(
         self,
         pipeline: Sequence[Mapping[str, Any]] | None = None,
@@ -138,107 +131,17 @@ class Watchable(WatchTarget):
         return ChangeStream(self._api, plan)
 
 
-class Collection(CollectionTarget, Watchable):
+class Collection(CollectionTarget["Database"], Watchable):
     """A collection to watch."""
 
-    _database: "Database"
 
-    @property
-    def _scope(self) -> tuple[str, str]:  # type: ignore[override]
-        return self._database.name, self._name
-
-    @property
-    def database(self) -> "Database":
-        """The database of the collection."""
-        return self._database
-
-    def with_options(
-        self,
-        codec_options: CodecOptions[Any] | None = None,
-        read_preference: _ServerMode | None = None,
-        write_concern: WriteConcern | None = None,
-        read_concern: ReadConcern | None = None,
-    ) -> "Collection":
-        """Return the same collection with other options."""
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return Collection(self._database, self._name, options)
-
-    def __getitem__(self, name: str) -> "Collection":
-        return Collection(self._database, f"{self._name}.{name}", self._options)
-
-    def __getattr__(self, name: str) -> "Collection":
-        if name.startswith("_"):
-            raise no_attribute(self, name, f"{self._name}.{name}")
-        return self[name]
-
-
-class Database(DatabaseTarget, Watchable):
+class Database(DatabaseTarget[Watchable, Collection], Watchable):
     """A database to watch."""
 
-    _client: Watchable
-
-    @property
-    def _scope(self) -> tuple[str, None]:  # type: ignore[override]
-        return self._name, None
-
-    @property
-    def client(self) -> Watchable:
-        """The client of the database."""
-        return self._client
-
-    def with_options(
-        self,
-        codec_options: CodecOptions[Any] | None = None,
-        read_preference: _ServerMode | None = None,
-        write_concern: WriteConcern | None = None,
-        read_concern: ReadConcern | None = None,
-    ) -> "Database":
-        """Return the same database with other options."""
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return Database(self._client, self._name, options)
-
-    def get_collection(
-        self,
-        name: str,
-        codec_options: CodecOptions[Any] | None = None,
-        read_preference: _ServerMode | None = None,
-        write_concern: WriteConcern | None = None,
-        read_concern: ReadConcern | None = None,
-    ) -> Collection:
-        """Return a collection, optionally with its own options."""
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return Collection(self, name, options)
-
-    def __getitem__(self, name: str) -> Collection:
-        return Collection(self, name, self._options)
-
-    def __getattr__(self, name: str) -> Collection:
-        if name.startswith("_"):
-            raise no_attribute(self, name, name)
-        return self[name]
+    _collection_class = Collection
 
 
-class WatchClient(Watchable):
+class WatchClient(ClientTarget[Database], Watchable):
     """The part of pymongo's client interface that feedmux clients have."""
 
-    def get_database(
-        self,
-        name: str | None = None,
-        codec_options: CodecOptions[Any] | None = None,
-        read_preference: _ServerMode | None = None,
-        write_concern: WriteConcern | None = None,
-        read_concern: ReadConcern | None = None,
-    ) -> Database:
-        """Return a database, optionally with its own options. The name is required: no URI names a default database."""
-        if name is None:
-            raise ConfigurationError("No default database defined")
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return Database(self, name, options)
-
-    def __getitem__(self, name: str) -> Database:
-        return Database(self, name, self._options)
-
-    def __getattr__(self, name: str) -> Database:
-        if name.startswith("_"):
-            raise no_attribute(self, name, name)
-        return self[name]
+    _database_class = Database

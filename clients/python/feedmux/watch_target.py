@@ -1,16 +1,16 @@
 """What a client, a database and a collection have in pymongo besides `watch`: names, options, attributes, errors.
 
-Shared by the synchronous and the asynchronous classes. pymongo's own code checks the options, so that errors have
-pymongo's messages.
+Shared by the synchronous and the asynchronous classes, which say by type arguments which of them belong together.
+pymongo's own code checks the options, so that errors have pymongo's messages.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from bson.codec_options import CodecOptions
 from pymongo import ReadPreference
 from pymongo.common import BaseObject
-from pymongo.errors import InvalidName
+from pymongo.errors import ConfigurationError, InvalidName
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import _ServerMode
 from pymongo.write_concern import WriteConcern
@@ -52,6 +52,9 @@ class TargetOptions:
 
 class WatchTarget:
     """Something that can be watched."""
+
+    _scope: tuple[str | None, str | None] = None, None
+    """The names of the database and of the collection."""
 
     def __init__(self, api: Api, options: TargetOptions) -> None:
         self._api = api
@@ -102,21 +105,65 @@ class NamedTarget(WatchTarget):
         )
 
 
-class DatabaseTarget(NamedTarget):
+Client = TypeVar("Client", bound=WatchTarget)
+Database = TypeVar("Database", bound="DatabaseTarget[Any, Any]")
+Collection = TypeVar("Collection", bound="CollectionTarget[Any]")
+
+
+class DatabaseTarget(NamedTarget, Generic[Client, Collection]):
     """What both kinds of database share. Raises TypeError and InvalidName for a name as pymongo does."""
 
-    def __init__(self, client: WatchTarget, name: str, options: TargetOptions) -> None:
+    _collection_class: type[Collection]
+
+    def __init__(self, client: Client, name: str, options: TargetOptions) -> None:
         if not isinstance(name, str):
             raise TypeError(f"name must be an instance of str, not {type(name)}")
         _check_database_name(name)
         super().__init__(client._api, options)
         self._client = client
         self._name = name
+        self._scope = name, None
 
     @property
     def name(self) -> str:
         """The database's name."""
         return self._name
+
+    @property
+    def client(self) -> Client:
+        """The client of the database."""
+        return self._client
+
+    def with_options(
+        self,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: _ServerMode | None = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> Self:
+        """Return the same database with other options."""
+        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
+        return type(self)(self._client, self._name, options)
+
+    def get_collection(
+        self,
+        name: str,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: _ServerMode | None = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> Collection:
+        """Return a collection, optionally with its own options."""
+        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
+        return self._collection_class(self, name, options)
+
+    def __getitem__(self, name: str) -> Collection:
+        return self._collection_class(self, name, self._options)
+
+    def __getattr__(self, name: str) -> Collection:
+        if name.startswith("_"):
+            raise _no_attribute(self, name, name)
+        return self[name]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, DatabaseTarget):
@@ -130,16 +177,17 @@ class DatabaseTarget(NamedTarget):
         return f"{type(self).__name__}({self._client!r}, {self._name!r})"
 
 
-class CollectionTarget(NamedTarget):
+class CollectionTarget(NamedTarget, Generic[Database]):
     """What both kinds of collection share. Raises TypeError and InvalidName for a name as pymongo does."""
 
-    def __init__(self, database: DatabaseTarget, name: str, options: TargetOptions) -> None:
+    def __init__(self, database: Database, name: str, options: TargetOptions) -> None:
         if not isinstance(name, str):
             raise TypeError(f"name must be an instance of str, not {type(name)}")
         _check_collection_name(name)
         super().__init__(database._api, options)
         self._database = database
         self._name = name
+        self._scope = database.name, name
 
     @property
     def name(self) -> str:
@@ -150,6 +198,30 @@ class CollectionTarget(NamedTarget):
     def full_name(self) -> str:
         """`database.collection`."""
         return f"{self._database.name}.{self._name}"
+
+    @property
+    def database(self) -> Database:
+        """The database of the collection."""
+        return self._database
+
+    def with_options(
+        self,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: _ServerMode | None = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> Self:
+        """Return the same collection with other options."""
+        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
+        return type(self)(self._database, self._name, options)
+
+    def __getitem__(self, name: str) -> Self:
+        return type(self)(self._database, f"{self._name}.{name}", self._options)
+
+    def __getattr__(self, name: str) -> Self:
+        if name.startswith("_"):
+            raise _no_attribute(self, name, f"{self._name}.{name}")
+        return self[name]
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, CollectionTarget):
@@ -173,7 +245,35 @@ class CollectionTarget(NamedTarget):
         )
 
 
-def no_attribute(target: WatchTarget, name: str, path: str) -> AttributeError:
+class ClientTarget(WatchTarget, Generic[Database]):
+    """The part of pymongo's client interface that feedmux clients have."""
+
+    _database_class: type[Database]
+
+    def get_database(
+        self,
+        name: str | None = None,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: _ServerMode | None = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> Database:
+        """Return a database, optionally with its own options. The name is required: no URI names a default database."""
+        if name is None:
+            raise ConfigurationError("No default database defined")
+        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
+        return self._database_class(self, name, options)
+
+    def __getitem__(self, name: str) -> Database:
+        return self._database_class(self, name, self._options)
+
+    def __getattr__(self, name: str) -> Database:
+        if name.startswith("_"):
+            raise _no_attribute(self, name, name)
+        return self[name]
+
+
+def _no_attribute(target: WatchTarget, name: str, path: str) -> AttributeError:
     """Return the error for a name with a leading underscore, which needs brackets. `path` is the name to put there."""
     kind, within = ("collection", "database") if isinstance(target, NamedTarget) else ("database", "client")
     return AttributeError(
