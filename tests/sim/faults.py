@@ -155,6 +155,30 @@ async def _distort(world: "World") -> None:
         await asyncio.sleep(world.rng.uniform(0.0, 2.0))
 
 
+async def _newer_version(world: "World") -> None:
+    """A server, and a user's program, are upgraded before the others: their messages, and what they store in Redis,
+    have fields that this version does not know. They end a session for a reason that it does not know either."""
+    user, server, redis = _user(world), _server(world), world.redis
+    if user is None or server is None:
+        return
+    nodes = [node for node in (user.node, server.node) if node is not None and world.rng.random() < 0.7]
+    for node in nodes:
+        node.is_newer = True
+    key = subscription_key(user.tenant, user.subscription)
+    stored = redis.hash_of(key)
+    is_stored = user.durable and b"nonce" in stored
+    if is_stored:
+        redis.run(("HSET", key, "of_a_newer_version", "kept"))
+        if world.rng.random() < 0.5:
+            epoch = int(stored[b"epoch"]) + 1
+            redis.run(("HSET", key, "epoch", epoch, "nonce", "", "lease_until_ms", "0", "fence_cause", "UPGRADE"))
+    await asyncio.sleep(_while_s(world.rng))
+    for node in nodes:
+        node.is_newer = False
+    if is_stored and redis.hash_of(key).get(b"of_a_newer_version") != b"kept":
+        world.problems.append("Durable only: a field of a newer version has changed")
+
+
 async def _fail_reads(world: "World") -> None:
     for _ in range(world.rng.randint(1, 3)):
         world.mongo.fail_reads(world.rng.choice(FAILINGS))
@@ -587,6 +611,7 @@ FAULTS: Final = (
     Fault("connections cut", _cut_connections),
     Fault("network silent", _silence, _BUSY),
     Fault("protocol broken", _distort, (*_BUSY, "ProtocolError"), apart=True),
+    Fault("a newer version beside", _newer_version, _BUSY, apart=True),
     Fault("reads fail", _fail_reads),
     Fault("writes rolled back", _roll_back),
     Fault("MongoDB unavailable", _mongo_away),
@@ -653,6 +678,7 @@ SCENARIOS: Final = {
     ),
     "subscription deleted": Scenario(("subscription deleted", "Redis loses everything", "subscription deleted")),
     "protocol broken": Scenario(("protocol broken",) * 8),
+    "a newer version": Scenario(("a newer version beside",) * 5),
     "many subscriptions": Scenario(("many subscriptions",)),
     "unusual pipelines": Scenario(("unusual pipelines",) * 8),
     "a subscription is damaged": Scenario(("a subscription is damaged",) * 4),

@@ -592,6 +592,30 @@ MUTANTS: Final = (
         'reason=""',
         scenario="hostile requests",
     ),
+    Mutant(
+        "a cause of a newer version ends the session",
+        "Resumable or loud",
+        "feedmux_server.store.answers:_cause",
+        "return FenceCause.LEASE",
+        "return FenceCause.DELETE",
+        scenario="a newer version",
+    ),
+    Mutant(
+        "an open forgets fields of a newer version",
+        "Durable only",
+        "lua:open",
+        "local same =",
+        "redis.call('HDEL', key, 'of_a_newer_version') local same =",
+        scenario="a newer version",
+    ),
+    Mutant(
+        "a notice of a newer version breaks the protocol",
+        "Resumable or loud",
+        "feedmux.responses:_notice",
+        "return make(notice) if make else None",
+        'if make is None:\n        raise ProtocolError("unknown")\n    return make(notice)',
+        scenario="a newer version",
+    ),
 )
 
 

@@ -21,6 +21,7 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
+from feedmux.v1 import change_feed_pb2 as pb
 from tests.sim.loop import SimLoop
 
 CLIENT_KEEPALIVE_S: Final = 30.0
@@ -32,6 +33,10 @@ WINDOW_BYTES: Final = 64 * 1024
 
 Metadata = Sequence[tuple[str, str | bytes]]
 Status = tuple[grpc.StatusCode, str, Metadata]
+
+NEWER_FIELD: Final = b"\xf8\x7f\x01"
+"""A field of a message that no version has yet: number 2047."""
+NEWER_NOTICE: Final = pb.SubscribeResponse(notice=pb.Notice.FromString(NEWER_FIELD)).SerializeToString()
 
 Distortion = Literal["repeated", "cut short"]
 SUBSCRIBE: Final = "/feedmux.v1.ChangeFeed/Subscribe"
@@ -62,6 +67,9 @@ class Node:
         """Names of the nodes whose connection to this node is silent."""
         self.frozen = False
         self.up = True
+        self.is_newer = False
+        """Whether its program has a newer version: what it sends has fields and notices that this version does not
+        know."""
         self.distorts: Distortion | None = None
         """What happens to the next session message to this node."""
 
@@ -416,6 +424,8 @@ class Call:
         if self._status is not None:
             raise cygrpc.InternalError("the call has ended")
         self._watcher.sent(message)
+        if self._node.is_newer:
+            message += NEWER_FIELD
         if self._connection is None:
             self._pending.append(message)
         else:
@@ -585,8 +595,20 @@ class _ServerCall:
         while self._unread >= WINDOW_BYTES:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
+        if self._node.is_newer:
+            message += NEWER_FIELD
+        self._send(bytes(message))
+        # Nothing comes between the fragments of an event.
+        if (
+            self._node.is_newer
+            and self._method == SUBSCRIBE
+            and not pb.SubscribeResponse.FromString(message).HasField("event_fragment")
+        ):
+            self._send(NEWER_NOTICE)
+
+    def _send(self, message: bytes) -> None:
         self._unread += len(message)
-        self._call.written(self._node.name, bytes(message))
+        self._call.written(self._node.name, message)
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing: Metadata = ()) -> None:
         self._end((code, details, trailing))
