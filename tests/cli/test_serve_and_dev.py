@@ -2,12 +2,10 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import time
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,24 +14,11 @@ import pytest
 from pymongo import MongoClient
 
 from feedmux_embedded import Mongod, RedisServer, ReplicaSet
-from feedmux_server.config.load import make_config
 from feedmux_server.config.sections import LimitsSection
-from feedmux_server.config.server import Config
 from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
 from tests.started import Started, descendants
 
 MARK = "FEEDMUX_TEST_MARK"
-
-
-def test_the_sample_is_a_configuration_with_every_option() -> None:
-    done = run("serve", "--print-sample-config")
-    assert done.returncode == 0
-    config = make_config(tomllib.loads(done.stdout))
-    assert config.limits == LimitsSection()
-    uncommented = re.sub(r"^# (?=\w+ = |\[)", "", done.stdout, flags=re.MULTILINE)
-    full = tomllib.loads(uncommented)
-    assert set(full["limits"]) == set(LimitsSection.model_fields)
-    assert set(full) == set(Config.model_fields)
 
 
 def test_help_names_every_option_with_its_default() -> None:

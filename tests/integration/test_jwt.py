@@ -18,8 +18,6 @@ from pymongo.database import Database
 import feedmux
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.app import CannotStart
-from feedmux_server.config.errors import ConfigError
-from feedmux_server.config.load import make_config
 from feedmux_server.tenants import jwks as jwks_module
 from tests.integration.issuer import AUDIENCE, ISSUER, SigningPair, jwks, web_server
 from tests.integration.servers import serving, until
@@ -254,23 +252,3 @@ def jwks_of(site: Tenancy) -> jwks_module.Jwks:
     assert verifier is not None
     assert isinstance(verifier._keys, jwks_module.Jwks)
     return verifier._keys
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"jwks_file": None},
-        {"jwks_url": "https://login.example.com/jwks.json"},
-        {"jwks_file": None, "jwks_url": "http://login.example.com/jwks.json"},
-        {"jwks_file": None, "jwks_url": "file:///etc/passwd"},
-        {"algorithms": ["HS256"]},
-        {"algorithms": ["none"]},
-        {"algorithms": []},
-        {"issuer": ""},
-        {"colour": "blue"},
-    ],
-)
-def test_what_cannot_be_configured(tmp_path: Path, change: dict[str, Any]) -> None:
-    values = {"sources": {"main": {"uri": "mongodb://x"}}, "jwt": {**section(tmp_path, FIRST), **change}}
-    with pytest.raises(ConfigError, match="jwt"):
-        make_config(values)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
-from redis.exceptions import ResponseError
 
 from feedmux_embedded import RedisServer
 from feedmux_embedded.ports import free_ports
@@ -12,7 +11,6 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.checks import check_redis, check_writable
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import COMMANDS_MAX, StartupError, connect
-from feedmux_server.store.errors import code_of, is_of_one_key
 from feedmux_server.store.lease_store import LeaseStore
 from feedmux_server.store.model import CommitOutcome, CommitRequest, StoredSubscription
 from feedmux_server.store.store import SubscriptionStore
@@ -293,24 +291,6 @@ async def test_a_demoted_primary_is_left(redis_factory: RedisFactory) -> None:
             await check_writable(redis, timeout_s=PATIENCE_S)
         assert recorder.causes == []
         assert (await store.get("t", "s")).place == place(2)
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        # As Redis 6.2 and 7 tell of a command that fails in a script.
-        ("Error running script (call to f_0a): @user_script:9: @user_script: 9: -OOM command not allowed", "OOM"),
-        ("Error running script (call to f_0a): @user_script:9: @user_script: 9: -READONLY You can't write", "READONLY"),
-        ("Error running script (call to f_0a): @user_script:9: @user_script: 9: -MISCONF Redis is", "MISCONF"),
-        ("Error running script (call to f_0a): @user_script:4: WRONGTYPE Operation against a key", "WRONGTYPE"),
-        ("Error running script (call to f_0a): @user_script:9: user_script:9: attempt to index a nil value", "ERR"),
-        ("OOM command not allowed when used memory > 'maxmemory'. script: 0a, on @user_script:9.", "OOM"),
-    ],
-)
-def test_what_a_script_failed_with(text: str, code: str) -> None:
-    error = ResponseError(text)
-    assert code_of(error) == code
-    assert is_of_one_key(error) == (code in ("ERR", "WRONGTYPE"))
 
 
 async def test_unreachable_or_wrong_password_at_start(redis_factory: RedisFactory) -> None:

@@ -17,7 +17,6 @@ from pymongo.database import Database
 
 from feedmux.target import Tls
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import make_config
 from feedmux_server.core.check_result import Level
 from feedmux_server.doctor import _files
@@ -203,35 +202,6 @@ async def test_authorities_are_replaced(site: Site, tmp_path: Path) -> None:
 
     await until(let_in)
     assert await site.tenant(replace(site.authority.sign("search"), root=tmp_path / "ca-copy.pem")) == "UNAVAILABLE"
-
-
-def test_what_cannot_be_configured() -> None:
-    values = {"sources": {"main": {"uri": "mongodb://x"}}, "listen": {"data_mtls": "127.0.0.1:0"}}
-    with pytest.raises(ConfigError, match="client_ca_file"):
-        make_config(values)
-
-
-PLAIN = {"sources": {"main": {"uri": "mongodb://x"}}}
-FILES = {"certificate_file": "c", "key_file": "k"}
-
-
-@pytest.mark.parametrize(
-    ("listen", "tls", "exposed"),
-    [
-        ({}, None, ()),
-        ({"data": "localhost:7117", "operator": "[::1]:7118"}, None, ()),
-        ({"data": "unix:/run/feedmux.sock", "health": "0.0.0.0:1", "metrics": "0.0.0.0:2"}, None, ()),
-        ({"data": "0.0.0.0:7117"}, None, ("0.0.0.0:7117",)),
-        ({"data": "[::]:7117", "operator": "10.1.2.3:7118"}, None, ("[::]:7117", "10.1.2.3:7118")),
-        ({"data": "feeds.example.com:7117"}, None, ("feeds.example.com:7117",)),
-        ({"data": "0.0.0.0:7117"}, FILES, ()),
-        ({"data": "0.0.0.0:7117", "accept_plaintext": True}, None, ()),
-    ],
-)
-def test_where_keys_cross_the_network_in_plaintext(
-    listen: dict[str, Any], tls: dict[str, str] | None, exposed: tuple[str, ...]
-) -> None:
-    assert make_config({**PLAIN, "listen": listen, "tls": tls}).plaintext_addresses == exposed
 
 
 @pytest.mark.parametrize("accepted", [False, True])

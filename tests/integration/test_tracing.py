@@ -1,7 +1,6 @@
 """Traces, metrics and logs as a collector gets them: over the wire, from a server at work."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,7 +18,6 @@ import feedmux
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.load import make_config
-from feedmux_server.telemetry.log import JsonFormatter
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import LATEST, PATIENCE_S, Receiver, feed, refused
 from tests.telemetry.collector import Collector, collecting, plain
@@ -314,15 +312,3 @@ async def test_what_cannot_be_used_is_refused(
     with pytest.raises(CannotStart, match=said):
         async with running(make_config(settings(mongo.uri, redis_server.url)), insecure_no_auth=True):
             pass
-
-
-def test_a_log_line_names_its_trace() -> None:
-    record = logging.makeLogRecord({"msg": "hello", "levelname": "INFO", "tenant": "a"})
-    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
-    assert "trace_id" not in json.loads(JsonFormatter().format(record))
-    with tracer.start_as_current_span("work") as span:
-        line = json.loads(JsonFormatter().format(record))
-    here = span.get_span_context()
-    assert line["trace_id"] == trace.format_trace_id(here.trace_id)
-    assert line["span_id"] == trace.format_span_id(here.span_id)
-    assert line["tenant"] == "a"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from bson.errors import InvalidBSON
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from pymongo.errors import OperationFailure
 
 import feedmux_server
@@ -100,3 +102,15 @@ def test_a_group_is_logged_with_the_stacks_of_its_errors() -> None:
     endless = RuntimeError("endless")
     endless.__context__ = ExceptionGroup("of itself", [endless])
     assert stack_of(endless).count("endless") <= 8
+
+
+def test_a_log_line_names_its_trace() -> None:
+    record = logging.makeLogRecord({"msg": "hello", "levelname": "INFO", "tenant": "a"})
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
+    assert "trace_id" not in json.loads(JsonFormatter().format(record))
+    with tracer.start_as_current_span("work") as span:
+        line = json.loads(JsonFormatter().format(record))
+    here = span.get_span_context()
+    assert line["trace_id"] == trace.format_trace_id(here.trace_id)
+    assert line["span_id"] == trace.format_span_id(here.span_id)
+    assert line["tenant"] == "a"
