@@ -151,7 +151,7 @@ async def test_a_drain_does_not_wait_longer_than_it_said(
             started_s = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
             assert (await session.end()).reason == "DRAINING"
-            # At the deadline exactly: see tests/unit/sessions/test_drain.py.
+            # At the deadline exactly: see tests/unit/sessions/test_session.py.
             assert time.monotonic() - started_s > 1.5
             await until(lambda: not server.process.running)
             assert server.process.returncode == 0

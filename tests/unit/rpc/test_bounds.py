@@ -1,5 +1,6 @@
 """Every field of every request has a bound on its length."""
 
+from pathlib import Path
 from typing import Any
 
 import bson
@@ -10,12 +11,23 @@ from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.rpc import bounds
 from feedmux_server.rpc.bounds import BOUNDS, SMALL_BYTES, check_shape, unbounded
 from feedmux_server.rpc.convert import parse
+from feedmux_server.rpc.subscriptions import DEFINITION_BYTES_MAX
 
 SERVICES = [
     service
     for file in (change_feed_pb2, subscriptions_pb2, operator_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 ]
+PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
+ROWS = {
+    "a pipeline in BSON": "feedmux.v1.Pipeline.bson",
+    "a pipeline in Extended JSON": "feedmux.v1.Pipeline.extended_json",
+    "`comment`, `collation`": "feedmux.v1.Feed.comment",
+    "a position": "feedmux.v1.Start.position",
+    "a resume token of MongoDB": "feedmux.v1.Start.resume_after",
+    "names, `instance_id`, `page_token`": "feedmux.v1.Open.instance_id",
+    "any other text": "feedmux.v1.Feed.read_concern",
+}
 REQUESTS = {method.full_name: method.input_type for service in SERVICES for method in service.methods}
 
 
@@ -94,3 +106,11 @@ def test_a_large_message_is_one_long_field(case: str) -> None:
         check_shape(kind.DESCRIPTOR, data)
     assert caught.value.reason.value == "MESSAGE_INVALID"
     assert len(data) > SMALL_BYTES
+
+
+def test_the_page_says_the_bounds() -> None:
+    for text, field in ROWS.items():
+        [row] = [line for line in PAGE.splitlines() if line.startswith(f"| {text} |")]
+        assert f"| {BOUNDS[field].bytes_max:,}" in row
+        assert row.endswith(f"| `{BOUNDS[field].reason.value}` |")
+    assert f"as it is stored | {DEFINITION_BYTES_MAX:,} |" in PAGE

@@ -1,0 +1,56 @@
+"""The conditions of a grant: which can be forced on a feed, and which are rejected."""
+
+from typing import Any
+
+import bson
+import pytest
+from bson import ObjectId, Regex
+
+from feedmux_server.core.grants.grant import make_grant
+
+
+@pytest.mark.parametrize(
+    "path", ["", ".", "a.", ".a", "a..b", "$a", "a.$b", "a.0.b", "a\0b", "x" * 2000, "a" + ".a" * 20]
+)
+def test_paths_that_cannot_be_hidden(path: str) -> None:
+    with pytest.raises(ValueError, match="hide"):
+        make_grant("*", "*", "*", None, [path])
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        {},
+        {"owner": None},
+        {"owner": {}},
+        {"owner": ["a"]},
+        {"owner": {"a": 1}},
+        {"owner": Regex("^a")},
+        {"owner": {"$regex": "a"}},
+        {"owner": {"$gt": 1}},
+        {"owner": {"$in": []}},
+        {"owner": {"$in": "a"}},
+        {"owner": {"$in": ["a", None]}},
+        {"owner": {"$not": {"$eq": 1}}},
+        {"owner": float("nan")},
+        {"owner": 2**70},
+        {"$expr": {"$eq": ["$owner", "a"]}},
+        {"$where": "1"},
+        {"$and": []},
+        {"$or": [{}]},
+        {"$or": {"a": 1}},
+        {"$nor": [{"$and": [{"$or": [{"$and": [{"$or": [{"a": 1}]}]}]}]}]},
+        {"": 1},
+        {"a..b": 1},
+        {"a.0": 1},
+        {"owner": {"$in": list(range(101))}},
+    ],
+)
+def test_matches_that_cannot_be_forced(match: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^match"):
+        make_grant("*", "*", "*", match)
+
+
+def test_matches_that_can() -> None:
+    match = {"a.b": "x", "$or": [{"c": {"$in": [1, 2.5]}}, {"$nor": [{"d": {"$ne": True, "$nin": [ObjectId()]}}]}]}
+    assert bson.decode(make_grant("*", "*", "*", match).match) == match
