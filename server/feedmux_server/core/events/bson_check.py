@@ -54,24 +54,24 @@ class _Frame:
     """For code with scope, where the value itself ends; else 0."""
 
 
-def check_bson(document: bytes, root: str) -> None:
-    """Raises FeedmuxError BSON_INVALID, with the path of the fault below `root`."""
-    for _ in walk(document, root):
+def check_bson(document: bytes, field: str) -> None:
+    """Raises FeedmuxError BSON_INVALID, with the request's field and the path of the fault in it."""
+    for _ in walk(document, field):
         pass
 
 
-def walk(document: bytes, root: str) -> Iterator[Element]:
+def walk(document: bytes, field: str) -> Iterator[Element]:
     """All elements at any depth. Raises FeedmuxError BSON_INVALID at the first fault."""
-    return _Walk(document, root).elements()
+    return _Walk(document, field).elements()
 
 
 class _Walk:
-    __slots__ = ("_data", "_position", "_root", "_stack")
+    __slots__ = ("_data", "_field", "_position", "_stack")
 
-    def __init__(self, data: bytes, root: str) -> None:
+    def __init__(self, data: bytes, field: str) -> None:
         self._data = data
         self._position = 0
-        self._root = root
+        self._field = field
         self._stack: list[_Frame] = []
 
     def elements(self) -> Iterator[Element]:
@@ -185,10 +185,14 @@ class _Walk:
             raise self._fault(f"{what} is not UTF-8", name) from None
 
     def _fault(self, message: str, name: str = "") -> FeedmuxError:
-        names = [self._root, *(frame.name for frame in self._stack[1:]), name]
+        names = (*(frame.name for frame in self._stack[1:]), name)
         path = shorten_path(".".join(part for part in names if part))
+        where = f"{self._field} at {path}" if path else self._field
         return FeedmuxError(
-            ErrorReason.BSON_INVALID, f"malformed BSON at {path}: {message}", {"path": path}, field=path
+            ErrorReason.BSON_INVALID,
+            f"malformed BSON in {where}: {message}",
+            {"field": self._field, "path": path},
+            field=self._field,
         )
 
 

@@ -66,7 +66,7 @@ def check_pipeline(pipeline: bytes, *, bounded: bool) -> None:
     stage: Element | None = None
     literal_depth = 0
     twice = _Twice()
-    for element in walk(pipeline, ""):
+    for element in walk(pipeline, _FIELD):
         if bounded:
             twice.check(element)
         if element.depth == 1:

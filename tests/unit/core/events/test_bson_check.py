@@ -103,7 +103,9 @@ def test_malformed_documents(document: bytes) -> None:
 
 def test_the_fault_is_named() -> None:
     error = fault(element(3, element(4, element(2, b"\x02\0\0\0\xff\0", b"0"), b"list"), b"outer"))
-    assert error.metadata == {"path": "feed.collation.outer.list.0"}
+    assert (error.field, error.metadata) == ("feed.collation", {"field": "feed.collation", "path": "outer.list.0"})
+    assert error.message.startswith("malformed BSON in feed.collation at outer.list.0: ")
+    assert fault(b"").message.startswith("malformed BSON in feed.collation: ")
     assert "UTF-8" in error.message
 
 
