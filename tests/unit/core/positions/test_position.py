@@ -15,7 +15,7 @@ from feedmux_server.core.positions.position import (
     inspect_position,
     scope_fingerprint,
 )
-from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
+from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import Given, ResumeToken
 
 SCOPE = scope_fingerprint("acme", "rs0:65f0", "shop.orders")
@@ -142,15 +142,6 @@ def test_without_keys_nothing_is_made_or_read() -> None:
     with pytest.raises(FeedmuxError) as caught:
         PositionEncoder(nothing, SCOPE, KEY).encode(EVENT)
     assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
-
-
-def test_keys_are_lines_of_base64() -> None:
-    text = "# the first signs\n\n" + format_keys([NEW, OLD])
-    assert parse_keys(text) == (NEW, OLD)
-    for wrong in ("", "# nothing", "c2hvcnQ=", "not base64!"):
-        with pytest.raises(ValueError, match="openssl rand -base64 32") as caught:
-            parse_keys(wrong)
-        assert "not base64!" not in str(caught.value)
 
 
 @pytest.mark.parametrize("type_bits", [b"", b"@"])
