@@ -1,11 +1,13 @@
-"""A drained session ends when all events that it sent are acknowledged, and otherwise at its deadline."""
+"""When a session sends a heartbeat, and how it ends: at its client's wish, by an error, or because it is drained."""
 
 import asyncio
 
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.sessions.outputs import DrainingMark
+from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.sessions.outputs import CommittedMark, DrainingMark, HistoryAtRiskMark, ProgressMark
+from tests.unit.core.delivery.streams_support import token
 from tests.unit.streams.manager_support import Client, world
 from tests.virtual_time import in_virtual_time
 
@@ -51,3 +53,80 @@ async def drained_after_s(client: Client) -> tuple[float, float]:
         await client.next()
     assert caught.value.reason is ErrorReason.DRAINING
     return told_s, loop.time() - began_s
+
+
+@in_virtual_time
+async def test_a_heartbeat_comes_when_nothing_else_did_for_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    async with world(monkeypatch) as there:
+        key, log = there.feed("a")
+        client = there.session(key, "a", 0, heartbeat_s=10.0)
+        began_s = loop.time()
+        assert isinstance(await client.next(), ProgressMark)
+        assert loop.time() - began_s == pytest.approx(10.0, abs=0.02)
+        loop.call_later(7.0, log.write, 1)
+        await client.take(1)
+        delivered_s = loop.time()
+        mark = await client.next()
+        assert isinstance(mark, ProgressMark)
+        assert loop.time() - delivered_s == pytest.approx(10.0, abs=0.02)
+        assert mark.place.is_after(token(1))
+        client.close()
+
+
+@in_virtual_time
+async def test_notices_come_before_the_end_and_the_first_error_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as there:
+        key, log = there.feed("a")
+        client = there.session(key, "a", 0)
+        log.write(1)
+        client.session.notice(CommittedMark(1, b"p"))
+        client.session.fail(FeedmuxError(ErrorReason.FENCED, "first"))
+        client.session.fail(FeedmuxError(ErrorReason.INTERNAL, "second"))
+        client.session.drain(DEADLINE_S)
+        assert await client.next() == CommittedMark(1, b"p")
+        for _ in range(2):
+            with pytest.raises(FeedmuxError) as caught:
+                await client.next()
+            assert caught.value.reason is ErrorReason.FENCED
+        client.close()
+
+
+@in_virtual_time
+async def test_a_session_that_its_client_closes_ends_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as there:
+        key, log = there.feed("a")
+        client = there.session(key, "a", 0, durable=True)
+        log.write(1)
+        client.session.ask_close()
+        assert await client.next() is None
+        client.close()
+
+
+@in_virtual_time
+async def test_the_client_is_told_of_each_threshold_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as there:
+        key, _ = there.feed("a")
+        client = there.session(key, "a", 0)
+        for headroom_s in (4_000.0, 3_000.0, 2_900.0, 500.0):
+            client.session.has_headroom(headroom_s)
+        assert [await client.next() for _ in range(2)] == [HistoryAtRiskMark(3_000.0), HistoryAtRiskMark(500.0)]
+        assert isinstance(await client.next(), ProgressMark)
+        client.close()
+
+
+@in_virtual_time
+async def test_the_time_for_which_a_rate_holds_events_back_is_the_tenants(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    async with world(monkeypatch, quotas=Quotas(events_per_s=10)) as there:
+        key, log = there.feed("a")
+        client = there.session(key, "a", 0)
+        log.write(20)
+        await client.take(20)
+        log.write(1)
+        began_s = loop.time()
+        await client.take(21)
+        waited_s = loop.time() - began_s
+        assert waited_s == pytest.approx(1.0, abs=0.1)
+        assert there.manager.accounts.of("a").throttled_s == pytest.approx(waited_s, abs=0.02)
+        client.close()
