@@ -5,14 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pymongo.database import Database
 from redis.asyncio import Redis
 
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
-from feedmux_server.store.connection import StartupError
 from feedmux_server.store.signing_keys import KEYS_KEY, SigningKeys
 from tests.conftest import RedisFactory
 from tests.integration.servers import serving, settings, until
@@ -33,25 +31,6 @@ def holds(keys: PositionKeys, materials: tuple[bytes, ...]) -> bool:
     return keys.materials == materials
 
 
-async def test_the_first_server_makes_the_key_and_all_take_it(redis_factory: RedisFactory) -> None:
-    async with client((await redis_factory()).url) as redis:
-        one, other = PositionKeys(), PositionKeys()
-        for keys in (one, other):
-            await SigningKeys(redis, keys).refresh()
-        assert one.materials == other.materials == await stored(redis)
-
-
-async def test_a_redis_that_lost_the_key_gets_it_back(redis_factory: RedisFactory) -> None:
-    async with client((await redis_factory()).url) as redis:
-        keys = PositionKeys()
-        signing = SigningKeys(redis, keys)
-        await signing.refresh()
-        before = keys.materials
-        await redis.flushall()
-        await signing.refresh()
-        assert keys.materials == before == await stored(redis)
-
-
 async def test_a_server_that_never_had_the_lost_key_takes_nothing_from_the_others(redis_factory: RedisFactory) -> None:
     """It starts between the loss and the next look of the others, and makes a key of its own."""
     async with client((await redis_factory()).url) as redis:
@@ -67,28 +46,6 @@ async def test_a_server_that_never_had_the_lost_key_takes_nothing_from_the_other
         for each in (*signing, SigningKeys(redis, fresh)):
             await each.refresh()
         assert old[0].materials == old[1].materials == fresh.materials == await stored(redis) == (*lost, *made)
-
-
-async def test_an_operator_rotates_the_key_in_redis(redis_factory: RedisFactory) -> None:
-    async with client((await redis_factory()).url) as redis:
-        keys = PositionKeys()
-        signing = SigningKeys(redis, keys)
-        await redis.set(KEYS_KEY, format_keys([OLD]))
-        for materials in ((OLD,), (OLD, NEW), (NEW, OLD), (NEW,)):
-            await redis.set(KEYS_KEY, format_keys(materials))
-            await signing.refresh()
-            assert keys.materials == materials
-
-
-async def test_what_is_no_key_in_redis(redis_factory: RedisFactory) -> None:
-    async with client((await redis_factory()).url) as redis:
-        keys = PositionKeys([OLD])
-        await redis.set(KEYS_KEY, "canary")
-        await SigningKeys(redis, keys).refresh()
-        assert keys.materials == (OLD,)
-        with pytest.raises(StartupError, match="key_file") as caught:
-            await SigningKeys(redis, PositionKeys()).refresh()
-        assert "canary" not in str(caught.value)
 
 
 async def test_positions_outlive_a_flush_and_serve_on_another_server(

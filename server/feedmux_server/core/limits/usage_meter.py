@@ -60,6 +60,5 @@ class StreamAccount:
 
     def settle(self, events: int, size: int) -> None:
         """Charges what was read since the last time."""
-        present = +self.tenants
-        self._ledger.charge(present, events - self._charged_events, size - self._charged_bytes)
+        self._ledger.charge(self.tenants, events - self._charged_events, size - self._charged_bytes)
         self._charged_events, self._charged_bytes = events, size

@@ -29,6 +29,7 @@ def test_a_feed_that_is_wider_than_its_grants() -> None:
     found = texts((PLAIN, make_grant("main", "shop", "log_*")), SHOP)
     assert "everything outside shop.orders, shop.log_*" in found
     assert "dropDatabase events" in found
+    assert "dropDatabase events" in texts((PLAIN, make_grant("main", "bank", "*")), FeedSpec(Scope("main")))
     whole = texts((make_grant("main", "shop", "*"),), FeedSpec(Scope("main")))
     assert "everything outside shop.*" in whole
     assert "dropDatabase events" not in whole

@@ -22,7 +22,7 @@ def test_events_of_one_time_are_ordered_as_mongodb_orders_them(version: int) -> 
 
 
 def test_a_session_of_a_newer_version_can_store_after_one_of_an_older() -> None:
-    older = [each.token(1) for each in (FIRST, SAME_TIME)]
+    older = [each.token(1) for each in (FIRST, SAME_TIME, Change(1, 0, 9, 1, "update"))]
     assert all(order_bytes(FIRST.token(2)) > order_bytes(each) for each in older)
 
 

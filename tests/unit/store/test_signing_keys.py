@@ -1,0 +1,77 @@
+"""The keys of positions in Redis: made once, restored when they are lost, and never replaced by nonsense."""
+
+import asyncio
+import logging
+from random import Random
+
+import pytest
+
+from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
+from feedmux_server.store.connection import StartupError
+from feedmux_server.store.signing_keys import KEYS_KEY, SigningKeys, stored_position_keys
+from tests.sim.loop import SimLoop
+from tests.sim.redis import SimRedis, SimRedisClient
+from tests.virtual_time import in_virtual_time
+
+OLD, NEW = (bytes([each]) * 32 for each in (1, 2))
+
+
+def redis() -> SimRedis:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    return SimRedis(loop, Random(0))
+
+
+def signing(of: SimRedis, keys: PositionKeys) -> SigningKeys:
+    return SigningKeys(SimRedisClient(of), keys)  # type: ignore[arg-type]
+
+
+def stored(of: SimRedis) -> tuple[bytes, ...]:
+    return parse_keys(of.run(("GET", KEYS_KEY)).decode())
+
+
+@in_virtual_time
+async def test_the_first_server_makes_the_key_and_all_take_it() -> None:
+    there, one, other = redis(), PositionKeys(), PositionKeys()
+    assert await stored_position_keys(SimRedisClient(there)) == ()  # type: ignore[arg-type]
+    await asyncio.gather(*(signing(there, keys).refresh() for keys in (one, other)))
+    assert one.materials == other.materials == stored(there)
+    assert await stored_position_keys(SimRedisClient(there)) == one.materials  # type: ignore[arg-type]
+
+
+@in_virtual_time
+async def test_a_redis_that_lost_the_key_gets_it_back() -> None:
+    there, keys = redis(), PositionKeys()
+    await signing(there, keys).refresh()
+    before = keys.materials
+    there.lose_everything()
+    await signing(there, keys).refresh()
+    assert keys.materials == before == stored(there)
+
+
+@in_virtual_time
+async def test_an_operator_rotates_the_key_in_redis() -> None:
+    there, keys = redis(), PositionKeys()
+    for materials in ((OLD,), (OLD, NEW), (NEW, OLD), (NEW,)):
+        there.run(("SET", KEYS_KEY, format_keys(materials)))
+        await signing(there, keys).refresh()
+        assert keys.materials == materials
+
+
+@in_virtual_time
+async def test_what_is_no_key_in_redis_is_logged_once_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    there, keys = redis(), PositionKeys([OLD])
+    there.run(("SET", KEYS_KEY, "canary"))
+    known = signing(there, keys)
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            await known.refresh()
+    assert keys.materials == (OLD,)
+    assert [each.getMessage().endswith("The keys read before stay in force") for each in caplog.records] == [True]
+    for call in (
+        signing(there, PositionKeys()).refresh(),
+        stored_position_keys(SimRedisClient(there)),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(StartupError, match="key_file") as caught:
+            await call
+        assert "canary" not in str(caught.value) + caplog.text
