@@ -14,7 +14,6 @@ from redis.asyncio import Redis
 
 from feedmux_embedded import RedisServer
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.store.commands import Argument
 from feedmux_server.store.model import (
     CommitRequest,
     CommitStatus,
@@ -22,9 +21,7 @@ from feedmux_server.store.model import (
     Lease,
     Place,
     RestoreRequest,
-    StoredSubscription,
 )
-from feedmux_server.store.scripts import ScriptRunner
 from feedmux_server.store.store import SubscriptionStore
 from tests.integration.servers import until
 from tests.integration.state_support import client, commit, create, place
@@ -73,12 +70,6 @@ async def test_same_content_again_changes_nothing_other_content_exists(store: Su
     assert await create(store, tenant, "s", at=9) == first
     await refused(ErrorReason.SUBSCRIPTION_EXISTS, create(store, tenant, "s", content="b"))
     assert await store.get(tenant, "s") == first
-
-
-async def test_tenants_do_not_see_each_other(store: SubscriptionStore, tenant: str) -> None:
-    await create(store, tenant, "s")
-    await refused(ErrorReason.SUBSCRIPTION_NOT_FOUND, store.get(tenant + "x", "s"))
-    assert (await store.list(tenant + "x", page_size=10))[0] == []
 
 
 async def test_nothing_is_found_that_was_not_created(store: SubscriptionStore, tenant: str) -> None:
@@ -377,41 +368,6 @@ async def test_a_new_subscription_is_not_overwritten_by_an_owner_of_a_lost_one(
     assert await store.get(tenant, "s") == again
 
 
-async def test_pages_by_name(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    names = sorted(f"{prefix}{i}" for prefix in ("a", "a.", "B", "b-", "z_") for i in range(5))
-    for name in random.Random(1).sample(names, len(names)):
-        await create(store, tenant, name)
-    for page_size in (1, 7, 24, 25, 26, 1000):
-        seen: list[str] = []
-        after, pages = "", 0
-        while True:
-            page, after = await store.list(tenant, page_size=page_size, after=after)
-            assert len(page) <= page_size
-            seen += [subscription.name for subscription in page]
-            pages += 1
-            if not after:
-                break
-        assert seen == names
-        assert pages == -(-len(names) // page_size)
-
-
-async def test_an_index_entry_without_a_hash_is_skipped_and_cleaned(
-    store: SubscriptionStore, redis: Redis, tenant: str
-) -> None:
-    index = f"feedmux:1:names:{{{tenant}}}"
-    for name in "abcdef":
-        await create(store, tenant, name)
-    await redis.delete(*(key(tenant, name) for name in "abde"))
-    await redis.zadd(index, {"zz": 0})
-    page, after = await store.list(tenant, page_size=2)
-    assert ([s.name for s in page], after) == (["c", "f"], "")
-    assert await redis.zrange(index, 0, -1) == [b"c", b"f"]
-    await redis.delete(index)
-    await store.leases.open(tenant, "c", instance_id="i")
-    await create(store, tenant, "f")
-    assert [s.name for s in (await store.list(tenant, page_size=9))[0]] == ["c", "f"]
-
-
 async def test_scripts_are_loaded_again_after_a_flush(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
     await create(store, tenant, "s")
     _, lease = await store.leases.open(tenant, "s", instance_id="one")
@@ -514,23 +470,6 @@ async def test_why_it_was_fenced_may_be_unknown(store: SubscriptionStore, redis:
     await redis.hset(key(tenant), "fence_cause", "ECLIPSE")
     outcome = await commit(store, lease, 1)
     assert (outcome.status, outcome.cause) == (CommitStatus.FENCED, FenceCause.LEASE)
-
-
-async def test_what_is_created_while_it_is_deleted_is_listed_and_counted(
-    store: SubscriptionStore, tenant: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await create(store, tenant, "s")
-    plain, created = ScriptRunner.command, list[StoredSubscription]()
-
-    async def command(self: ScriptRunner, *arguments: Argument) -> Any:
-        if arguments[0] == "ZREM" and not created:
-            created.append(await create(store, tenant, "s", content="longer"))
-        return await plain(self, *arguments)
-
-    monkeypatch.setattr(ScriptRunner, "command", command)
-    await store.delete(tenant, "s")
-    assert [each.definition for each in (await store.list(tenant, page_size=9))[0]] == [created[0].definition]
-    assert (await store.sizes.sums([tenant]))[tenant] == len(created[0].definition)
 
 
 def number_of(position: bytes) -> int:

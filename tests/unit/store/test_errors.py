@@ -1,9 +1,11 @@
 """What the errors of Redis mean."""
 
 import pytest
+from redis import exceptions
+from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import ResponseError
 
-from feedmux_server.store.errors import code_of, is_of_one_key
+from feedmux_server.store.errors import code_of, is_of_one_key, state_unavailable
 
 
 @pytest.mark.parametrize(
@@ -22,3 +24,31 @@ def test_what_a_script_failed_with(text: str, code: str) -> None:
     error = ResponseError(text)
     assert code_of(error) == code
     assert is_of_one_key(error) == (code in ("ERR", "WRONGTYPE"))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (TimeoutError(), "TIMEOUT"),
+        (exceptions.TimeoutError(), "TIMEOUT"),
+        (exceptions.ConnectionError("canary"), "CONNECTION"),
+        (ConnectionResetError(), "CONNECTION"),
+        (exceptions.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED] canary"), "CERTIFICATE"),
+        (exceptions.AuthenticationError("AUTH <password> called without any password configured"), "NOPASSWORD"),
+        (exceptions.RedisClusterException("canary"), "LAYOUT"),
+        (MasterNotFoundError("canary"), "NOPRIMARY"),
+        (ResponseError("canary: no code"), "ERR"),
+        (exceptions.RedisError("canary"), "ERR"),
+    ],
+)
+def test_the_client_learns_the_code_and_what_to_do_but_not_the_text(error: Exception, code: str) -> None:
+    told = state_unavailable(error)
+    assert (told.metadata, told.retry_after_s) == ({"redis_error": code}, 1.0)
+    assert "canary" not in told.message
+    assert ("log of the feedmux server" in told.message) == (code == "ERR")
+
+
+def test_a_cluster_fails_as_its_node_did() -> None:
+    error = exceptions.RedisClusterException("no node")
+    error.__cause__ = TimeoutError()
+    assert code_of(error) == "TIMEOUT"

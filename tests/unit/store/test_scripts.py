@@ -29,6 +29,10 @@ async def test_scripts_are_sent_whole_only_to_a_redis_that_does_not_know_them() 
             commands.append(redis.commands - before)
         redis.restart()
     assert commands == [6, 3, 6, 3]
+    await scripts.run(SIZES[0])
+    before = redis.commands
+    await scripts.run_many([*SIZES, ScriptCall("get", "absent")])
+    assert redis.commands - before == 5
     assert [redis.hash_of(call.key.encode())[b"s"] for call in SIZES] == [b"1", b"2", b"3"]
 
 

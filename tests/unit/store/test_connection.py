@@ -1,0 +1,116 @@
+"""The client of Redis: its login, its TLS, and what of it can be configured."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ReadOnlyError, ResponseError
+
+from feedmux_server.store.connection import (
+    CONNECTIONS_MAX,
+    RedisAccess,
+    StartupError,
+    WatchedPrimary,
+    connect,
+    leave_demoted,
+)
+
+CERTIFICATE = "a certificate"
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("redis://a", Redis),
+        ("redis+sentinel://a,b/primary", WatchedPrimary),
+        ("redis+cluster://a,b", RedisCluster),
+    ],
+)
+async def test_the_url_chooses_the_client(url: str, kind: type) -> None:
+    client = connect(url)
+    assert type(client) is kind
+    await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("redis://a:1/2", {"host": "a", "port": 1, "db": 2, "username": None, "password": None}),
+        ("redis://u:in%2Furl@a", {"username": "u", "password": "in/url"}),
+        ("unix:///run/redis.sock", {"path": "/run/redis.sock"}),
+    ],
+)
+async def test_how_one_server_is_reached(url: str, options: dict[str, Any]) -> None:
+    client = connect(url)
+    assert isinstance(client, Redis)
+    used = client.connection_pool.connection_kwargs
+    assert {name: used[name] for name in options} == options
+    assert client.connection_pool.max_connections == CONNECTIONS_MAX
+    assert (client.connection_pool.connection_class is UnixDomainSocketConnection) == url.startswith("unix")
+    await client.aclose()
+
+
+async def test_the_configuration_comes_before_the_login_in_the_url() -> None:
+    client = connect("redis://u:old@a", RedisAccess(username="v", password="new"))
+    assert isinstance(client, Redis)
+    used = client.connection_pool.connection_kwargs
+    assert (used["username"], used["password"]) == ("v", "new")
+    assert "new" not in repr(RedisAccess(password="new", sentinel_password="new"))
+    await client.aclose()
+
+
+async def test_the_sentinels_have_a_login_of_their_own() -> None:
+    client = connect("redis+sentinel://u:of-redis@a,b:1/primary", RedisAccess(sentinel_password="of-sentinels"))
+    assert isinstance(client, WatchedPrimary)
+    assert client.connection_pool.connection_kwargs["password"] == "of-redis"
+    sentinels = client._sentinels.by_name
+    assert list(sentinels) == ["a:26379", "b:1"]
+    for each in sentinels.values():
+        used = each.connection_pool.connection_kwargs
+        assert (used["username"], used["password"]) == (None, "of-sentinels")
+    await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("url", "names", "words"),
+    [
+        ("redis://:secret@a", ["ca_file"], "does not use TLS: begin it with rediss"),
+        ("rediss://a", ["certificate_file"], "belong together"),
+        ("rediss://a", ["key_file"], "belong together"),
+        ("rediss+cluster://a", ["ca_file", "absent"], r"redis.ca_file: .*absent cannot be read"),
+    ],
+)
+async def test_files_that_cannot_be_used(tmp_path: Path, url: str, names: list[str], words: str) -> None:
+    path = tmp_path / names[-1]
+    if names[-1] != "absent":
+        path.write_text(CERTIFICATE)
+    files: dict[str, Any] = {names[0]: path}
+    with pytest.raises(StartupError, match=words) as caught:
+        connect(url, RedisAccess(**files))
+    assert "secret" not in str(caught.value)
+
+
+async def test_tls_is_used_with_the_files_that_are_named(tmp_path: Path) -> None:
+    authorities = tmp_path / "ca.pem"
+    authorities.write_text(CERTIFICATE)
+    client = connect("rediss://a", RedisAccess(ca_file=authorities))
+    assert isinstance(client, Redis)
+    assert client.connection_pool.connection_class is SSLConnection
+    used = client.connection_pool.connection_kwargs
+    assert (used["ssl_ca_certs"], "ssl_certfile" in used) == (str(authorities), False)
+    await client.aclose()
+
+
+@pytest.mark.parametrize(("error", "left"), [(ReadOnlyError("READONLY"), 1), (ResponseError("OOM"), 0)])
+async def test_a_server_that_is_no_longer_the_primary_is_left(error: Exception, left: int) -> None:
+    client = connect("redis://a")
+    assert isinstance(client, Redis)
+    calls: list[bool] = []
+
+    async def disconnect(*, inuse_connections: bool) -> None:
+        calls.append(inuse_connections)
+
+    client.connection_pool.disconnect = disconnect  # type: ignore[method-assign,assignment]
+    await leave_demoted(client, error)
+    assert calls == [False] * left

@@ -1,0 +1,68 @@
+"""Leases: who may open a subscription, and what commits and restores send."""
+
+import pytest
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.store.model import CommitRequest, CommitStatus, Lease, RestoreRequest
+from tests.integration.state_support import commit, create, place
+from tests.unit.store.store_support import key, redis_and_store
+from tests.virtual_time import in_virtual_time
+
+
+@in_virtual_time
+async def test_another_instance_waits_or_takes_over() -> None:
+    _, store = redis_and_store()
+    await create(store, "t", "s")
+    _, first = await store.leases.open("t", "s", instance_id="one")
+    for instance in ("two", ""):
+        with pytest.raises(FeedmuxError) as caught:
+            await store.leases.open("t", "s", instance_id=instance)
+        assert (caught.value.reason, caught.value.metadata) == (ErrorReason.SUBSCRIPTION_BUSY, {"owner": "one"})
+    stored, second = await store.leases.open("t", "s", instance_id="two", takeover=True)
+    assert (first.taken_over, second.taken_over) == (False, True)
+    assert second.epoch == stored.epoch > first.epoch
+    assert second.nonce != first.nonce
+
+
+@in_virtual_time
+async def test_many_commits_are_answered_in_order_and_each_by_itself() -> None:
+    _, store = redis_and_store()
+    leases = []
+    for name in "abc":
+        await create(store, "t", name)
+        leases.append((await store.leases.open("t", name, instance_id="one"))[1])
+    await store.leases.open("t", "b", instance_id="one")
+    unknown = Lease("t", "absent", 1, "nonce", "one")
+    requests = [CommitRequest(lease, place(3)) for lease in (*leases, unknown)]
+    outcomes = await store.leases.commit_many(requests)
+    ok, fenced, missing = CommitStatus.OK, CommitStatus.FENCED, CommitStatus.MISSING
+    assert [each.status for each in outcomes] == [ok, fenced, ok, missing]
+    assert (await commit(store, leases[0], None)).status is ok
+    assert (await store.get("t", "a")).place == place(3), "a renewal leaves the place"
+
+
+@in_virtual_time
+async def test_only_the_session_that_holds_a_lease_ends_it() -> None:
+    _, store = redis_and_store()
+    await create(store, "t", "s")
+    _, old = await store.leases.open("t", "s", instance_id="one")
+    _, new = await store.leases.open("t", "s", instance_id="one")
+    await store.leases.release(old)
+    assert (await store.get("t", "s")).active
+    await store.leases.release(new)
+    assert not (await store.get("t", "s")).active
+
+
+@pytest.mark.parametrize("by", ["open", "restore"])
+@in_virtual_time
+async def test_a_lost_name_is_listed_again(by: str) -> None:
+    redis, store = redis_and_store()
+    await create(store, "t", "s")
+    stored, lease = await store.leases.open("t", "s", instance_id="one")
+    redis.run(("DEL", "feedmux:1:names:{t}"))
+    if by == "restore":
+        redis.run(("DEL", key()))
+        await store.leases.restore_many([RestoreRequest(lease, stored)])
+    else:
+        await store.leases.open("t", "s", instance_id="one")
+    assert [each.name for each in (await store.list("t", page_size=9))[0]] == ["s"]

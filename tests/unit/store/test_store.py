@@ -1,0 +1,95 @@
+"""The store's own decisions: pages, what a create repeats, which answer is which error."""
+
+import asyncio
+import random
+
+import pytest
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from tests.integration.state_support import create, place
+from tests.unit.store.store_support import key, redis_and_store
+from tests.virtual_time import in_virtual_time
+
+
+@in_virtual_time
+async def test_tenants_do_not_see_each_other() -> None:
+    _, store = redis_and_store()
+    await create(store, "t", "s")
+    with pytest.raises(FeedmuxError) as caught:
+        await store.get("tx", "s")
+    assert caught.value.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND
+    assert (await store.list("tx", page_size=10))[0] == []
+
+
+@in_virtual_time
+async def test_pages_by_name() -> None:
+    _, store = redis_and_store()
+    names = sorted(f"{prefix}{i}" for prefix in ("a", "a.", "B", "b-", "z_") for i in range(5))
+    for name in random.Random(1).sample(names, len(names)):
+        await create(store, "t", name)
+    for page_size in (1, 7, 24, 25, 26, 1000):
+        seen: list[str] = []
+        after, pages = "", 0
+        while True:
+            page, after = await store.list("t", page_size=page_size, after=after)
+            assert len(page) <= page_size
+            seen += [subscription.name for subscription in page]
+            pages += 1
+            if not after:
+                break
+        assert seen == names
+        assert pages == -(-len(names) // page_size)
+
+
+@in_virtual_time
+async def test_a_page_holds_so_many_bytes_and_at_least_one_subscription() -> None:
+    _, store = redis_and_store()
+    for name in "abc":
+        await create(store, "t", name, content="x" * 1000)
+    for bytes_max, sizes in ((1, [1, 1, 1]), (4_000, [2, 1]), (10_000, [3])):
+        found, after = list[int](), ""
+        while True:
+            page, after = await store.list("t", page_size=10, after=after, bytes_max=bytes_max)
+            found.append(len(page))
+            if not after:
+                break
+        assert found == sizes
+
+
+@in_virtual_time
+async def test_every_subscription_comes_once_and_corrects_its_counted_size() -> None:
+    redis, store = redis_and_store()
+    names = [f"s{number:03}" for number in range(250)]
+    for name in names:
+        await create(store, "t", name)
+    redis.run(("HDEL", key("s100"), "order"))
+    damaged: list[str] = []
+    found = [each async for each in store.every("t", damaged.append)]
+    assert [each.name for each in found] + damaged == [name for name in names if name != "s100"] + ["s100"]
+    assert await store.sizes.sums(["t", "nobody"]) == {"t": sum(len(each.definition) for each in found), "nobody": 0}
+
+
+@in_virtual_time
+async def test_one_replica_searches_at_a_time() -> None:
+    _, store = redis_and_store()
+    assert [await store.claim_sweep(60.0) for _ in range(2)] == [True, False]
+    await asyncio.sleep(60.1)
+    assert await store.claim_sweep(60.0)
+
+
+@pytest.mark.parametrize("lag_s", [0.002, 3600.0])
+@in_virtual_time
+async def test_a_change_that_no_replica_has_is_made_and_not_confirmed(lag_s: float) -> None:
+    redis, store = redis_and_store()
+    redis.replicas, redis.lag_s = 1, lag_s
+    if lag_s < 1:
+        assert (await create(store, "t", "s")).place == place(0)
+        return
+    for _ in range(2):
+        with pytest.raises(FeedmuxError) as caught:
+            await create(store, "t", "s")
+        assert caught.value.metadata == {"redis_error": "NOT_REPLICATED"}
+    assert (await store.get("t", "s")).place == place(0)
+    with pytest.raises(FeedmuxError) as caught:
+        await create(store, "t", "s", content="b")
+    assert caught.value.reason is ErrorReason.SUBSCRIPTION_EXISTS, "a rejection needs no replica"
