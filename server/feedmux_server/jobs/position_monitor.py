@@ -1,7 +1,7 @@
 """Checks the stored positions of all durable subscriptions: a disconnected consumer gets no notice, so metrics and a
 line in the log warn the operator.
 
-Every replica checks all of them, page by page, every `limits.stored_check_s`. While Redis is unavailable, the last
+Every replica checks all of them, page by page, every `limits.position_check_interval_s`. While Redis is unavailable, the last
 results remain.
 """
 
