@@ -1,8 +1,8 @@
 """Checks the stored positions of all durable subscriptions: a disconnected consumer gets no notice, so metrics and a
 line in the log warn the operator.
 
-Every replica checks all of them, page by page, every `limits.position_check_interval_s`. While Redis is unavailable, the last
-results remain.
+Every replica checks all of them, page by page, every `limits.position_check_interval_s`. While Redis is unavailable,
+the last results remain.
 """
 
 import asyncio

@@ -109,6 +109,10 @@ class WidePlan:
         if not group.feeds:
             del self._groups[name]
 
+    def has_feeds(self, name: StreamKey) -> bool:
+        """Whether a feed of the group is read, so that a wide stream may be wanted again."""
+        return name in self._groups
+
     def wanted(self, name: StreamKey, now_s: float) -> Scope | None:
         """The scope of the wide stream that the group is to be served from; None for streams of their own."""
         group = self._groups.get(name)

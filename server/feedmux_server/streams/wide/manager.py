@@ -128,7 +128,7 @@ class WideStreams:
                 context=contextvars.Context(),
             )
             group.run = _Run(wanted, task)
-        elif not group.retired:
+        elif not group.retired and not self.plan.has_feeds(name):
             del self._groups[name]
 
     async def _read(self, name: StreamKey, scope: Scope) -> None:
