@@ -1,0 +1,117 @@
+"""What Explain asks of a source, and what it does not say where feedmux may not ask."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from feedmux_server.core.delivery.subscriber import JoinPoint
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.grants.grant import Grants, make_grant
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.source.deployment import Source
+from feedmux_server.streams import explain
+from feedmux_server.streams.explain import CollectionImages, collection_images, headroom_s, is_missing
+
+COLLECTIONS = {
+    "shop": {"orders": True, "log": False, "system.views": False},
+    "bank": {"accounts": False},
+    "config": {"x": False},
+}
+
+
+class Asked:
+    """A source with these collections, or one that fails."""
+
+    def __init__(self, error: ErrorReason | None = None) -> None:
+        self._error = error
+        self.oplog = SimpleNamespace(oldest_time=self._oldest)
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise FeedmuxError(self._error, "no")
+
+    async def databases(self) -> list[str]:
+        self._check()
+        return list(COLLECTIONS)
+
+    async def collections(self, database: str) -> dict[str, bool]:
+        self._check()
+        return COLLECTIONS[database]
+
+    async def exists(self, database: str, collection: str) -> bool:
+        self._check()
+        return not collection or collection in COLLECTIONS[database]
+
+    async def _oldest(self) -> int:
+        self._check()
+        return 100 << 32
+
+
+def source(error: ErrorReason | None = None) -> Source:
+    return cast(Source, Asked(error))
+
+
+IMAGES = FeedSpec(Scope("main", "shop"), full_document_before_change="required")
+PLAIN = replace(IMAGES, full_document_before_change="")
+
+
+@pytest.mark.parametrize(
+    ("grants", "feed", "found"),
+    [
+        (None, PLAIN, []),
+        (None, replace(PLAIN, full_document="updateLookup"), []),
+        (None, IMAGES, [("log", False, False), ("orders", True, False)]),
+        (None, replace(IMAGES, scope=Scope("main", "shop", "log")), [("log", False, False)]),
+        ((make_grant("*", "shop", "orders"),), IMAGES, [("orders", True, False)]),
+        ((make_grant("*", "shop", "log", {"a": 1}), make_grant("*", "*", "*")), PLAIN, [("log", False, True)]),
+    ],
+)
+async def test_collections_whose_images_are_needed(
+    grants: Grants, feed: FeedSpec, found: list[tuple[str, bool, bool]]
+) -> None:
+    wanted = [CollectionImages("shop", *each) for each in found]
+    assert await collection_images(source(), grants, feed) == wanted
+
+
+async def test_all_databases_that_are_served_and_so_many_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    everything = replace(IMAGES, scope=Scope("main"))
+    found = await collection_images(source(), None, everything)
+    assert [(each.database, each.collection) for each in found] == [
+        ("bank", "accounts"),
+        ("shop", "log"),
+        ("shop", "orders"),
+    ]
+    monkeypatch.setattr(explain, "IMAGES_MAX", 2)
+    assert await collection_images(source(), None, everything) == found[:2]
+
+
+@pytest.mark.parametrize(
+    ("scope", "missing"),
+    [(Scope("main"), False), (Scope("main", "shop", "orders"), False), (Scope("main", "shop", "oders"), True)],
+)
+async def test_a_collection_that_does_not_exist(scope: Scope, missing: bool) -> None:
+    assert await is_missing(source(), scope) == missing
+
+
+@pytest.mark.parametrize(("seconds", "headroom"), [(160, 60), (100, 0), (40, -60)])
+async def test_the_headroom_of_a_start(seconds: int, headroom: int) -> None:
+    assert await headroom_s(source(), JoinPoint(ResumeToken.high_water_mark(seconds << 32 | 5))) == headroom
+
+
+QUESTIONS: list[Any] = [
+    (lambda it: collection_images(it, None, IMAGES), []),
+    (lambda it: is_missing(it, Scope("main", "shop", "oders")), False),
+    (lambda it: headroom_s(it, JoinPoint(ResumeToken.high_water_mark(1))), None),
+]
+
+
+@pytest.mark.parametrize(("ask", "nothing"), QUESTIONS)
+async def test_what_feedmux_may_not_ask_is_left_out_and_other_errors_are_raised(ask: Any, nothing: object) -> None:
+    for reason in (ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE):
+        assert await ask(source(reason)) == nothing
+    with pytest.raises(FeedmuxError) as caught:
+        await ask(source(ErrorReason.SOURCE_UNAVAILABLE))
+    assert caught.value.reason is ErrorReason.SOURCE_UNAVAILABLE

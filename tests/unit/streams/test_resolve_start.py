@@ -1,0 +1,137 @@
+"""Which starts are accepted, and how much MongoDB has to believe of them."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.positions.position_keys import PositionKeys
+from feedmux_server.core.positions.resume_token import Given, ResumeToken
+from feedmux_server.core.positions.start import Start, StartKind
+from feedmux_server.source.deployment import Source
+from feedmux_server.streams.resolve_start import StartResolver
+from tests.sim.events import BEGIN
+from tests.unit.core.delivery.streams_support import mark, token
+
+KNOWN, LATEST, OLDEST = BEGIN + 100, BEGIN + 200, BEGIN - 100
+SPEC = FeedSpec(Scope("main", "shop", "orders"))
+KEY, NARROWED = stream_key(SPEC), stream_key(SPEC, b"policy")
+OTHER = stream_key(replace(SPEC, full_document="updateLookup"))
+KEYS = PositionKeys([bytes(32)])
+
+
+class Clock:
+    """MongoDB's time, and how often it was asked."""
+
+    known_time = KNOWN
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def operation_time(self) -> int:
+        return LATEST
+
+    async def latest_time(self) -> int:
+        self.asked += 1
+        return LATEST
+
+
+async def oldest_time() -> int:
+    return OLDEST
+
+
+def resolver(key: Any = KEY, tenant: str = "a") -> tuple[StartResolver, Clock]:
+    clock = Clock()
+    source = SimpleNamespace(source_id="rs0", clock=clock, oplog=SimpleNamespace(oldest_time=oldest_time))
+    return StartResolver(cast(Source, source), key, tenant, KEYS), clock
+
+
+def start(kind: StartKind, at: ResumeToken) -> Start:
+    return Start(kind, data=at.raw)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cluster_time"),
+    [
+        (Start(), LATEST + 1),
+        (Start(StartKind.EARLIEST), OLDEST),
+        (Start(StartKind.OPERATION_TIME, time=BEGIN + 7), BEGIN + 7),
+        (Start(StartKind.TIME, time=BEGIN), BEGIN),
+    ],
+)
+async def test_times(asked: Start, cluster_time: int) -> None:
+    at = await resolver()[0].resolve(asked)
+    assert at.place == ResumeToken.high_water_mark(cluster_time)
+    assert (at.exact, at.native) == (False, None)
+
+
+@pytest.mark.parametrize(
+    ("time", "accepted", "asked"),
+    [
+        (KNOWN + 1, True, 0),
+        (KNOWN + 2, True, 1),
+        (LATEST, True, 1),
+        (LATEST + 1, False, 1),
+        (LATEST + (5 << 32), False, 1),
+    ],
+)
+async def test_a_start_that_mongodb_has_not_reached(time: int, accepted: bool, asked: int) -> None:
+    """MongoDB is asked only about a time later than any that it has shown."""
+    starts, clock = resolver()
+    if accepted:
+        await starts.resolve(Start(StartKind.OPERATION_TIME, time=time))
+    else:
+        with pytest.raises(FeedmuxError) as caught:
+            await starts.resolve(Start(StartKind.OPERATION_TIME, time=time))
+        assert (caught.value.reason, caught.value.field) == (ErrorReason.START_IN_FUTURE, "start")
+        assert f"is {max(1, time - LATEST >> 32)} s in the future" in caught.value.message
+    assert clock.asked == asked
+
+
+@pytest.mark.parametrize("at", [token(1), mark(1)])
+async def test_a_position_is_exact_on_its_own_feed_alone(at: ResumeToken) -> None:
+    position = resolver()[0].encoder().encode(at)
+    same = await resolver()[0].position(position, "p")
+    assert (same.place, same.exact) == (at, True)
+    for key in (OTHER, NARROWED):
+        other = await resolver(key)[0].position(position, "p")
+        assert (other.place, other.exact, other.native) == (at, False, None)
+        assert other.place.given is (Given.AS_TIME if at == token(1) else Given.BY_MONGODB)
+    with pytest.raises(FeedmuxError) as caught:
+        await resolver(tenant="b")[0].position(position, "p")
+    assert caught.value.reason is ErrorReason.POSITION_FOREIGN
+
+
+@pytest.mark.parametrize("kind", [StartKind.RESUME_AFTER, StartKind.START_AFTER])
+async def test_mongodb_checks_a_clients_token_unless_a_policy_withholds_events(kind: StartKind) -> None:
+    at = await resolver()[0].resolve(start(kind, token(1)))
+    assert (at.place, at.place.given, at.native) == (token(1), Given.BY_CLIENT, kind.value)
+    narrowed = await resolver(NARROWED)[0].resolve(start(kind, token(1)))
+    assert (narrowed.place.given, narrowed.native) == (Given.AS_TIME, None), "finding the token would show a change"
+    time = await resolver()[0].resolve(start(kind, mark(1)))
+    assert (time.place.given, time.native) == (Given.AS_TIME, None)
+
+
+async def test_a_stored_token_of_a_client_is_checked_once_more() -> None:
+    starts, _ = resolver()
+    position = starts.encoder().encode(token(1).given_as(Given.BY_CLIENT))
+    assert (await starts.position(position, "p")).native == "start_after"
+
+
+async def test_an_acked_token_is_a_time_whatever_it_names() -> None:
+    starts, _ = resolver()
+    at = await starts.acked_token(token(1).raw, "last_acked")
+    assert (at.place, at.place.given, at.exact, at.native) == (token(1), Given.AS_TIME, False, None)
+    with pytest.raises(FeedmuxError) as caught:
+        await starts.acked_token(token(1_000).raw, "last_acked")
+    assert (caught.value.reason, caught.value.field) == (ErrorReason.START_IN_FUTURE, "last_acked")
+
+
+async def test_what_is_no_token_of_mongodb() -> None:
+    with pytest.raises(FeedmuxError) as caught:
+        await resolver()[0].resolve(Start(StartKind.RESUME_AFTER, data=b"\x05\0\0\0\0"))
+    assert (caught.value.reason, caught.value.field) == (ErrorReason.POSITION_INVALID, "start.resume_after")
