@@ -27,6 +27,7 @@ from feedmux_server.streams.wide.stream import WideStreamLimits
 from feedmux_server.streams.wide.view_reader import ViewReader
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.observer import NOBODY
+from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimMongo, SimSource
 from tests.unit.core.delivery.streams_support import mark
 from tests.unit.streams.manager_support import world
@@ -34,7 +35,9 @@ from tests.virtual_time import in_virtual_time
 
 
 def key_streams(spec: FeedSpec, wide_enabled: bool) -> KeyStreams:
-    source = SimSource(SimMongo(asyncio.get_running_loop(), Random(0)))
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    source = SimSource(SimMongo(loop, Random(0)))
     accounts, tasks, memory = Accounts(lambda _: Quotas(), lambda: 0.0), Tasks(), Memory(1 << 30)
     wide_limits = WideLimits(enabled=wide_enabled)
     slots = Slots(1, accounts)

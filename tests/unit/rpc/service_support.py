@@ -1,0 +1,98 @@
+"""The RPCs of a whole server over the simulated MongoDB and Redis, called without gRPC."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+
+from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.assembly import assemble
+from feedmux_server.config.server import Config
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.credentials import Credentials
+from feedmux_server.rpc.auth import ANONYMOUS
+from feedmux_server.rpc.caller import identified
+from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.subscriptions import Subscriptions
+from feedmux_server.supervision import Tasks
+from feedmux_server.telemetry.audit import AuditEvent
+from feedmux_server.telemetry.observer import NOBODY
+from tests.sim.loop import SimLoop
+from tests.sim.mongo import SimMongo, SimSource
+from tests.sim.redis import SimRedis, SimRedisClient
+
+FEED = feed_pb2.Feed(source="main", database="db", collection="a")
+
+
+class Audited:
+    """Keeps what is recorded in the audit log."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[AuditEvent, str]] = []
+
+    def record(self, event: AuditEvent, *, subscription: str = "", **_: object) -> None:
+        self.events.append((event, subscription))
+
+
+@dataclass
+class Context:
+    """What a handler uses of gRPC's context; keeps the messages that were written."""
+
+    written: list[bytes] = field(default_factory=list)
+
+    def peer(self) -> str:
+        return "ipv4:10.0.0.1:5"
+
+    async def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+
+@dataclass
+class Served:
+    service: Service
+    mongo: SimMongo
+    redis: SimRedis
+    audit: Audited
+
+    async def create(self, name: str, **more: Any) -> subscriptions_pb2.Subscription:
+        wanted = subscriptions_pb2.Subscription(name=name, feed=more.pop("feed", FEED), **more)
+        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"latest": {}})
+        data = await call(Subscriptions(self.service).create, request)
+        return subscriptions_pb2.Subscription.FromString(data)
+
+
+async def call(handler: Any, request: Message, context: Context | None = None) -> Any:
+    return await handler(request.SerializeToString(), context or Context())
+
+
+async def refused(handler: Any, request: Message) -> FeedmuxError:
+    with pytest.raises(FeedmuxError) as caught:
+        await call(handler, request)
+    return caught.value
+
+
+@asynccontextmanager
+async def served(**sections: Any) -> AsyncIterator[Served]:
+    """Assemble a server without authentication; `sections` are of its configuration."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    mongo, redis, audit = SimMongo(loop, Random(0)), SimRedis(loop, Random(0)), Audited()
+    source = SimSource(mongo)
+    await source.connect()
+    config = Config.model_validate({"sources": {"main": {"uri": "mongodb://sim"}}, **sections})
+    credentials = Credentials(config, insecure_no_auth=True)
+    credentials.position_keys.replace([bytes(32)])
+    identified(ANONYMOUS)
+    client: Any = SimRedisClient(redis)
+    log: Any = SimpleNamespace(record=audit.record)
+    async with Tasks() as tasks:
+        assembly = assemble(config, {"main": source}, client, credentials, tasks, NOBODY, log, asyncio.Event())
+        yield Served(assembly.service, mongo, redis, audit)
+        await assembly.close()
+    await source.close()

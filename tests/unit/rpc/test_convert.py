@@ -1,0 +1,102 @@
+"""Messages of the protocol as values of the core: defaults, bounds, and what is named when a field is wrong."""
+
+from typing import Any
+
+import bson
+import pytest
+
+from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
+from feedmux_server.core.delivery.subscriber import BSON
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.start import Start, StartKind
+from feedmux_server.rpc import convert
+from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX
+
+TOKEN = bson.encode({"_data": "82"})
+
+
+@pytest.mark.parametrize(
+    ("message", "start"),
+    [
+        ({}, Start()),
+        ({"latest": {}}, Start()),
+        ({"earliest": {}}, Start(StartKind.EARLIEST)),
+        ({"position": b"p"}, Start(StartKind.POSITION, b"p")),
+        ({"resume_after": TOKEN}, Start(StartKind.RESUME_AFTER, TOKEN)),
+        ({"start_after": TOKEN}, Start(StartKind.START_AFTER, TOKEN)),
+        (
+            {"start_at_operation_time": {"seconds": 2, "increment": 3}},
+            Start(StartKind.OPERATION_TIME, time=2 << 32 | 3),
+        ),
+        ({"time": {"seconds": 2, "nanos": 5}}, Start(StartKind.TIME, time=2 << 32)),
+    ],
+)
+def test_starts(message: dict[str, Any], start: Start) -> None:
+    assert convert.start(feed_pb2.Start(**message)) == start
+
+
+WRONG: list[tuple[Any, ErrorReason, str]] = [
+    (lambda: convert.start(feed_pb2.Start(time={"seconds": -1})), ErrorReason.MESSAGE_INVALID, "start.time"),
+    (lambda: convert.start(feed_pb2.Start(time={"seconds": 2**32})), ErrorReason.MESSAGE_INVALID, "start.time"),
+    (lambda: convert.start(feed_pb2.Start(start_after=b"x")), ErrorReason.BSON_INVALID, "start.start_after"),
+    (lambda: convert.resume_token(bytes(TOKEN_BYTES_MAX + 1), "f"), ErrorReason.MESSAGE_INVALID, "f"),
+    (lambda: convert.resume_token(bson.encode(dict.fromkeys("abcdefghi", 1)), "f"), ErrorReason.POSITION_INVALID, "f"),
+    (lambda: convert.heartbeat_s(convert.duration(0.9), True), ErrorReason.MESSAGE_INVALID, "heartbeat_interval"),
+    (lambda: convert.heartbeat_s(convert.duration(60.1), True), ErrorReason.MESSAGE_INVALID, "heartbeat_interval"),
+    (lambda: convert.message_bytes_max(64 * 1024 - 1), ErrorReason.MESSAGE_INVALID, "message_bytes_max"),
+    (lambda: convert.message_bytes_max((64 << 20) + 1), ErrorReason.MESSAGE_INVALID, "message_bytes_max"),
+    (lambda: convert.wire_format(99), ErrorReason.MESSAGE_INVALID, "format"),
+]
+
+
+@pytest.mark.parametrize(("convert_", "reason", "field"), WRONG)
+def test_what_is_out_of_range_is_named(convert_: Any, reason: ErrorReason, field: str) -> None:
+    with pytest.raises(FeedmuxError) as caught:
+        convert_()
+    assert (caught.value.reason, caught.value.field) == (reason, field)
+
+
+def test_defaults_and_bounds() -> None:
+    unset, minute = convert.duration(0.0), convert.duration(60.0)
+    assert [convert.heartbeat_s(unset, False), convert.heartbeat_s(minute, True)] == [10.0, 60.0]
+    assert [convert.message_bytes_max(each) for each in (0, 64 * 1024, 64 << 20)] == [1 << 20, 64 * 1024, 64 << 20]
+    assert convert.wire_format(feed_pb2.FORMAT_UNSPECIFIED) == convert.wire_format(feed_pb2.FORMAT_BSON) == BSON
+
+
+@pytest.mark.parametrize("name", ["batch_size", "max_await_time_ms"])
+def test_numbers_of_a_feed_are_not_negative(name: str) -> None:
+    more: dict[str, Any] = {name: -1}
+    with pytest.raises(FeedmuxError) as caught:
+        convert.feed_spec(feed_pb2.Feed(source="main", database="d", **more), bounded=True)
+    assert caught.value.field == f"feed.{name}"
+
+
+def test_every_field_of_a_feed_but_its_pipeline_comes_into_its_spec() -> None:
+    feed = feed_pb2.Feed(source="main", database="d", collection="c")
+    for field in feed.DESCRIPTOR.fields:
+        if field.name in ("source", "database", "collection", "pipeline"):
+            continue
+        value: Any = {field.TYPE_BOOL: True, field.TYPE_INT32: 7, field.TYPE_BYTES: b"b"}.get(field.type, "text")
+        setattr(feed, field.name, value)
+        assert getattr(convert.feed_spec(feed, bounded=True), field.name) == value
+
+
+def test_what_is_no_message_of_its_kind() -> None:
+    with pytest.raises(FeedmuxError, match=r"WatchRequest") as caught:
+        convert.parse(change_feed_pb2.WatchRequest, b"\x0a\xff")
+    assert caught.value.reason is ErrorReason.MESSAGE_INVALID
+
+
+def test_a_stored_definition_holds_what_its_user_defines_alone() -> None:
+    defined: dict[str, Any] = {"feed": feed_pb2.Feed(source="main"), "on_invalidate": feed_pb2.ON_INVALIDATE_CONTINUE}
+    one = subscriptions_pb2.Subscription(name="a", etag="x", epoch=7, **defined)
+    assert convert.definition(one) == convert.definition(subscriptions_pb2.Subscription(name="b", **defined))
+    assert subscriptions_pb2.Subscription.FromString(convert.definition(one)).name == ""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.25, 1_700_000_000.5])
+def test_times_keep_their_fractions(seconds: float) -> None:
+    assert convert.seconds(convert.duration(seconds)) == seconds
+    stamp = convert.timestamp(seconds)
+    assert stamp.seconds + stamp.nanos / 1e9 == seconds
+    assert convert.cluster_time(5 << 32 | 6) == feed_pb2.ClusterTime(seconds=5, increment=6)

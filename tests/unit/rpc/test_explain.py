@@ -1,0 +1,36 @@
+"""Explain says what an open would be rejected with, and opens nothing."""
+
+import pytest
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.errors import ErrorReason
+from feedmux_server.rpc.explain import Explain
+from tests.unit.rpc.service_support import FEED, call, refused, served
+from tests.virtual_time import in_virtual_time
+
+
+@pytest.mark.parametrize(
+    ("feed", "reason"),
+    [
+        ({"source": "absent"}, "SOURCE_NOT_FOUND"),
+        ({"source": "main", "database": "d b"}, "NAME_INVALID"),
+        ({"source": "main", "database": "db", "pipeline": {"extended_json": "[{"}}, "PIPELINE_INVALID"),
+        ({"source": "main", "database": "db", "pipeline": {"extended_json": '[{"$out": "x"}]'}}, "STAGE_NOT_ALLOWED"),
+    ],
+)
+@in_virtual_time
+async def test_a_rejection_is_part_of_the_answer(feed: dict[str, object], reason: str) -> None:
+    async with served() as there:
+        request = wire.ExplainRequest(feed=feed)
+        response = wire.ExplainResponse.FromString(await call(Explain(there.service), request))
+        assert (response.refusal.reason, response.refusal.status) != ("", "")
+        assert response.refusal.reason == reason
+        assert there.service.manager.cursors == 0
+
+
+@in_virtual_time
+async def test_a_mongodb_that_does_not_answer_rejects_nothing() -> None:
+    async with served() as there:
+        there.mongo.away = True
+        error = await refused(Explain(there.service), wire.ExplainRequest(feed=FEED))
+        assert error.reason is ErrorReason.SOURCE_UNAVAILABLE

@@ -1,0 +1,58 @@
+"""Ranges meet without a gap, whatever is read of them and where the events come from."""
+
+import bson
+import pytest
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.rpc.plan_range import PlanRange
+from feedmux_server.rpc.read_range import ReadRange
+from feedmux_server.rpc.resolve_position import ResolvePosition
+from tests.unit.rpc.service_support import FEED, Context, Served, call, refused, served
+from tests.virtual_time import in_virtual_time
+
+
+async def events_of(there: Served, each: wire.RangeSlice) -> list[int]:
+    context = Context()
+    request = wire.ReadRangeRequest(feed=FEED, after=each.after, until=each.until)
+    await call(ReadRange(there.service), request, context)
+    messages = [wire.ReadRangeResponse.FromString(data) for data in context.written]
+    found = [event for message in messages for event in bson.decode_all(message.batch.bson)]
+    return [event["fullDocument"]["n"] for event in found]
+
+
+@pytest.mark.parametrize("retained", [True, False])
+@in_virtual_time
+async def test_slices_of_consecutive_plans_hold_each_event_once(retained: bool) -> None:
+    async with served() as there:
+        start = wire.ResolvePositionRequest(feed=FEED, start={"latest": {}})
+        data = await call(ResolvePosition(there.service), start)
+        after, written = wire.ResolvePositionResponse.FromString(data).position, 25
+        for number in range(written):
+            there.mongo.insert("db", "a", number)
+        counts, read = [], list[int]()
+        while len(read) < written:
+            request = wire.PlanRangeRequest(feed=FEED, after=after, events_max=10, bytes_max=1 << 20, slices=3)
+            plan = wire.PlanRangeResponse.FromString(await call(PlanRange(there.service), request))
+            assert [each.after for each in plan.slices] == [after, *(each.until for each in plan.slices[:-1])]
+            assert sum(each.event_count for each in plan.slices) == plan.event_count
+            counts.append(plan.event_count)
+            if not retained:
+                there.service.ranges.close()
+            for each in plan.slices:
+                read += await events_of(there, each)
+            after = plan.end
+        assert counts == [10, 10, 5]
+        assert len(read) == len(set(read)) == written
+
+
+@in_virtual_time
+async def test_a_range_that_ends_before_it_begins_is_rejected() -> None:
+    async with served() as there:
+        resolve = ResolvePosition(there.service)
+        request = wire.ResolvePositionRequest(feed=FEED, start={"latest": {}})
+        first = wire.ResolvePositionResponse.FromString(await call(resolve, request)).position
+        there.mongo.insert("db", "a", 0)
+        second = wire.ResolvePositionResponse.FromString(await call(resolve, request)).position
+        error = await refused(ReadRange(there.service), wire.ReadRangeRequest(feed=FEED, after=second, until=first))
+        assert error.status == "INVALID_ARGUMENT"
+        assert (await refused(ReadRange(there.service), wire.ReadRangeRequest(feed=FEED))).status == "INVALID_ARGUMENT"

@@ -1,0 +1,109 @@
+"""Errors on the wire: each status has the details that belong to it, and no internal text leaves the process."""
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.rpc.status import error_status, guarded
+from feedmux_server.telemetry.observer import NOBODY
+
+INFO, BAD, BROKEN, QUOTA, RETRY = "ErrorInfo", "BadRequest", "PreconditionFailure", "QuotaFailure", "RetryInfo"
+
+
+@pytest.mark.parametrize(
+    ("reason", "more", "details"),
+    [
+        (ErrorReason.NAME_INVALID, {"field": "name"}, [INFO, BAD]),
+        (ErrorReason.NAME_INVALID, {}, [INFO]),
+        (ErrorReason.HISTORY_LOST, {"field": "start"}, [INFO]),
+        (ErrorReason.ETAG_MISMATCH, {}, [INFO, BROKEN]),
+        (ErrorReason.QUOTA_EXCEEDED, {"retry_after_s": 1.5}, [INFO, QUOTA, RETRY]),
+        (ErrorReason.DRAINING, {"retry_after_s": 0.2}, [INFO, RETRY]),
+        (ErrorReason.INTERNAL, {}, [INFO]),
+    ],
+)
+def test_the_details_of_an_error(reason: ErrorReason, more: dict[str, Any], details: list[str]) -> None:
+    status = error_status(FeedmuxError(reason, "why", {"quota": "calls"}, **more))
+    assert [each.TypeName().removeprefix("google.rpc.") for each in status.details] == details
+    assert (status.message, grpc.StatusCode[FeedmuxError(reason, "").status].value[0]) == ("why", status.code)
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    status.details[0].Unpack(info)
+    assert (info.reason, info.domain, dict(info.metadata)) == (reason.value, "feedmux", {"quota": "calls"})
+    if RETRY in details:
+        status.details[-1].Unpack(retry)
+        assert retry.retry_delay.ToMilliseconds() == more["retry_after_s"] * 1000
+
+
+def test_details_stay_within_what_grpc_transmits() -> None:
+    long = "x" * 100_000
+    status = error_status(
+        FeedmuxError(ErrorReason.STAGE_NOT_ALLOWED, long, {"operator": long, "path": long}, field="feed")
+    )
+    assert len(status.SerializeToString()) < 9_000
+
+
+class Aborted(Exception): ...
+
+
+class Context:
+    """Keeps the status with which a call is aborted."""
+
+    def __init__(self) -> None:
+        self.aborted: tuple[Any, ...] = ()
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    async def abort(self, *with_: Any) -> None:
+        self.aborted = with_
+        raise Aborted
+
+
+async def outcome(error: Exception) -> tuple[Context, list[str]]:
+    async def handler(request: Any, context: Any) -> bytes:
+        raise error
+
+    noted: list[str] = []
+    context: Any = Context()
+    call = guarded("Watch", handler, lambda method, _, failure: noted.append(failure.reason.value), NOBODY, "a.B")
+    with pytest.raises((Aborted, grpc.aio.AbortError)):
+        await call(b"", context)
+    return context, noted
+
+
+async def test_a_failure_is_told_and_noted() -> None:
+    context, noted = await outcome(FeedmuxError(ErrorReason.METHOD_DENIED, "no"))
+    code, message, ((name, data),) = context.aborted
+    assert (code, message, name) == (grpc.StatusCode.PERMISSION_DENIED, "no", "grpc-status-details-bin")
+    assert status_pb2.Status.FromString(data).message == "no"
+    assert noted == ["METHOD_DENIED"]
+
+
+async def test_what_nobody_expected_is_told_by_its_reference_alone(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        context, noted = await outcome(ValueError("canary"))
+    code, message, ((_, data),) = context.aborted
+    assert (code, noted) == (grpc.StatusCode.INTERNAL, ["INTERNAL"])
+    assert b"canary" not in data
+    reference = caplog.records[0].__dict__["correlation_id"]
+    assert reference.encode() in data
+    assert "canary" not in message
+
+
+async def test_a_call_that_was_aborted_already_is_left_alone() -> None:
+    context, noted = await outcome(grpc.aio.AbortError("done"))
+    assert (context.aborted, noted) == ((), [])
+
+
+async def test_an_answer_goes_through() -> None:
+    async def handler(request: Any, context: Any) -> bytes:
+        return bytes(request)
+
+    context: Any = SimpleNamespace(invocation_metadata=lambda: ())
+    assert await guarded("Get", handler, lambda *_: None, NOBODY, "a.B")(b"x", context) == b"x"

@@ -1,0 +1,135 @@
+"""The calls of the Subscriptions service: what is stored, what is rejected, and how the error names it."""
+
+from typing import Any
+
+import pytest
+
+from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.rpc.subscriptions import DEFINITION_BYTES_MAX, Subscriptions, _checked
+from feedmux_server.telemetry.audit import AuditEvent
+from tests.unit.rpc.service_support import FEED, call, refused, served
+from tests.virtual_time import in_virtual_time
+
+Subscription = subscriptions_pb2.Subscription
+CONTINUE = feed_pb2.ON_INVALIDATE_CONTINUE
+OTHER_SCOPE = feed_pb2.Feed(source="main", database="db", collection="b")
+
+
+def updating(paths: list[str], **fields: Any) -> subscriptions_pb2.UpdateSubscriptionRequest:
+    wanted = Subscription(name="s", **fields)
+    return subscriptions_pb2.UpdateSubscriptionRequest(subscription=wanted, update_mask={"paths": paths})
+
+
+@in_virtual_time
+async def test_a_subscription_that_exists_is_told_with_what_differs() -> None:
+    async with served() as there:
+        made = await there.create("s")
+        assert await there.create("s") == made
+        other = feed_pb2.Feed(source="main", database="db", collection="x" * 300, collation=b"\x05\0\0\0\0")
+        error = await refused(
+            Subscriptions(there.service).create,
+            subscriptions_pb2.CreateSubscriptionRequest(
+                subscription=Subscription(name="s", feed=other, on_invalidate=CONTINUE)
+            ),
+        )
+        assert error.reason is ErrorReason.NAME_INVALID
+        other.collection = "b"
+        error = await refused(
+            Subscriptions(there.service).create,
+            subscriptions_pb2.CreateSubscriptionRequest(
+                subscription=Subscription(name="s", feed=other, on_invalidate=CONTINUE)
+            ),
+        )
+        assert error.reason is ErrorReason.SUBSCRIPTION_EXISTS
+        assert 'feed.collection is "a", not "b"; feed.collation differs; on_invalidate is' in error.message
+        assert error.message.endswith("ON_INVALIDATE_UNSPECIFIED, not ON_INVALIDATE_CONTINUE")
+
+
+@pytest.mark.parametrize(
+    ("paths", "fields", "changed"),
+    [
+        (["on_invalidate"], {"on_invalidate": CONTINUE}, {"on_invalidate"}),
+        ([], {"on_invalidate": CONTINUE}, {"on_invalidate"}),
+        (["feed"], {"feed": FEED, "on_invalidate": CONTINUE}, set()),
+        (["*"], {"feed": FEED, "on_invalidate": CONTINUE}, {"on_invalidate"}),
+        (
+            ["*"],
+            {"feed": feed_pb2.Feed(source="main", database="db", collection="a", full_document="default")},
+            {"feed"},
+        ),
+    ],
+)
+@in_virtual_time
+async def test_an_update_changes_what_its_mask_names(paths: list[str], fields: Any, changed: set[str]) -> None:
+    async with served() as there:
+        before = await there.create("s")
+        data = await call(Subscriptions(there.service).update, updating(paths, **fields))
+        after = Subscription.FromString(data)
+        names = ("feed", "on_invalidate", "on_history_lost")
+        assert {name for name in names if getattr(before, name) != getattr(after, name)} == changed
+        assert (after.position, after.etag == before.etag) == (before.position, not changed)
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason", "field"),
+    [
+        (updating(["feed"], feed=OTHER_SCOPE), "MESSAGE_INVALID", "subscription.feed"),
+        (updating(["name"]), "MESSAGE_INVALID", "update_mask"),
+        (updating(["on_invalidate"], on_invalidate=99), "MESSAGE_INVALID", "on_invalidate"),
+        (updating([], on_invalidate=CONTINUE, etag="old"), "ETAG_MISMATCH", None),
+    ],
+)  # fmt: skip
+@in_virtual_time
+async def test_updates_that_are_rejected(request_: Any, reason: str, field: str | None) -> None:
+    async with served() as there:
+        before = await there.create("s")
+        error = await refused(Subscriptions(there.service).update, request_)
+        assert (error.reason, error.field) == (reason, field)
+        get = subscriptions_pb2.GetSubscriptionRequest(name="s")
+        assert Subscription.FromString(await call(Subscriptions(there.service).get, get)) == before
+
+
+def test_a_definition_that_is_too_large_says_how_to_make_it_smaller() -> None:
+    assert _checked(bytes(DEFINITION_BYTES_MAX))
+    with pytest.raises(FeedmuxError, match="fewer bytes in BSON") as caught:
+        _checked(bytes(DEFINITION_BYTES_MAX + 1))
+    assert (caught.value.reason, caught.value.field) == (ErrorReason.MESSAGE_INVALID, "subscription")
+
+
+@in_virtual_time
+async def test_pages_end_with_an_empty_token() -> None:
+    async with served() as there:
+        for name in "abc":
+            await there.create(name)
+        found, token = [], ""
+        while True:
+            request = subscriptions_pb2.ListSubscriptionsRequest(page_size=2, page_token=token)
+            data = await call(Subscriptions(there.service).list_, request)
+            page = subscriptions_pb2.ListSubscriptionsResponse.FromString(data)
+            found.append([each.name for each in page.subscriptions])
+            token = page.next_page_token
+            if not token:
+                break
+        assert found == [["a", "b"], ["c"]]
+        negative = subscriptions_pb2.ListSubscriptionsRequest(page_size=-1)
+        assert (await refused(Subscriptions(there.service).list_, negative)).field == "page_size"
+
+
+@in_virtual_time
+async def test_deletes_and_seeks_are_audited_once_they_are_made() -> None:
+    async with served() as there:
+        calls = Subscriptions(there.service)
+        delete = subscriptions_pb2.DeleteSubscriptionRequest(name="s")
+        assert (await refused(calls.delete, delete)).reason is ErrorReason.SUBSCRIPTION_NOT_FOUND
+        nowhere = subscriptions_pb2.SeekSubscriptionRequest(name="s")
+        assert (await refused(calls.seek, nowhere)).field == "to"
+        assert there.audit.events == []
+        before = await there.create("s")
+        there.mongo.insert("db", "a", 0)
+        data = await call(calls.seek, subscriptions_pb2.SeekSubscriptionRequest(name="s", to={"latest": {}}))
+        assert Subscription.FromString(data).epoch > before.epoch
+        await call(calls.delete, delete)
+        delete.allow_missing = True
+        await call(calls.delete, delete)
+        assert there.audit.events == [(AuditEvent.SEEK, "s"), (AuditEvent.DELETE, "s"), (AuditEvent.DELETE, "s")]
