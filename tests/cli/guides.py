@@ -1,4 +1,4 @@
-"""The guides in docs/: their blocks of code, and their commands run in a shell as they stand there."""
+"""Commands of the pages, run in a shell as they stand there."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,6 @@ from tests.started import Started
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def blocks(guide: str, kind: str) -> list[str]:
-    """The fenced blocks of a language, in their order."""
-    return re.findall(rf"^```{kind}\n(.*?)^```$", (DOCS / guide).read_text(), re.MULTILINE | re.DOTALL)
-
-
 def mongosh(block: str) -> tuple[str, dict[str, Any]]:
     """Database and command of a block that is one `db.getSiblingDB("…").runCommand({…})`."""
     found = re.fullmatch(r'db\.getSiblingDB\("(\w+)"\)\.runCommand\((\{.*\})\)\s*', block, re.DOTALL)
@@ -32,12 +26,7 @@ def mongosh(block: str) -> tuple[str, dict[str, Any]]:
     return found[1], json_util.loads(json.dumps(json.loads(document)))
 
 
-def run_commands(guide: str, folder: Path, environment: Mapping[str, str], timeout_s: float = 150) -> list[str]:
-    """Runs the `sh` blocks in one shell; what each printed. Fails with all output if one of them does."""
-    return run_steps([textwrap.dedent(block) for block in blocks(guide, "sh")], folder, environment, timeout_s)
-
-
-def run_steps(steps: Sequence[str], folder: Path, environment: Mapping[str, str], timeout_s: float) -> list[str]:
+def run_steps(steps: Sequence[str], folder: Path, environment: Mapping[str, str], timeout_s: float = 150) -> list[str]:
     """Runs pieces of a shell script in one shell; what each printed. Fails with all output if one of them does."""
     script = "\n".join(f"echo == {number}\n{step}" for number, step in enumerate(steps))
     with Started(
@@ -58,3 +47,28 @@ def run_steps(steps: Sequence[str], folder: Path, environment: Mapping[str, str]
     assert shell.returncode == 0, output
     output = re.sub(r"\x1b\[[\d;]*m", "", output)  # Maven resets colours that it has not set.
     return re.split(r"^== \d+\n", output, flags=re.MULTILINE)[1:]
+
+
+def run_until(expected: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    """Runs a command that ends with Ctrl-C only, until it has printed a line that matches."""
+    with Started(
+        command,
+        cwd=folder,
+        env=clean_environment() | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        printed = ""
+        try:
+            while not re.search(expected, printed, re.MULTILINE):
+                line = process.stdout.readline()
+                assert line, printed
+                printed += line
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGINT)
+                process.communicate(timeout=60)

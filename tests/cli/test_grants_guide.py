@@ -17,14 +17,12 @@ from feedmux_server.cli.keys import new_key
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import load_tenants
 from tests.cli.conftest import FEEDMUX, clean_environment, run
+from tests.cli.guides import mongosh
+from tests.cli.pages import blocks
 from tests.conftest import ReplicaSetFactory
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "grants.md").read_text()
+GUIDE = "docs/grants.md"
 SHOWN = ("operationType", "documentKey", "fullDocument", "updateDescription")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", GUIDE, flags=re.DOTALL)
 
 
 class Guide:
@@ -46,7 +44,7 @@ async def guide(
 ) -> AsyncIterator[Guide]:
     mongo = await replica_set_factory(oplog_mb=128)
     keys = {name: new_key() for name in ("team-a", "finance")}
-    (text,) = blocks("yaml")
+    (text,) = blocks(GUIDE, "yaml")
     for name, key in keys.items():
         text = text.replace(f"<hash of {name}>", key.sha256)
     (tmp_path / "tenants.yaml").write_text(text)
@@ -77,17 +75,18 @@ async def test_the_guide(guide: Guide) -> None:
         shop.create_collection("orders")
         without = guide.run("team-a", "explain", "shop.orders", "--json")
         assert [each["enabled"] for each in json.loads(without.stdout)["images"]] == [False]
-        (command,) = blocks("js")
-        assert "collMod" in command
-        shop.command({"collMod": "orders", "changeStreamPreAndPostImages": {"enabled": True}})
-        for words in re.findall(r"^feedmux (explain \S+)", blocks("sh")[0], flags=re.MULTILINE):
+        (command,) = blocks(GUIDE, "js")
+        database, images = mongosh(command)
+        client[database].command(images)
+        (explained,) = blocks(GUIDE, "sh")
+        for words in re.findall(r"^feedmux (explain \S+)", explained, flags=re.MULTILINE):
             done = guide.run("team-a", *words.split())
             refused = words.endswith("refunds")
             assert (done.returncode, "PERMISSION_DENIED" in done.stdout) == (int(refused), refused), done
             assert guide.run("finance", *words.split()).returncode == 0
-        (changes,) = blocks("python")
+        (changes,) = blocks(GUIDE, "python")
         exec(changes, {"shop": shop})  # noqa: S102 - it is our own guide
-        for tenant, lines in zip(("team-a", "finance"), blocks("json"), strict=True):
+        for tenant, lines in zip(("team-a", "finance"), blocks(GUIDE, "json"), strict=True):
             expected = [json.loads(line) for line in lines.splitlines()]
             done = guide.run(tenant, "watch", "shop", "--start", "earliest", "--limit", str(len(expected)))
             events = [json.loads(line) for line in done.stdout.splitlines()]

@@ -1,4 +1,4 @@
-"""docs/operations.md, docs/replicas.md, docs/redis.md: run the commands on these pages and check their statements."""
+"""docs/install.md, operations.md, runbook.md, replicas.md and redis.md: run their commands, check their statements."""
 
 import hashlib
 import re
@@ -20,7 +20,8 @@ from feedmux_server.core.feeds.feed import Scope, route_of
 from feedmux_server.store.connection import connect
 from feedmux_server.store.schema import LAYOUT
 from tests.cli.conftest import run, write_config
-from tests.cli.guides import DOCS, blocks, mongosh, run_commands
+from tests.cli.guides import DOCS, mongosh, run_steps, run_until
+from tests.cli.pages import blocks
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -34,7 +35,7 @@ async def guarded(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rep
             await first.admin.command("createUser", "admin", pwd="admin", roles=["root"])
         async with AsyncMongoClient[dict[str, Any]](uri_of(mongo, "admin", "admin")) as client:
             await client.shop.create_collection("orders")
-            for block in blocks("operations.md", "js"):
+            for block in blocks("docs/operations.md", "js"):
                 database, command = mongosh(block)
                 await client[database].command(command)
         yield mongo
@@ -45,21 +46,27 @@ def uri_of(mongo: ReplicaSet, user: str, password: str) -> str:
 
 
 def test_the_guides_commands(guarded: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    (configuration,) = blocks("operations.md", "toml")
+    (configuration,) = blocks("docs/operations.md", "toml")
     (tmp_path / "feedmux.toml").write_text(configuration)
     user, password = re.findall(r"mongodb://(\w+):([\w-]+)@", configuration)[0]
-    data, operator, health = free_ports(3)
+    data, operator, health, metrics = free_ports(4)
     environment = {
         "FEEDMUX_SOURCES__MAIN__URI": uri_of(guarded, user, password),
         "FEEDMUX_REDIS__URL": redis_server.url,
         "FEEDMUX_LISTEN__DATA": f"127.0.0.1:{data}",
         "FEEDMUX_LISTEN__OPERATOR": f"127.0.0.1:{operator}",
         "FEEDMUX_LISTEN__HEALTH": f"127.0.0.1:{health}",
+        "FEEDMUX_LISTEN__METRICS": f"127.0.0.1:{metrics}",
         "FEEDMUX_LIMITS__DRAIN_S": "1",
         "FEEDMUX_ENDPOINT": f"localhost:{data}",
         "FEEDMUX_OPERATOR_ENDPOINT": f"localhost:{operator}",
     }
-    doctor, client, looked, drained = run_commands("operations.md", tmp_path, environment)
+    *before, drain, new_key = blocks("docs/operations.md", "sh")
+    (alert,) = blocks("docs/runbook.md", "sh")
+    alert = alert.replace("--operator-key …", '--operator-key "$FEEDMUX_OPERATOR_KEY"').replace("9117", str(metrics))
+    doctor, client, looked, checked, drained, _ = run_steps([*before, alert, drain, new_key], tmp_path, environment)
+    assert "feedmux_ready" in checked
+    assert len((tmp_path / "position.keys").read_bytes()) == 45
     assert "the account has every privilege that feedmux needs" in doctor
     assert "shop.orders stores pre- and post-images" in doctor
     assert " 0 failed" in doctor
@@ -67,6 +74,18 @@ def test_the_guides_commands(guarded: ReplicaSet, redis_server: RedisServer, tmp
     assert "the key is accepted" in client
     assert "orders-to-search" in looked
     assert "draining" in drained
+
+
+def test_the_server_is_installed(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
+    new_key, serve = blocks("docs/install.md", "sh")
+    (printed,) = run_steps([new_key], tmp_path, {})
+    (sha256,) = re.findall(r"^sha256  (\w+)", printed, re.MULTILINE)
+    ports = free_ports(4)
+    names = ("DATA", "OPERATOR", "HEALTH", "METRICS")
+    environment = {f"FEEDMUX_LISTEN__{name}": f"127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)}
+    environment |= {"FEEDMUX_SOURCES__MAIN__URI": mongo.uri, "FEEDMUX_REDIS__URL": redis_server.url}
+    assert serve.count("<the hash>") == 1
+    run_until('"serving"', ["bash", "-ec", serve.replace("<the hash>", sha256)], tmp_path, environment)
 
 
 def test_the_role_reads_and_writes_nothing(guarded: ReplicaSet) -> None:
@@ -114,7 +133,7 @@ def test_headings_that_are_named_exist() -> None:
 
 
 def test_the_examples_are_configurations() -> None:
-    (text,) = blocks("redis.md", "toml")
+    (text,) = blocks("docs/redis.md", "toml")
     section = tomllib.loads(text)["redis"]
     config = make_config({"sources": {"main": {"uri": "mongodb://x"}}, "redis": section})
     assert config.redis.username == "feedmux"
@@ -125,13 +144,13 @@ def test_the_examples_are_configurations() -> None:
 
 
 def test_the_route_can_be_computed(tmp_path: Path) -> None:
-    (said,) = run_commands("replicas.md", tmp_path, {})
+    (said,) = run_steps([*blocks("docs/replicas.md", "sh")], tmp_path, {})
     assert said.strip() == route_of(Scope("main", "shop", "orders"))
     assert route_of(Scope("main")) == hashlib.sha256(b"main/*").hexdigest()[:16]
 
 
 def test_the_proxies_are_configured_for_the_route_and_the_ports() -> None:
-    envoy, istio, probes = (yaml.safe_load(block) for block in blocks("replicas.md", "yaml"))
+    envoy, istio, probes = (yaml.safe_load(block) for block in blocks("docs/replicas.md", "yaml"))
     listener = envoy["static_resources"]["listeners"][0]
     (manager,) = [each["typed_config"] for each in listener["filter_chains"][0]["filters"]]
     (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]

@@ -1,4 +1,4 @@
-"""docs/quickstart: the commands and programs of each page are run in their order, and print what the page shows."""
+"""The README, PYPI.md and docs/quickstart: run the commands and programs of each page in their order."""
 
 import json
 import os
@@ -20,7 +20,8 @@ import pytest
 from pymongo import MongoClient
 
 from tests.cli.conftest import clean_environment
-from tests.cli.guides import DOCS, run_steps
+from tests.cli.guides import DOCS, run_steps, run_until
+from tests.cli.pages import blocks
 from tests.started import Started
 
 REPOSITORY = DOCS.parent
@@ -163,15 +164,24 @@ def test_the_page(page: str, run: Run) -> None:
     assert len(changes) == 6 or batches == ["0", "1"] or len(set(committed)) == 2, everything
 
 
+@pytest.fixture(scope="module")
+def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A server like `environment`, but nothing changes in its MongoDB."""
+    with dev(tmp_path_factory.mktemp("quiet")) as told:
+        yield told
+
+
 @each(*CLIENTS)
-def test_ctrl_c_ends_the_program_in_silence(page: str, run: Run, checkout: Path, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_program_in_silence(
+    page: str, run: Run, checkout: Path, quiet: dict[str, str], tmp_path: Path
+) -> None:
     page_steps, _ = run(page)
     command = [step.script for step in page_steps if step.script.count("\n") > 1][-1].splitlines()[-1]
     output = tmp_path / "output"
-    with dev(tmp_path) as told, MongoClient[dict[str, Any]](told["mongodb"]) as mongo, output.open("w") as file:
+    with MongoClient[dict[str, Any]](quiet["mongodb"]) as mongo, output.open("w") as file:
         orders = mongo["shop"]["orders"]
         orders.insert_one({"changes": 0})
-        credentials = {"FEEDMUX_ENDPOINT": told["endpoint"], "FEEDMUX_API_KEY": told["api_key"], "PYTHONPATH": ""}
+        credentials = {"FEEDMUX_ENDPOINT": quiet["endpoint"], "FEEDMUX_API_KEY": quiet["api_key"], "PYTHONPATH": ""}
         with Started(
             ["bash", "-c", f"exec {command}"],
             cwd=checkout.parent / f"orders-{page}",
@@ -195,8 +205,27 @@ def test_ctrl_c_ends_the_program_in_silence(page: str, run: Run, checkout: Path,
     assert set(shape(output.read_text()).splitlines()) == {"OPERATION ID"}
 
 
+@pytest.mark.parametrize("page", ["README.md", "clients/python/PYPI.md"])
+def test_the_first_steps(page: str, environment: dict[str, str], tmp_path: Path) -> None:
+    endpoint, key = environment["FEEDMUX_ENDPOINT"], environment["KEY"]
+    credentials = environment | {"FEEDMUX_API_KEY": key, "PYTHONPATH": str(REPOSITORY / "clients/python")}
+
+    def here(text: str) -> str:
+        return text.replace("./run feedmux", "feedmux").replace("…", key).replace("localhost:7117", endpoint)
+
+    shell, *calls = map(here, blocks(page, "sh"))
+    (printed,) = run_steps([shell], tmp_path, credentials)
+    assert len(printed.splitlines()) == 5 * shell.count("--limit 5")
+    program, watch = map(here, blocks(page, "python"))
+    client = program.partition("with ")[0]
+    run_until("^insert {'_id'", [sys.executable, "-u", "-c", program], tmp_path, credentials)
+    run_until("^{'_id': .*'insert'", [sys.executable, "-u", "-c", client + watch], tmp_path, credentials)
+    for call in calls:
+        run_until("operationType", ["bash", "-c", call], tmp_path, credentials)
+
+
 def test_the_examples_of_the_python_client(environment: dict[str, str], tmp_path: Path) -> None:
-    programs = re.findall(r"```python\n(.*?)```", (REPOSITORY / "clients/python/README.md").read_text(), re.DOTALL)
+    programs = list(blocks("clients/python/README.md", "python"))
     credentials = {"FEEDMUX_API_KEY": environment["KEY"], "PYTHONPATH": str(REPOSITORY / "clients/python")}
     assert programs
     for program in programs:

@@ -6,9 +6,10 @@ from pathlib import Path
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server.config.load import load_tenants, make_config
-from tests.cli.guides import blocks, run_commands
+from tests.cli.guides import run_steps
+from tests.cli.pages import blocks
 
-GUIDE = "tenants.md"
+GUIDE = "docs/tenants.md"
 
 
 def test_the_example_is_a_tenants_file(tmp_path: Path) -> None:
@@ -35,8 +36,8 @@ def test_the_commands_do_what_it_says(mongo: ReplicaSet, redis_server: RedisServ
         "FEEDMUX_ENDPOINT": f"localhost:{data}",
         "FEEDMUX_OPERATOR_ENDPOINT": f"localhost:{operator}",
     }
-    steps = blocks(GUIDE, "sh")
-    said = run_commands(GUIDE, tmp_path, environment)
+    steps = list(blocks(GUIDE, "sh"))
+    said = run_steps(steps, tmp_path, environment)
 
     def says(command: str) -> str:
         return said[next(number for number, step in enumerate(steps) if command in step)]

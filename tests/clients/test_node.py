@@ -46,6 +46,11 @@ def test_script(package: Path, script: str) -> None:
     assert npm("run", script)
 
 
+def test_the_readme_shows_the_example_as_it_is() -> None:
+    example = (FOLDER / "examples" / "orders.js").read_text()
+    assert f"```js\n{example}```\n" in (FOLDER / "README.md").read_text()
+
+
 def test_the_example_goes_on_where_it_stopped(package: Path, endpoint: dict[str, str]) -> None:
     first = example(endpoint, 20)
     second = example(endpoint, 20)

@@ -15,6 +15,8 @@ import feedmux
 from feedmux.notices import HistoryAtRisk
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.cli.guides import mongosh
+from tests.cli.pages import blocks
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import LATEST, feed
 from tests.telemetry.scrape import scrape
@@ -178,9 +180,9 @@ async def test_an_oplog_that_may_not_be_read_is_said_once(
                 page = await scrape(here.server.metrics_port)
                 watch.cancel()
             # With the role of docs/telemetry.md it can.
-            resource = {"db": "local", "collection": "oplog.rs"}
-            privileges = [{"resource": resource, "actions": ["find", "collStats"]}]
-            admin.admin.command("createRole", "feedmuxOplog", roles=[], privileges=privileges)
+            (role,) = blocks("docs/telemetry.md", "js")
+            database, command = mongosh(role)
+            admin[database].command(command)
             admin.admin.command("grantRolesToUser", "feeds", roles=["feedmuxOplog"])
             async with serving(configuration) as here:
                 forecast = here.server.assembly.results.forecasts["main"]
