@@ -21,7 +21,7 @@ from feedmux_server.core.readiness import ReadinessRules
 from feedmux_server.jobs.readiness import Check, Readiness
 from feedmux_server.rpc.health import REDIS, Health
 from feedmux_server.source.deployment import Source, SourceConfig
-from feedmux_server.store.checks import RedisAway, check_redis, check_writable
+from feedmux_server.store.checks import RedisUnavailable, check_redis, check_writable
 from feedmux_server.store.connection import Client, RedisAccess, connect
 from feedmux_server.store.signing_keys import SigningKeys
 from feedmux_server.telemetry.observer import Observer
@@ -92,7 +92,7 @@ class Dependencies:
         try:
             for warning in await check_redis(self.redis, self.redis_url):
                 log.warning(warning)
-        except RedisAway as error:
+        except RedisUnavailable as error:
             raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, str(error)) from None
         await self._refresh_keys()
         self.redis_checked = True

@@ -28,7 +28,7 @@ from feedmux_server.dependencies import redis_access
 from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.source.checks import SourceExamination
 from feedmux_server.store.checks import (
-    RedisAway,
+    RedisUnavailable,
     examine_clock,
     examine_redis,
     examine_sentinels,
@@ -123,7 +123,7 @@ def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
     async def reachable() -> list[CheckResult]:
         try:
             return await examine_redis(redis, url, timeout_s=timeout_s)
-        except RedisAway as error:
+        except RedisUnavailable as error:
             advice = f"Check redis.url ({parse_redis_url(url)}), user, password and TLS in [redis], and that it runs"
             return [CheckResult("redis.reachable", Level.FAILED, str(error).rstrip("."), advice)]
 

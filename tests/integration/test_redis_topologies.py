@@ -20,7 +20,7 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.check_result import Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store import connection
-from feedmux_server.store.checks import RedisAway, check_redis, check_writable, examine_sentinels, probe
+from feedmux_server.store.checks import RedisUnavailable, check_redis, check_writable, examine_sentinels, probe
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import Client, RedisAccess, StartupError, connect
 from feedmux_server.store.model import CommitStatus, RestoreRequest
@@ -170,7 +170,7 @@ async def test_a_server_outlives_its_cluster(mongo: ReplicaSet, database: Docume
 
 
 async def says_that_it_is_away(client: Client, url: str) -> None:
-    with pytest.raises(RedisAway, match=r"redis\.url"):
+    with pytest.raises(RedisUnavailable, match=r"redis\.url"):
         await check_redis(client, url)
     for call in (check_writable(client), SubscriptionStore(client, lease_s=5.0).get("t", "a")):
         with pytest.raises(FeedmuxError) as caught:
@@ -437,7 +437,7 @@ async def lets_in_by_certificate_alone(url: str, access: RedisAccess) -> None:
         await client.aclose()
     stranger = connect(url, RedisAccess("feedmux", "secret"))
     try:
-        with pytest.raises(RedisAway, match=r"redis\.ca_file"):
+        with pytest.raises(RedisUnavailable, match=r"redis\.ca_file"):
             await check_redis(stranger, url)
     finally:
         await stranger.aclose()

@@ -191,7 +191,7 @@ MUTANTS: Final = (
     Mutant(
         "a batch names the end of its chunk",
         "Bookmarkable",
-        "feedmux_server.core.events.chunk:Chunk.place_behind",
+        "feedmux_server.core.events.chunk:Chunk.place_after",
         "self.end if index == self.count - 1 else self.token(index)",
         "self.end",
     ),
@@ -508,8 +508,8 @@ MUTANTS: Final = (
         "a slice ends before its last event",
         "Complete",
         "feedmux_server.core.delivery.cached_range:CachedRange._cut",
-        "start = chunk.place_behind(stop - 1)",
-        "start = chunk.place_behind(max(0, stop - 2))",
+        "start = chunk.place_after(stop - 1)",
+        "start = chunk.place_after(max(0, stop - 2))",
     ),
     Mutant(
         "a slice leaves its first event out",

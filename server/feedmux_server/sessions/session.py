@@ -132,7 +132,7 @@ class Session:
                 error = self.subscriber.end_met()
                 if error is None:
                     continue
-                if self._goes_on_at_oldest(error):
+                if self._continues_at_oldest(error):
                     return
                 raise error
             if stream.unavailable or stream.state is StreamState.RECOVERING:
@@ -303,7 +303,7 @@ class Session:
             place = subscriber.at.place
             subscriber.rejoin(JoinPoint(place, exact=place.given is Given.BY_MONGODB))
             return
-        if self._goes_on_at_oldest(error):
+        if self._continues_at_oldest(error):
             oldest_time = await self._manager.source(self.source).oplog.oldest_time()
             oldest = ResumeToken.high_water_mark(oldest_time)
             self.notice(GapMark(subscriber.at.place, oldest, error.reason.value))
@@ -319,7 +319,7 @@ class Session:
         await self.commits.flush()
         self.fail(error)
 
-    def _goes_on_at_oldest(self, error: FeedmuxError) -> bool:
+    def _continues_at_oldest(self, error: FeedmuxError) -> bool:
         policy = self._policy
         wanted = policy.earliest_on_history_lost or (policy.from_earliest and not self.subscriber.events_sent)
         return wanted and error.reason is ErrorReason.HISTORY_LOST

@@ -28,12 +28,12 @@ _READY_KEY: Final = "feedmux:ready"
 Info = Mapping[str, Any]
 
 
-class RedisAway(StartupError):
+class RedisUnavailable(StartupError):
     """Redis does not answer, which may be temporary."""
 
 
 async def check_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
-    """Check Redis and return warnings. Raises RedisAway, and StartupError if positions could be lost."""
+    """Check Redis and return warnings. Raises RedisUnavailable, and StartupError if positions could be lost."""
     found = await examine_redis(client, url, timeout_s=timeout_s)
     refused = failures(found)
     if refused:
@@ -41,18 +41,20 @@ async def check_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> tu
     try:
         await check_layout(client, timeout_s=timeout_s)
     except FeedmuxError as error:
-        raise RedisAway(f"redis.url: Redis at {parse_redis_url(url)} cannot be used. {error.message}.") from None
+        raise RedisUnavailable(f"redis.url: Redis at {parse_redis_url(url)} cannot be used. {error.message}.") from None
     return tuple(str(each) for each in found if each.level is not Level.OK)
 
 
 async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> list[CheckResult]:
-    """Examine Redis by its INFO. Raises RedisAway."""
+    """Examine Redis by its INFO. Raises RedisUnavailable."""
     place = parse_redis_url(url)
     try:
         async with asyncio.timeout(timeout_s):
             infos = await _infos(client)
     except FAILURES as error:
-        raise RedisAway(f"redis.url: Redis at {place} cannot be used. {state_unavailable(error).message}.") from None
+        raise RedisUnavailable(
+            f"redis.url: Redis at {place} cannot be used. {state_unavailable(error).message}."
+        ) from None
     if infos is None:
         return [
             CheckResult(

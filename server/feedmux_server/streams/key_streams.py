@@ -136,12 +136,12 @@ class KeyStreams:
             reads_for=lambda: next(iter(stream.account.tenants), ""),
             is_watched=is_watched,
         )
-        narrowing = view_of(self.key) if limits.wide.enabled else None
-        if narrowing is None:
+        simple_filter = view_of(self.key) if limits.wide.enabled else None
+        if simple_filter is None:
             return reader
         view = self._views[stream.id] = ViewReader(
             self.key,
-            narrowing,
+            simple_filter,
             reader,
             limits.read,
             limits.view_inbox_bytes,

@@ -101,12 +101,12 @@ class Pump:
                     break
         except FeedmuxError as error:
             stream.end(error)
-            await self._let_readers_finish()
+            await self._let_subscribers_finish()
         except Exception:
             reference = correlation_id()
             log.exception("a stream failed unexpectedly", extra={"correlation_id": reference, "stream": stream.id})
             stream.end(FeedmuxError(ErrorReason.INTERNAL, "internal error", {"correlation_id": reference}))
-            await self._let_readers_finish()
+            await self._let_subscribers_finish()
         finally:
             stream.demand_changed = _ignore
             if stream in self._streams.streams:
@@ -231,7 +231,7 @@ class Pump:
         if self._upstream is not None:
             await self._upstream.reader.close()
 
-    async def _let_readers_finish(self) -> None:
+    async def _let_subscribers_finish(self) -> None:
         """Wait until the subscribers of an ended stream have read the ring to the end, or have left."""
         self._host.memory.grew(0)
         await self._close_reader()

@@ -77,7 +77,7 @@ class CachedRange:
                         stop = first + 1
                     taken = offsets[stop] - offsets[first]
                     if stop > first:
-                        start = chunk.place_behind(stop - 1)
+                        start = chunk.place_after(stop - 1)
                     yield Slice(begin, start, count + stop - first, size + taken)
                     begin, count, size, left = start, 0, 0, left - 1
                     first, rest = stop, rest - taken
@@ -164,6 +164,6 @@ def _part(delivery: Delivery, chunk: Chunk, first: int, stop: int) -> Delivery:
     view = chunk.bson
     assert view is not None
     data = view.cut(first, stop)
-    end = chunk.place_behind(stop - 1) if stop > first else chunk.start
+    end = chunk.place_after(stop - 1) if stop > first else chunk.start
     parts, size = (data,) if data else (), len(data)
     return Delivery(delivery.first_sequence + first, stop - first, parts, size, size, end, delivery.read_time_s)

@@ -62,9 +62,9 @@ class FeedStreams:
     """The streams of one key."""
 
     def __init__(
-        self, limits: StreamLimits, port: StreamPort, ledger: UsageMeter | None = None, rings: Rings | None = None
+        self, limits: StreamLimits, port: StreamPort, usage_meter: UsageMeter | None = None, rings: Rings | None = None
     ) -> None:
-        self._ledger = ledger or UsageMeter()
+        self._usage_meter = usage_meter or UsageMeter()
         self._rings = rings or Rings()
         self._limits = limits
         self._port = port
@@ -101,7 +101,7 @@ class FeedStreams:
                 self._origin(at),
                 self._limits.ring,
                 self._limits.read_ahead_bytes,
-                self._ledger,
+                self._usage_meter,
                 self._rings,
             )
             self.streams.add(stream)

@@ -1,9 +1,9 @@
 """Finds which events of a chunk belong to which namespace: for views of a wide stream, and only when a view asks.
 
-Inserts, updates, replaces and deletes concern one namespace. Every other event is a turn: only MongoDB
-knows what follows it on a narrow stream (an invalidate, nothing, both sides of a rename), so a view of its namespace
-asks MongoDB.
-The fields are found by walking over the elements of the event; nothing is decoded.
+Inserts, updates, replaces and deletes concern one namespace. Every other event (drop, rename, dropDatabase, …) is a
+boundary event: only MongoDB knows what comes after it in a stream of one namespace, for example an invalidate. So a
+view of that namespace asks MongoDB there. The fields are found by walking over the elements of the event; nothing is
+decoded.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ _NAMESPACE_BYTES: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """An event that is more than a change to a document."""
+class Boundary:
+    """A boundary event: it is more than a change to a document."""
 
     index: int
     namespaces: tuple[Namespace, ...]
@@ -44,16 +44,16 @@ class Turn:
 
 
 class NamespaceIndex:
-    """The index of one chunk: event indexes in order, by collection and by database, and the turns."""
+    """The index of one chunk: event indexes in order, by collection and by database, and the boundaries."""
 
-    __slots__ = ("_changes", "collections", "databases", "size_bytes", "turns")
+    __slots__ = ("_changes", "boundaries", "collections", "databases", "size_bytes")
 
     def __init__(self, chunk: Chunk) -> None:
         self.collections: dict[Namespace, list[int]] = {}
         self.databases: dict[bytes, list[int]] = {}
-        self.turns: list[Turn] = []
+        self.boundaries: list[Boundary] = []
         self._changes: list[tuple[bytes, bytes]] = []
-        """Operation type and collection of each event; empty for a turn."""
+        """Operation type and collection of each event; empty for a boundary."""
         view = chunk.bson
         if view is None:
             raise LookupError("the chunk's bytes are gone")
@@ -66,7 +66,7 @@ class NamespaceIndex:
                 self._changes.append((_CHANGES[operation], namespace[1]))
             else:
                 self._changes.append((b"", b""))
-                self.turns.append(Turn(index, tuple(each for each in (namespace, to) if each is not None)))
+                self.boundaries.append(Boundary(index, tuple(each for each in (namespace, to) if each is not None)))
         self.size_bytes = _EVENT_BYTES * chunk.count + _NAMESPACE_BYTES * len(self.collections)
 
     def events_of(self, scope: Scope) -> list[int]:
@@ -75,15 +75,18 @@ class NamespaceIndex:
             return self.collections.get((scope.database.encode(), scope.collection.encode()), [])
         return self.databases.get(scope.database.encode(), [])
 
-    def admitted(self, events: list[int], narrowing: SimpleFilter, first: int) -> list[int]:
-        """The indexes in `events`, from `first` on, of the changes that `narrowing` admits."""
-        if narrowing != EVERYTHING:
-            return [each for each in events if each >= first and narrowing.admits(*self._changes[each])]
+    def admitted(self, events: list[int], simple_filter: SimpleFilter, first: int) -> list[int]:
+        """The indexes in `events`, from `first` on, of the changes that `simple_filter` admits."""
+        if simple_filter != EVERYTHING:
+            return [each for each in events if each >= first and simple_filter.admits(*self._changes[each])]
         return [each for each in events if each >= first] if first else events
 
-    def turn_of(self, scope: Scope, first: int) -> int | None:
-        """The first turn at or after event `first` that concerns a scope."""
-        return next((turn.index for turn in self.turns if turn.index >= first and turn.concerns(scope)), None)
+    def boundary_of(self, scope: Scope, first: int) -> int | None:
+        """The first boundary at or after event `first` that concerns a scope."""
+        return next(
+            (boundary.index for boundary in self.boundaries if boundary.index >= first and boundary.concerns(scope)),
+            None,
+        )
 
 
 def runs(indexes: list[int]) -> Iterator[tuple[int, int]]:

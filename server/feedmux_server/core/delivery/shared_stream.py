@@ -60,7 +60,7 @@ class SharedStream:
         origin: JoinPoint,
         limits: RingLimits,
         read_ahead_bytes: int,
-        ledger: UsageMeter | None = None,
+        usage_meter: UsageMeter | None = None,
         rings: Rings | None = None,
     ) -> None:
         self.id = stream_id
@@ -82,7 +82,7 @@ class SharedStream:
         self.end_error: FeedmuxError | None = None
         self.demand_changed: Callable[[], None] = _nothing
         """Called when the pump should check `wants_more` and `subscribers` again."""
-        self.account = StreamAccount(ledger or UsageMeter())
+        self.account = StreamAccount(usage_meter or UsageMeter())
         self.events_read = 0
         self.batches_read = 0
         self._batches = 0, 0

@@ -319,7 +319,7 @@ class Subscriber:
             wire_size += len(part)
             if self.acks is not None:
                 self.acks.record(chunk, first, stop)
-            self.at = JoinPoint(chunk.place_behind(stop - 1), exact=True)
+            self.at = JoinPoint(chunk.place_after(stop - 1), exact=True)
             self.index = stop
             if stop < chunk.count:
                 break

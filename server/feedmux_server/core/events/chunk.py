@@ -219,7 +219,7 @@ class Chunk:
         view = self._view()
         return read_token(event_id(view.data, view.offsets[index], view.offsets[index + 1]))
 
-    def place_behind(self, index: int) -> ResumeToken:
+    def place_after(self, index: int) -> ResumeToken:
         """The position after event `index`: after the last event it is the chunk's end."""
         return self.end if index == self.count - 1 else self.token(index)
 

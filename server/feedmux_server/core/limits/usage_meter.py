@@ -15,7 +15,7 @@ class TenantUse:
 
 
 class UsageMeter:
-    """The ledger of one process. A tenant stays in it: there are at most as many as the tenants file ever had."""
+    """The meter of one process. A tenant stays in it: there are at most as many as the tenants file ever had."""
 
     def __init__(self) -> None:
         self.uses: dict[str, TenantUse] = {}
@@ -27,7 +27,7 @@ class UsageMeter:
         return found
 
     def charge(self, tenants: Counter[str], events: int, size: int) -> None:
-        """What was read for `tenants` together: equal parts, for it would have been read for each of them alone."""
+        """Charge `tenants` equal parts of what was read for all of them: the same read would serve each alone."""
         for tenant in tenants:
             use = self.of(tenant)
             use.upstream_events += events / len(tenants)
@@ -35,18 +35,18 @@ class UsageMeter:
 
 
 class StreamAccount:
-    """Who pays for what one stream reads."""
+    """Divides what one stream reads among the tenants of its subscribers."""
 
-    __slots__ = ("_charged_bytes", "_charged_events", "_ledger", "tenants")
+    __slots__ = ("_charged_bytes", "_charged_events", "_usage_meter", "tenants")
 
-    def __init__(self, ledger: UsageMeter) -> None:
-        self._ledger = ledger
+    def __init__(self, usage_meter: UsageMeter) -> None:
+        self._usage_meter = usage_meter
         self._charged_events = 0
         self._charged_bytes = 0
         self.tenants: Counter[str] = Counter()
 
     def enter(self, tenant: str, events: int, size: int) -> None:
-        """A subscriber of `tenant` joins a stream that has read so much."""
+        """Note that a subscriber of `tenant` joins the stream, which has read `events` and `size` bytes so far."""
         if not self.tenants[tenant]:
             self.settle(events, size)
         self.tenants[tenant] += 1
@@ -60,5 +60,5 @@ class StreamAccount:
 
     def settle(self, events: int, size: int) -> None:
         """Charges what was read since the last time."""
-        self._ledger.charge(self.tenants, events - self._charged_events, size - self._charged_bytes)
+        self._usage_meter.charge(self.tenants, events - self._charged_events, size - self._charged_bytes)
         self._charged_events, self._charged_bytes = events, size

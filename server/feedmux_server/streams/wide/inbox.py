@@ -11,10 +11,10 @@ _OFFER_BYTES = 64
 class Inbox:
     """The inbox of one view. It is evicted as a whole: without the oldest events, the rest would follow a gap."""
 
-    __slots__ = ("_given_up", "_pieces", "_rings", "bytes", "bytes_max", "grown", "read_time_s", "size_class")
+    __slots__ = ("_evicted", "_pieces", "_rings", "bytes", "bytes_max", "grown", "read_time_s", "size_class")
 
-    def __init__(self, bytes_max: int, rings: Rings, given_up: Callable[[], None]) -> None:
-        """`given_up` is called when the inbox holds more than `bytes_max`, or when its memory is needed."""
+    def __init__(self, bytes_max: int, rings: Rings, evicted: Callable[[], None]) -> None:
+        """`evicted` is called when the inbox holds more than `bytes_max`, or when its memory is needed."""
         self.bytes = 0
         self.bytes_max = bytes_max
         self.size_class = NOT_HELD
@@ -24,7 +24,7 @@ class Inbox:
         """When the first of the events was read."""
         self._pieces: list[bytes] = []
         self._rings = rings
-        self._given_up = given_up
+        self._evicted = evicted
 
     def __len__(self) -> int:
         return len(self._pieces)
@@ -57,5 +57,5 @@ class Inbox:
 
     def drop_oldest(self) -> int:
         size = self.clear()
-        self._given_up()
+        self._evicted()
         return size

@@ -39,7 +39,7 @@ class WideStreamLimits:
     pace_s: float = 0.002
     """Pause between two small batches: events that arrive meanwhile share one getMore, which costs about a
     millisecond."""
-    away_s: float = 5.0
+    unavailable_s: float = 5.0
     """If MongoDB is unavailable for longer, the views try on their own, and their subscribers are notified."""
 
 
@@ -47,20 +47,20 @@ class View(Protocol):
     """What a wide stream feeds."""
 
     scope: Scope
-    narrowing: SimpleFilter
+    simple_filter: SimpleFilter
 
     def offer(self, data: bytes, read_time_s: float) -> None:
-        """Take events of the scope that the narrowing admits, concatenated."""
+        """Take concatenated events of the scope that `simple_filter` admits."""
 
-    def turn(self, place: ResumeToken) -> None:
-        """An event that concerns the scope follows `place`, and only MongoDB can say what it means. The view is already
-        detached."""
+    def boundary(self, place: ResumeToken) -> None:
+        """Note that a boundary event follows `place`: an event that concerns the scope, and whose meaning for the view
+        only MongoDB knows. The view is already detached."""
 
-    def away(self) -> None:
-        """MongoDB has not answered for longer than `WideStreamLimits.away_s`."""
+    def unavailable(self) -> None:
+        """Note that MongoDB has not answered for longer than `WideStreamLimits.unavailable_s`."""
 
     def lost(self) -> None:
-        """The wide stream has ended. The view is already detached."""
+        """Note that the wide stream has ended. The view is already detached."""
 
 
 class WideStream:
@@ -78,7 +78,7 @@ class WideStream:
         self.key = key
         self._memory = memory or Memory(UNLIMITED)
         self.ring = ReplayBuffer(start, limits.ring, self._memory.rings)
-        self.away_since_s: float | None = None
+        self.unavailable_since_s: float | None = None
         self.ended = False
         self.batches_read = 0
         self.events_read = 0
@@ -109,9 +109,9 @@ class WideStream:
         return self._reader.has_cursor
 
     @property
-    def away_for_long(self) -> Failed | None:
+    def unavailable_for_long(self) -> Failed | None:
         """MongoDB's failure, once it has lasted so long that views should ask MongoDB themselves; else None."""
-        if self.away_since_s is None or monotonic_s() - self.away_since_s < self._limits.away_s:
+        if self.unavailable_since_s is None or monotonic_s() - self.unavailable_since_s < self._limits.unavailable_s:
             return None
         return self._upstream.failure
 
@@ -124,8 +124,8 @@ class WideStream:
         return ResumeToken.high_water_mark(newest.cluster_time, newest.version)
 
     def attach(self, view: View, at: ResumeToken) -> bool:
-        """Feed a view from position `at` on. False if the ring no longer has that position, if a turn is at or after
-        it, or if the view has detached meanwhile."""
+        """Feed a view from position `at` on. False if the ring no longer has that position, if a boundary event comes
+        after it, or if the view has detached meanwhile."""
         ring = self.ring
         if self.ended or not self.has_cursor or at.version != ring.newest.version or ring.oldest.is_after(at):
             return False
@@ -141,9 +141,9 @@ class WideStream:
         offers: list[tuple[bytes, float]] = []
         while seq < ring.next_seq:
             chunk, index = ring[seq], self._index(seq)
-            if index.turn_of(view.scope, first) is not None:
+            if index.boundary_of(view.scope, first) is not None:
                 return False
-            data = _cut(chunk, index.admitted(index.events_of(view.scope), view.narrowing, first))
+            data = _cut(chunk, index.admitted(index.events_of(view.scope), view.simple_filter, first))
             if data:
                 offers.append((data, chunk.read_time_s))
             seq, first = seq + 1, 0
@@ -155,18 +155,18 @@ class WideStream:
         return True
 
     def _is_at_a_change(self, at: ResumeToken) -> bool:
-        """Whether the event of a token is in the ring and is not a turn."""
+        """Whether the event of a token is in the ring and is not a boundary event."""
         ring = self.ring
         if not ring.covers(at):
             return False
-        seq, behind = ring.locate(at)
-        if behind == 0:
+        seq, after = ring.locate(at)
+        if after == 0:
             seq -= 1
             if seq < ring.first_seq:
                 return False
-            behind = ring[seq].count
-        turns = {turn.index for turn in self._index(seq).turns}
-        return behind - 1 not in turns and ring[seq].token(behind - 1).raw == at.raw
+            after = ring[seq].count
+        boundaries = {boundary.index for boundary in self._index(seq).boundaries}
+        return after - 1 not in boundaries and ring[seq].token(after - 1).raw == at.raw
 
     def detach(self, view: View) -> None:
         """Stop feeding a view. May be called again."""
@@ -188,15 +188,15 @@ class WideStream:
                     batch = await upstream.read()
                 except Failed as failure:
                     delay_s = upstream.retry_delay_s(failure)
-                    if self.away_since_s is None:
-                        self.away_since_s = monotonic_s()
+                    if self.unavailable_since_s is None:
+                        self.unavailable_since_s = monotonic_s()
                     if delay_s:
-                        if self.away_for_long is not None:
+                        if self.unavailable_for_long is not None:
                             for view in self._attached():
-                                view.away()
+                                view.unavailable()
                         await asyncio.sleep(delay_s)
                     continue
-                self.away_since_s = None
+                self.unavailable_since_s = None
                 self._publish(batch.chunks, batch.post_batch)
                 if batch.exhausted:
                     return
@@ -233,14 +233,14 @@ class WideStream:
             return
         chunk, index = self.ring[seq], self._index(seq)
         turned: dict[Scope, None] = {}
-        for turn in index.turns:
-            place = ResumeToken.high_water_mark(chunk.token(turn.index).cluster_time, chunk.end.version)
-            for scope in [scope for scope in self._views if scope not in turned and turn.concerns(scope)]:
+        for boundary in index.boundaries:
+            place = ResumeToken.high_water_mark(chunk.token(boundary.index).cluster_time, chunk.end.version)
+            for scope in [scope for scope in self._views if scope not in turned and boundary.concerns(scope)]:
                 turned[scope] = None
-                self._offer(scope, chunk, index, [each for each in index.events_of(scope) if each < turn.index])
+                self._offer(scope, chunk, index, [each for each in index.events_of(scope) if each < boundary.index])
                 for view in list(self._views.pop(scope, ())):
                     self._ahead.pop(view, None)
-                    view.turn(place)
+                    view.boundary(place)
         for namespace, events in index.collections.items():
             self._offer(Scope(self.scope.source, namespace[0].decode(), namespace[1].decode()), chunk, index, events)
         for database, events in index.databases.items():
@@ -254,7 +254,7 @@ class WideStream:
         cuts: dict[tuple[SimpleFilter, int], bytes] = {}
         for view in list(views):
             ahead = self._ahead.get(view)
-            wanted = view.narrowing, 0 if ahead is None else chunk.first_after(ahead)
+            wanted = view.simple_filter, 0 if ahead is None else chunk.first_after(ahead)
             data = cuts.get(wanted)
             if data is None:
                 admitted = index.admitted(events, *wanted)

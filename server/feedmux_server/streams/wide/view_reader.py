@@ -1,9 +1,9 @@
 """Reads a narrow feed, from a wide stream if there is one, else from MongoDB; its pump sees no difference.
 
 The reader opens its own cursor, so that MongoDB checks the feed and its start, and becomes a view when a wide stream of
-its group covers its position. It returns to its own cursor, at its position, when an event means more to the narrow
-feed than to the wide one, when its subscribers fall behind, when the memory for events they have not taken is needed,
-or when the wide stream ends. Up the data path: `streams.wide.stream`, `source.reader`; down: `streams.pump`.
+its group covers its position. The reader returns to its own cursor, at its position, at a boundary event
+(`core.delivery.namespaces`), when its subscribers fall behind, when the memory of events that they have not taken is
+needed, or when the wide stream ends. Up the data path: `streams.wide.stream`, `source.reader`; down: `streams.pump`.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class ViewReader:
     def __init__(
         self,
         key: StreamKey,
-        narrowing: SimpleFilter,
+        simple_filter: SimpleFilter,
         narrow: ChangeStreamReader,
         limits: ReadLimits,
         inbox_bytes_max: int,
@@ -47,12 +47,12 @@ class ViewReader:
         rings: Rings | None = None,
         is_watched: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`narrowing` is `core.delivery.wide_plan.view_of` the key. `is_watched` says whether a subscriber waits for
-        progress reports. `inbox_bytes_max`: the view's events that may wait for its pump; above it the view reads
+        """`simple_filter` is `core.delivery.wide_plan.view_of` the key. `is_watched` says whether a subscriber waits
+        for progress reports. `inbox_bytes_max`: the view's events that may wait for its pump; above it the view reads
         MongoDB with its own cursor.
         """
         self.scope = key.spec.scope
-        self.narrowing = narrowing
+        self.simple_filter = simple_filter
         self._key = key
         self._group = group_of(key)  # a hash over all options: not for each batch
         self._narrow = narrow
@@ -62,7 +62,7 @@ class ViewReader:
         self._is_open = False
         self._entered = False
         self._inbox = Inbox(inbox_bytes_max, rings or Rings(), self._overflowed)
-        self._turn_at: ResumeToken | None = None
+        self._boundary_at: ResumeToken | None = None
         self._is_watched = is_watched
         self._was_idle = False
         """The last read that waited brought nothing."""
@@ -100,7 +100,7 @@ class ViewReader:
     async def _read(self) -> Batch:
         if self._wide is None and not self._inbox:
             return await self._read_narrow()
-        if not self._inbox and not self._hurried and (self._wide is None or self._wide.away_for_long is None):
+        if not self._inbox and not self._hurried and (self._wide is None or self._wide.unavailable_for_long is None):
             idle = self._was_idle and not self._is_watched()
             self._was_idle = not await self._signal.wait(IDLE_S if idle else self._limits.max_await_ms / 1000)
         self._hurried = False
@@ -113,7 +113,7 @@ class ViewReader:
         self._is_open = False
         self._detach()
         self._inbox.clear()
-        self._turn_at = None
+        self._boundary_at = None
         if self._entered:
             self._entered = False
             self._wide_streams.leave(self._key)
@@ -129,13 +129,13 @@ class ViewReader:
         self._inbox.put(data, read_time_s)
         self._signal.set()
 
-    def turn(self, place: ResumeToken) -> None:
+    def boundary(self, place: ResumeToken) -> None:
         """Return to the own cursor at `place`; the wide stream calls this after it has detached this view."""
         self._wide = None
-        self._turn_at = place
+        self._boundary_at = place
         self._signal.set()
 
-    def away(self) -> None:
+    def unavailable(self) -> None:
         """Note that MongoDB has been unavailable for long; the wide stream calls this."""
         self._signal.set()
 
@@ -158,14 +158,14 @@ class ViewReader:
 
     def _take_inbox(self) -> Batch:
         narrow, wide = self._narrow, self._wide
-        if wide is not None and not self._inbox and (failure := wide.away_for_long) is not None:
+        if wide is not None and not self._inbox and (failure := wide.unavailable_for_long) is not None:
             self._detach()
             raise failure
         place = narrow.at.place
-        passed = wide.progress() if wide is not None else self._turn_at
+        passed = wide.progress() if wide is not None else self._boundary_at
         if passed is not None and not passed.is_after(place):
             passed = None
-        self._turn_at = None
+        self._boundary_at = None
         read_time_s, data = self._inbox.read_time_s, self._inbox.take()
         bytes_max = self._limits.chunk_bytes_max
         chunks = cut_batch(data, place, passed, read_time_s, bytes_max=bytes_max) if data else []
@@ -195,7 +195,7 @@ class ViewReader:
     def _overflowed(self) -> None:
         """Handle an evicted inbox: all events that it held are read again with the reader's own cursor."""
         self._detach()
-        self._turn_at = None
+        self._boundary_at = None
         self._signal.set()
 
     def _detach(self) -> None:

@@ -65,7 +65,7 @@ def test_changes_are_found_between_fields_of_every_type() -> None:
     assert index.events_of(Scope("s", "d", "c")) == [0, 1]
     assert index.events_of(Scope("s", "d")) == [0, 1, 2]
     assert index.events_of(Scope("s", "nothing")) == []
-    assert not index.turns
+    assert not index.boundaries
 
 
 def test_everything_else_is_a_turn_for_whom_it_concerns() -> None:
@@ -85,11 +85,11 @@ def test_everything_else_is_a_turn_for_whom_it_concerns() -> None:
         ("f", "any"): [3, 4],
         ("g", ""): [4],
     }
-    for (database, collection), turns in concerned.items():
+    for (database, collection), boundaries in concerned.items():
         scope = Scope("s", database, collection)
-        assert [turn.index for turn in index.turns if turn.concerns(scope)] == turns
-        assert index.turn_of(scope, 0) == turns[0]
-        assert index.turn_of(scope, turns[-1] + 1) is None
+        assert [boundary.index for boundary in index.boundaries if boundary.concerns(scope)] == boundaries
+        assert index.boundary_of(scope, 0) == boundaries[0]
+        assert index.boundary_of(scope, boundaries[-1] + 1) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("cd")), max_size=30))

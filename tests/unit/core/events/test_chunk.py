@@ -158,7 +158,7 @@ def test_events_of_one_transaction_are_places_of_their_own() -> None:
 def test_places_behind_events() -> None:
     run = events(3)
     (chunk,) = cut_batch(joined(run), START, ResumeToken.high_water_mark(BEGIN + 9), 0.0, bytes_max=10**6)
-    assert [chunk.place_behind(index) for index in range(3)] == [run[0].token, run[1].token, chunk.end]
+    assert [chunk.place_after(index) for index in range(3)] == [run[0].token, run[1].token, chunk.end]
     assert [chunk.ack_place(index) for index in range(3)] == [run[0].token, run[1].token, chunk.end]
 
 

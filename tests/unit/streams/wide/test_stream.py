@@ -25,17 +25,17 @@ class Open:
 class Viewer:
     def __init__(self, collection: str) -> None:
         self.scope = Scope("main", "d", collection)
-        self.narrowing = EVERYTHING
+        self.simple_filter = EVERYTHING
         self.events: list[int] = []
         self.turned_at: ResumeToken | None = None
 
     def offer(self, data: bytes, read_time_s: float) -> None:
         self.events += [each["n"] for each in bson.decode_all(data)]
 
-    def turn(self, place: ResumeToken) -> None:
+    def boundary(self, place: ResumeToken) -> None:
         self.turned_at = place
 
-    def away(self) -> None:
+    def unavailable(self) -> None:
         raise AssertionError("MongoDB is available")
 
     def lost(self) -> None:

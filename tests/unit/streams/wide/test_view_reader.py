@@ -226,8 +226,8 @@ async def test_a_read_looks_before_it_waits() -> None:
     assert loop.time() == began_s
     wide = place.known.wide
     assert wide is not None
-    wide._upstream.failure, wide.away_since_s = Failed(AutoReconnect(), at_once=False), began_s - 60
-    place.view.away()
+    wide._upstream.failure, wide.unavailable_since_s = Failed(AutoReconnect(), at_once=False), began_s - 60
+    place.view.unavailable()
     with pytest.raises(Failed):
         await place.read()
     assert loop.time() == began_s
