@@ -181,8 +181,8 @@ class LimitsSection(Section):
     catch_up_streams: int = Field(
         default=32,
         ge=1,
-        description="Streams, in total, that read history beside the leading stream of their feed. Each costs an oplog"
-        " scan.",
+        description="Streams, in total, that read history in addition to the live stream of their feed. Each costs an"
+        " oplog scan.",
     )
     batch_events: int = Field(
         default=4_000,

@@ -104,7 +104,7 @@ class MetricsCollector:
         reader = pump.reader if pump is not None else None
         snapshot.add(metrics.CURSORS, reader is not None and reader.has_cursor, source)
         snapshot.add(metrics.VIEWS, each.wide_stream_of(stream) is not None, source)
-        if stream is not each.streams.streams.leader():
+        if stream is not each.streams.streams.live():
             return
         if ring.first_seq:
             window_s = (ring.newest.cluster_time >> 32) - (ring.oldest.cluster_time >> 32)

@@ -38,7 +38,7 @@ class ManagerLimits:
     """Memory for everything but ranges. Above it, the oldest chunks of the largest rings are evicted, and subscribers
     at those chunks read MongoDB again."""
     catch_up_max: int = 32
-    """Streams that read history besides the leading stream of their key. Each costs MongoDB an oplog scan."""
+    """Streams that read history in addition to the live stream of their key. Each costs MongoDB an oplog scan."""
     wide: WideLimits = field(default_factory=WideLimits)
     wide_stream: WideStreamLimits = field(default_factory=WideStreamLimits)
     view_inbox_bytes: int = 4 * 1024 * 1024

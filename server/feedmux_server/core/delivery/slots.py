@@ -1,6 +1,6 @@
-"""Slots for reading history, by streams in addition to the leading one of their feed, shared fairly among tenants.
+"""Slots for reading history, by streams in addition to the live stream of their feed, shared fairly among tenants.
 
-It checks only feeds with several streams and waiting subscribers, never all feeds. Pure; `streams.manager` calls
+`Slots` checks only feeds with several streams and waiting subscribers, never all feeds. Pure; `streams.manager` calls
 `admit` when a slot may have become free.
 """
 

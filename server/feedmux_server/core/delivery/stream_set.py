@@ -27,9 +27,9 @@ class StreamSet:
     def remove(self, stream: SharedStream) -> None:
         self._streams.remove(stream)
 
-    def leader(self) -> SharedStream | None:
-        """The live stream that is furthest ahead. A stream that others may not join is only chosen if all are such
-        streams."""
+    def live(self) -> SharedStream | None:
+        """The stream that is furthest ahead and has not ended. One that others may not join is chosen only if there is
+        no other."""
         best: SharedStream | None = None
         for stream in self._streams:
             if stream.end_error is None and (
@@ -41,12 +41,12 @@ class StreamSet:
         return best
 
     def is_beside(self, stream: SharedStream) -> bool:
-        """Whether the stream is open in addition to the leading one: it catches up, or it starts at a client's token at
+        """Whether the stream is open in addition to the live one: it catches up, or it starts at a client's token at
         the present and is not merged with the others until MongoDB has checked that token at the feed's next event."""
-        return stream.end_error is None and stream is not self.leader()
+        return stream.end_error is None and stream is not self.live()
 
     def is_catch_up(self, stream: SharedStream) -> bool:
-        """Whether the stream reads history, in addition to the leading stream. Such streams need a slot."""
+        """Whether the stream reads history, in addition to the live stream. Such streams need a slot."""
         return not stream.at_present and self.is_beside(stream)
 
     @property
@@ -56,7 +56,7 @@ class StreamSet:
     def is_superfluous(self, stream: SharedStream) -> bool:
         """Whether no subscriber reads the stream and none would join it."""
         return (
-            stream.end_error is None and not stream.subscribers and (not stream.joinable or stream is not self.leader())
+            stream.end_error is None and not stream.subscribers and (not stream.joinable or stream is not self.live())
         )
 
     def stalled_catch_up(self) -> Iterator[SharedStream]:

@@ -55,7 +55,7 @@ class JoinPoint:
 
 class SubscriberState(StrEnum):
     LIVE = "live"
-    """At the head of the leading stream, or within its ring."""
+    """On the live stream: at its head, or within its ring."""
     CATCH_UP = "catch_up"
     """On a catch-up stream, or waiting for a stream to reach its position."""
     LAGGING = "lagging"

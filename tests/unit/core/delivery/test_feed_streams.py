@@ -47,7 +47,7 @@ def test_the_first_opens_and_one_further_back_opens_another() -> None:
     opened(stream_of(live))
     late = feed.subscriber(behind(0))
     assert [stream.origin for stream in feed.port.started] == [behind(100), behind(0)]
-    assert feed.streams.streams.leader() is live.stream
+    assert feed.streams.streams.live() is live.stream
     assert feed.streams.streams.is_catch_up(stream_of(late))
     assert feed.streams.streams.catch_up_count == 1
     assert feed.streams.state_of(live) is SubscriberState.LIVE
@@ -92,11 +92,11 @@ def test_starts_that_mongodb_has_not_reached_are_waited_for_on_one_stream() -> N
 def test_a_native_start_without_events_leads_others_like_it_alone() -> None:
     feed = Feed()
     first, second = feed.subscriber(native(50)), feed.subscriber(native(60))
-    assert feed.streams.streams.leader() is second.stream
+    assert feed.streams.streams.live() is second.stream
     assert feed.streams.state_of(second) is SubscriberState.LIVE
     assert feed.streams.streams.is_catch_up(stream_of(first))
     live = feed.subscriber(behind(1))
-    assert feed.streams.streams.leader() is live.stream
+    assert feed.streams.streams.live() is live.stream
     assert feed.streams.streams.is_catch_up(stream_of(second))
 
 

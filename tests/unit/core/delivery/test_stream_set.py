@@ -18,15 +18,15 @@ def two_streams() -> tuple[Feed, SharedStream, SharedStream]:
 def test_the_leading_stream_is_the_one_furthest_ahead_that_has_not_ended() -> None:
     feed, ahead, late = two_streams()
     streams = feed.streams.streams
-    assert (streams.leader(), list(streams), len(streams)) == (ahead, [ahead, late], 2)
+    assert (streams.live(), list(streams), len(streams)) == (ahead, [ahead, late], 2)
     assert streams.is_beside(late)
     assert not streams.is_beside(ahead)
     ahead.end(error())
-    assert streams.leader() is late
+    assert streams.live() is late
     assert not streams.is_beside(ahead)
     assert not streams.is_superfluous(ahead), "its subscribers still read its ring"
     late.end(error())
-    assert streams.leader() is None
+    assert streams.live() is None
 
 
 def test_a_position_is_served_by_the_stream_furthest_ahead_that_covers_it() -> None:
@@ -41,7 +41,7 @@ def test_a_position_is_served_by_the_stream_furthest_ahead_that_covers_it() -> N
     assert streams.behind(behind(12)) is late, "it will reach the position, however late"
     fill(late, 12, 20)
     assert streams.covering(behind(11)) is late
-    assert streams.leader() is late
+    assert streams.live() is late
     assert streams.behind(behind(20)) is ahead, "the nearest one"
 
 
