@@ -1,8 +1,8 @@
 """The network side of a session: opens the stream, reads it, reopens it when it breaks, and ends it.
 
-One task per session object. Messages go through `responses`, `window` and `delivery_tracker` to the session buffer;
-acks and credit go from the session buffer to the server. Those modules, `connection_states` and `recovery` make the
-decisions; the clock, timers and calls are here.
+A stream here is one Subscribe call; the session object outlives it. One task per session object. Messages go through
+`responses`, `window` and `delivery_tracker` to the session buffer; acks and credit go from the session buffer to the
+server. Those modules, `connection_states` and `recovery` make the decisions; the clock, timers and calls are here.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Opening:
 
 
 class _Attempt:
-    """One stream, from its call to its end."""
+    """One stream: a Subscribe call from its beginning to its end."""
 
     __slots__ = ("ack_step", "ack_timer", "call", "cut_for", "silence", "watchdog")
 

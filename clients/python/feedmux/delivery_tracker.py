@@ -1,9 +1,9 @@
 """Tracks the delivered events: their numbers, which are acked, and which must not be delivered twice.
 
-The client numbers events with ordinals that never restart; the server's delivery sequences restart with every stream.
-The tracker maps one to the other by ranges, retains the unacked batches of a durable subscription, and recognizes their
-events by `_id` when they are repeated after a reconnect. Beyond `whole_bytes_max` bytes it retains only those `_id`s.
-Pure; `connection` owns a tracker and feeds it in the order of arrival.
+The client numbers events with ordinals that never restart; the server's delivery sequences restart with every stream
+(one Subscribe call). The tracker maps one to the other by ranges, retains the unacked batches of a durable
+subscription, and recognizes their events by `_id` when they are repeated after a reconnect. Beyond `whole_bytes_max`
+bytes it retains only those `_id`s. Pure; `connection` owns a tracker and feeds it in the order of arrival.
 
 Invariant: `unacked` begins with the first unacked event in stream order, and holds all events received after it, in
 stream order. Stream order is the order of ordinals, unless new events arrived among repeats because the filter was

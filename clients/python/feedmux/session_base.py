@@ -114,7 +114,7 @@ class SessionBase:
 
     @property
     def epoch(self) -> int:
-        """Grows with each stream of the subscription; 0 on inline feeds."""
+        """Grows each time the subscription is opened, by any client; 0 on inline feeds."""
         return self._buffer.epoch
 
     @property

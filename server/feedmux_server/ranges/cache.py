@@ -28,7 +28,7 @@ READ_TIME_MAX_S = 10.0
 
 
 class GivenUp(Exception):
-    """A range was evicted; the events not read from it yet must be read from MongoDB."""
+    """A range was evicted: read the rest of its events from MongoDB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a session sends: deliveries, and marks between them."""
+"""What a session sends: deliveries, and marks between them (Progress, Committed and notices)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What one stream call may send now: its tenant's quotas, its turn at the event loop, the room for its message."""
+"""What one session may send now: its tenant's quotas, its turn at the event loop, the room for its message."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from feedmux_server.streams.manager import StreamManager
 
 
 class SendGate:
-    """The gate of one call. End it with `close`."""
+    """The gate of one session. End it with `close`."""
 
     __slots__ = ("_tenant", "outbox", "quota", "turns")
 
@@ -24,7 +24,7 @@ class SendGate:
         self._tenant = tenant
 
     async def turn(self) -> None:
-        """Wait for the call's turn."""
+        """Wait for the session's turn."""
         await self.turns.wait(self._tenant)
 
     def sends(self, delivery: Delivery) -> None:

@@ -1,4 +1,4 @@
-"""One Subscribe or Watch stream: decides what is sent next. `rpc` frames and writes the outputs.
+"""One Subscribe or Watch call: decides what is sent next. `rpc` encodes and writes the outputs.
 
 A session stands between the `Subscriber` (credit, position, acks) and the wire. It owns the heartbeat, the policies on
 invalidate and lost history, and the path of acks into commits. One task calls `next_output`; other tasks on the same
@@ -41,7 +41,7 @@ _UNTIL_WOKEN_S = 60.0
 
 
 class _NeedsTurn:
-    """There is something to take, but the loop is crowded."""
+    """There are events to take, but the session has to wait for its turn at the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SessionPolicy:
 
 
 class Session:
-    """See the module."""
+    """Takes events from its subscriber when they may be sent, and puts marks between them."""
 
     def __init__(
         self, manager: StreamManager, key: StreamKey, positions: PositionEncoder, policy: SessionPolicy
@@ -106,7 +106,7 @@ class Session:
         wire_format: str,
         commits: Commits | None = None,
     ) -> None:
-        """Join the feed. End the session with `close`."""
+        """Begin to read the feed at `at`. End the session with `close`."""
         self.commits.handle = commits
         self._gate = SendGate(self._manager, tenant, payload_max, self._signal.set, holds=durable)
         self._subscriber = self._manager.subscriber(
@@ -163,7 +163,7 @@ class Session:
             self._signal.set()
 
     def written(self, delivery: Delivery) -> None:
-        """Note that HTTP/2 has taken a delivery."""
+        """Note that HTTP/2 has taken the message of a delivery."""
         if self._gate is not None:
             self._gate.outbox.written()
         stream = self._subscriber.stream if self._subscriber is not None else None
@@ -226,7 +226,7 @@ class Session:
             if has_turn:
                 assert self._gate is not None
                 await self._gate.turn()
-                continue  # much may have happened meanwhile
+                continue  # the state may have changed meanwhile
             if isinstance(taken, Delivery):
                 self._rendering.withdraw()
                 self._heard_s = monotonic_s()
@@ -255,7 +255,7 @@ class Session:
             self._gate.quota.throttled(monotonic_s() - began_s)
 
     def _take(self, *, has_turn: bool) -> tuple[Delivery | NeedsRender | Ended | _NeedsTurn | None, float]:
-        """Take what comes next, and return with it how long the tenant's quotas throttle the session."""
+        """Take what comes next. Also return how long the session has to wait, because of quotas or of memory."""
         subscriber, gate = self.subscriber, self._gate
         assert gate is not None
         if subscriber.has_next:

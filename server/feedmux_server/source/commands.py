@@ -19,7 +19,7 @@ Client = AsyncMongoClient[Mapping[str, Any]]
 
 
 class SourceCommands:
-    """See the module."""
+    """Sends commands to one deployment."""
 
     def __init__(self, name: str, client: Client, wait_s: float, observer: Observer) -> None:
         self.name = name

@@ -15,7 +15,7 @@ REJECTED_KEY_S: Final = 2.0
 
 
 class CommitQueue:
-    """See the module."""
+    """The sessions of one process that hold a lease."""
 
     def __init__(self, rules: LeaseRules, now_s: float) -> None:
         self._rules = rules
@@ -85,7 +85,7 @@ class CommitQueue:
         return False
 
     def put_off(self, handle: CommitHandle, now_s: float) -> None:
-        """Delay one session, because Redis rejects its key or the cluster node of the key is unavailable."""
+        """Delay the next commit of one session: Redis rejects its key, or the key's cluster node is unavailable."""
         handle.not_before_s = now_s + REJECTED_KEY_S
         self._due[handle] = None
         handle.tell_available(False)

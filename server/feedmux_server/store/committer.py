@@ -1,10 +1,10 @@
 """Makes acks durable: one task commits for all sessions of the process and renews their leases.
 
 Invariant: one pass at a time; a pass writes each subscription at most once and sends many in one round trip,
-so the load on Redis depends on the number of sessions and the interval, not on the event rate. While Redis
-is unavailable, one place per session waits and passes back off. The commit script, not the clock of this process,
-decides who owns a subscription.
-Neighbours: sessions submit through their `CommitHandle`; `lease_store` runs the scripts.
+so the load on Redis depends on the number of sessions and the interval, not on the event rate. While Redis is
+unavailable, the newest position of each session waits, and the pauses between passes grow. The commit script, not the
+clock of this process, decides who owns a subscription.
+Neighbours: sessions submit through their `CommitHandle`; `commit_queue` decides; `lease_store` runs the scripts.
 """
 
 import asyncio

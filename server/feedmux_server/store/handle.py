@@ -1,8 +1,8 @@
-"""One session's side of committing: the newest acknowledged place not stored yet, and the state of the lease.
+"""One session's side of committing: the newest acknowledged position not stored yet, and the state of the lease.
 
-Invariant: at most one place waits, however many acks arrive and however long Redis is unavailable. State changes here,
-in synchronous methods; `committer` does the input and output, and only `committer` calls the methods below the line
-"For the committer".
+Invariant: at most one position waits, however many acks arrive and however long Redis is unavailable. State changes
+here, in synchronous methods; `committer` does the input and output, and only `committer` calls the methods below the
+line "For the committer".
 """
 
 import logging
@@ -94,8 +94,8 @@ class CommitHandle:
         self.stored_sequence = 0
 
     def submit(self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int) -> None:
-        """Submit `position` to be stored: all events up to `delivery_sequence` are processed. Replaces the waiting
-        place."""
+        """Submit `position` to be stored: all events up to `delivery_sequence` are processed. Replaces the position
+        that waits."""
         if not self.attached:
             return
         waiting = self.waiting

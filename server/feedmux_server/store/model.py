@@ -1,4 +1,4 @@
-"""The values that the store holds and returns: subscriptions, places, leases.
+"""The values that the store holds and returns: subscriptions, positions, leases.
 
 Every value is frozen; definition, position and order are bytes that only the modules that make them understand.
 Neighbours: `store` makes the values from Redis, `sessions`, `rpc` and `jobs` read them.

@@ -6,7 +6,7 @@
     feedmux:1:names:{TENANT}        the names of a tenant's subscriptions, for listing
     feedmux:1:sizes:{TENANT}        bytes of a tenant's definitions, by name and in total
     feedmux:1:sweep                 held by the replica that searches for unused subscriptions
-    feedmux:ready                   expires after 1 ms; shows whether Redis accepts writes (`checks.check_writable`)
+    feedmux:ready                   expires after 1 ms; shows whether Redis accepts writes (`check_writable`)
     feedmux:1:mark:{TENANT/NAME}    expires after 1 ms; the write that WAIT waits for (`Commands.run_replicated`)
 
 Servers with two layouts must not run side by side: a server rejects a newer layout. A change that only adds fields

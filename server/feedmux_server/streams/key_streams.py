@@ -63,14 +63,14 @@ class StreamParts:
     left: LeftStreams
     wide: WideStreams
     ids: "itertools.count[int]"
-    """Of streams and subscribers."""
+    """The next ids of streams and subscribers."""
 
 
 class KeyStreams:
     """The streams of one key; `FeedStreams` decides when one is opened and closed (as its `StreamPort`)."""
 
     def __init__(self, parts: StreamParts, source: Source, key: StreamKey, on_empty: Callable[[], None]) -> None:
-        """`on_empty` is called when a pump has ended and there may be no other."""
+        """`on_empty` is called when the last pump may have ended."""
         self.source = source
         self.key = key
         self.streams = FeedStreams(parts.limits.streams, self, parts.usage, parts.host.memory.rings)

@@ -23,7 +23,7 @@ _CLOSE_WAIT_S = 3.0
 
 
 class LeftStreams:
-    """See the module."""
+    """The left streams of one process."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts

@@ -36,7 +36,7 @@ class PumpLimits:
     """The times of a pump."""
 
     coalesce_s: float = 0.005
-    """Opens for one key are gathered for this long and begin at the earliest position."""
+    """How long a new stream waits for more subscribers, so that it can begin at the earliest of their positions."""
     rest: RestLimits = field(default_factory=RestLimits)
     pace_max_s: float = 0.02
     """The longest pause after a small batch. Each batch costs a message for each subscriber, so the next read waits for
@@ -52,7 +52,7 @@ class PumpHost:
     memory: Memory
     slots: SlotTurns
     accounts: Accounts
-    """Charged for reads."""
+    """The tenants' accounts, which limit reads and count them."""
     observer: Observer
 
 
@@ -120,7 +120,7 @@ class Pump:
         """Take one step: open the cursor if there is none, then do one getMore."""
         stream = self._stream
         if self._upstream is None:
-            # Only now is the start fixed: while opens were gathered, it could still move back.
+            # From now on the stream's start is fixed: until now, a subscriber could move it back.
             self._upstream = Upstream(self._reader_at(stream), self._host.observer, self._trace)
         upstream = self._upstream
         try:
@@ -149,7 +149,7 @@ class Pump:
             )
 
     async def _pace(self, reader: Reader) -> None:
-        """Wait until the last batch was fanned out, and until a tenant of the stream may cause another read.
+        """Pause after a small batch (`PumpLimits.pace_max_s`), and wait until a tenant of the stream may cause a read.
 
         Each read costs the event loop about a millisecond, whatever it returns, and a tenant with fifty feeds of one
         busy collection causes fifty reads for each event.
@@ -180,6 +180,7 @@ class Pump:
                 await self._measure_fan_out(takers)
 
     async def _measure_fan_out(self, takers: int) -> None:
+        """Set the time of the next read: after a pause as long as the sessions take to write this batch."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         for _ in range(_TURNS_TO_WRITE):

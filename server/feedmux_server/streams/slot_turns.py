@@ -1,4 +1,4 @@
-"""Gives the slots for reading history to those who wait, when one may have become free."""
+"""Gives slots for reading history to the subscribers that wait, when one may have become free."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ _ADMIT_AGAIN_S = 0.02
 
 
 class SlotTurns:
-    """See the module."""
+    """Wakes the subscribers whose turn it is."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -22,7 +22,7 @@ class SlotTurns:
     def slot_free(self) -> None:
         """Note that a stream no longer needs its slot."""
         if self._timer is None and self._slots.admit():
-            # Who was woken may have found another stream, or be gone.
+            # A subscriber that was woken may have found another stream, or have left.
             self._timer = asyncio.get_running_loop().call_later(_ADMIT_AGAIN_S, self._again)
 
     def stop(self) -> None:

@@ -50,7 +50,7 @@ class TraceContext:
 
 
 class Upstream:
-    """See the module."""
+    """One reader with its failures and traces."""
 
     def __init__(self, reader: Reader, observer: Observer, context: TraceContext) -> None:
         self.reader = reader

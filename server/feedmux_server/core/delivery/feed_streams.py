@@ -45,7 +45,7 @@ class StreamPort(Protocol):
         """The newest cluster time that this process has seen from MongoDB."""
 
     def waits(self, subscriber: Subscriber) -> None:
-        """Note that a subscriber waits for a catch-up stream's slot: streams that hold a slot may have become idle."""
+        """Note that a subscriber waits for a slot, so that streams that no longer need theirs release it."""
 
     def waits_no_longer(self, subscriber: Subscriber) -> None: ...
 
@@ -59,7 +59,7 @@ class StreamPort(Protocol):
 
 
 class FeedStreams:
-    """The streams of one key."""
+    """Assigns the subscribers of one key to its streams."""
 
     def __init__(
         self, limits: StreamLimits, port: StreamPort, usage_meter: UsageMeter | None = None, rings: Rings | None = None
@@ -201,4 +201,5 @@ class FeedStreams:
             self._port.waits_no_longer(subscriber)
 
     def _verified(self, stream: SharedStream) -> bool:
+        """Whether MongoDB has accepted the start of the stream: it checks a client's token at the first event."""
         return stream.origin.native is None or stream.events_read > 0

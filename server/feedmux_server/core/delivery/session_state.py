@@ -65,7 +65,7 @@ class SessionState:
         self._drained_for = ""
 
     def drain(self, until_s: float, why: str) -> bool:
-        """End the session at `until_s` at the latest. Whether that is news."""
+        """End the session at `until_s` at the latest. Returns whether that changed the phase."""
         if not self._move_to(Phase.DRAINING):
             return False
         self._drain_until_s, self._drained_for = until_s, why
@@ -75,7 +75,7 @@ class SessionState:
         self._move_to(Phase.CLOSING)
 
     def fail(self, error: FeedmuxError) -> bool:
-        """End the session with `error` as soon as possible. Whether that is news."""
+        """End the session with `error` as soon as possible. Returns whether that changed the phase."""
         if not self._move_to(Phase.FAILED):
             return False
         self.error = error

@@ -1,8 +1,8 @@
 """One upstream read shared by its subscribers, as a state machine without I/O.
 
-The pump (`streams.pump`) reads MongoDB and calls `append`, `advance` and `end`; subscribers take from `ring`. The
-pump never waits for a subscriber. Invariant: the ring is filled by the pump alone, and a stream that has ended is
-left by everyone who has read its ring to the end.
+The pump (`streams.pump`) reads MongoDB and calls `append`, `move_to` and `end`; subscribers take from `ring`. The pump
+never waits for a subscriber. Invariant: only the pump adds to the ring. Subscribers read the ring of an ended stream to
+its end and then leave the stream.
 """
 
 from collections.abc import Callable, Iterable
@@ -86,7 +86,7 @@ class SharedStream:
         self.events_read = 0
         self.batches_read = 0
         self._batches = 0, 0
-        """The first chunks of the last two batches with chunks."""
+        """The sequence numbers of the first chunk in each of the last two batches that had chunks."""
         self.resumes = 0
         self.left_by = ""
         """The tenant of the last subscriber that left. The cursor counts for this tenant until the stream closes."""
@@ -182,11 +182,11 @@ class SharedStream:
             subscriber.wake()
 
     def _untaken_from(self, first_seq: int) -> int:
-        """What the ring must retain: the batch from `first_seq` on, and the part of the batch before it that a
-        subscriber has not taken.
+        """The first chunk that the ring must retain: of the batch that begins at `first_seq`, or of the batch before it
+        if a subscriber has not taken that one.
 
-        A reader may append both batches at once while a session waits for a rendering or its tenant's turn. If the ring
-        evicted these events, the session would join another stream, with the same result.
+        The pump may append both batches while a session waits for a rendering or for its tenant's turn. If the ring
+        evicted these events, the session would have to join another stream.
         """
         before = self._batches[0]
         waiting = (each.seq for each in self.subscribers.values() if each.seq >= before)

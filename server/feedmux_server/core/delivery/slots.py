@@ -25,7 +25,7 @@ class Slots:
         self._several: dict[FeedStreams, None] = {}
         """Feeds with more than one stream."""
         self._waiting: dict[str, dict[int, tuple[FeedStreams, Subscriber]]] = {}
-        """The waiting feeds by tenant, in the order of the tenants' turns; the oldest of each tenant first."""
+        """The waiting subscribers by tenant, in the order of the tenants' turns; the oldest of each tenant first."""
 
     def changed(self, streams: "FeedStreams") -> None:
         """Note that a stream of the feed was opened or closed."""

@@ -1,9 +1,8 @@
 """A subscriber: an index into a shared ring, a window of credit, and what it has not acknowledged.
 
-It holds no queue. `take` is called by the session whenever it could send; it returns the events after the
-index, as far as credit, the bound on unacknowledged events and the message size allow. Before it on the data path are
-`FeedStreams`, which finds a stream, and the `SharedStream` that the subscriber is attached to; after it, the session
-that encodes the `Delivery`.
+A subscriber holds no queue. Its session calls `take` whenever it can send; `take` returns the events after the index,
+as far as credit, the bound on unacknowledged events and the message size allow. Up the data path: `FeedStreams`, which
+finds a stream, and the `SharedStream` that the subscriber is attached to; down: `sessions.session`.
 """
 
 from collections.abc import Callable
@@ -221,7 +220,8 @@ class Subscriber:
 
     @property
     def safe_place(self) -> ResumeToken:
-        """Where a session that ended now would resume: after the events acknowledged or passed with nothing to send."""
+        """Where the next session would resume if this one ended now: after the events that the client has acknowledged,
+        or, if it has acknowledged all, at the newest position."""
         if self.acks is not None and self.acks.outstanding:
             return self.acks.place
         if self.stream is not None and self.at_head and self.can_receive:
@@ -243,7 +243,7 @@ class Subscriber:
             self.at = JoinPoint(ring.newest, exact=True)
 
     def _settle(self) -> None:
-        """Attach to the right stream, or to none: leave a ring that evicted it, or a stream that caught up."""
+        """Attach to the right stream: leave one whose ring has evicted the next event, or one that has caught up."""
         if self.stream is not None and self.seq < self.stream.ring.first_seq:
             self.streams.leave(self)
         if self.stream is None:

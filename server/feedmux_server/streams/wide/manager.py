@@ -50,7 +50,7 @@ class _Group:
 
 
 class WideStreams:
-    """See the module."""
+    """Runs the wide streams that the plan wants."""
 
     def __init__(
         self,

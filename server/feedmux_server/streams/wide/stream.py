@@ -64,7 +64,7 @@ class View(Protocol):
 
 
 class WideStream:
-    """See the module."""
+    """Reads one scope and puts the events into the inboxes of its views."""
 
     def __init__(
         self,
