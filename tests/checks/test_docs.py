@@ -79,6 +79,8 @@ WORDS = (
         "position",
         "A late reader loses its place.",
     ),
+    Word(r"\b(?:leading|trailing) streams?\b", "live, or catch-up", "It joins the leading stream of its feed."),
+    Word(r"\bSee the module\b", "what the class does", "See the module."),
 )
 """Phrases with another word in the glossary (docs/concepts.md). A phrase that is often right is not in this table."""
 

@@ -87,7 +87,7 @@ async def test_an_idle_feed_has_no_more_cursors_than_the_quotas(
         await other.opened()
         database["d"].insert_one({"n": 0})
         assert await other.numbers(1) == [0]
-        assert manager.cursors <= 1 + 1 + 3 + 1  # both leading streams, slots, and the room of `shared_streams`
+        assert manager.cursors <= 1 + 1 + 3 + 1  # both live streams, slots, and the room of `shared_streams`
         assert manager.slots.may_catch_up("b")
         for receiver in (*receivers, other):
             receiver.cancel()

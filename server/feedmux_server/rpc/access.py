@@ -16,7 +16,7 @@ from feedmux_server.workers.request_checks import RequestChecks
 
 
 class Access:
-    """See the module."""
+    """Decides what a call may read."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ REQUEST_COPIES = 3
 
 
 class Admission:
-    """See the module."""
+    """Admits or rejects calls, and counts those that run."""
 
     def __init__(
         self,

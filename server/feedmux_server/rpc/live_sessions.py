@@ -55,7 +55,7 @@ class LiveSession:
 
 
 class LiveSessions:
-    """See the module."""
+    """The running sessions of one process."""
 
     def __init__(self, access: Access, auth: Authenticator) -> None:
         self._access = access

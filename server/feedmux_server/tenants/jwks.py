@@ -115,7 +115,7 @@ _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth"})
 
 
 class Jwks:
-    """See the module."""
+    """The keys of one source."""
 
     def __init__(self, read: Callable[[], bytes], where: str, *, miss_refresh_s: float | None = MISS_REFRESH_S) -> None:
         """`miss_refresh_s` None: an unknown id does not cause the source to be read again."""

@@ -39,7 +39,7 @@ def looks_like_jwt(token: str) -> bool:
 
 
 class JwtVerifier:
-    """See the module."""
+    """Verifies the tokens of the configured issuers."""
 
     def __init__(self, rules: JwtRules, keys: Keys) -> None:
         self._rules = rules

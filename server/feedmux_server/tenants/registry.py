@@ -38,7 +38,7 @@ class Changes:
 
 
 class Registry:
-    """See the module."""
+    """Finds the tenant of a credential."""
 
     def __init__(self, tenants: Iterable[TenantRecord] = ()) -> None:
         # Keys are found by a keyed hash of their hash, so that a lookup's timing reveals nothing about stored keys.

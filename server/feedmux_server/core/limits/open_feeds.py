@@ -7,7 +7,7 @@ from feedmux_server.core.limits.quota import exceeded
 
 
 class OpenFeeds:
-    """See the module."""
+    """The open feeds of one tenant."""
 
     def __init__(self, most: int) -> None:
         self.most = most

@@ -36,7 +36,7 @@ class TokenBucket:
 
 
 class Rates:
-    """See the module. `now_s` is the time of one clock for all tenants."""
+    """The buckets of one tenant. `now_s` is the time of one clock for all tenants."""
 
     def __init__(self, quotas: Quotas, now_s: float) -> None:
         self._quotas = quotas

@@ -38,7 +38,7 @@ class SlotsPort(Port):
 
 
 class Feeds:
-    """Feeds with a leading stream each, and `most` slots for further streams."""
+    """Feeds with a live stream each, and `most` slots for further streams."""
 
     def __init__(self, most: int, count: int = 8, **quotas: int) -> None:
         self.slots = Slots(most, Accounts(lambda _: Quotas(**quotas), lambda: 0.0))
