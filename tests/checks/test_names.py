@@ -1,4 +1,4 @@
-"""The project's modules that comments, docstrings, ARCHITECTURE.md and decisions name in backticks exist."""
+"""The modules and options that comments, docstrings, ARCHITECTURE.md and decisions name in backticks exist."""
 
 import re
 from collections.abc import Iterator
@@ -23,11 +23,19 @@ PACKAGES: Final = frozenset(
     if path.startswith(SERVER) and path.endswith("/__init__.py")
 )
 
+SECTIONS: Final = frozenset(
+    name for name, field in Config.model_fields.items() if hasattr(field.annotation, "model_fields")
+)
+
 
 def missing(line: str, *, of_server: bool) -> Iterator[str]:
-    """The files that a line names and that do not exist; in a line of the server also the modules, as `core.errors`."""
+    """The files that a line names and that do not exist; in a line of the server also the modules, as `core.errors`,
+    and the options, as `limits.sessions`."""
     yield from (name for name in FILE.findall(line) if name not in NAMES)
     for name in MODULE.findall(line) if of_server else ():
+        section, option = name.split(".")[:2]
+        if section in SECTIONS and section not in PACKAGES and not is_option(section, option):
+            yield name
         module = as_module(name)
         if module.count(".") and not module.endswith(".py") and not is_option(*module.split(".")[:2]):
             file = f"{SERVER}{module.replace('.', '/')}"
@@ -46,8 +54,7 @@ def as_module(name: str) -> str:
 
 def is_option(section: str, option: str) -> bool:
     """Whether the server's configuration has this option: the section `telemetry` has the name of a package."""
-    field = Config.model_fields.get(section)
-    return field is not None and option in field.annotation.model_fields  # type: ignore[union-attr]
+    return section in SECTIONS and option in Config.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
 
 
 def test_modules_exist() -> None:
@@ -69,8 +76,8 @@ def test_modules_exist() -> None:
         ("`core.errors`, `core.delivery.wide_plan.group_of()`, `streams/pump.py`, `app.py`, `tests/kinds.py`", []),
         ("`telemetry.tenants` is an option, `collection.watch` no module, core.gone no name", []),
         (
-            "`core.gone`, `streams/gone.py`, `core/pump.py`, `rpc.gone.name`",
-            ["streams/gone.py", "core/pump.py", "core.gone", "rpc.gone"],
+            "`core.gone`, `streams/gone.py`, `core/pump.py`, `rpc.gone.name`, `limits.gone`, `limits.sessions`",
+            ["streams/gone.py", "core/pump.py", "core.gone", "rpc.gone", "limits.gone"],
         ),
     ],
 )
