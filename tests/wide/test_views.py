@@ -92,18 +92,18 @@ async def test_views_of_a_tenant_with_grants_deliver_what_mongodb_delivers(
     assert found.hops
 
 
-def ignore_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def ignore_boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat drops and renames like any other change."""
-    monkeypatch.setattr(namespaces.Turn, "concerns", lambda *_: False)
+    monkeypatch.setattr(namespaces.Boundary, "concerns", lambda *_: False)
 
 
-def turn_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def boundary_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin the view's own cursor after the event about which it is to ask MongoDB."""
-    turn = view_reader.ViewReader.turn
+    boundary = view_reader.ViewReader.boundary
     monkeypatch.setattr(
         view_reader.ViewReader,
-        "turn",
-        lambda self, place: turn(self, ResumeToken.high_water_mark(place.cluster_time + 1)),
+        "boundary",
+        lambda self, place: boundary(self, ResumeToken.high_water_mark(place.cluster_time + 1)),
     )
 
 
@@ -118,15 +118,15 @@ def cut_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lose_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a turn, drop the events that were offered before it."""
+    """At a boundary event, drop the events that were offered before it."""
 
-    def turn(self: view_reader.ViewReader, place: Any) -> None:
+    def boundary(self: view_reader.ViewReader, place: Any) -> None:
         self._inbox.clear()
         self._wide = None
-        self._turn_at = place
+        self._boundary_at = place
         self._signal.set()
 
-    monkeypatch.setattr(view_reader.ViewReader, "turn", turn)
+    monkeypatch.setattr(view_reader.ViewReader, "boundary", boundary)
 
 
 def narrow_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def narrow_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         narrow_nothing,
         *(
             pytest.param(mutant, marks=pytest.mark.full)
-            for mutant in (ignore_turns, turn_too_late, attach_without_the_ring, cut_too_much, lose_what_waits)
+            for mutant in (ignore_boundaries, boundary_too_late, attach_without_the_ring, cut_too_much, lose_what_waits)
         ),
     ],
 )
