@@ -39,7 +39,7 @@ TAKES: Final[Mapping[str, str]] = MappingProxyType({
     "TINYINT, SMALLINT, INT, BIGINT": "int, long and double that are whole and in range",
     "DOUBLE": "double; int; long within ±2^53",
     "FLOAT": "the same within ±3.4028235e38, rounded to the nearest; infinities",
-    "DECIMAL(p, s)": "decimal, int and long that need no more than p digits, s of them behind the point",
+    "DECIMAL(p, s)": "decimal, int and long that need no more than p digits, s of them after the decimal point",
     "TIMESTAMP, TIMESTAMP_NTZ": "date within ±292,277 years of 1970; timestamp, by its seconds",
     "DATE": "date and timestamp: the day in UTC",
     "STRUCT": "document; fields by name, the first of several of one name",
