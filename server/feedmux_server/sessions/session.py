@@ -72,7 +72,8 @@ class Session:
         self._marks: deque[Output] = deque()
         self._state = SessionState()
         self.commits = SessionCommits(positions, self._state, self._marks, self._signal.set)
-        self._heard_s = monotonic_s()
+        self._last_sent_s = monotonic_s()
+        """When the last output was returned: a heartbeat is due one interval later."""
         self._source_unavailable = False
         self._history = HeadroomAlert(manager.limits.history_at_risk_s)
         self._observer: SessionObserver = NO_SESSION
@@ -208,7 +209,7 @@ class Session:
         has_turn = False
         while True:
             if self._marks:
-                self._heard_s = monotonic_s()
+                self._last_sent_s = monotonic_s()
                 return self._marks.popleft()
             step = self._state.step or self._state.drain_step(monotonic_s(), unacked=self._unacked)
             if step is SessionStep.FAIL and self._state.error is not None:
@@ -229,7 +230,7 @@ class Session:
                 continue  # the state may have changed meanwhile
             if isinstance(taken, Delivery):
                 self._rendering.withdraw()
-                self._heard_s = monotonic_s()
+                self._last_sent_s = monotonic_s()
                 return taken
             if isinstance(taken, NeedsRender):
                 error = taken.chunk.render_error(self.subscriber.format)
@@ -242,7 +243,7 @@ class Session:
                 await self._meet_end(taken.error)
                 continue
             now_s = monotonic_s()
-            left_s = self._heard_s + self._policy.heartbeat_s - now_s
+            left_s = self._last_sent_s + self._policy.heartbeat_s - now_s
             if left_s <= 0:
                 return self._heartbeat()
             drain_left_s = max(0.01, self._state.drain_left_s(now_s))
@@ -281,7 +282,7 @@ class Session:
         return acks is not None and acks.outstanding > 0
 
     def _heartbeat(self) -> Output:
-        self._heard_s = monotonic_s()
+        self._last_sent_s = monotonic_s()
         subscriber = self.subscriber
         place = subscriber.progress()
         if subscriber.acks is not None and subscriber.acks.progress(place):

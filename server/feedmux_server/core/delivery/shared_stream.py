@@ -147,6 +147,7 @@ class SharedStream:
         return self.left_by if not self.subscribers and self.state in _WITH_CURSOR else ""
 
     def poke(self) -> None:
+        """Have the pump check again whether to read, because a subscriber can take more."""
         self.demand_changed()
 
     def wants_more(self) -> bool:
