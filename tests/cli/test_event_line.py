@@ -8,7 +8,7 @@ import pytest
 from bson import Binary, Decimal128, MaxKey, ObjectId, Regex, Timestamp
 
 from feedmux.cli.event_line import event_line, value_text
-from feedmux.cli.terminal import Terminal, cut, table
+from feedmux.cli.terminal import Terminal, cut, duration, table
 
 
 @pytest.fixture
@@ -66,3 +66,8 @@ def test_cutting_leaves_colours_whole() -> None:
 
 def test_a_table_without_rows(terminal: Terminal) -> None:
     assert table(terminal, ("A", "B"), []) == "A  B"
+
+
+def test_durations_are_rounded_before_they_are_split() -> None:
+    shown = {0.4: "0 s", 59.4: "59 s", 59.6: "1 min 0 s", 1079.7: "18 min 0 s", 3599.9: "1 h 0 min", 7_290: "2 h 1 min"}
+    assert {seconds: duration(seconds) for seconds in shown} == shown
