@@ -114,6 +114,13 @@ def test_a_variable_that_is_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None
         of()
 
 
+def test_a_variable_that_was_read_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDMUX_ENDPOINT", "here:1\n")
+    monkeypatch.setenv("FEEDMUX_API_KEY", "key\n")
+    monkeypatch.setenv("FEEDMUX_CA_FILE", "ca.pem\n")
+    assert of() == {"endpoint": "here:1", "api_key": "key", "source": "main", "ca_file": Path("ca.pem")}
+
+
 def test_saving_again_changes_what_is_given(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save("one", "--endpoint", "one:1", "--api-key", 'a"key')

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from feedmux.cli import main
-from feedmux.cli.feed_arguments import pipeline
+from feedmux.cli.feed_arguments import pipeline, start
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment, run
 
 SERVER_PACKAGES = (
@@ -124,14 +124,38 @@ def test_a_pipeline_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.json"
     file.write_text('[{"$match": {"n": 1}}]')
     assert pipeline(f"@{file}") == file.read_text()
+    file.write_bytes(b"\xef\xbb\xbf[]")  # with a byte order mark, as editors on Windows write it
+    assert pipeline(f"@{file}") == "[]"
 
 
 def test_a_pipeline_file_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"\xe9")
     (tmp_path / "object").write_text("{}")
-    for name, words in (("none", "No such file"), ("latin", "not UTF-8"), ("object", "an array")):
+    (tmp_path / "comma").write_text("[{},\n]")
+    for name, words in (
+        ("none", "none cannot be read: No such file"),
+        ("", "cannot be read: Is a directory"),
+        ("latin", "latin is not UTF-8"),
+        ("object", "an array"),
+        ("comma", r"comma is not JSON: .* \(line 2 column 1\)$"),
+    ):
         with pytest.raises(argparse.ArgumentTypeError, match=words):
             pipeline(f"@{tmp_path}/{name}")
+
+
+def test_a_pipeline_file_without_the_at_sign(tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.json"
+    file.write_text("[]")
+    with pytest.raises(argparse.ArgumentTypeError, match=rf"not JSON: .*; to read the file, write @{file}"):
+        pipeline(str(file))
+    with pytest.raises(argparse.ArgumentTypeError, match=r"line 1 column 1\)$"):
+        pipeline("x" * 5_000)
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "2026-11-27T25:00:00Z", "5 min", "1795799726000"])
+def test_what_is_no_start_is_told_what_a_start_is(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"is not a time \(.*Z\), how long ago \(15m\), earliest"):
+        start(text)
 
 
 def test_help_lists_the_commands() -> None:

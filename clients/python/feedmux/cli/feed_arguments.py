@@ -24,6 +24,7 @@ POSITION_FIRST_BYTE = 0xF2
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _CLUSTER_TIME = re.compile(r"(\d{9,10}):(\d{1,10})")
+_NAME_MAX = 256
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})+")
 
 
@@ -93,17 +94,22 @@ def scope_name(feed: Feed) -> str:
 
 def pipeline(text: str) -> str:
     """Parse extended JSON, or @FILE with it, and check that it is an array; the server checks the stages."""
+    origin, hint = "", ""
     if text.startswith("@"):
+        origin = f"{text[1:]} is "
         try:
-            text = Path(text[1:]).read_text()
+            text = Path(text[1:]).read_text("utf-8-sig")
         except OSError as error:
             raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:
             raise argparse.ArgumentTypeError(f"{text[1:]} is not UTF-8") from None
+    elif len(text) < _NAME_MAX and Path(text).is_file():
+        hint = f"; to read the file, write @{text}"
     try:
         stages = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise argparse.ArgumentTypeError(f"{origin}not JSON: {error.msg} ({where}){hint}") from None
     if not isinstance(stages, list):
         raise argparse.ArgumentTypeError('expected an array of stages: [{"$match": {…}}]')
     return text
@@ -129,11 +135,13 @@ def start(text: str) -> Start:
         return Start.at_time(datetime.fromisoformat(text))
     except (ValueError, OverflowError, OSError):
         pass
-    place = place_of(text)
+    place = place_of(
+        text, "a time (2026-11-21T10:00:00Z), how long ago (15m), earliest, latest, a resume token or a position"
+    )
     return Start.position(place) if isinstance(place, bytes) else Start.start_after(place)
 
 
-def place_of(text: str) -> bytes | dict[str, Any]:
+def place_of(text: str, wanted: str = "a resume token or a position") -> bytes | dict[str, Any]:
     """Parse a position into bytes, or a resume token into its document. Raises ArgumentTypeError."""
     text = text.strip()
     if text.startswith("{"):
@@ -151,7 +159,7 @@ def place_of(text: str) -> bytes | dict[str, Any]:
         return {"_data": text.upper()}
     data = _from_base64(text)
     if data[:1] != bytes([POSITION_FIRST_BYTE]):
-        raise argparse.ArgumentTypeError(f"{_short(text)!r} is not a time, resume token or position")
+        raise argparse.ArgumentTypeError(f"{_short(text)!r} is not {wanted}")
     return data
 
 

@@ -181,7 +181,8 @@ def path_of(name: str) -> Path:
 
 def _variable(name: str) -> Any:
     setting = SETTINGS[name]
-    text = os.environ.get(setting.variable)
+    # A value that was read from a file may end with a line break.
+    text = os.environ.get(setting.variable, "").strip()
     if not text:
         return None
     try:
