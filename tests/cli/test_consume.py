@@ -16,6 +16,7 @@ from pymongo.database import Database
 import feedmux
 from feedmux.cli import main
 from feedmux.cli.consume import Signals, Sink, process_events
+from feedmux.cli.event_output import Notices
 from tests.cli.conftest import FEEDMUX, Site
 from tests.cli.test_watch import on_terminal
 
@@ -223,6 +224,7 @@ def test_a_subscription_that_does_not_exist(consume: Consume, name: str) -> None
         (["--start", "earliest"], "--create"),
         (["--pipeline", "[]"], "--create"),
         (["--batch", "2"], "--exec"),
+        (["--exec", " "], "--exec is empty"),
         (["--raw", "--json"], "cannot be used together"),
     ],
 )
@@ -270,14 +272,14 @@ def test_events_before_an_error_are_processed_first() -> None:
     error = feedmux.FeedInvalidated("dropped")
     session, sink = ScriptedSession("a", "b", None, "c", "d", error, error), Recorded()
     with pytest.raises(feedmux.FeedInvalidated):
-        process_events(cast(feedmux.Session, session), sink, Signals(), 10, None, None, lambda: None)
+        process_events(cast(feedmux.Session, session), sink, Signals(), Notices(), 10, None, None, lambda: None)
     assert sink.processed == [["a", "b"], ["c", "d"]]
     assert session.acked == ["b", "d"]
 
 
 def test_a_limit_is_kept_within_batches() -> None:
     session, sink = ScriptedSession(*"abcdefg"), Recorded()
-    process_events(cast(feedmux.Session, session), sink, Signals(), 2, 5, None, lambda: None)
+    process_events(cast(feedmux.Session, session), sink, Signals(), Notices(), 2, 5, None, lambda: None)
     assert sink.processed == [["a", "b"], ["c", "d"], ["e"]]
     assert session.script == ["f", "g"]
 
@@ -295,7 +297,7 @@ def test_a_signal_while_a_command_runs_waits_for_its_ack() -> None:
     signals.handle()
     try:
         with pytest.raises(SystemExit) as ended:
-            process_events(cast(feedmux.Session, session), sink, signals, 1, None, None, lambda: None)
+            process_events(cast(feedmux.Session, session), sink, signals, Notices(), 1, None, None, lambda: None)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

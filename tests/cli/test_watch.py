@@ -137,10 +137,19 @@ def test_a_lost_connection_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     for notice in (feedmux.Draining(1.0, b""), lost, lost):
         notices.show(notice)
     assert capsys.readouterr().err == "-- the server is shutting down; reconnecting\n"
+    notices.check()
+    assert capsys.readouterr().err == ""
     session.cluster_time = Timestamp(2, 1)
+    notices.check()
+    notices.check()
+    assert capsys.readouterr().err == "-- connected again\n"
     for notice in (lost, lost):
         notices.show(notice)
     assert capsys.readouterr().err == "-- connection lost (Connection refused); reconnecting\n"
+    notices.show(feedmux.Draining(1.0, b""))
+    session.cluster_time = Timestamp(3, 1)
+    notices.check()  # a server that drains still sends
+    assert capsys.readouterr().err == ""
 
 
 def test_a_collection_that_does_not_exist_is_named(site: Site, database: Documents) -> None:

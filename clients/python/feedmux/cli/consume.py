@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             if output.for_people:
                 remark(f"consuming {args.name} ({scope_name(feed)}) at {args.endpoint} (press Ctrl-C to stop)")
             at_pause = cache(lambda: note_if_missing(client, feed))
-            process_events(session, sink, signals, args.batch or sink.at_once, args.limit, head, at_pause)
+            process_events(session, sink, signals, notices, args.batch or sink.at_once, args.limit, head, at_pause)
     return 0
 
 
@@ -119,6 +119,8 @@ def _check_usage(args: argparse.Namespace) -> None:
         ]
         if given:
             raise UsageError(f"--{given[0].replace('_', '-')} is for a new subscription: give --create DB[.COLL] too")
+    if args.command_line is not None and not args.command_line.strip():
+        raise UsageError("--exec is empty: every event would be acknowledged without being processed")
     if args.batch is not None and args.command_line is None:
         raise UsageError("--batch requires --exec COMMAND")
 
@@ -127,6 +129,7 @@ def process_events(
     session: feedmux.Session,
     sink: Sink,
     signals: Signals,
+    notices: Notices,
     at_once: int,
     limit: int | None,
     head: Timestamp | None,
@@ -136,7 +139,7 @@ def process_events(
     done = 0
     while limit is None or done < limit:
         most = at_once if limit is None else min(at_once, limit - done)
-        events = _take(session, most, watch_reader=sink.writes_to_stdout)
+        events = _take(session, notices, most, watch_reader=sink.writes_to_stdout)
         if events:
             with signals.deferred() if sink.defers_signals else nullcontext():
                 sink.process(events)
@@ -156,9 +159,9 @@ def _number(time: Timestamp) -> int:
     return time.time << 32 | time.inc
 
 
-def _take(session: feedmux.Session, most: int, *, watch_reader: bool) -> list[feedmux.Event]:
+def _take(session: feedmux.Session, notices: Notices, most: int, *, watch_reader: bool) -> list[feedmux.Event]:
     """Return the events that have arrived, limited in number; none if nothing arrived for a while."""
-    event = wait(session, watch_reader=watch_reader)
+    event = wait(session, notices, watch_reader=watch_reader)
     events = [] if event is None else [event]
     while events and len(events) < most:
         try:

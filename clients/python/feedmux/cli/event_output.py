@@ -62,21 +62,21 @@ def write(data: bytes) -> None:
     sys.stdout.buffer.write(data)
 
 
-def wait(session: feedmux.Session, *, watch_reader: bool = True) -> feedmux.Event | None:
+def wait(session: feedmux.Session, notices: Notices, *, watch_reader: bool = True) -> feedmux.Event | None:
     """Return the next event, or None when `CHECK_EVERY_S` has passed.
 
     With `watch_reader`, raises BrokenPipeError when nothing reads standard output any more.
     """
     event = session.try_next()
-    if event is not None:
-        return event
-    sys.stdout.flush()
-    try:
-        return session.next(CHECK_EVERY_S)
-    except TimeoutError:
-        if watch_reader and reader_has_gone():
-            raise BrokenPipeError from None
-        return None
+    if event is None:
+        sys.stdout.flush()
+        try:
+            event = session.next(CHECK_EVERY_S)
+        except TimeoutError:
+            if watch_reader and reader_has_gone():
+                raise BrokenPipeError from None
+    notices.check()
+    return event
 
 
 def remark(text: str) -> None:
@@ -103,15 +103,23 @@ class Notices:
 
     def __init__(self) -> None:
         self._lost_at: Timestamp | None = None
+        self._reconnecting = False
 
     def show(self, notice: feedmux.Notice) -> None:
         """Print a notice."""
         if isinstance(notice, feedmux.Disconnected | feedmux.Draining) and self.session is not None:
             # Where the session has heard from the server since, this is another loss.
             lost_at, self._lost_at = self._lost_at, self.session.cluster_time
+            self._reconnecting = isinstance(notice, feedmux.Disconnected)
             if lost_at is not None and lost_at == self._lost_at:
                 return
         _print_notice(notice)
+
+    def check(self) -> None:
+        """Print a line if the session has heard from the server since the connection was lost."""
+        if self._reconnecting and self.session is not None and self.session.cluster_time != self._lost_at:
+            self._reconnecting = False
+            remark("-- connected again")
 
 
 def _print_notice(notice: feedmux.Notice) -> None:

@@ -42,14 +42,16 @@ def run(args: argparse.Namespace) -> int:
         if output.for_people:
             what = "the whole deployment" if feed.database is None else scope_name(feed)
             remark(f"watching {what} at {args.endpoint} (press Ctrl-C to stop)")
-        _follow(session, output, args.limit, cache(lambda: note_if_missing(client, feed)))
+        _follow(session, output, notices, args.limit, cache(lambda: note_if_missing(client, feed)))
     return 0
 
 
-def _follow(session: feedmux.Session, output: EventOutput, limit: int | None, at_pause: Callable[[], None]) -> None:
+def _follow(
+    session: feedmux.Session, output: EventOutput, notices: Notices, limit: int | None, at_pause: Callable[[], None]
+) -> None:
     written = 0
     while limit is None or written < limit:
-        event = wait(session)
+        event = wait(session, notices)
         if event is not None:
             write(output.encode(event))
             written += 1
