@@ -70,7 +70,7 @@ class StreamManager:
             return self.sources[name]
         except KeyError:
             raise FeedmuxError(
-                ErrorReason.SOURCE_NOT_FOUND, "no such source", {"source": name}, field="feed.source"
+                ErrorReason.SOURCE_NOT_FOUND, f"there is no source {name!r}", {"source": name}, field="feed.source"
             ) from None
 
     def keyed(self) -> Iterator[KeyStreams]:

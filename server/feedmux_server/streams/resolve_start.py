@@ -5,6 +5,7 @@ a start that MongoDB has not reached is rejected, whatever its kind and whicheve
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from feedmux_server.core.delivery.subscriber import JoinPoint
@@ -88,13 +89,17 @@ class StartResolver:
         if cluster_time > latest:
             raise FeedmuxError(
                 ErrorReason.START_IN_FUTURE,
-                f"{field} is {max(1, (cluster_time >> 32) - (latest >> 32))} s in the future by the source's clock",
+                f"{field} is in the future: {_utc(cluster_time)}, and the source's clock is at {_utc(latest)}",
                 field=field,
             )
 
     @property
     def _fingerprint(self) -> bytes:
         return scope_fingerprint(self.tenant, self.source.source_id, self.key.spec.scope.namespace)
+
+
+def _utc(cluster_time: int) -> str:
+    return f"{datetime.fromtimestamp(cluster_time >> 32, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def join_point(position: Position, key: StreamKey) -> JoinPoint:

@@ -1,6 +1,7 @@
 """Which starts are accepted, and how much MongoDB has to believe of them."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -69,6 +70,10 @@ async def test_times(asked: Start, cluster_time: int) -> None:
     assert (at.exact, at.native) == (False, None)
 
 
+def utc(cluster_time: int) -> str:
+    return datetime.fromtimestamp(cluster_time >> 32, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 @pytest.mark.parametrize(
     ("time", "accepted", "asked"),
     [
@@ -88,7 +93,8 @@ async def test_a_start_that_mongodb_has_not_reached(time: int, accepted: bool, a
         with pytest.raises(FeedmuxError) as caught:
             await starts.resolve(Start(StartKind.OPERATION_TIME, time=time))
         assert (caught.value.reason, caught.value.field) == (ErrorReason.START_IN_FUTURE, "start")
-        assert f"is {max(1, time - LATEST >> 32)} s in the future" in caught.value.message
+        times = f"{utc(time)}, and the source's clock is at {utc(LATEST)}"
+        assert caught.value.message == f"start is in the future: {times}"
     assert clock.asked == asked
 
 

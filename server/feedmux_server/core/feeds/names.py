@@ -70,7 +70,7 @@ def _check_text(field: str, value: str, bytes_max: int) -> None:
     except UnicodeEncodeError:
         raise _invalid(field, "must be valid Unicode") from None
     if len(encoded) > bytes_max:
-        raise _invalid(field, f"must not be longer than {bytes_max} bytes here")
+        raise _invalid(field, f"must not be longer than {bytes_max} bytes")
     if b"\0" in encoded:
         raise _invalid(field, "must not contain NUL")
 
