@@ -119,6 +119,12 @@ def _problem(error: ErrorDetails, kind: type[BaseModel], guide: str) -> str:
             return f"there is no such option{_meant(str(error['loc'][-1]), _options(kind, error['loc']), guide)}"
         case "missing":
             return f"it is required; {guide} describes it"
+        case "tuple_type":
+            return "it should be a list"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "it should be a mapping of names to values"
+        case "too_short":
+            return f"it should have at least {error['ctx']['min_length']} entry"
     return error["msg"]
 
 

@@ -75,6 +75,8 @@ class ListenSection(Section):
         # gRPC would listen on port 443.
         if address and not address.startswith("unix:") and not _PORT.search(address):
             raise ValueError(f"{address!r} has no port; write host:port")
+        if address.startswith(":"):
+            raise ValueError(f"{address!r} has no host; write 0.0.0.0{address} to listen on all interfaces")
         return address
 
     @property

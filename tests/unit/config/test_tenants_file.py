@@ -96,7 +96,10 @@ def test_what_it_holds(tmp_path: Path, name: str, text: str) -> None:
         ("tenants:\n  - name: a\n   canary: [\n", 3, "cannot be parsed"),
         ("tenants:\n  - name: *canary\n", 2, "cannot be parsed"),
         ("tenants:\n  - name: !canary a\n", 2, "cannot be parsed"),
-        ("tenants: 7\n", 1, "tenants: Input should be"),
+        ("tenants: 7\n", 1, "tenants: it should be a list"),
+        ("tenants: []\n", 1, "tenants: it should have at least 1 entry"),
+        ("tenants:\n  - name: a\n    grants: shop\n", 3, "tenants.0.grants: it should be a list"),
+        ("tenants:\n  - name: a\n    quotas: 5\n", 3, "tenants.0.quotas: it should be a mapping of names to values"),
     ],
 )
 def test_mistakes_are_pointed_at(tmp_path: Path, text: str, line: int, words: str) -> None:
