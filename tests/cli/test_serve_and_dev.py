@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,10 +16,12 @@ import pytest
 from pymongo import MongoClient
 
 from feedmux_embedded import Mongod, RedisServer, ReplicaSet
+from feedmux_server.cli.dev import _command as dev_command
 from feedmux_server.config.sections import LimitsSection
 from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
 from tests.started import Started, descendants
 
+REPOSITORY = Path(__file__).parents[2]
 MARK = "FEEDMUX_TEST_MARK"
 
 
@@ -221,3 +225,33 @@ def marked(mark: str) -> list[str]:
         except OSError:
             continue
     return found
+
+
+def test_run_dev_has_the_path_of_another_terminal(tmp_path: Path) -> None:
+    """So the commands that it prints name the program as that terminal finds it."""
+    for name in ("run", "pyproject.toml", "constraints.txt"):
+        shutil.copy2(REPOSITORY / name, tmp_path)
+    programs = tmp_path / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    (programs / "python").symlink_to(sys.executable)
+    (programs / "feedmux").write_text("#!/bin/sh\ncommand -v feedmux || echo none\n")
+    (programs / "feedmux").chmod(0o755)
+    stamp = subprocess.check_output(
+        ["sh", "-c", "(cat pyproject.toml constraints.txt && pwd) | cksum"], cwd=tmp_path, text=True
+    )
+    (tmp_path / ".venv" / ".installed-embedded").write_text(stamp)
+    path = "/usr/bin:/bin"
+    told = subprocess.check_output([tmp_path / "run", "dev"], env={"PATH": path}, text=True, timeout=60)
+    assert told == "none\n"
+
+
+def test_a_command_for_another_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / ".venv" / "bin" / "feedmux"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert dev_command() == ".venv/bin/feedmux"
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin")
+    assert dev_command() == "feedmux"
