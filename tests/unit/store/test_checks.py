@@ -11,7 +11,7 @@ from redis import exceptions
 from feedmux_server.core.check_result import Level
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.store.checks import (
-    RedisAway,
+    RedisUnavailable,
     check_redis,
     check_writable,
     examine_redis,
@@ -76,7 +76,7 @@ async def test_what_redis_says_of_itself(said: Any, check: str, level: Level) ->
 @pytest.mark.parametrize("failure", [None, exceptions.ConnectionError("secret"), exceptions.ResponseError("secret")])
 @in_virtual_time
 async def test_a_redis_that_cannot_be_asked_is_away(failure: Exception | None) -> None:
-    with pytest.raises(RedisAway, match=r"redis://redis\.example\.com:6379/0 cannot be used") as caught:
+    with pytest.raises(RedisUnavailable, match=r"redis://redis\.example\.com:6379/0 cannot be used") as caught:
         await examined(failure)
     assert "secret" not in str(caught.value)
 
@@ -88,7 +88,7 @@ async def test_all_that_prevents_a_start_is_said_at_once() -> None:
         await check_redis(client, URL)
     said = str(caught.value).splitlines()
     assert ["version 5.0" in said[0], "noeviction" in said[1], len(said)] == [True, True, 2]
-    assert not isinstance(caught.value, RedisAway), "waiting would not help"
+    assert not isinstance(caught.value, RedisUnavailable), "waiting would not help"
 
 
 @pytest.mark.parametrize(
