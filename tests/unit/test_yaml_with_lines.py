@@ -1,0 +1,64 @@
+"""YAML with the lines of its values, and without quoting the file, which may hold passwords."""
+
+import pytest
+
+from feedmux_server.yaml_with_lines import MarkedError, parse_yaml
+
+TEXT = """\
+tenants:
+  - name: a
+    keys:
+      - one
+      - two
+  - {name: b, keys: [three]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        (["tenants"], 1),
+        (["tenants", 0], 2),
+        (["tenants", 0, "name"], 2),
+        (["tenants", 0, "keys"], 3),
+        (["tenants", 0, "keys", 1], 5),
+        (["tenants", 1, "keys", 0], 6),
+        (["tenants", 0, "absent"], 2),
+        (["tenants", 7, "name"], 2),
+        (["tenants", 0, "name", "deeper"], 2),
+        (["absent"], 1),
+        ([], None),
+    ],
+)
+def test_a_line_is_that_of_the_value_or_of_what_is_around_it(path: list[int | str], line: int | None) -> None:
+    assert parse_yaml(TEXT).line(path) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2\n", "line 2: this key appears twice in its mapping"),
+        ("a:\n  - b: 1\n    b: 2\n", "line 3: this key appears twice in its mapping"),
+        ("a: [canary\n", "line 2, column 1: "),
+        ("a: 'canary\n", "line 2, column 1: "),
+        ("a: !canary x\n", "line 1, column 4: "),
+        ("a: \0", "not YAML: an unreadable character or value"),
+    ],
+)
+def test_a_mistake_is_named_by_its_line_and_not_quoted(text: str, message: str) -> None:
+    with pytest.raises(MarkedError) as caught:
+        parse_yaml(text)
+    assert str(caught.value).startswith(message)
+    assert "canary" not in str(caught.value)
+
+
+def test_an_empty_file() -> None:
+    assert (parse_yaml("").content, parse_yaml("").line(["a"])) == (None, None)
+
+
+def test_aliases_are_checked_once_however_often_they_are_used() -> None:
+    """Each level refers nine times to the level before: 9^40 values, if each alias were followed."""
+    levels = ["a0: &a0 [x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 41)]
+    marked = parse_yaml("\n".join(levels))
+    assert len(marked.content["a40"]) == 9
+    assert marked.line(["a40", 0]) == 40
