@@ -4,11 +4,14 @@ import bson
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.read_range import ReadRange
 from feedmux_server.rpc.resolve_position import ResolvePosition
-from tests.unit.rpc.service_support import FEED, Context, Served, call, refused, served
+from tests.unit.rpc.service_support import Context, Served, call, refused, served
 from tests.virtual_time import in_virtual_time
+
+FEED = feed_pb2.Feed(source="main", database="db", collection="a", batch_size=2)
 
 
 async def events_of(there: Served, each: wire.RangeSlice) -> list[int]:
@@ -34,6 +37,7 @@ async def test_slices_of_consecutive_plans_hold_each_event_once(retained: bool) 
             request = wire.PlanRangeRequest(feed=FEED, after=after, events_max=10, bytes_max=1 << 20, slices=3)
             plan = wire.PlanRangeResponse.FromString(await call(PlanRange(there.service), request))
             assert [each.after for each in plan.slices] == [after, *(each.until for each in plan.slices[:-1])]
+            assert len(plan.slices) > 1
             assert sum(each.event_count for each in plan.slices) == plan.event_count
             counts.append(plan.event_count)
             if not retained:

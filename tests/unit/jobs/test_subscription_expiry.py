@@ -1,0 +1,52 @@
+"""Unused subscriptions are announced and then deleted; those in use never."""
+
+import asyncio
+
+import pytest
+
+from feedmux_server.jobs.subscription_expiry import sweep
+from feedmux_server.telemetry.audit import AuditEvent
+from tests.unit.rpc.service_support import served
+from tests.virtual_time import in_virtual_time
+
+DAY_S = 24 * 3600.0
+
+
+@in_virtual_time
+async def test_it_is_announced_a_tenth_of_the_time_before_and_deleted_after_it() -> None:
+    async with served(limits={"unused_subscription_days": 0.02}) as there:
+        await there.create("unused")
+        await there.create("used")
+        await there.service.store.leases.open("default", "used", instance_id="i")
+        task = asyncio.create_task(sweep(there.service))
+        unused_s = 0.02 * DAY_S
+        await asyncio.sleep(unused_s * 0.85)
+        assert there.audit.events == []
+        await asyncio.sleep(unused_s * 0.4)
+        assert there.audit.events[0] == (AuditEvent.SUBSCRIPTION_EXPIRING, "unused")
+        assert (AuditEvent.SUBSCRIPTION_EXPIRED, "unused") in there.audit.events
+        page, _ = await there.service.store.list("default", page_size=9)
+        assert "unused" not in [each.name for each in page]
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@in_virtual_time
+async def test_without_a_limit_nothing_is_searched() -> None:
+    async with served() as there:
+        before = there.redis.commands
+        await asyncio.wait_for(sweep(there.service), 1.0)
+        assert there.redis.commands == before
+
+
+@pytest.mark.parametrize("down", [True, False])
+@in_virtual_time
+async def test_an_unavailable_redis_is_asked_again(down: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(limits={"unused_subscription_days": 0.02}) as there:
+        there.redis.down = down
+        task = asyncio.create_task(sweep(there.service))
+        await asyncio.sleep(0.02 * DAY_S)
+        assert not task.done()
+        assert ("could not search for unused subscriptions" in caplog.text) == down
+        task.cancel()
+        await asyncio.wait([task])

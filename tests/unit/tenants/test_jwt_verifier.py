@@ -1,0 +1,93 @@
+"""Which JWTs become identities, and the cause that the audit log gets for the others."""
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from feedmux_server.tenants.jwt_verifier import SKEW_S, JwtRules, JwtVerifier, looks_like_jwt
+from feedmux_server.tenants.model import CredentialKind, Unauthenticated
+
+RULES = JwtRules("https://issuer", "feedmux", ("RS256", "ES256"), "tenant")
+RSA, OTHER = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))
+ELLIPTIC = ec.generate_private_key(ec.SECP256R1())
+
+
+class Keys:
+    """The issuer's keys: `rsa`, and `elliptic`, which is for ES256 alone."""
+
+    def __init__(self) -> None:
+        self.known = {"rsa": (RSA, "RSA", ""), "elliptic": (ELLIPTIC, "EC", "ES256")}
+
+    async def find(self, kid: str | None) -> Any:
+        if kid not in self.known:
+            return None
+        private, kind, algorithm = self.known[kid]
+        return SimpleNamespace(public=private.public_key(), kind=kind, algorithm=algorithm, fingerprint=f"of {kid}")
+
+    def knows(self, fingerprint: str) -> bool:
+        return fingerprint.removeprefix("of ") in self.known
+
+
+def token(key: Any = RSA, algorithm: str = "RS256", kid: str = "rsa", **claims: Any) -> str:
+    given = {"iss": RULES.issuer, "aud": RULES.audience, "tenant": "a", "exp": time.time() + 3600} | claims
+    return jwt.encode(
+        {name: value for name, value in given.items() if value is not None}, key, algorithm, headers={"kid": kid}
+    )
+
+
+@pytest.mark.parametrize(
+    ("made", "credential"),
+    [
+        (lambda: token(), "of rsa"),
+        (lambda: token(ELLIPTIC, "ES256", "elliptic"), "of elliptic"),
+        (lambda: token(aud=["other", "feedmux"]), "of rsa"),
+        (lambda: token(exp=time.time() - SKEW_S / 2), "of rsa"),
+        (lambda: token(nbf=time.time() + SKEW_S / 2), "of rsa"),
+    ],
+)
+async def test_tokens_that_are_accepted(made: Any, credential: str) -> None:
+    keys: Any = Keys()
+    verifier = JwtVerifier(RULES, keys)
+    identity = await verifier.identity(made())
+    assert (identity.tenant, identity.kind, identity.credential) == ("a", CredentialKind.JWT, credential)
+    assert identity.expires_s is not None
+    assert verifier.holds(identity)
+    keys.known.clear()
+    assert not verifier.holds(identity), "a stream ends with the key that signed its token"
+
+
+@pytest.mark.parametrize(
+    ("made", "cause"),
+    [
+        (lambda: "a.b.c", "malformed JWT"),
+        (lambda: token(exp=time.time() - 2 * SKEW_S), "expired JWT"),
+        (lambda: token(nbf=time.time() + 2 * SKEW_S), "JWT that is not valid yet"),
+        (lambda: token(aud="other"), "JWT for another audience"),
+        (lambda: token(iss="other"), "JWT of another issuer"),
+        (lambda: token(exp=None), "JWT without a claim that is required"),
+        (lambda: token(aud=None), "JWT without a claim that is required"),
+        (lambda: token(OTHER), "JWT with a wrong signature"),
+        (lambda: token(kid="unknown"), "JWT of an unknown key"),
+        (lambda: token(tenant=None), "JWT without the tenant's claim"),
+        (lambda: token(tenant=7), "JWT without the tenant's claim"),
+        (lambda: token(tenant=""), "JWT without the tenant's claim"),
+        (lambda: token("secret" * 10, "HS256"), "JWT with an algorithm that is not allowed"),
+        (lambda: token("", "none"), "JWT with an algorithm that is not allowed"),
+        (lambda: token(RSA, "RS512"), "JWT with an algorithm that is not allowed"),
+        (lambda: token(ELLIPTIC, "ES256", "rsa"), "JWT with an algorithm that its key is not for"),
+        (lambda: token(exp="soon"), "invalid JWT"),
+    ],
+)
+async def test_tokens_that_are_rejected(made: Any, cause: str) -> None:
+    keys: Any = Keys()
+    with pytest.raises(Unauthenticated) as caught:
+        await JwtVerifier(RULES, keys).identity(made())
+    assert caught.value.cause == cause
+
+
+def test_an_api_key_is_no_jwt() -> None:
+    assert [looks_like_jwt(each) for each in ("fmx_abc", "a.b.c", "a.b")] == [False, True, False]
