@@ -11,16 +11,20 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from feedmux_server.tenants.jwt_verifier import SKEW_S, JwtRules, JwtVerifier, looks_like_jwt
 from feedmux_server.tenants.model import CredentialKind, Unauthenticated
 
-RULES = JwtRules("https://issuer", "feedmux", ("RS256", "ES256"), "tenant")
+RULES = JwtRules("https://issuer", "feedmux", ("RS256", "PS256", "ES256"), "tenant")
 RSA, OTHER = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))
 ELLIPTIC = ec.generate_private_key(ec.SECP256R1())
 
 
 class Keys:
-    """The issuer's keys: `rsa`, and `elliptic`, which is for ES256 alone."""
+    """The issuer's keys: `rsa`, `bound` for RS256 alone, and `elliptic`."""
 
     def __init__(self) -> None:
-        self.known = {"rsa": (RSA, "RSA", ""), "elliptic": (ELLIPTIC, "EC", "ES256")}
+        self.known: dict[str, tuple[Any, str, str]] = {
+            "rsa": (RSA, "RSA", ""),
+            "bound": (RSA, "RSA", "RS256"),
+            "elliptic": (ELLIPTIC, "EC", "ES256"),
+        }
 
     async def find(self, kid: str | None) -> Any:
         if kid not in self.known:
@@ -79,6 +83,7 @@ async def test_tokens_that_are_accepted(made: Any, credential: str) -> None:
         (lambda: token("", "none"), "JWT with an algorithm that is not allowed"),
         (lambda: token(RSA, "RS512"), "JWT with an algorithm that is not allowed"),
         (lambda: token(ELLIPTIC, "ES256", "rsa"), "JWT with an algorithm that its key is not for"),
+        (lambda: token(RSA, "PS256", "bound"), "JWT with an algorithm that its key is not for"),
         (lambda: token(exp="soon"), "invalid JWT"),
     ],
 )

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import run
+from tests.unit.cli.command_support import Run
 
 
-def test_a_file_that_can_be_used(tmp_path: Path) -> None:
+def test_a_file_that_can_be_used(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "tenants.yaml"
     made = json.loads(run("keys", "new", "--json", "--tenant", "shop").stdout)
     old = json.loads(run("keys", "new", "--json", "--tenant", "old", "--expires", "2020-01-31", "--label", "ci").stdout)
@@ -25,7 +25,7 @@ def test_a_file_that_can_be_used(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["tenants:\n  - name: shop\n    color: blue\n", None])
-def test_a_file_that_cannot(tmp_path: Path, text: str | None) -> None:
+def test_a_file_that_cannot(run: Run, tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "tenants.yaml"
     if text is not None:
         file.write_text(text)
@@ -40,7 +40,7 @@ def test_a_file_that_cannot(tmp_path: Path, text: str | None) -> None:
     assert json.loads(told.stdout)["ok"] is False
 
 
-def test_usage() -> None:
+def test_usage(run: Run) -> None:
     for arguments in (("tenants",), ("tenants", "check"), ("keys", "new", "--expires", "soon")):
         done = run(*arguments)
         assert done.returncode == 2
