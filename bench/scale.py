@@ -137,7 +137,7 @@ class IdleReader:
         await asyncio.get_running_loop().create_future()
         raise AssertionError("unreachable")
 
-    def hurry(self) -> None: ...
+    def interrupt(self) -> None: ...
 
     async def close(self) -> None:
         self.is_open = self.has_cursor = False

@@ -29,7 +29,7 @@ from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.service import Service, ServiceLimits
 from feedmux_server.source.deployment import Source
-from feedmux_server.source.reader import ReadLimits
+from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import Client
 from feedmux_server.store.store import SubscriptionStore

@@ -13,7 +13,6 @@ ARGUMENTS_MAX: Final = 8
 """Of a constructor."""
 REASONS: Final = {
     "AsyncClient": "the options of a client, by name",
-    "ChangeStreamReader": "one cursor: its turns, its time limit and its reopening share its state",
     "Client": "the options of a client, by name",
     "Connection": "one stream after another: all of it acts on the state of the connection",
     "DeliveryTracker": "one numbering: sequences, acks and repeats of a session change together",

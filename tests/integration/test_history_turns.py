@@ -6,7 +6,7 @@ import pytest
 from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.source import catchup_limiter, reader
+from feedmux_server.source import catchup_limiter, read_pace
 from tests.integration.servers import serving, settings, until
 from tests.integration.wire import LATEST, at, feed
 
@@ -35,11 +35,11 @@ async def test_history_waits_for_a_turn_and_the_head_does_not(
         turns = []
         while (turn := reads.try_begin()) is not None:
             turns.append(turn)
-        monkeypatch.setattr(reader, "HISTORY_S", 1)
+        monkeypatch.setattr(read_pace, "HISTORY_S", 1)
         late = [api.watch(feed=feed(database.name, "c", pipeline), start=at(position=old)) for pipeline in PIPELINES]
         await until(lambda: len(reads._waiting) == len(late))
         # From here on no stream can come to lag so far that it reads history.
-        monkeypatch.setattr(reader, "HISTORY_S", 3600)
+        monkeypatch.setattr(read_pace, "HISTORY_S", 3600)
         head = api.watch(feed=feed(database.name, "d"), start=LATEST)
         await head.opened()
         database.d.insert_one({"n": 3})
@@ -58,7 +58,7 @@ async def test_idle_feeds_take_a_turn_for_a_moment_each(
 ) -> None:
     """After an outage all their positions are old. Each has nothing to read, and would wait for events in its turn."""
     monkeypatch.setattr(catchup_limiter, "TURN_MAX_S", 3600.0)
-    monkeypatch.setattr(reader, "HISTORY_S", 1)
+    monkeypatch.setattr(read_pace, "HISTORY_S", 1)
     async with serving(settings(mongo.uri, redis_server.url, max_await_ms=60_000)) as here:
         api, manager = here.api, here.server.service.manager
         old = (await api.resolve(feed(database.name, "c"), LATEST)).position

@@ -10,7 +10,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.source import reader
+from feedmux_server.source import read_pace
 from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.wide.view_reader import ViewReader
 from tests.integration.servers import Here, cursors, settings, until
@@ -30,7 +30,7 @@ async def here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Here]:
     """A server that counts a million cursors, so that idle reads wait for an hour. Its tenant has two feeds at most."""
-    monkeypatch.setattr(reader, "IDLE_S", 3600.0)
+    monkeypatch.setattr(read_pace, "IDLE_S", 3600.0)
     tenant = entry("a", "key-a-canary", quotas={"shared_streams": 2})
     made = {**configuration(mongo, redis_server, tmp_path, tenant), "wide": {"enabled": request.param}}
     made["limits"] = {**settings("", "")["limits"], "unused_stream_s": 3600.0}
@@ -47,7 +47,7 @@ def readers(here: Here) -> list[ChangeStreamReader]:
 
 async def waiting(here: Here, count: int = 1) -> None:
     """Until so many reads wait for an hour."""
-    await until(lambda: sum(each._hurry is not None for each in readers(here)) == count)
+    await until(lambda: sum(each._interrupt is not None for each in readers(here)) == count)
 
 
 async def test_an_event_ends_the_wait(here: Here, database: Documents) -> None:
@@ -91,7 +91,7 @@ async def test_a_stream_that_its_tenant_has_left_makes_room_at_once(here: Here, 
     for name in ("a", "b", "c", "d"):
         receiver = here.api.watch(feed(database.name, name), LATEST)
         await receiver.opened()  # refused while older streams count
-        await until(lambda: all(each._hurry is not None for each in readers(here)))
+        await until(lambda: all(each._interrupt is not None for each in readers(here)))
         receiver.cancel()
         await until(lambda: not here.server.service.manager.accounts.of("a").feeds)
     assert len(readers(here)) == 2
@@ -106,7 +106,7 @@ async def test_the_count_of_cursors(here: Here, database: Documents) -> None:
     await waiting(here, 2)
     before = {each: each._cursor for each in readers(here)}
     for each in before:
-        each.hurry()
+        each.interrupt()
     await until(lambda: all(each._cursor not in (None, cursor) for each, cursor in before.items()))
     assert source.cursors == MANY + 2
     for receiver in receivers:

@@ -32,7 +32,7 @@ from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.stream_steps import RestLimits
 from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.positions.position import inspect_position
-from feedmux_server.source.reader import ReadLimits
+from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.store.model import DAY_S
 from feedmux_server.streams.pump import PumpLimits
 from feedmux_server.streams.wide.stream import WideStreamLimits

@@ -11,7 +11,8 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.grants.grant import Grants
 from feedmux_server.core.grants.report import judged_by_images
 from feedmux_server.source.deployment import Source
-from feedmux_server.source.reader import ChangeStreamReader, Failed, ReadLimits
+from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.reader import ChangeStreamReader, Failed
 
 IMAGES_MAX = 1_000
 _COLLECTIONS_AT_ONCE = 20

@@ -15,7 +15,8 @@ from feedmux_server.core.delivery.wide_plan import WideLimits, view_of
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.usage_meter import UsageMeter
 from feedmux_server.source.deployment import Source
-from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
+from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.left_streams import LeftStreams
 from feedmux_server.streams.pump import Pump, PumpHost, PumpLimits
 from feedmux_server.streams.scheduler import ROUND_BYTES

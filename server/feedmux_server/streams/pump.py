@@ -226,7 +226,7 @@ class Pump:
         self._demand.set()
         stream = self._stream
         if self._upstream is not None and (stream.watching or stream.unwanted):
-            self._upstream.reader.hurry()
+            self._upstream.reader.interrupt()
 
     async def _close_reader(self) -> None:
         if self._upstream is not None:

@@ -32,7 +32,7 @@ class Reader(Protocol):
     async def read(self) -> Batch:
         """Wait for events for a while. Raises as `open` does."""
 
-    def hurry(self) -> None:
+    def interrupt(self) -> None:
         """End a read that waits for events for longer than usual, so that the next read reports progress."""
 
     async def close(self) -> None:

@@ -12,7 +12,8 @@ from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
-from feedmux_server.source.reader import ChangeStreamReader, Failed, ReadLimits
+from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.reader import ChangeStreamReader, Failed
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SPLIT, SimCursor, SimMongo, SimSource
 from tests.virtual_time import in_virtual_time

@@ -84,7 +84,7 @@ class LogReader:
         chunks = cut_batch(b"".join(new), place, end, 0.0, bytes_max=self._chunk_bytes)
         return Batch(chunks, end, exhausted=False)
 
-    def hurry(self) -> None: ...
+    def interrupt(self) -> None: ...
 
     async def close(self) -> None:
         self.is_open = False

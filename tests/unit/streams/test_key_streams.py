@@ -17,7 +17,8 @@ from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.memory import Memory
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.limits.usage_meter import UsageMeter
-from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
+from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits, StreamParts
 from feedmux_server.streams.left_streams import LeftStreams
 from feedmux_server.streams.pump import PumpHost

@@ -21,7 +21,8 @@ from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.limits.memory import Memory
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.deployment import Source
-from feedmux_server.source.reader import ChangeStreamReader, ReadLimits
+from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.wide.stream import WideStream, WideStreamLimits
 from feedmux_server.supervision import Tasks
 

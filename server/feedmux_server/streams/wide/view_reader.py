@@ -16,7 +16,9 @@ from feedmux_server.core.feeds.simple_filter import SimpleFilter
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.rings import Rings
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.source.reader import IDLE_S, Batch, ChangeStreamReader, Failed, ReadLimits
+from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.read_pace import IDLE_S
+from feedmux_server.source.reader import Batch, ChangeStreamReader, Failed
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.streams.wide.inbox import Inbox
 from feedmux_server.streams.wide.stream import WideStream
@@ -67,7 +69,7 @@ class ViewReader:
         self._was_idle = False
         """The last read that waited brought nothing."""
         self._signal = Wakeup()
-        self._hurried = False
+        self._interrupted = False
 
     @property
     def is_open(self) -> bool:
@@ -100,10 +102,14 @@ class ViewReader:
     async def _read(self) -> Batch:
         if self._wide is None and not self._inbox:
             return await self._read_narrow()
-        if not self._inbox and not self._hurried and (self._wide is None or self._wide.unavailable_for_long is None):
+        if (
+            not self._inbox
+            and not self._interrupted
+            and (self._wide is None or self._wide.unavailable_for_long is None)
+        ):
             idle = self._was_idle and not self._is_watched()
             self._was_idle = not await self._signal.wait(IDLE_S if idle else self._limits.max_await_ms / 1000)
-        self._hurried = False
+        self._interrupted = False
         batch = self._take_inbox()
         if self._wide is not None:
             self._follow_plan(self._wide)
@@ -119,10 +125,10 @@ class ViewReader:
             self._wide_streams.leave(self._key)
         await self._narrow.close()
 
-    def hurry(self) -> None:
-        self._hurried = True
+    def interrupt(self) -> None:
+        self._interrupted = True
         self._signal.set()
-        self._narrow.hurry()
+        self._narrow.interrupt()
 
     def offer(self, data: bytes, read_time_s: float) -> None:
         """Take events; the wide stream calls this."""
@@ -171,7 +177,7 @@ class ViewReader:
         chunks = cut_batch(data, place, passed, read_time_s, bytes_max=bytes_max) if data else []
         newest = chunks[-1].end if chunks else passed
         if newest is not None:
-            narrow.go_on_from(newest)
+            narrow.resume_from(newest)
         return Batch(chunks, passed, False, wide.pace_s if wide is not None else 0.0)
 
     def _follow_plan(self, wide: WideStream) -> None:

@@ -11,7 +11,7 @@ import pytest
 from feedmux_server.core.delivery.wide_plan import WideLimits, WideState, group_of
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
-from feedmux_server.source.reader import ReadLimits
+from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.streams.wide.manager import WideStreams
 from feedmux_server.streams.wide.stream import WideStreamLimits
 from feedmux_server.supervision import Tasks

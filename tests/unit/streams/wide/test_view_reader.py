@@ -15,7 +15,9 @@ from feedmux_server.core.feeds.simple_filter import EVERYTHING
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.limits.memory import Memory
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.source.reader import IDLE_S, Batch, ChangeStreamReader, Failed, ReadLimits
+from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.read_pace import IDLE_S
+from feedmux_server.source.reader import Batch, ChangeStreamReader, Failed
 from feedmux_server.streams.wide.stream import WideStream, WideStreamLimits
 from feedmux_server.streams.wide.view_reader import ViewReader
 from tests.unit.streams.wide.test_stream import Open, chunk, event, mark, token
@@ -38,7 +40,7 @@ class Narrow:
     def has_cursor(self) -> bool:
         return self.is_open
 
-    def hurry(self) -> None: ...
+    def interrupt(self) -> None: ...
 
     async def open(self) -> None:
         self.is_open = True
@@ -50,7 +52,7 @@ class Narrow:
     async def close(self) -> None:
         self.is_open = False
 
-    def go_on_from(self, place: ResumeToken) -> None:
+    def resume_from(self, place: ResumeToken) -> None:
         self.at = JoinPoint(place, exact=True)
 
 
@@ -195,7 +197,7 @@ async def test_an_idle_view_says_how_far_it_is_when_somebody_waits_for_that() ->
     place.watched = False
     reading = asyncio.create_task(took())
     await asyncio.sleep(1)
-    place.view.hurry()
+    place.view.interrupt()
     assert await reading == pytest.approx(1)
     place.publish(1, padding=10)
     assert [await took() for _ in range(4)] == pytest.approx([0, AWAIT_S, IDLE_S, IDLE_S])
@@ -221,7 +223,7 @@ async def test_steps_over_to_the_next_wide_stream_or_lets_go_of_both(place: Plac
 async def test_a_read_looks_before_it_waits() -> None:
     loop, place = asyncio.get_running_loop(), await viewing()
     began_s = loop.time()
-    place.view.hurry()
+    place.view.interrupt()
     await place.read()
     assert loop.time() == began_s
     wide = place.known.wide

@@ -1,0 +1,76 @@
+"""What a reader asks MongoDB for: a change stream from a position, by a token or, where a token fails, by a time.
+
+A start at a time returns all events of that time again: `after` drops those before the position. Pure.
+"""
+
+from typing import Any
+
+import bson
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+
+from feedmux_server.core.delivery.subscriber import JoinPoint
+from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.feeds.feed import change_stream_options
+from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
+from feedmux_server.core.positions.resume_token import ResumeToken
+
+_RAW = CodecOptions(document_class=RawBSONDocument)
+
+
+class StreamRequest:
+    """The request of one reader, and how far the reader has read."""
+
+    def __init__(self, key: StreamKey, origin: JoinPoint) -> None:
+        self.key = key
+        self.at = origin
+        """The position read to, where the next request begins."""
+        self._drop_until: ResumeToken | None = None
+
+    def stages(self) -> list[Any]:
+        """The pipeline of a request at the present position."""
+        at, stage = self.at, change_stream_options(self.key.spec)
+        place, token = at.place, bson.decode(at.place.raw, _RAW)
+        self._drop_until = None
+        if at.native is not None:
+            stage["resumeAfter" if at.native == "resume_after" else "startAfter"] = token
+        elif at.exact:
+            # startAfter also continues past an invalidate, which resumeAfter rejects.
+            stage["startAfter" if place.from_invalidate else "resumeAfter"] = token
+        else:
+            time_ = place.cluster_time + 1 if place.from_invalidate else place.cluster_time
+            stage["startAtOperationTime"] = Timestamp(time_ >> 32, time_ & 0xFFFF_FFFF)
+            if not place.is_high_water_mark and not place.from_invalidate:
+                self._drop_until = place
+        return [{"$changeStream": stage}, *effective_stages(self.key)]
+
+    def after(self, chunks: list[Chunk]) -> list[Chunk]:
+        """The events after the position at which the request began."""
+        if self._drop_until is None:
+            return chunks
+        until = self._drop_until
+        kept: list[Chunk] = []
+        for chunk in chunks:
+            first = chunk.first_after(until)
+            if first == chunk.count:
+                continue
+            self._drop_until = None
+            kept.append(chunk if first == 0 else chunk.without_first(first, until))
+        if kept:
+            kept[0].start = self.at.place
+        return kept
+
+    def advance(self, to: ResumeToken, *, has_events: bool) -> None:
+        """Everything up to `to` has been read."""
+        # The start stays native until the first event, because MongoDB checks the token only then. By the specification
+        # ("Resume Process"), startAfter is used until then, with the newest token.
+        self.at = JoinPoint(to, exact=True, native=None if has_events else self.at.native)
+
+    def by_time(self) -> bool:
+        """Begin at the cluster time of the position next, instead of its token. Returns whether that is another
+        request."""
+        if self.at.native is not None or not self.at.exact:
+            return False
+        self.at = JoinPoint(self.at.place, exact=False)
+        return True

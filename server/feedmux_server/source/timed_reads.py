@@ -1,0 +1,140 @@
+"""Requests to MongoDB that may not compute on one event for too long (`limits.event_time_s`).
+
+`read_watch` finds a read that takes too long and stops it. That is a suspicion only, because MongoDB computes on a
+whole batch without a pause: the reads after it ask for one event each, and one that is stopped too ends the feed.
+"""
+
+import asyncio
+from contextlib import suppress
+
+from pymongo.errors import ExecutionTimeout, PyMongoError
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.stream_key import has_stages
+from feedmux_server.source.cursor import RawBatch, RawChangeStreamCursor
+from feedmux_server.source.deployment import Source
+from feedmux_server.source.errors import judge
+from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.read_pace import HISTORY_AWAIT_MS
+from feedmux_server.source.read_watch import Read
+from feedmux_server.source.stream_request import StreamRequest
+
+SPLIT = "$changeStreamSplitLargeEvent"
+_LATE_S = 0.25
+"""A read that waits for events returns at most this long after its wait time."""
+_CAREFUL_READS = 256
+"""Reads of one event each, after a batch has taken too long: it shows whether a single event does."""
+_FEWER = 16
+"""After those reads, batches are smaller by this factor."""
+
+
+class TimedReads:
+    """The requests of one reader. Only those with stages of a user are timed."""
+
+    def __init__(self, source: Source, request: StreamRequest, limits: ReadLimits) -> None:
+        self._source = source
+        self._request = request
+        self._limits = limits
+        self._batch_events = limits.batch_events
+        self._careful_reads = 0
+        """How many more reads ask for one event each."""
+        self._read = Read(limits.event_time_s) if has_stages(request.key.spec) else None
+
+    @property
+    def overran(self) -> bool:
+        """Whether the last request was stopped."""
+        return self._read is not None and self._read.overran
+
+    async def open(self) -> RawChangeStreamCursor:
+        """Run the aggregate. Raises PyMongoError, or the FeedmuxError that ends the feed."""
+        events = 1 if self._careful_reads else self._batch_events
+        asked = (self._request.key.spec, self._request.stages(), events, self._limits.max_await_ms)
+        read = self._read
+        if read is None:
+            return await self._source.open_cursor(*asked)
+        read.overran = False
+        self._source.read_watch.add(read)
+        try:
+            async with read.scope():
+                cursor = await self._source.open_cursor(*asked, read.open_in)
+        except TimeoutError:
+            raise await self._too_slow("to prepare the pipeline") from None
+        except BaseException:
+            self.closed()
+            raise
+        finally:
+            read.left()
+            read.end()
+        read.address, read.cursor_id = cursor.address, cursor.id
+        return cursor
+
+    async def next_batch(self, cursor: RawChangeStreamCursor, wait_ms: int) -> RawBatch:
+        """Run a getMore that waits for `wait_ms`. Raises ExecutionTimeout for a read that was stopped, or, if that read
+        asked for only one event, the error that ends the feed."""
+        cursor.await_up_to(wait_ms)
+        read = self._read
+        if read is None:
+            return await cursor.next_batch()
+        is_careful = self._careful_reads > 0 or self._batch_events == 1
+        read.begin(wait_ms / 1000 + _LATE_S)
+        try:
+            async with read.scope():
+                return await cursor.next_batch()
+        except (TimeoutError, PyMongoError):
+            if not read.overran:
+                raise
+            if is_careful:
+                raise await self._too_slow("for one event of this feed") from None
+            self._careful_reads = _CAREFUL_READS
+            self._batch_events = max(1, self._batch_events // _FEWER)
+            raise ExecutionTimeout("a batch of events takes MongoDB too long") from None
+        finally:
+            read.left()
+            read.end()
+
+    def count(self, cursor: RawChangeStreamCursor) -> None:
+        """Count a read, after whose last careful one the next batches are larger."""
+        if self._careful_reads:
+            self._careful_reads -= 1
+            if not self._careful_reads:
+                cursor.ask_for(self._batch_events)
+
+    def closed(self) -> None:
+        """There is no cursor any more."""
+        if self._read is not None:
+            self._source.read_watch.remove(self._read)
+
+    async def _too_slow(self, for_what: str) -> FeedmuxError | ExecutionTimeout:
+        """Return the error that ends the feed if the pipeline is the cause, and else the error that resumes the feed: a
+        MongoDB that waits for a majority, or for a disk, looks the same."""
+        if not await self._reads_without_pipeline():
+            return ExecutionTimeout("MongoDB is slow, also without the pipeline")
+        limit_s = self._limits.event_time_s
+        return FeedmuxError(
+            ErrorReason.PIPELINE_FAILED,
+            f"MongoDB takes longer than {limit_s:g} s {for_what}, which is the limit (limits.event_time_s). Make the"
+            " pipeline compute less, or let an earlier stage drop such events",
+            {"event_time_s": f"{limit_s:g}"},
+        )
+
+    async def _reads_without_pipeline(self) -> bool:
+        """Return whether MongoDB delivers the next event in time to the same change stream without the pipeline.
+
+        An event that is too large without the pipeline counts as delivered: MongoDB has reached it.
+        """
+        cursor: RawChangeStreamCursor | None = None
+        stages = self._request.stages()
+        plain = [stages[0], *(stage for stage in stages[1:] if SPLIT in stage)]
+        try:
+            async with asyncio.timeout(self._limits.event_time_s):
+                cursor = await self._source.open_cursor(self._request.key.spec, plain, 1, HISTORY_AWAIT_MS)
+                await cursor.next_batch()
+            return True
+        except TimeoutError:
+            return False
+        except PyMongoError as error:
+            return judge(error, "getMore").error.reason is ErrorReason.EVENT_TOO_LARGE
+        finally:
+            if cursor is not None:
+                with suppress(PyMongoError):
+                    await cursor.close()
