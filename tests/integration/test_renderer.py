@@ -5,7 +5,6 @@ import os
 import random
 import signal
 from collections.abc import AsyncIterator
-from typing import cast
 
 import bson
 import pytest
@@ -16,11 +15,10 @@ from feedmux_server.core.delivery.subscriber import NeedsRender
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.events.chunk import CHUNK_OVERHEAD_BYTES, Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.workers.rendering import CANONICAL, FAILED_S, RELAXED, Renderer, Ticket
-from feedmux_server.workers.side_process import SideProcess, SideProcessFailed
+from feedmux_server.workers.rendering import CANONICAL, RELAXED, Renderer, Ticket
+from feedmux_server.workers.side_process import SideProcess
 from tests.integration import side_render
 from tests.integration.side_render import FREEZE, LONG_S, SHORT_S
-from tests.virtual_time import in_virtual_time
 
 FILLED: list[int] = []
 
@@ -53,20 +51,6 @@ class Waiting:
     async def done(self) -> None:
         async with asyncio.timeout(60):
             await self.woken.wait()
-
-
-class DeadProcess:
-    """Answers nothing."""
-
-    held_bytes = 0
-    asked = 0
-
-    async def ask(self, request: bytes) -> bytes:
-        self.asked += 1
-        raise SideProcessFailed
-
-    async def close(self) -> None:
-        pass
 
 
 async def render(renderer: Renderer, wanted: NeedsRender, tenant: str = "a", wire_format: str = RELAXED) -> None:
@@ -186,21 +170,6 @@ async def test_a_chunk_over_which_it_freezes_twice_fails_alone(renderer: Rendere
     await after.done()
     assert b'"n":2}' in text(good.chunk, RELAXED)
     assert good.chunk.render_error(RELAXED) is None
-
-
-@in_virtual_time
-async def test_a_chunk_that_failed_is_tried_again_after_a_while() -> None:
-    renderer, process = Renderer(lambda _: None), DeadProcess()
-    renderer._process = cast(SideProcess, process)
-    wanted = chunk_at(1)
-    await render(renderer, wanted)
-    await asyncio.sleep(FAILED_S - 1)
-    assert wanted.chunk.render_error(RELAXED) is not None
-    await asyncio.sleep(1)
-    assert wanted.chunk.render_error(RELAXED) is None
-    await render(renderer, wanted)
-    assert process.asked == 2
-    await renderer.close()
 
 
 async def test_what_nobody_waits_for_is_not_rendered_and_holds_nothing(renderer: Renderer) -> None:

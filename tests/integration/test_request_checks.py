@@ -15,7 +15,7 @@ import pytest_asyncio
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed_check import FeedParts, check_parts
 from feedmux_server.workers import check_worker, request_checks
-from feedmux_server.workers.request_checks import INLINE_BYTES, KnownVerdicts, RequestChecks, Verdict
+from feedmux_server.workers.request_checks import INLINE_BYTES, RequestChecks
 
 
 def large(stage: dict[str, Any], number: int = 0) -> FeedParts:
@@ -182,19 +182,3 @@ async def test_stages_are_rendered_and_cut(checks: RequestChecks) -> None:
         text = await checks.render(pipeline, "a", Charged())
         assert json.loads(text) == bson.decode(pipeline)["pipeline"]
     assert len(await checks.render(pipeline, "a", Charged(), 100)) < 150
-
-
-def test_remembered_verdicts_are_bounded_for_each_tenant_and_in_all() -> None:
-    size = Verdict(b"x" * 1000).size
-    known = KnownVerdicts(10 * size, 4 * size)
-    for number in range(6):
-        known.put(b"a%d" % number, "a", Verdict(b"x" * 1000))
-        known.get(b"a0")
-    assert [known.get(b"a%d" % number) is not None for number in range(6)] == [True, False, False, True, True, True]
-    for tenant in "bcd":
-        for number in range(4):
-            known.put(b"%s%d" % (tenant.encode(), number), tenant, Verdict(b"x" * 1000))
-    assert known.size == 10 * size
-    assert known.get(b"a0") is None
-    known.put(b"e", "e", Verdict(b"x" * 100_000))
-    assert known.get(b"e") is None

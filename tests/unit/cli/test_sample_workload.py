@@ -24,6 +24,7 @@ def test_changes_are_of_orders_that_exist_and_differ(monkeypatch: pytest.MonkeyP
                 assert change._doc["change"] == number
                 assert change._doc["_id"] == change._filter["_id"]
             else:
+                assert isinstance(change._doc, dict)
                 assert change._doc["$set"]["change"] == number
         assert len(live) <= 50
     assert kinds == {InsertOne, UpdateOne, ReplaceOne, DeleteOne}

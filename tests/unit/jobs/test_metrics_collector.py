@@ -1,0 +1,69 @@
+"""The values that a snapshot of the metrics gets from the server's state."""
+
+from feedmux_server.jobs.metrics_collector import MetricsCollector
+from feedmux_server.jobs.monitor_results import MonitorResults
+from feedmux_server.telemetry import metrics
+from feedmux_server.telemetry.labels import Labels
+from feedmux_server.telemetry.metrics import Metric
+from feedmux_server.telemetry.metrics_snapshot import MetricsSnapshot
+from tests.unit.rpc.service_support import Served, served
+from tests.unit.rpc.test_watch import watching
+from tests.virtual_time import in_virtual_time
+
+
+async def collected(there: Served, results: MonitorResults | None = None) -> MetricsSnapshot:
+    service = there.service
+    collector = MetricsCollector(
+        service.manager,
+        service.sessions,
+        results or MonitorResults.of_sources(["main"]),
+        service.ranges,
+        service.committer,
+        100,
+        lambda: True,
+    )
+    snapshot = MetricsSnapshot(Labels(10))
+    await collector(snapshot)
+    return snapshot
+
+
+def values(snapshot: MetricsSnapshot, metric: Metric) -> list[float]:
+    return [value for value, _ in snapshot.of(metric)]
+
+
+@in_virtual_time
+async def test_an_idle_server_shows_zeros_for_its_sources() -> None:
+    async with served() as there:
+        snapshot = await collected(there)
+        for metric in (metrics.CURSORS, metrics.CATCH_UP, metrics.RING_EVENTS, metrics.WIDE_STREAMS):
+            assert values(snapshot, metric) == [0]
+        assert values(snapshot, metrics.SESSION_LIMIT) == [100]
+        assert values(snapshot, metrics.SOURCE_AVAILABLE) == [1]
+        assert values(snapshot, metrics.SUBSCRIBERS) == []
+
+
+@in_virtual_time
+async def test_what_a_session_reads_is_shown_for_its_source_and_tenant() -> None:
+    async with served() as there, watching(there) as messages:
+        await messages.opened()
+        for _ in range(3):
+            there.mongo.insert("db", "a", 0)
+        await messages.events(3)
+        snapshot = await collected(there)
+        assert values(snapshot, metrics.CURSORS) == [1]
+        assert values(snapshot, metrics.RING_EVENTS) == [3]
+        assert values(snapshot, metrics.DELIVERED) == [3]
+        ((count, attributes),) = snapshot.of(metrics.SUBSCRIBERS)
+        assert (count, "default" in attributes.values()) == (1, True)
+        assert values(snapshot, metrics.LAG_EVENTS) == [0]
+
+
+@in_virtual_time
+async def test_a_source_that_does_not_answer_and_damage_are_shown() -> None:
+    async with served() as there:
+        results = MonitorResults.of_sources(["main"])
+        results.unavailable.add("main")
+        results.damaged = {"default": 2}
+        snapshot = await collected(there, results)
+        assert values(snapshot, metrics.SOURCE_AVAILABLE) == [0]
+        assert values(snapshot, metrics.DAMAGED) == [2]

@@ -1,0 +1,108 @@
+"""Ranges are read once, retained within bounds, and end where a plan was asked to end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.ranges.cache import GivenUp, RangeCache, RangeLimits, Wanted
+from feedmux_server.ranges.reader import RangeReader
+from tests.unit.core.delivery.streams_support import behind, mark
+from tests.unit.streams.manager_support import Log, World, world
+from tests.virtual_time import in_virtual_time
+
+KEPT_S = 120.0
+
+
+@asynccontextmanager
+async def ranges(
+    monkeypatch: pytest.MonkeyPatch, *, retained_bytes: int = 1 << 30, **more: Any
+) -> AsyncIterator[tuple[World, RangeCache, Any, Log]]:
+    async with world(monkeypatch, **more) as there:
+        cache = RangeCache(there.manager, RangeLimits(retained_bytes))
+        key, log = there.feed("a")
+        yield there, cache, key, log
+        cache.close()
+
+
+def wanted(target: int, *, until: int | None = None, events: int = 1_000) -> Wanted:
+    end: ResumeToken | None = None if until is None else mark(until)
+    return Wanted(end, mark(target), events, 1 << 20, 1.0)
+
+
+@in_virtual_time
+async def test_a_plan_ends_at_its_target_its_end_or_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ranges(monkeypatch) as (_, cache, key, log):
+        log.write(20)
+        for asked, count, caught_up in (
+            (wanted(20), 20, True),
+            (wanted(20, until=7), 7, True),
+            (wanted(20, events=5), 5, False),
+            (wanted(20, until=0), 0, True),
+        ):
+            plan = await cache.plan(key, "a", behind(0), asked)
+            assert (plan.range.count, plan.caught_up) == (count, caught_up)
+
+
+@in_virtual_time
+async def test_what_is_retained_is_read_without_mongodb_until_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ranges(monkeypatch) as (there, cache, key, log):
+        log.write(20)
+        plan = await cache.plan(key, "a", behind(0), wanted(20))
+        after, end = plan.range.after, plan.range.end
+        pieces = cache.read(key, "a", after, end, 1 << 20)
+        assert pieces is not None
+        assert sum(each.count for each in pieces) == 20
+        assert cache.read(key, "b", after, end, 1 << 20) is None, "another tenant's"
+        account = there.manager.accounts.of("a")
+        assert cache.retained_bytes == account.retained_bytes > 0
+        await asyncio.sleep(KEPT_S + 1)
+        assert cache.read(key, "a", after, end, 1 << 20) is None
+        assert (cache.retained_bytes, account.retained_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("bound", ["process", "quota"])
+@in_virtual_time
+async def test_above_a_bound_the_oldest_range_goes_also_for_who_is_reading_it(
+    monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    most = 150_000
+    more = {"retained_bytes": most} if bound == "process" else {"quotas": Quotas(retained_bytes=most)}
+    async with ranges(monkeypatch, **more) as (_, cache, key, log):
+        log.write(40, padding=5_000)
+        first = (await cache.plan(key, "a", behind(0), wanted(10, until=10))).range
+        reading = cache.read(key, "a", first.after, first.end, 10_000)
+        assert reading is not None
+        next(reading)
+        at = behind(10)
+        for end in (20, 30, 40):
+            await cache.plan(key, "a", at, wanted(end, until=end))
+            at = behind(end)
+        with pytest.raises(GivenUp):
+            list(reading)
+        assert cache.retained_bytes <= most
+
+
+@in_virtual_time
+async def test_a_reader_that_waits_for_the_next_plan_goes_on_and_later_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[RangeReader] = []
+    begin = RangeReader.__init__
+
+    def counted(self: RangeReader, *arguments: Any) -> None:
+        made.append(self)
+        begin(self, *arguments)
+
+    monkeypatch.setattr(RangeReader, "__init__", counted)
+    async with ranges(monkeypatch) as (there, cache, key, log):
+        log.write(10)
+        plan = await cache.plan(key, "a", behind(0), wanted(10))
+        log.write(10)
+        assert (await cache.plan(key, "a", behind(10), wanted(20))).range.count == 10
+        assert plan.range.count == 10
+        assert len(made) == 1
+        await asyncio.sleep(120.0)
+        assert there.manager.cursors == 0

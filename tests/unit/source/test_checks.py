@@ -1,0 +1,33 @@
+"""Which MongoDB can be a source. tests/cli/test_doctor.py tests the other checks on real servers."""
+
+from typing import Any
+
+import pytest
+
+from feedmux_server.core.check_result import Level
+from feedmux_server.source.checks import judge_hello
+
+SET: dict[str, Any] = {"setName": "rs0", "hosts": ["a", "b"]}
+
+
+def version(*numbers: int) -> dict[str, Any]:
+    return {"version": ".".join(map(str, numbers)), "versionArray": [*numbers, 0]}
+
+
+@pytest.mark.parametrize(
+    ("hello", "build", "levels"),
+    [
+        (SET, version(6, 0, 5), [Level.OK, Level.OK]),
+        (SET, version(8, 2, 0), [Level.OK, Level.OK]),
+        (SET, version(5, 0, 30), [Level.OK, Level.FAILED]),
+        (SET, version(9, 0, 0), [Level.OK, Level.WARNING]),
+        (SET, version(10, 1, 0), [Level.OK, Level.WARNING]),
+        ({}, version(6, 0, 5), [Level.FAILED, Level.OK]),
+        ({"msg": "isdbgrid"}, version(7, 0, 0), [Level.WARNING, Level.OK]),
+    ],
+)
+def test_deployments_and_versions(hello: dict[str, Any], build: dict[str, Any], levels: list[Level]) -> None:
+    found = judge_hello("main", hello, build)
+    assert [each.level for each in found] == levels
+    assert [each.check for each in found] == ["main.deployment", "main.version"]
+    assert all(bool(each.advice) == (each.level is not Level.OK) for each in found)

@@ -1,0 +1,61 @@
+"""The events are cut out of MongoDB's reply unchanged. tests/integration/test_raw_cursor.py reads with real cursors."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import bson
+import bson.raw_bson
+import pytest
+
+from feedmux_server.source.cursor import _Cursor, find_batch
+
+AROUND = {"ok": 1.0, "operationTime": bson.Timestamp(1, 2)}
+ODD = b"\x0e\0\0\0\x02a\0\x02\0\0\0\xff\0\0"
+"""A document with text that is not UTF-8, which MongoDB stores."""
+
+
+def reply(events: list[Any], **more: Any) -> bytes:
+    raw = [bson.raw_bson.RawBSONDocument(each) if isinstance(each, bytes) else each for each in events]
+    return bson.encode(
+        {**AROUND, "cursor": {"id": 7, **more, "nextBatch": raw, "postBatchResumeToken": {"_data": "82"}}}
+    )
+
+
+def cut(data: bytes) -> dict[str, Any]:
+    nobody: Any = None
+    (found,) = _Cursor._unpack_response(nobody, SimpleNamespace(payload_document=data), 7, nobody)
+    return found
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [bson.encode({"n": 1})],
+        [bson.encode({"n": number, "pad": "x" * number}) for number in range(300)],
+        [bson.encode({"cursor": {"nextBatch": [1]}})],
+        [ODD, bson.encode({"n": 1}), ODD],
+    ],
+)
+def test_events_come_as_one_run_of_bytes_beside_the_rest_of_the_reply(events: list[bytes]) -> None:
+    found = cut(reply(events, ns="db.c"))
+    (run,) = found["cursor"].pop("nextBatch")
+    assert bytes(run) == b"".join(events)
+    assert found == {**AROUND, "cursor": {"id": 7, "ns": "db.c", "postBatchResumeToken": {"_data": "82"}}}
+
+
+def test_a_reply_without_events() -> None:
+    assert cut(reply([]))["cursor"]["nextBatch"] == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"ok": 0.0, "errmsg": "no", "code": 43},
+        {"ok": 1.0, "cursor": {"id": 7}},
+        {"ok": 1.0, "cursor": [{"nextBatch": []}]},
+        {"ok": 1.0, "nextBatch": []},
+    ],
+)
+def test_a_reply_of_another_kind_is_left_as_it_is(other: dict[str, Any]) -> None:
+    assert find_batch(bson.encode(other)) is None
+    assert cut(bson.encode(other)) == other
