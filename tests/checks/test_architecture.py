@@ -41,9 +41,3 @@ def test_every_part_belongs_to_a_layer(folder: str, contract: str, shared: froze
         path.stem for path in (SERVER / folder).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
     }
     assert parts - {"__init__"} - shared == set().union(*enforced(contract))
-
-
-def test_unit_tests_are_in_the_folders_of_the_code() -> None:
-    unit = REPOSITORY / "tests/unit"
-    folders = {path.parent.relative_to(unit).as_posix() for path in unit.rglob("test_*.py")} - {"client", "proto"}
-    assert [folder for folder in sorted(folders) if not (SERVER / folder).is_dir()] == []

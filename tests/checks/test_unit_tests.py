@@ -1,0 +1,75 @@
+"""Each module of the server has a unit test under its name, in the folder that mirrors its package, or a reason."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).parents[2]
+UNIT: Final = REPOSITORY / "tests/unit"
+MIRRORED: Final = {"server/feedmux_server": "", "server/feedmux_embedded": "embedded"}
+"""Packages, and their folders in `tests/unit`."""
+OTHER_CODE: Final = ("client", "proto")
+"""Folders of unit tests of other parts of the repository."""
+PROCESSES: Final = "starts processes, and consists of that"
+DECLARATIONS: Final = "declares types without behaviour"
+ELSEWHERE: Final = {
+    "feedmux_embedded/mongod.py": ("tests/integration/test_embedded.py", PROCESSES),
+    "feedmux_embedded/mongod_binary.py": ("tests/integration/test_embedded.py", "makes a program run on this machine"),
+    "feedmux_embedded/ports.py": ("tests/integration/test_embedded.py", "asks the operating system for ports"),
+    "feedmux_embedded/process.py": ("tests/integration/test_embedded.py", PROCESSES),
+    "feedmux_embedded/redis_server.py": ("tests/integration/test_embedded.py", PROCESSES),
+    "feedmux_embedded/workdir.py": ("tests/integration/test_embedded.py", "sweeps the folders of killed processes"),
+    "feedmux_server/app.py": ("tests/integration/test_start.py", "connects to real servers and listens"),
+    "feedmux_server/cli/dev.py": ("tests/cli/test_serve_and_dev.py", PROCESSES),
+    "feedmux_server/cli/doctor.py": ("tests/cli/test_doctor.py", "prints the checks of real servers"),
+    "feedmux_server/cli/serve.py": ("tests/cli/test_serve_and_dev.py", "runs a server until a signal"),
+    "feedmux_server/config/errors.py": ("tests/unit/config/test_load.py", DECLARATIONS),
+    "feedmux_server/core/grants/hidden.py": (
+        "tests/integration/test_grants.py", "makes expressions that only MongoDB evaluates",
+    ),
+    "feedmux_server/core/positions/start.py": ("tests/unit/streams/test_resolve_start.py", DECLARATIONS),
+    "feedmux_server/health_probe.py": ("tests/integration/test_health.py", "a program that asks a real server"),
+    "feedmux_server/jobs/monitor_results.py": ("tests/unit/jobs/test_metrics_collector.py", DECLARATIONS),
+    "feedmux_server/rpc/server.py": ("tests/integration/test_rolling_restart.py", "listens on ports of gRPC"),
+    "feedmux_server/sessions/outputs.py": ("tests/unit/rpc/test_response_encoder.py", DECLARATIONS),
+    "feedmux_server/telemetry/otel_setup.py": ("tests/integration/test_otlp_down.py", "runs the threads of exporters"),
+    "feedmux_server/workers/side_process.py": ("tests/integration/test_side_process.py", PROCESSES),
+    "feedmux_server/workers/side_worker.py": ("tests/integration/test_side_process.py", "runs in such a process"),
+}  # fmt: skip
+"""Modules that no unit test can test: the file that does, and why."""
+ACROSS: Final = {
+    "core/delivery/test_counted_sizes.py": "what is counted for an object is the memory that it takes",
+    "core/feeds/test_pipelines_page.py": "docs/pipelines.md lists what the code allows",
+    "core/positions/test_token_versions.py": "positions of one token version in a stream of the other",
+    "streams/test_costs.py": "the work for one feed does not grow with the number of others",
+    "telemetry/test_alerts.py": "the files of the alerts and of the dashboard",
+    "telemetry/test_alerts_fire.py": "the alerts on an invented day",
+}
+"""Unit tests of what no single module does."""
+
+
+def modules() -> Iterator[tuple[str, str]]:
+    """Each module below `server`, and its test below `tests/unit`."""
+    for package, folder in MIRRORED.items():
+        for path in sorted((REPOSITORY / package).rglob("*.py")):
+            if path.name not in ("__init__.py", "__main__.py"):
+                test = Path(folder, path.relative_to(REPOSITORY / package)).with_name(f"test_{path.name}")
+                yield path.relative_to(REPOSITORY / "server").as_posix(), test.as_posix()
+
+
+def unit_tests() -> set[str]:
+    found = (path.relative_to(UNIT).as_posix() for path in UNIT.rglob("test_*.py"))
+    return {name for name in found if not name.startswith(tuple(f"{each}/" for each in OTHER_CODE))}
+
+
+def test_each_module_has_a_unit_test_or_a_reason() -> None:
+    there = unit_tests()
+    assert sorted(module for module, test in modules() if test not in there) == sorted(ELSEWHERE)
+
+
+def test_each_unit_test_has_a_module_or_a_reason() -> None:
+    assert sorted(unit_tests() - {test for _, test in modules()}) == sorted(ACROSS)
+
+
+def test_the_files_that_test_the_others_exist() -> None:
+    assert [test for test, _ in ELSEWHERE.values() if not (REPOSITORY / test).is_file()] == []
