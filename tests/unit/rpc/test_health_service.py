@@ -1,4 +1,4 @@
-"""Health for any caller: few requests wait at a time, and a watcher gets each change."""
+"""Health for any caller: few requests are awaited at a time, and a watcher gets each change."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""A caller without valid credentials is told nothing about the cause."""
+"""The error for a caller without valid credentials says nothing about the cause."""
 
 from feedmux_server.tenants.model import Unauthenticated
 
