@@ -26,7 +26,7 @@ import {
   UpdateSubscriptionRequestSchema,
 } from "./gen/feedmux/v1/subscriptions_pb.js";
 import { type CallOptions, clientClosed, Transport, type Tls } from "./transport.js";
-import { sessionOptions, type SomeSessionOptions } from "./options.js";
+import { checkNames, sessionOptions, type SomeSessionOptions } from "./options.js";
 import {
   explanation,
   feedMessage,
@@ -82,6 +82,16 @@ export interface SubscriptionChange {
   readonly etag?: string | undefined;
 }
 
+const CLIENT_NAMES = Object.keys({
+  apiKey: true,
+  token: true,
+  source: true,
+  tls: true,
+  timeoutMs: true,
+  session: true,
+  channelOptions: true,
+} satisfies Record<keyof ClientOptions, true>);
+
 interface Shared {
   readonly transport: Transport;
   readonly source: string;
@@ -95,15 +105,20 @@ export class Client implements AsyncDisposable {
   readonly #shared: Shared;
 
   /**
-   * `target` is `host:port`, or any gRPC target. Throws TypeError for a key or token that cannot be sent and for a
-   * certificate without its key, RangeError for session options out of range.
+   * `target` is `host:port`, or any gRPC target. Throws TypeError for an unknown option, for a key or token that cannot
+   * be sent and for a certificate without its key, RangeError for session options out of range.
    */
   constructor(target: string, options: ClientOptions = {}) {
+    if (typeof target !== "string") {
+      throw new TypeError("the target is host:port");
+    }
+    checkNames(options, CLIENT_NAMES, "a client's options");
     const { apiKey, token, tls } = options;
     if (apiKey !== undefined && token !== undefined) {
       throw new TypeError("give apiKey or token, not both");
     }
     const secure = tls === true ? {} : tls === false ? undefined : tls;
+    checkNames(secure ?? {}, ["ca", "cert", "key", "serverName"], "tls");
     if ((secure?.cert === undefined) !== (secure?.key === undefined)) {
       throw new TypeError("mutual TLS needs both: cert and key");
     }

@@ -75,10 +75,11 @@ const DEFAULTS: SessionOptions = {
 /** What a timer of JavaScript can wait at most. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
-/** The first of `chosen` that says something decides, then the defaults. Throws RangeError. */
+/** The first of `chosen` that says something decides, then the defaults. Throws RangeError, TypeError for an unknown name. */
 export function sessionOptions(...chosen: readonly (SomeSessionOptions | undefined)[]): SessionOptions {
   const options = { ...DEFAULTS };
   for (const some of chosen.toReversed()) {
+    checkNames(some ?? {}, Object.keys(DEFAULTS), "a session's options");
     Object.assign(options, Object.fromEntries(Object.entries(some ?? {}).filter(isGiven)));
   }
   checkInteger(options.windowEvents, 1, 2 ** 31 - 1, "windowEvents");
@@ -90,6 +91,17 @@ export function sessionOptions(...chosen: readonly (SomeSessionOptions | undefin
   check(options.backoffFirstMs, 0, LONGEST_TIMER_MS, "backoffFirstMs");
   check(options.backoffMostMs, 0, LONGEST_TIMER_MS, "backoffMostMs");
   return options;
+}
+
+/** Throws TypeError for what is no object with some of these names, for example a misspelt one, which would be ignored. */
+export function checkNames(given: unknown, names: readonly string[], what: string): void {
+  if (typeof given !== "object" || given === null) {
+    throw new TypeError(`${what}: an object with ${names.join(", ")}, not ${typeof given}`);
+  }
+  const unknown = Object.keys(given).find((name) => !names.includes(name));
+  if (unknown !== undefined) {
+    throw new TypeError(`${what}: there is no ${JSON.stringify(unknown)}; there are ${names.join(", ")}`);
+  }
 }
 
 function isGiven([, value]: [string, unknown]): boolean {

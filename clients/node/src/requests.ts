@@ -35,7 +35,7 @@ import {
   type StartSchema,
 } from "./gen/feedmux/v1/feed_pb.js";
 import type { Subscription, SubscriptionSchema } from "./gen/feedmux/v1/subscriptions_pb.js";
-import type { Format } from "./options.js";
+import { checkNames, type Format } from "./options.js";
 import type { FeedPosition } from "./positions.js";
 import type { Grant } from "./window.js";
 
@@ -57,6 +57,23 @@ const ON_HISTORY_LOST: Record<OnHistoryLost, OnHistoryLostMessage> = {
   fail: OnHistoryLostMessage.FAIL,
   earliest: OnHistoryLostMessage.EARLIEST,
 };
+
+const FEED_NAMES = Object.keys({
+  database: true,
+  collection: true,
+  pipeline: true,
+  fullDocument: true,
+  fullDocumentBeforeChange: true,
+  showExpandedEvents: true,
+  collation: true,
+  comment: true,
+  batchSize: true,
+  maxAwaitTimeMs: true,
+  readPreference: true,
+  readConcern: true,
+  matchCollectionUuidForUpdateLookup: true,
+  source: true,
+} satisfies Record<keyof Feed, true>);
 
 type Request = NonNullable<MessageInitShape<typeof SubscribeRequestSchema>["message"]>;
 
@@ -103,9 +120,13 @@ export function lastAcked(feedPosition: FeedPosition, epoch: bigint): MessageIni
     : { place: { case: "resumeToken", value: feedPosition.token }, epoch };
 }
 
-/** A feed for the wire. Throws BSONError for what BSON cannot hold. */
+/** A feed for the wire. Throws TypeError for what is no feed, BSONError for what BSON cannot hold. */
 export function feedMessage(feed: Feed, defaultSource: string): FeedMessage {
+  checkNames(feed, FEED_NAMES, "a feed");
   const { pipeline } = feed;
+  if (pipeline !== undefined && typeof pipeline !== "string" && !Array.isArray(pipeline)) {
+    throw new TypeError("a feed's pipeline is an array of stages, or the same as extended JSON");
+  }
   return create(FeedSchema, {
     source: feed.source ?? defaultSource,
     database: feed.database ?? "",
@@ -131,6 +152,9 @@ export function startMessage(start: Start): StartInit {
   if (start === "earliest" || start === "latest") {
     return { at: { case: start, value: {} } };
   }
+  if (typeof start !== "object") {
+    throw notAStart();
+  }
   if ("position" in start) {
     return { at: { case: "position", value: start.position } };
   }
@@ -144,8 +168,17 @@ export function startMessage(start: Start): StartInit {
     const { t, i } = start.operationTime;
     return { at: { case: "startAtOperationTime", value: { seconds: t, increment: i } } };
   }
+  if (!(start.time instanceof Date) || Number.isNaN(start.time.getTime())) {
+    throw notAStart();
+  }
   const wholeSecond = new Date(Math.floor(start.time.getTime() / 1000) * 1000);
   return { at: { case: "time", value: timestampFromDate(wholeSecond) } };
+}
+
+function notAStart(): TypeError {
+  return new TypeError(
+    'a start is "earliest", "latest", { time: Date }, { operationTime }, { position }, { resumeAfter } or { startAfter }',
+  );
 }
 
 /** A subscription's definition. Throws RangeError for an unknown policy. */

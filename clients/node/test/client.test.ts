@@ -255,3 +255,28 @@ test("a token function that fails, or gives no token, is an error with its cause
   }
   assert.deepEqual(peers, []);
 });
+
+test("what a program without types gets wrong is named, and not ignored", LIMIT, async () => {
+  // In JavaScript, `feed("shop.orders")` would be the whole deployment, and `open("earliest")` would begin now.
+  const wrong = (value: unknown): never => value as never;
+  const client = new feedmux.Client("localhost:1", { apiKey: "k" });
+  try {
+    const orders = client.feed({ database: "shop", collection: "orders" });
+    await assert.rejects(client.feed(wrong("shop.orders")).open(), /a feed: an object with database, collection/);
+    await assert.rejects(client.feed(wrong({ database: "shop", coll: "orders" })).open(), /a feed: there is no "coll"/);
+    await assert.rejects(client.feed({ pipeline: wrong({ $match: {} }) }).open(), /pipeline is an array of stages/);
+    await assert.rejects(orders.open(wrong("earliest")), /a session's options: there is no "0"/);
+    await assert.rejects(orders.open(wrong({ windowEvent: 5 })), /there is no "windowEvent"; there are windowEvents/);
+    for (const start of ["yesterday", 5, new Date(), { time: new Date("x") }, { time: "2026-01-01" }]) {
+      await assert.rejects(orders.open({ start: wrong(start) }), /a start is "earliest"/, JSON.stringify(start));
+    }
+    assert.throws(() => new feedmux.Client(wrong(undefined)), /the target is host:port/);
+    assert.throws(
+      () => new feedmux.Client("localhost:1", wrong({ apikey: "k" })),
+      /there is no "apikey"; there are apiKey/,
+    );
+    assert.throws(() => new feedmux.Client("localhost:1", { tls: wrong("ca.pem") }), /tls: an object with ca/);
+  } finally {
+    await client.close();
+  }
+});
