@@ -54,9 +54,13 @@ def settings(
     codec_options: CodecOptions[Any] | None,
     channel_options: Sequence[tuple[str, int | str]],
 ) -> Settings:
-    """Check and collect the settings of a client. Raises ValueError."""
+    """Check and collect the settings of a client. Raises ValueError or TypeError."""
     if api_key is not None and token is not None:
         raise ValueError("give api_key or token, not both")
+    if not isinstance(tls, bool | Tls):
+        raise TypeError(f"tls is True or a feedmux.Tls, not {type(tls).__name__}")
+    if not isinstance(timeout_s, int | float):
+        raise TypeError(f"timeout_s is a number, not {type(timeout_s).__name__}")
     secure = Tls() if tls is True else tls or None
     return Settings(
         Target(target, api_key if api_key is not None else token, secure, tuple(channel_options)),

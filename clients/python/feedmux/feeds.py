@@ -110,6 +110,8 @@ class Start:
 StartLike = Start | bytes | datetime | Timestamp | Mapping[str, Any] | Literal["earliest", "latest"]
 """Short forms: bytes are a position, and a mapping is a resume token, used as by `start_after`."""
 
+_STARTS = "a start is 'earliest', 'latest', a datetime, a bson.Timestamp, a resume token, a position or a feedmux.Start"
+
 
 def as_start(start: StartLike | None) -> Start | None:
     """Return the Start that a short form stands for. Raises TypeError or ValueError for anything else."""
@@ -129,8 +131,8 @@ def as_start(start: StartLike | None) -> Start | None:
         case "latest":
             return Start.latest()
         case str():
-            raise ValueError(f"not a start: {start!r}")
-    raise TypeError(f"not a start: {type(start).__name__}")
+            raise ValueError(f"not a start: {start!r}; {_STARTS}")
+    raise TypeError(f"not a start: {type(start).__name__}; {_STARTS}")
 
 
 @dataclass(frozen=True, slots=True)

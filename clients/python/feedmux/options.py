@@ -1,6 +1,6 @@
 """The client's tunable options, each with its trade-off. Frozen; no other module holds constants of this kind."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
 from bson.codec_options import CodecOptions, DatetimeConversion
@@ -41,6 +41,10 @@ class SessionOptions:
     codec_options: CodecOptions[Any] = field(default=SESSION_CODEC)
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(each.default, int | float) and not isinstance(value, int | float):
+                raise TypeError(f"{each.name} is a number, not {type(value).__name__}")
         if not 1 <= self.window_events < 2**31 or not 1 <= self.window_bytes <= 2**40:
             raise ValueError("the window is 1 to 2^31-1 events and 1 to 2^40 bytes")
         if not 64 * 1024 <= self.message_bytes_max <= 64 * 1024 * 1024:

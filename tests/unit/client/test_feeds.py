@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+import feedmux
 from feedmux.feeds import Feed, FeedArguments, Start, as_start
 from feedmux.options import SessionArguments, SessionOptions
 
@@ -51,3 +52,14 @@ def test_named_arguments_are_the_fields() -> None:
     ):
         expected = {field.name: field.type for field in fields(options) if field.name not in named}
         assert arguments.__annotations__ == expected
+
+
+def test_a_wrong_type_names_what_it_is_for() -> None:
+    with pytest.raises(TypeError, match="window_events is a number, not str"):
+        feedmux.SessionOptions(window_events="5")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"tls is True or a feedmux\.Tls, not str"):
+        feedmux.Client("localhost:1", tls="ca.pem")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="timeout_s is a number, not str"):
+        feedmux.Client("localhost:1", timeout_s="5")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not a start: 'yesterday'; a start is 'earliest', 'latest', a datetime"):
+        as_start("yesterday")  # type: ignore[arg-type]
