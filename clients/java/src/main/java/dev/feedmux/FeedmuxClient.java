@@ -111,7 +111,7 @@ public final class FeedmuxClient implements AutoCloseable {
         private UnaryOperator<ManagedChannelBuilder<?>> configure = builder -> builder;
 
         private Builder(String target) {
-            this.target = target;
+            this.target = Objects.requireNonNull(target, "the target is host:port");
         }
 
         /**

@@ -169,6 +169,12 @@ final class ClientTest {
     }
 
     @Test
+    void aMissingTargetIsNamed() {
+        NullPointerException error = assertThrows(NullPointerException.class, () -> FeedmuxClient.builder(null));
+        assertEquals("the target is host:port", error.getMessage());
+    }
+
+    @Test
     void keysAreStrippedAndChecked() throws Exception {
         FeedmuxClient.Builder builder = FeedmuxClient.builder("localhost:1");
         for (String key :
