@@ -190,13 +190,13 @@ async def _files(config: Config) -> list[CheckResult]:
     found: list[CheckResult] = []
     if config.positions.key_file is not None:
         count = len(read_position_keys(config.positions.key_file))
-        found.append(CheckResult("positions", Level.OK, f"{config.positions.key_file} has {count} keys of positions"))
+        found.append(CheckResult("positions", Level.OK, f"keys of positions in {config.positions.key_file}: {count}"))
     if config.tenants_file is None:
         advice = "Name a tenants_file (docs/tenants.md); without one the server starts only with --insecure-no-auth"
         found.append(CheckResult("tenants", Level.WARNING, "no tenants_file is configured", advice))
     else:
         count = len(load_tenants(config.tenants_file).tenants)
-        found.append(CheckResult("tenants", Level.OK, f"{config.tenants_file} has {count} tenants"))
+        found.append(CheckResult("tenants", Level.OK, f"tenants in {config.tenants_file}: {count}"))
     if addresses := config.plaintext_addresses:
         advice = "Set tls.certificate_file and tls.key_file, or listen.accept_plaintext if a proxy or a mesh encrypts"
         says = f"keys cross the network in plaintext: {' and '.join(addresses)} does not use TLS"

@@ -106,7 +106,7 @@ class _Printer:
             print_json({"ok": not failed, "counts": counts, "findings": self._reports})
         else:
             others = counts["warning"] + counts["unknown"]
-            print(f"{counts['ok']} checks passed, {others} with a note, {counts['failed']} failed")
+            print(f"checks: {counts['ok']} passed, {others} with a note, {counts['failed']} failed")
         return 1 if failed else 0
 
 
