@@ -32,6 +32,7 @@ ELSEWHERE: Final = {
     "feedmux_server/jobs/monitor_results.py": ("tests/unit/jobs/test_metrics_collector.py", DECLARATIONS),
     "feedmux_server/rpc/server.py": ("tests/integration/test_rolling_restart.py", "listens on ports of gRPC"),
     "feedmux_server/sessions/outputs.py": ("tests/unit/rpc/test_response_encoder.py", DECLARATIONS),
+    "feedmux_server/source/read_limits.py": ("tests/unit/source/test_read_pace.py", DECLARATIONS),
     "feedmux_server/telemetry/otel_setup.py": ("tests/integration/test_otlp_down.py", "runs the threads of exporters"),
     "feedmux_server/workers/side_process.py": ("tests/integration/test_side_process.py", PROCESSES),
     "feedmux_server/workers/side_worker.py": ("tests/integration/test_side_process.py", "runs in such a process"),

@@ -1,10 +1,9 @@
-"""Whether a pipeline is too slow for MongoDB, or MongoDB itself is slow: a probe without the pipeline decides it."""
+"""One cursor: what a failure means for it, where it opens again, and what ends a long read."""
 
 import asyncio
 from random import Random
 from typing import Any
 
-import bson
 import pytest
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
@@ -15,76 +14,121 @@ from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 from tests.sim.loop import SimLoop
-from tests.sim.mongo import SPLIT, SimCursor, SimMongo, SimSource
+from tests.sim.mongo import SimCursor, SimMongo, SimSource
 from tests.virtual_time import in_virtual_time
 
-MATCH = {"$match": {"fullDocument.g": 1}}
+KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
 
 
-class Probed(SimSource):
-    """Records the stages of the probes without the pipeline, and makes the probes fail."""
+class Failing(SimSource):
+    """Records how each cursor begins, and makes opening fail."""
 
-    def __init__(self, mongo: SimMongo, fails: PyMongoError | None) -> None:
+    def __init__(self, mongo: SimMongo) -> None:
         super().__init__(mongo)
-        self.fails = fails
-        self.looks: list[list[Any]] = []
+        self.fails: list[PyMongoError] = []
+        self.starts: list[str] = []
 
-    async def open_cursor(  # type: ignore[override]
-        self, spec: FeedSpec, stages: list[Any], *rest: Any
-    ) -> SimCursor:
-        if len(rest) == 2:  # these arguments mean a probe: a reader's own cursor is watched
-            self.looks.append(bson.decode(bson.encode({"stages": stages[1:]}))["stages"])
-            if self.fails is not None:
-                raise self.fails
+    async def open_cursor(self, spec: FeedSpec, stages: list[Any], *rest: Any) -> SimCursor:  # type: ignore[override]
+        [start] = {"resumeAfter", "startAfter", "startAtOperationTime"} & set(stages[0]["$changeStream"])
+        self.starts.append(start)
+        if self.fails:
+            raise self.fails.pop(0)
         return await super().open_cursor(spec, stages, *rest)
 
 
-async def read_until_it_fails(pipeline: list[Any], fails: PyMongoError | None) -> tuple[Probed, BaseException]:
-    """Read an event on which the pipeline computes for two minutes."""
+async def make_reader(is_watched: bool = True) -> tuple[ChangeStreamReader, Failing, SimMongo]:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     mongo = SimMongo(loop, Random(0), token_version=2)
-    source = Probed(mongo, fails)
+    source = Failing(mongo)
     await source.connect()
-    begin = mongo.mark(mongo.latest)
-    mongo.insert("db", "a", 0, g=1)
-    mongo.costs.event_s = 120.0
-    key = stream_key(FeedSpec(Scope("main", "db", "a"), pipeline=bson.encode({"pipeline": pipeline})))
-    reader = ChangeStreamReader(source, key, JoinPoint(begin), ReadLimits(event_time_s=5.0))
-    watching = asyncio.create_task(source.read_watch.run())
-    error: BaseException | None = None
-    while not source.looks:
-        error = None
-        try:
-            await reader.open()
-            while True:
-                await reader.read()
-        except (FeedmuxError, Failed) as failed:
-            error = failed
-    watching.cancel()
+    origin = JoinPoint(mongo.mark(mongo.latest), exact=True)
+    return ChangeStreamReader(source, KEY, origin, ReadLimits(), is_watched=lambda: is_watched), source, mongo
+
+
+def failure(code: int) -> OperationFailure:
+    return OperationFailure("a message of MongoDB", code, {"code": code})
+
+
+@in_virtual_time
+async def test_it_reads_on_after_what_it_has_read() -> None:
+    reader, source, mongo = await make_reader()
+    await reader.open()
+    assert source.cursors == 1
+    mongo.insert("db", "a", 0)
+    first = await reader.read()
+    assert [chunk.count for chunk in first.chunks] == [1]
+    assert reader.at == JoinPoint(first.chunks[-1].end, exact=True)
     await reader.close()
-    assert error is not None
-    return source, error
-
-
-TOO_LARGE = OperationFailure("too large", 10334, {"codeName": "BSONObjectTooLarge", "code": 10334})
-
-
-@in_virtual_time
-@pytest.mark.parametrize("pipeline", [[MATCH], [MATCH, SPLIT]])
-@pytest.mark.parametrize("fails", [None, TOO_LARGE])
-async def test_a_pipeline_is_too_slow_where_mongodb_answers_without_it(
-    pipeline: list[Any], fails: PyMongoError | None
-) -> None:
-    """An event may be too large without the stages that shrink it: MongoDB reached it all the same."""
-    source, error = await read_until_it_fails(pipeline, fails)
-    assert isinstance(error, FeedmuxError)
-    assert error.reason is ErrorReason.PIPELINE_FAILED
-    assert source.looks == [pipeline[1:]], "a position within a split event is only found with the split stage"
+    assert source.cursors == 0
+    mongo.insert("db", "a", 1)
+    await reader.open()
+    assert [chunk.count for chunk in (await reader.read()).chunks] == [1]
+    await reader.close()
 
 
 @in_virtual_time
-async def test_a_mongodb_that_is_away_is_no_pipeline_that_is_slow() -> None:
-    source, error = await read_until_it_fails([MATCH], AutoReconnect("connection closed"))
-    assert isinstance(error, Failed)
-    assert source.looks == [[]]
+async def test_a_reader_that_is_not_open_cannot_read_and_one_that_is_cannot_move() -> None:
+    reader, _, mongo = await make_reader()
+    with pytest.raises(RuntimeError, match="is not open"):
+        await reader.read()
+    await reader.open()
+    with pytest.raises(RuntimeError, match="is open"):
+        reader.resume_from(mongo.mark(mongo.latest))
+    await reader.close()
+
+
+@in_virtual_time
+async def test_a_token_that_mongodb_cannot_read_is_replaced_by_its_time_at_once() -> None:
+    reader, source, _ = await make_reader()
+    source.fails = [failure(280)]
+    await reader.open()
+    assert source.starts == ["resumeAfter", "startAtOperationTime"]
+    await reader.close()
+    source.fails = [failure(280)]
+    with pytest.raises(FeedmuxError):
+        await reader.open()
+
+
+@in_virtual_time
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(AutoReconnect("closed"), Failed), (failure(40324), FeedmuxError)],
+    ids=["the network", "the request"],
+)
+async def test_only_what_may_pass_is_tried_again(error: PyMongoError, expected: type[Exception]) -> None:
+    reader, source, _ = await make_reader()
+    source.fails = [error]
+    with pytest.raises(expected):
+        await reader.open()
+    assert (source.cursors, reader.is_open) == (0, False)
+
+
+@in_virtual_time
+async def test_lost_history_says_where_history_begins() -> None:
+    reader, source, _ = await make_reader()
+    source.fails = [failure(286)]
+    with pytest.raises(FeedmuxError) as caught:
+        await reader.open()
+    assert caught.value.reason is ErrorReason.HISTORY_LOST
+    assert caught.value.metadata["oldest_time"].endswith("Z")
+
+
+@in_virtual_time
+async def test_interrupt_ends_a_long_read_and_the_next_one_does_not_wait() -> None:
+    reader, source, _ = await make_reader(is_watched=False)
+    source.cursors = 1_000
+    await reader.open()
+    await reader.read()
+    loop = asyncio.get_running_loop()
+    reading, began_s = asyncio.create_task(reader.read()), loop.time()
+    await asyncio.sleep(3.0)
+    assert not reading.done()
+    reader.interrupt()
+    assert (await reading).chunks == []
+    assert loop.time() - began_s < 4.0
+    assert (reader.has_cursor, reader.is_open) == (False, True)
+    began_s = loop.time()
+    await reader.read()
+    assert loop.time() - began_s < 1.0
+    await reader.close()

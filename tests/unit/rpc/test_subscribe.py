@@ -1,0 +1,162 @@
+"""Subscribe: what Open and the messages after it may say, and what a rejected or ended session leaves."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.rpc.plan_range import PlanRange
+from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX, LATER_BYTES_MAX, Subscribe
+from feedmux_server.telemetry.audit import AuditEvent
+from tests.unit.rpc.service_support import FEED, Context, Served, refused, served
+from tests.virtual_time import in_virtual_time
+
+INLINE: dict[str, Any] = {"feed": FEED, "start": {"latest": {}}}
+DURABLE: dict[str, Any] = {"subscription": "orders"}
+
+
+class Stream:
+    """The client's end of one call."""
+
+    def __init__(self, there: Served, **fields: Any) -> None:
+        self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._context = Context()
+        if fields:
+            self.send(open=wire.Open(**fields))
+        handler: Any = Subscribe(there.service)
+        self.task: asyncio.Task[None] = asyncio.create_task(handler(self._sent(), self._context))
+
+    async def _sent(self) -> AsyncIterator[bytes]:
+        while (data := await self._requests.get()) is not None:
+            yield data
+
+    def send(self, **message: Any) -> None:
+        self.send_bytes(wire.SubscribeRequest(**message).SerializeToString())
+
+    def send_bytes(self, data: bytes) -> None:
+        self._requests.put_nowait(data)
+
+    def half_close(self) -> None:
+        self._requests.put_nowait(None)
+
+    async def opened(self) -> wire.Opened:
+        async with asyncio.timeout(600):  # of virtual time
+            while not self._context.written:
+                await asyncio.sleep(0.01)
+        return wire.SubscribeResponse.FromString(self._context.written[0]).opened
+
+    async def error(self) -> FeedmuxError:
+        with pytest.raises(FeedmuxError) as caught:
+            await self.task
+        return caught.value
+
+
+def owner(there: Served) -> bytes:
+    """The nonce of the subscription's lease; empty if nobody holds it."""
+    stored = there.redis.hash_of(b"feedmux:1:{default/orders}")
+    assert b"etag" in stored
+    return stored.get(b"nonce", b"")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"instance_id": "i"}, "open"),
+        (INLINE | {"instance_id": "i" * (INSTANCE_BYTES_MAX + 1)}, "open.instance_id"),
+        (INLINE | {"last_acked": {"position": b"p"}}, "open.last_acked"),
+        (INLINE | {"heartbeat_interval": {"seconds": 61}}, "heartbeat_interval"),
+        (INLINE | {"credit": {"events": -1}}, "credit.events"),
+        (DURABLE | {"start": {"latest": {}}}, "open.start"),
+        (DURABLE | {"last_acked": {"epoch": 1}}, "open.last_acked"),
+        (DURABLE | {"last_acked": {"position": b"p"}}, None),
+        ({"subscription": "a/b"}, "subscription"),
+    ],
+)
+@in_virtual_time
+async def test_what_open_may_not_say(fields: dict[str, Any], field: str | None) -> None:
+    async with served() as there:
+        await there.create("orders")
+        error = await Stream(there, **fields).error()
+        assert (error.status, error.field) == ("INVALID_ARGUMENT", field)
+        assert owner(there) == b""
+        assert (there.service.manager.cursors, len(there.service.sessions)) == (0, 0)
+
+
+@in_virtual_time
+async def test_open_comes_first_and_once() -> None:
+    async with served() as there:
+        first = Stream(there)
+        first.send(ack=wire.Ack(delivery_sequence=1))
+        assert (await first.error()).reason is ErrorReason.OPEN_REQUIRED
+        second = Stream(there, **INLINE)
+        await second.opened()
+        second.send(open=wire.Open(**INLINE))
+        assert (await second.error()).reason is ErrorReason.OPEN_REQUIRED
+
+
+TOO_LONG = wire.SubscribeRequest(credit=wire.Credit(events=1, bytes=1)).SerializeToString() + (
+    b"\xfa\x7f\x81\x08" + bytes(LATER_BYTES_MAX + 1)
+)
+"""A valid message with a field that no version knows."""
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", TOO_LONG])
+@in_virtual_time
+async def test_a_later_message_that_is_none(data: bytes) -> None:
+    async with served() as there:
+        stream = Stream(there, **INLINE)
+        await stream.opened()
+        stream.send_bytes(data)
+        assert (await stream.error()).reason is ErrorReason.MESSAGE_INVALID
+
+
+@pytest.mark.parametrize("ends", ["close", "half_close", "cancel"])
+@in_virtual_time
+async def test_the_end_of_a_session_ends_its_lease(ends: str) -> None:
+    async with served() as there:
+        await there.create("orders")
+        stream = Stream(there, **DURABLE, instance_id="one")
+        assert (await stream.opened()).epoch > 0
+        assert owner(there) != b""
+        if ends == "close":
+            stream.send(close=wire.Close())
+        elif ends == "half_close":
+            stream.half_close()
+        else:
+            stream.task.cancel()
+        await asyncio.wait([stream.task])
+        await asyncio.sleep(1.0)
+        assert owner(there) == b""
+        assert len(there.service.sessions) == 0
+
+
+@in_virtual_time
+async def test_a_takeover_is_recorded_and_fences_the_other_session() -> None:
+    async with served() as there:
+        await there.create("orders")
+        first = Stream(there, **DURABLE, instance_id="one")
+        await first.opened()
+        busy = await Stream(there, **DURABLE, instance_id="two").error()
+        assert (busy.reason, busy.metadata["owner"]) == (ErrorReason.SUBSCRIPTION_BUSY, "one")
+        second = Stream(there, **DURABLE, instance_id="two", takeover=True)
+        await second.opened()
+        assert (AuditEvent.TAKEOVER, "orders") in there.audit.events
+        fenced = await first.error()
+        assert (fenced.reason, fenced.metadata["cause"]) == (ErrorReason.FENCED, "TAKEOVER")
+        second.task.cancel()
+        await asyncio.wait([second.task])
+
+
+@in_virtual_time
+async def test_a_bulk_read_of_another_feed_leaves_no_lease() -> None:
+    async with served() as there:
+        await there.create("orders")
+        request = wire.PlanRangeRequest(
+            subscription="orders", instance_id="one", events_max=1, bytes_max=1, feed_fingerprint=b"another"
+        )
+        error = await refused(PlanRange(there.service), request)
+        assert error.reason is ErrorReason.FEED_CHANGED
+        assert owner(there) == b""
