@@ -1,12 +1,18 @@
 """Which JWTs become identities, and the cause that the audit log gets for the others."""
 
+import base64
+import hashlib
+import hmac
+import json
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from feedmux_server.tenants.jwt_verifier import SKEW_S, JwtRules, JwtVerifier, looks_like_jwt
 from feedmux_server.tenants.model import CredentialKind, Unauthenticated
@@ -14,6 +20,7 @@ from feedmux_server.tenants.model import CredentialKind, Unauthenticated
 RULES = JwtRules("https://issuer", "feedmux", ("RS256", "PS256", "ES256"), "tenant")
 RSA, OTHER = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))
 ELLIPTIC = ec.generate_private_key(ec.SECP256R1())
+PUBLIC_PEM = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 class Keys:
@@ -41,6 +48,21 @@ def token(key: Any = RSA, algorithm: str = "RS256", kid: str = "rsa", **claims: 
     return jwt.encode(
         {name: value for name, value in given.items() if value is not None}, key, algorithm, headers={"kid": kid}
     )
+
+
+def part(content: dict[str, Any]) -> bytes:
+    return base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=")
+
+
+def forged(algorithm: str, sign: Callable[[bytes], bytes]) -> str:
+    """A token that no library would make."""
+    claims = {"iss": RULES.issuer, "aud": RULES.audience, "tenant": "a", "exp": int(time.time()) + 3600}
+    signed = part({"alg": algorithm, "typ": "JWT", "kid": "rsa"}) + b"." + part(claims)
+    return (signed + b"." + base64.urlsafe_b64encode(sign(signed)).rstrip(b"=")).decode()
+
+
+def hmac_of(key: bytes) -> Callable[[bytes], bytes]:
+    return lambda signed: hmac.new(key, signed, hashlib.sha256).digest()
 
 
 @pytest.mark.parametrize(
@@ -85,6 +107,13 @@ async def test_tokens_that_are_accepted(made: Any, credential: str) -> None:
         (lambda: token(ELLIPTIC, "ES256", "rsa"), "JWT with an algorithm that its key is not for"),
         (lambda: token(RSA, "PS256", "bound"), "JWT with an algorithm that its key is not for"),
         (lambda: token(exp="soon"), "invalid JWT"),
+        (lambda: token(iss=None), "JWT without a claim that is required"),
+        (lambda: token()[:-2], "JWT with a wrong signature"),
+        (lambda: token().rpartition(".")[0] + ".", "JWT with a wrong signature"),
+        (lambda: "..", "malformed JWT"),
+        (lambda: forged("None", lambda _: b""), "JWT with an algorithm that is not allowed"),
+        (lambda: forged("HS256", hmac_of(PUBLIC_PEM)), "JWT with an algorithm that is not allowed"),
+        (lambda: forged("RS256", hmac_of(PUBLIC_PEM)), "JWT with a wrong signature"),
     ],
 )
 async def test_tokens_that_are_rejected(made: Any, cause: str) -> None:
