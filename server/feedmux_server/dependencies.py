@@ -65,6 +65,7 @@ class Dependencies:
             stack.push_async_callback(source.close)
             found.sources[name] = source
         checks = found._checks()
+        log.info("connecting to %s", ", ".join(checks))
         outcomes = await asyncio.gather(*(check() for check in checks.values()), return_exceptions=True)
         for name, outcome in zip(checks, outcomes, strict=True):
             found.there[name] = outcome is None

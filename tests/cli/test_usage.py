@@ -96,6 +96,13 @@ def test_what_is_mistyped_is_suggested(arguments: list[str], meant: str, capsys:
     assert hint.strip().startswith(f"Did you mean {meant}? See `feedmux ")
 
 
+def test_a_value_that_looks_like_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["watch", "shop", "--start", "-5m"]) == 2
+    error, hint = capsys.readouterr().err.splitlines()
+    assert error == "feedmux: --start: expected one argument"
+    assert hint == "  A value that begins with - follows =, as in --start=-1. See `feedmux watch --help`."
+
+
 def test_nothing_is_suggested_for_what_resembles_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["xyzzy"]) == 2
     assert "Did you mean" not in capsys.readouterr().err

@@ -12,6 +12,7 @@ from feedmux.cli.failure import UsageError
 
 _CHOICE = re.compile(r"invalid choice: '(?P<typed>[^']*)' \(choose from (?P<known>.*)\)")
 _OPTION = re.compile(r"unrecognized arguments: (?P<typed>--[\w-]+)")
+_NO_VALUE = re.compile(r"argument (?:\S+/)?(?P<option>--[\w-]+): expected one argument")
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,6 +37,8 @@ class Parser(argparse.ArgumentParser):
             known = re.findall(r"[^\s',]+", found["known"])
         elif found := _OPTION.search(message):
             known = list(self._options())
+        elif found := _NO_VALUE.search(message):
+            return f"A value that begins with - follows =, as in {found['option']}=-1. "
         else:
             return ""
         close = get_close_matches(found["typed"], known, 1)
