@@ -26,7 +26,6 @@ class Summary:
 
     seed: int
     size: str
-    digest: str
     steps: int
     virtual_s: float
     problems: tuple[str, ...]
@@ -37,7 +36,6 @@ class Summary:
         return cls(
             outcome.seed,
             outcome.size,
-            outcome.digest,
             outcome.steps,
             outcome.virtual_s,
             tuple(outcome.problems),
@@ -49,6 +47,11 @@ def run_block(first: int, count: int, size: str, scenario: str = "") -> list[Sum
     """Run `count` seeds, one after the other."""
     seeds = range(first, first + count)
     return [Summary.of(simulate(seed, SIZES[size], scenario=scenario), scenario) for seed in seeds]
+
+
+def digests(first: int, count: int, size: str) -> list[str]:
+    """Run `count` seeds; returns what each run's history is known by."""
+    return [simulate(seed, SIZES[size]).digest() for seed in range(first, first + count)]
 
 
 def told(summary: Summary) -> str:
@@ -105,7 +108,7 @@ def _run_many(first: int, count: int, size: str, scenario: str, jobs: int) -> in
 
 def _run_twice(first: int, count: int, size: str) -> int:
     """Run each seed in two processes; returns how many seeds differ."""
-    here = [summary.digest for summary in run_block(first, count, size)]
+    here = digests(first, count, size)
     differing = [
         seed
         for seed, mine, theirs in zip(
@@ -199,8 +202,7 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> int:
     options = _parser().parse_args()
     if options.digests:
-        for summary in run_block(options.start, options.seeds, options.size):
-            print(summary.digest)
+        print("\n".join(digests(options.start, options.seeds, options.size)))
         return 0
     if options.coverage:
         return int(_run_covered(options.start, options.seeds) > 0)
@@ -219,7 +221,7 @@ def main() -> int:
     summary = Summary.of(outcome, options.scenario)
     faults = ", ".join(outcome.faults) or "none"
     print(f"seed {options.seed} ({options.size}): {outcome.virtual_s:.1f} virtual s, {outcome.steps} callbacks")
-    print(f"faults: {faults}; digest {outcome.digest}")
+    print(f"faults: {faults}; digest {outcome.digest()}")
     if outcome.problems:
         print(told(summary))
     return int(bool(outcome.problems))

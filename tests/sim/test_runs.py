@@ -15,7 +15,7 @@ import pytest
 
 import feedmux_server
 from feedmux_server.store import committer
-from tests.sim.__main__ import digests_elsewhere, run_block
+from tests.sim.__main__ import digests, digests_elsewhere
 from tests.sim.loop import SimLoop
 from tests.sim.redis import SimRedis
 from tests.sim.world import SMALL, World, simulate
@@ -23,7 +23,7 @@ from tests.sim.world import SMALL, World, simulate
 
 @pytest.mark.parametrize(("size", "seeds"), [("small", 30), ("large", 3)])
 def test_a_seed_gives_the_same_run_in_another_process(size: str, seeds: int) -> None:
-    here = [summary.digest for summary in run_block(0, seeds, size)]
+    here = digests(0, seeds, size)
     assert here == digests_elsewhere(0, seeds, size)
     assert len(set(here)) == seeds
 
@@ -73,7 +73,7 @@ def _models_in_memory() -> int:
 
 def test_a_trace_does_not_change_the_run() -> None:
     lines: list[str] = []
-    assert simulate(7, SMALL, lines.append).digest == simulate(7, SMALL).digest
+    assert simulate(7, SMALL, lines.append).digest() == simulate(7, SMALL).digest()
     assert lines
 
 

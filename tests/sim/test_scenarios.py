@@ -6,11 +6,19 @@ from tests.sim.__main__ import run_block, told
 from tests.sim.faults import SCENARIOS
 from tests.sim.test_small import FIRST
 
-SEEDS = 40
+SEEDS = 20
+ALL_SEEDS = 200
 
 
-@pytest.mark.long
+@pytest.mark.parametrize(
+    ("first", "seeds"),
+    [
+        pytest.param(FIRST, SEEDS, marks=pytest.mark.long),
+        pytest.param(FIRST + SEEDS, ALL_SEEDS - SEEDS, marks=pytest.mark.full),
+    ],
+    ids=["some", "rest"],
+)
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_scenario(scenario: str) -> None:
-    failed = [told(summary) for summary in run_block(FIRST, SEEDS, "small", scenario) if summary.problems]
+def test_scenario(scenario: str, first: int, seeds: int) -> None:
+    failed = [told(summary) for summary in run_block(first, seeds, "small", scenario) if summary.problems]
     assert not failed, "\n".join(failed)

@@ -24,7 +24,8 @@ class Recorder:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._lines: list[str] = []
+        self._noted: list[tuple[float, Record | str]] = []
+        """Records do not change, so that their lines can be made when somebody wants them."""
         self.records: list[Record] = []
         self.say: Callable[[str], None] | None = None
         """Receives the lines of a trace."""
@@ -32,23 +33,26 @@ class Recorder:
     def add(self, record: Record) -> int:
         """Append a record; returns its index, for `change`."""
         self.records.append(record)
-        self.note(repr(record))
+        self.note(record)
         return len(self.records) - 1
 
     def change(self, index: int, record: Record) -> None:
         self.records[index] = record
-        self.note(repr(record))
+        self.note(record)
 
-    def note(self, text: str) -> None:
-        """Note something that happened and that no checker reads."""
-        line = f"{self._now_s():10.6f} {text}"
-        self._lines.append(line)
+    def note(self, what: Record | str) -> None:
+        """Note a record, or something that happened and that no checker reads."""
+        self._noted.append((self._now_s(), what))
         if self.say is not None:
-            self.say(line)
+            self.say(_line(*self._noted[-1]))
 
-    @property
     def digest(self) -> str:
-        return hashlib.blake2b("".join(self._lines).encode(), digest_size=16).hexdigest()
+        lines = "".join(_line(*each) for each in self._noted)
+        return hashlib.blake2b(lines.encode(), digest_size=16).hexdigest()
+
+
+def _line(now_s: float, what: Record | str) -> str:
+    return f"{now_s:10.6f} {what}"
 
 
 @dataclass(slots=True)

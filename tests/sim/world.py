@@ -160,7 +160,7 @@ class Outcome:
 
     seed: int
     size: str
-    digest: str
+    digest: Callable[[], str]
     steps: int
     virtual_s: float
     problems: list[str]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pymongo.database import Database
 
 from feedmux_embedded import Process
@@ -83,6 +84,7 @@ def test_it_mirrors_a_collection_that_is_being_written(
     assert f"equal: {database.orders.count_documents({}):,} documents" in said
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_it_in_silence(site: Site, database: Database[dict[str, Any]], tmp_path: Path, java: None) -> None:
     host, port = site.client.primary or ("", 0)
     database.orders.bulk_write([Shop(seed=1).change() for _ in range(10)])
