@@ -82,7 +82,7 @@ def wait(session: feedmux.Session, notices: Notices, *, watch_reader: bool = Tru
 def remark(text: str) -> None:
     """Print a line for people on standard error, after flushing earlier output."""
     sys.stdout.flush()
-    print(Terminal(sys.stderr).paint(text, "dim"), file=sys.stderr)
+    print(Terminal(sys.stderr).paint(plain(text), "dim"), file=sys.stderr)
 
 
 def note_if_missing(client: feedmux.Client, feed: Feed) -> None:
@@ -93,7 +93,7 @@ def note_if_missing(client: feedmux.Client, feed: Feed) -> None:
     except feedmux.FeedmuxError:
         return
     what = "collection" if feed.collection else "database"
-    remark(f"-- {what} {plain(scope_name(feed))} does not exist yet; events come once it is created")
+    remark(f"-- {what} {scope_name(feed)} does not exist yet; events come once it is created")
 
 
 class Notices:

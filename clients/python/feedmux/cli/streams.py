@@ -106,7 +106,7 @@ def _stream_row(terminal: Terminal, stream: operator_pb2.SharedStream) -> tuple[
     return (
         stream.id,
         f"{stream.source}:{stream.scope}" + (" (filtered)" if stream.pipeline not in ("", "[]") else ""),
-        terminal.paint(state, _STATE_COLOURS.get(state, "dim")) + (" catch-up" if stream.catch_up else ""),
+        terminal.paint(f"{state} catch-up" if stream.catch_up else state, _STATE_COLOURS.get(state, "dim")),
         stream.subscriber_count,
         f"{stream.ring_events} events, {size(stream.ring_bytes)}",
         f"{utc_time(stream.oldest.seconds)} - {utc_time(stream.newest.seconds)}",
@@ -223,7 +223,9 @@ def state_name(stream: operator_pb2.SharedStream) -> str:
     """Return a state's name as people write it."""
     from feedmux.v1 import operator_pb2
 
-    return operator_pb2.SharedStream.State.Name(stream.state).removeprefix("STATE_").lower()
+    states = operator_pb2.SharedStream.State
+    known = stream.state in states.values()  # A newer server may have others.
+    return states.Name(stream.state).removeprefix("STATE_").lower() if known else str(stream.state)
 
 
 def _time(at: feed_pb2.ClusterTime) -> str:

@@ -23,7 +23,7 @@ from feedmux.cli.feed_arguments import (
     scope_name,
     start,
 )
-from feedmux.cli.terminal import Terminal, duration, iso_time, print_json, table, utc_time
+from feedmux.cli.terminal import Terminal, duration, iso_time, plain, print_json, table, utc_time
 
 Action = Callable[["feedmux.Client", argparse.Namespace], int]
 
@@ -179,7 +179,8 @@ def _show(info: feedmux.SubscriptionInfo, args: argparse.Namespace) -> int:
         **({"expires": facts["expire_time"]} if info.expire_time else {}),
     }
     for name, value in shown.items():
-        print(f"{terminal.paint(name.ljust(16), 'dim')} {value}")
+        lines = map(plain, str(value).splitlines())  # A pipeline may have several.
+        print(f"{terminal.paint(name.ljust(16), 'dim')}", "\n".join(lines))
     return 0
 
 

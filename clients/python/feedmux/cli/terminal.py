@@ -22,6 +22,12 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
+class Painted(str):
+    """Text in which the program itself has put colours: a table prints it as it is."""
+
+    __slots__ = ()
+
+
 class Terminal:
     """A stream, and whether it is a terminal that shows colours (https://no-color.org)."""
 
@@ -38,7 +44,7 @@ class Terminal:
     def paint(self, text: str, *styles: str) -> str:
         if not self.colours or not styles:
             return text
-        return f"\x1b[{';'.join(_CODES[style] for style in styles)}m{text}\x1b[0m"
+        return Painted(f"\x1b[{';'.join(_CODES[style] for style in styles)}m{text}\x1b[0m")
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -84,7 +90,7 @@ def cut(text: str, width: int) -> str:
 
 def table(terminal: Terminal, headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Print a table with columns as wide as their content, cut to the width of a terminal."""
-    cells = [[cell if "\x1b" in (cell := str(value)) else plain(value) for value in row] for row in rows]
+    cells = [[value if isinstance(value, Painted) else plain(value) for value in row] for row in rows]
     widths = [
         max(len(header), *(len(_ESCAPE.sub("", row[index])) for row in cells)) if cells else len(header)
         for index, header in enumerate(headers)

@@ -1,0 +1,78 @@
+"""`feedmux streams`: the tables and the JSON of an answer."""
+
+import io
+
+import pytest
+from google.protobuf import duration_pb2
+
+from feedmux.cli.streams import _text, as_json, state_name
+from feedmux.cli.terminal import Terminal
+from feedmux.v1 import feed_pb2, operator_pb2
+
+HOSTILE = "t\x1b[2J"
+ONE = operator_pb2.Subscriber(
+    id="s-1", tenant=HOSTILE, state="live", lag=duration_pb2.Duration(seconds=61), lag_events=3, peer="p"
+)
+STREAM = operator_pb2.SharedStream(
+    id="1",
+    source="main",
+    scope="shop.orders",
+    pipeline="[]",
+    state=operator_pb2.SharedStream.STATE_READING,
+    oldest=feed_pb2.ClusterTime(seconds=60, increment=1),
+    newest=feed_pb2.ClusterTime(seconds=120, increment=2),
+    ring_events=5,
+    ring_bytes=2048,
+    subscriber_count=1,
+    subscribers=[ONE],
+)
+
+
+def answer(**more: object) -> operator_pb2.ListSharedStreamsResponse:
+    totals = operator_pb2.Totals(shared_streams=1, cursors=2, subscribers=1)
+    return operator_pb2.ListSharedStreamsResponse(**{"totals": totals, "shared_streams": [STREAM]} | more)  # type: ignore[arg-type]
+
+
+def text(found: operator_pb2.ListSharedStreamsResponse, *, subscribers: bool = False) -> str:
+    return _text(Terminal(io.StringIO()), found, subscribers)
+
+
+def test_the_head_counts_in_singular_and_plural() -> None:
+    head = text(answer()).splitlines()[0]
+    assert head == "1 shared stream on 2 MongoDB cursors for 1 subscriber, 0 B of 0 B used"
+
+
+def test_subscribers_are_shown_on_demand() -> None:
+    assert "s-1" not in text(answer())
+    shown = text(answer(detached_subscribers=[ONE]), subscribers=True)
+    rows = [line.split() for line in shown.splitlines() if line.startswith("s-1")]
+    assert [row[1] for row in rows] == ["1", "-"], "of a stream, and of none"
+    assert "(inline)" in shown
+    assert "3 events, 1 min 1 s" in shown
+    assert "\x1b" not in shown
+    assert "1 subscribers that wait for credit" in text(answer(detached_subscribers=[ONE]))
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [
+        ({"cursor_open": True}, "open"),
+        ({"view_of": "shop"}, "view of shop"),
+        ({}, "none"),
+        ({"pipeline": '[{"$match": {}}]'}, "main:shop.orders (filtered)"),
+        ({"catch_up": True}, "reading catch-up"),
+    ],
+)
+def test_what_is_special_about_a_stream(more: dict[str, object], shown: str) -> None:
+    stream = operator_pb2.SharedStream()
+    stream.CopyFrom(STREAM)
+    stream.MergeFrom(operator_pb2.SharedStream(**more))  # type: ignore[arg-type]
+    (row,) = [line for line in text(answer(shared_streams=[stream])).splitlines() if line.startswith("1  ")]
+    assert shown in row
+
+
+def test_json_has_plain_numbers_and_names() -> None:
+    (stream,) = as_json(answer())["shared_streams"]
+    assert (stream["state"], stream["oldest"], stream["lag_s"]) == ("reading", "60:1", 0.0)
+    assert (stream["subscribers"][0]["lag_s"], stream["subscribers"][0]["tenant"]) == (61.0, HOSTILE)
+    assert state_name(operator_pb2.SharedStream(state=99)) == "99"  # type: ignore[arg-type]

@@ -1,0 +1,99 @@
+"""`feedmux subscriptions` with a scripted server: what it prints, and what it changes."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from bson.timestamp import Timestamp
+
+import feedmux
+from feedmux.cli import main, subscriptions
+
+STORED = feedmux.SubscriptionInfo(
+    name="orders",
+    feed=feedmux.Feed("shop", "orders", source="main", pipeline="[]"),
+    on_invalidate="stop",
+    on_history_lost="fail",
+    position=b"\xf2\x01",
+    cluster_time=Timestamp(60, 1),
+    create_time=datetime(2026, 1, 2, tzinfo=UTC),
+    update_time=None,
+    etag="e",
+    active=False,
+    owner="",
+    epoch=3,
+    expire_time=None,
+    routing_key="r",
+)
+
+
+class Client:
+    """Has the subscriptions that it is given, and records what it is asked to change."""
+
+    def __init__(self, *stored: feedmux.SubscriptionInfo) -> None:
+        self.stored = stored
+        self.changes: list[dict[str, Any]] = []
+
+    def list_subscriptions(self) -> Iterator[feedmux.SubscriptionInfo]:
+        return iter(self.stored)
+
+    def get_subscription(self, _name: str) -> feedmux.SubscriptionInfo:
+        return self.stored[0]
+
+    def update_subscription(self, _name: str, **changes: Any) -> feedmux.SubscriptionInfo:
+        self.changes.append(changes)
+        return self.stored[0]
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    made = Client(STORED)
+
+    @contextmanager
+    def connected(_args: object) -> Iterator[Client]:
+        yield made
+
+    monkeypatch.setattr(subscriptions, "connected", connected)
+    return made
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["subscriptions", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_json_leaves_out_what_a_feed_does_not_have(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(printed(capsys, "get", "orders", "--json"))
+    assert found["feed"] == {"source": "main", "database": "shop", "collection": "orders", "pipeline": "[]"}
+    assert (found["position"], found["cluster_time"], found["update_time"]) == ("8gE", "60:1", None)
+    assert found["create_time"] == "2026-01-02T00:00:00Z"
+
+
+def test_a_list_without_subscriptions_says_how_to_make_one(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "main:shop.orders" in printed(capsys, "list")
+    client.stored = ()
+    assert printed(capsys, "list") == "No subscriptions yet. Create one: feedmux subscriptions create NAME DB.COLL\n"
+    assert json.loads(printed(capsys, "list", "--json")) == {"subscriptions": []}
+
+
+def test_an_update_changes_what_is_given_and_no_more(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    printed(capsys, "update", "orders", "--on-history-lost", "earliest")
+    printed(capsys, "update", "orders", "--full-document", "updateLookup")
+    printed(capsys, "update", "orders", "--full-document", "", "--pipeline", '[{"$match": {}}]')
+    first, second, third = client.changes
+    assert (first["feed"], first["etag"], first["on_history_lost"]) == (None, "", "earliest")
+    assert (second["feed"].full_document, second["feed"].pipeline, second["etag"]) == ("updateLookup", "[]", "e")
+    assert (third["feed"].full_document, third["feed"].pipeline) == (None, '[{"$match": {}}]')
+    assert main(["subscriptions", "update", "orders"]) == 2
+    assert "nothing to change" in capsys.readouterr().err
+
+
+def test_a_name_does_not_control_the_terminal(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.stored = (replace(STORED, feed=feedmux.Feed("shop", "\x1b[2J", source="main"), owner="\x07", active=True),)
+    for arguments in (("get", "orders"), ("list",)):
+        assert "shop.?[2J" in (shown := printed(capsys, *arguments))
+        assert not {"\x1b", "\x07"} & set(shown)
