@@ -43,7 +43,9 @@ class SessionOptions:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(each.default, int | float) and not isinstance(value, int | float):
+            if isinstance(each.default, int) and not isinstance(value, int):
+                raise TypeError(f"{each.name} is a whole number, not {type(value).__name__}")
+            if isinstance(each.default, float) and not isinstance(value, int | float):
                 raise TypeError(f"{each.name} is a number, not {type(value).__name__}")
         if not 1 <= self.window_events < 2**31 or not 1 <= self.window_bytes <= 2**40:
             raise ValueError("the window is 1 to 2^31-1 events and 1 to 2^40 bytes")

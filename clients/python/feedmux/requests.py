@@ -27,6 +27,7 @@ from feedmux.feeds import (
     SubscriptionInfo,
     Withheld,
 )
+from feedmux.options import SESSION_CODEC
 from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux.window import Grant
@@ -84,7 +85,7 @@ def feed_value(message: feed_pb2.Feed) -> Feed:
     pipeline: list[Mapping[str, Any]] | str | None = None
     match message.pipeline.WhichOneof("notation"):
         case "bson":
-            pipeline = bson.decode(message.pipeline.bson)["pipeline"]
+            pipeline = bson.decode(message.pipeline.bson, SESSION_CODEC)["pipeline"]
         case "extended_json":
             pipeline = message.pipeline.extended_json
     return Feed(
@@ -98,7 +99,7 @@ def feed_value(message: feed_pb2.Feed) -> Feed:
         ),
         show_expanded_events=message.show_expanded_events,
         collation=bson.decode(message.collation) if message.collation else None,
-        comment=bson.decode(message.comment).get("comment") if message.comment else None,
+        comment=bson.decode(message.comment, SESSION_CODEC).get("comment") if message.comment else None,
         batch_size=message.batch_size,
         max_await_time_ms=message.max_await_time_ms,
         read_preference=cast("ReadPreference | None", message.read_preference or None),

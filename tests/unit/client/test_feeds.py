@@ -55,7 +55,7 @@ def test_named_arguments_are_the_fields() -> None:
 
 
 def test_a_wrong_type_names_what_it_is_for() -> None:
-    with pytest.raises(TypeError, match="window_events is a number, not str"):
+    with pytest.raises(TypeError, match="window_events is a whole number, not str"):
         feedmux.SessionOptions(window_events="5")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"tls is True or a feedmux\.Tls, not str"):
         feedmux.Client("localhost:1", tls="ca.pem")  # type: ignore[arg-type]

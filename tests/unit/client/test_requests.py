@@ -1,0 +1,92 @@
+"""Values as messages, and messages as values."""
+
+from datetime import UTC, datetime
+
+import bson
+import pytest
+from bson.datetime_ms import DatetimeMS
+from bson.errors import InvalidDocument
+
+from feedmux import requests
+from feedmux.feeds import Feed
+from feedmux.positions import FeedPosition
+from feedmux.requests import subscription_value
+from feedmux.v1 import change_feed_pb2, subscriptions_pb2
+from feedmux_server.core.feeds.feed import Scope, route_of
+from tests.unit.client.scripted_server import token
+
+WHOLE = Feed(
+    "shop",
+    "orders",
+    [{"$match": {"at": datetime(2026, 11, 21, tzinfo=UTC)}}],
+    full_document="updateLookup",
+    full_document_before_change="required",
+    show_expanded_events=True,
+    collation={"locale": "de"},
+    comment={"why": [1]},
+    batch_size=5,
+    max_await_time_ms=6,
+    read_preference="nearest",
+    read_concern="majority",
+    match_collection_uuid_for_update_lookup=True,
+    source="second",
+)
+
+
+def test_policies_of_a_newer_server_read_as_their_defaults() -> None:
+    # on_invalidate and on_history_lost, fields 3 and 4: 99 is a value that nobody knows.
+    stored = subscriptions_pb2.Subscription.FromString(b"\x0a\x01s\x18\x63\x20\x63")
+    info = subscription_value(stored)
+    assert (int(stored.on_invalidate), info.name) == (99, "s")
+    assert (info.on_invalidate, info.on_history_lost) == ("stop", "fail")
+
+
+@pytest.mark.parametrize(
+    "feed", [WHOLE, Feed(source="main"), Feed("shop", pipeline='[{"$match": {}}]', source="main")], ids=repr
+)
+def test_a_feed_comes_back_as_it_was(feed: Feed) -> None:
+    found = requests.feed_value(requests.feed_message(feed, "main"))
+    naive = bson.decode(bson.encode({"pipeline": feed.pipeline}))["pipeline"]
+    assert found.pipeline == naive
+    for name in Feed.__dataclass_fields__.keys() - {"pipeline"}:
+        assert getattr(found, name) == getattr(feed, name), name
+
+
+def test_the_source_of_a_client_is_that_of_feeds_without_one() -> None:
+    assert requests.feed_message(Feed("shop"), "second").source == "second"
+    assert requests.feed_message(WHOLE, "main").source == "second"
+
+
+def test_values_that_bson_cannot_hold_are_refused() -> None:
+    with pytest.raises(InvalidDocument):
+        requests.feed_message(Feed("shop", pipeline=[{"$match": {"x": object()}}]), "main")
+
+
+@pytest.mark.parametrize(("database", "collection"), [(None, None), ("shop", None), ("shop", "orders.eu")])
+def test_a_route_is_the_one_that_the_server_reports(database: str | None, collection: str | None) -> None:
+    message = requests.feed_message(Feed(database, collection), "main")
+    assert requests.route_of(message) == route_of(Scope("main", database or "", collection or ""))
+
+
+def test_the_last_ack_is_a_position_or_else_a_token() -> None:
+    raw = bson.encode(token(1))
+    both = requests.last_acked_message(FeedPosition(b"P", raw), 3)
+    assert (both.WhichOneof("place"), both.position, both.epoch) == ("position", b"P", 3)
+    assert requests.last_acked_message(FeedPosition(token=raw), 3).resume_token == raw
+
+
+def test_formats() -> None:
+    assert requests.format_message("extended_json_canonical") == 3
+    with pytest.raises(ValueError, match="format is one of bson, extended_json_relaxed, extended_json_canonical"):
+        requests.format_message("json")  # type: ignore[arg-type]
+
+
+def test_what_an_explanation_leaves_out_is_unknown() -> None:
+    found = requests.explanation_value(change_feed_pb2.ExplainResponse(stream_key="k"))
+    assert (found.refusal, found.oplog_headroom_s, found.images, found.withheld) == (None, None, (), ())
+
+
+def test_a_date_that_python_cannot_hold_comes_back_too() -> None:
+    far = Feed("shop", pipeline=[{"$match": {"at": {"$lt": DatetimeMS(1 << 60)}}}], comment=DatetimeMS(1 << 60))
+    message = requests.feed_message(far, "main")
+    assert requests.feed_message(requests.feed_value(message), "main") == message
