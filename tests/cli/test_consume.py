@@ -5,18 +5,14 @@ import shlex
 import signal
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import bson
 import pytest
 from pymongo.database import Database
 
-import feedmux
-from feedmux.cli import main
-from feedmux.cli.consume import Signals, Sink, process_events
-from feedmux.cli.event_output import Notices
 from tests.cli.conftest import FEEDMUX, Site
 from tests.cli.test_watch import on_terminal
 
@@ -210,96 +206,3 @@ def test_the_end_by_an_invalidate_says_how_to_resume(orders: Documents, site: Si
     said = done.stderr.partition("Resume after it: feedmux ")[2].split()
     assert site.run(*said).returncode == 0
     assert numbers(site.run("consume", name, "--until-caught-up").stdout) == [7]
-
-
-def test_a_subscription_that_does_not_exist(consume: Consume, name: str) -> None:
-    done = consume("--limit", "1")
-    assert done.returncode == 1
-    assert f"feedmux consume {name} --create" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--start", "earliest"], "--create"),
-        (["--pipeline", "[]"], "--create"),
-        (["--batch", "2"], "--exec"),
-        (["--exec", " "], "--exec is empty"),
-        (["--raw", "--json"], "cannot be used together"),
-    ],
-)
-def test_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["consume", "orders", *arguments]) == 2
-    assert words in capsys.readouterr().err
-
-
-def test_help() -> None:
-    done = subprocess.run([*FEEDMUX, "consume", "--help"], capture_output=True, text=True, check=True)
-    assert "acknowledged when" in done.stdout
-
-
-class ScriptedSession:
-    """Plays a list: an event, None where none has arrived, an error."""
-
-    cluster_time = None
-
-    def __init__(self, *script: object) -> None:
-        self.script = list(script)
-        self.acked: list[object] = []
-
-    def try_next(self) -> object:
-        step = self.script.pop(0)
-        if isinstance(step, Exception):
-            raise step
-        return step
-
-    def next(self, timeout_s: float) -> object:
-        return self.try_next()
-
-    def ack(self, event: object) -> None:
-        self.acked.append(event)
-
-
-class Recorded(Sink):
-    def __init__(self) -> None:
-        self.processed: list[list[object]] = []
-
-    def process(self, events: Sequence[object]) -> None:
-        self.processed.append(list(events))
-
-
-def test_events_before_an_error_are_processed_first() -> None:
-    error = feedmux.FeedInvalidated("dropped")
-    session, sink = ScriptedSession("a", "b", None, "c", "d", error, error), Recorded()
-    with pytest.raises(feedmux.FeedInvalidated):
-        process_events(cast(feedmux.Session, session), sink, Signals(), Notices(), 10, None, None, lambda: None)
-    assert sink.processed == [["a", "b"], ["c", "d"]]
-    assert session.acked == ["b", "d"]
-
-
-def test_a_limit_is_kept_within_batches() -> None:
-    session, sink = ScriptedSession(*"abcdefg"), Recorded()
-    process_events(cast(feedmux.Session, session), sink, Signals(), Notices(), 2, 5, None, lambda: None)
-    assert sink.processed == [["a", "b"], ["c", "d"], ["e"]]
-    assert session.script == ["f", "g"]
-
-
-def test_a_signal_while_a_command_runs_waits_for_its_ack() -> None:
-    class Signalled(Recorded):
-        defers_signals = True
-
-        def process(self, events: Sequence[object]) -> None:
-            super().process(events)
-            signal.raise_signal(signal.SIGTERM)
-
-    signals, session, sink = Signals(), ScriptedSession(*"ab"), Signalled()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    signals.handle()
-    try:
-        with pytest.raises(SystemExit) as ended:
-            process_events(cast(feedmux.Session, session), sink, signals, Notices(), 1, None, None, lambda: None)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert ended.value.code == 143
-    assert (sink.processed, session.acked) == ([["a"]], ["a"])

@@ -12,9 +12,8 @@ import grpc
 import pytest
 from cryptography import x509
 
-from feedmux.cli.failure import WAITS_HINT, CliError, as_cli_error
+from feedmux.cli.failure import CliError
 from feedmux.cli.reachability import server_at, why_unreachable
-from feedmux.errors import Unavailable
 from feedmux.target import Tls
 from feedmux_embedded.ports import free_ports
 from tests.integration.certificates import Authority
@@ -156,9 +155,3 @@ def test_what_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cause("unix:/nowhere") == ""
     monkeypatch.setenv("https_proxy", "http://proxy.invalid:1")
     assert cause("nowhere.invalid:7117") == ""
-
-
-def test_a_server_that_waits_is_not_called_unreachable() -> None:
-    found = as_cli_error(Unavailable("Deadline Exceeded", status="DEADLINE_EXCEEDED"), "here:1")
-    assert found is not None
-    assert (found.message, found.hint) == ("here:1 has not answered in time", WAITS_HINT)

@@ -270,3 +270,9 @@ def fragments(sequence: int, number: int, size: int, parts: int) -> list[pb.Subs
         )
         messages.append(pb.SubscribeResponse(event_fragment=part))
     return messages
+
+
+async def invalidated(call: Call) -> None:
+    """Sends two events, and ends the feed after them."""
+    await call.send(opened(), batch(1, [1, 2]), progress(5))
+    await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "FEED_INVALIDATED")

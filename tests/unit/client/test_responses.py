@@ -1,17 +1,15 @@
 """Reading the wire: no copy, fragments, and messages that a server must not send."""
 
-import bson
 import pytest
 from bson.codec_options import CodecOptions
 
 from feedmux.batches import BsonBatch
 from feedmux.errors import ProtocolError
 from feedmux.notices import Degraded, Gap, HistoryAtRisk, Rewound
-from feedmux.requests import subscription_value
 from feedmux.responses import Delivery, Reader
 from feedmux.v1 import change_feed_pb2 as pb
-from feedmux.v1 import feed_pb2, subscriptions_pb2
-from tests.unit.client.scripted_server import batch, event, feed_position, fragments, opened, progress, token
+from feedmux.v1 import feed_pb2
+from tests.unit.client.scripted_server import batch, event, fragments, opened, progress, token
 
 
 def reader(json: bool = False) -> Reader:
@@ -126,30 +124,6 @@ def test_what_a_server_must_not_send(message: bytes) -> None:
         reader().read(message)
 
 
-def test_a_wrong_count_is_found_when_decoding_and_when_splitting() -> None:
-    data = event(1) + event(2)
-    message = pb.SubscribeResponse(
-        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=data, **feed_position(2))
-    ).SerializeToString()
-    with pytest.raises(ProtocolError):
-        _ = delivered(message).documents
-    with pytest.raises(ProtocolError):
-        _ = delivered(message).offsets
-
-
-def test_json_texts() -> None:
-    texts = ['{"_id": {"_data": "82"}, "n": {"$numberLong": "5"}}', '{"_id": {"_data": "83"}, "s": "ü"}']
-    message = pb.SubscribeResponse(
-        batch=pb.Batch(first_delivery_sequence=1, event_count=2, json=texts, **feed_position(2))
-    ).SerializeToString()
-    delivery = reader(json=True).read(message)
-    assert isinstance(delivery, Delivery)
-    assert delivery.batch.documents[0]["n"] == 5
-    assert delivery.batch.size_bytes == sum(len(text.encode()) for text in texts)
-    assert [each.resume_token for each in delivery.batch] == [{"_data": "82"}, {"_data": "83"}]
-    assert delivery.batch.part(1, 2).raw_event(0) == texts[1].encode()
-
-
 def test_notices_and_unknown_kinds() -> None:
     time = feed_pb2.ClusterTime(seconds=5, increment=6)
     made = [
@@ -163,24 +137,3 @@ def test_notices_and_unknown_kinds() -> None:
         assert reader().read(pb.SubscribeResponse(notice=message).SerializeToString()) == expected
     assert reader().read(b"\xfa\x07\x01x") is None
     assert reader().read(opened(heartbeat_s=3).SerializeToString()) is not None
-
-
-def test_the_id_need_not_be_first() -> None:
-    document = bson.encode({"n": 1, "_id": token(3)})
-    message = pb.SubscribeResponse(
-        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=document, **feed_position(3))
-    ).SerializeToString()
-    assert next(delivered(message).events()).resume_token == token(3)
-    without = bson.encode({"n": 1, "_id": 3})
-    message = pb.SubscribeResponse(
-        batch=pb.Batch(first_delivery_sequence=1, event_count=1, bson=without, **feed_position(3))
-    ).SerializeToString()
-    assert next(delivered(message).events()).resume_token is None
-
-
-def test_policies_of_a_newer_server_read_as_their_defaults() -> None:
-    # on_invalidate and on_history_lost, fields 3 and 4: 99 is a value that nobody knows.
-    stored = subscriptions_pb2.Subscription.FromString(b"\x0a\x01s\x18\x63\x20\x63")
-    info = subscription_value(stored)
-    assert (int(stored.on_invalidate), info.name) == (99, "s")
-    assert (info.on_invalidate, info.on_history_lost) == ("stop", "fail")

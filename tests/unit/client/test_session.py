@@ -2,8 +2,6 @@
 
 import asyncio
 import gc
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,19 +11,13 @@ from typing import Any
 import bson
 import grpc
 import pytest
-from bson.codec_options import CodecOptions
 from bson.datetime_ms import DatetimeMS
 
 import feedmux
 from feedmux.background_loop import background_loop
-from feedmux.batches import BsonBatch
-from feedmux.positions import NO_POSITION
-from feedmux.session_base import SessionBase
-from feedmux.session_buffer import SessionBuffer
 from feedmux.transport import Transport
 from feedmux.v1 import change_feed_pb2 as pb
-from feedmux.v1 import subscriptions_pb2
-from tests.unit.client.scripted_server import Call, ScriptedServer, batch, event, opened, play, token
+from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened, play, token
 
 QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.02, close_timeout_s=60.0)
 
@@ -360,30 +352,6 @@ async def test_a_batch_taken_within_the_loop_over_events_is_not_handed_out_twice
         assert await using(server, work) == [[1], [2], [3, 4], [5], [6]]
 
 
-def test_acks_of_several_threads_never_go_back() -> None:
-    class Slow(SessionBuffer):
-        """Lets another thread ack between a look at what is acked and the change of it."""
-
-        __slots__ = ()
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            if name == "acked" and value == 1:
-                higher.start()
-                higher.join(0.1)  # With the lock it can only end later.
-            super().__setattr__(name, value)
-
-    buffer = Slow(lambda _: None, list, lambda: None)
-    session_base = SessionBase(buffer, None)
-    whole = BsonBatch(memoryview(event(1) + event(2)), 2, NO_POSITION, 0, CodecOptions())
-    whole.first_sequence = 1
-    whole._owner = buffer
-    one, two = whole
-    higher = threading.Thread(target=session_base.ack, args=(two,), daemon=True)
-    session_base.ack(one)
-    higher.join()
-    assert buffer.acked == 2
-
-
 async def test_a_token_function_that_fails_is_asked_again() -> None:
     fails = [False, True, True, False]
 
@@ -519,32 +487,6 @@ async def test_dates_that_python_cannot_hold_come_from_extended_json_too() -> No
         assert await using(server, work) == [DatetimeMS(253402300800000), 2]
 
 
-@pytest.mark.parametrize(
-    "made", [{"api_key": "  \n"}, {"api_key": "two words"}, {"token": "schlüssel"}, {"api_key": 7}]
-)
-def test_a_key_that_cannot_be_sent_is_refused_and_not_quoted(made: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="cannot be sent") as caught:
-        feedmux.Client("127.0.0.1:1", **made)
-    assert "schl" not in str(caught.value)
-    assert "words" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"window_events": 0},
-        {"window_bytes": 2**41},
-        {"message_bytes_max": 1},
-        {"heartbeat_s": 0.9},
-        {"backoff_first_s": -1.0},
-        {"backoff_most_s": -1.0},
-    ],
-)
-def test_options_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"1 to|64 KiB to|negative"):
-        feedmux.SessionOptions(**wrong)
-
-
 async def test_a_key_from_a_file_is_sent_without_its_newline() -> None:
     def work() -> None:
         with feedmux.Client(server.address, api_key="key\r\n", session=QUICK) as client:
@@ -553,80 +495,6 @@ async def test_a_key_from_a_file_is_sent_without_its_newline() -> None:
     async with ScriptedServer(play(opened())) as server:
         await asyncio.to_thread(work)
         assert server.calls[0].metadata["authorization"] == "Bearer key"
-
-
-@pytest.mark.parametrize("only", [{"certificate": "client.pem"}, {"key": "client.key"}])
-def test_a_certificate_needs_its_key(only: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="a certificate and its key"):
-        feedmux.Tls(root="ca.pem", **only)
-
-
-async def test_unary_calls() -> None:
-    stored = subscriptions_pb2.Subscription(
-        name="s",
-        position=b"P",
-        etag="e",
-        on_invalidate="ON_INVALIDATE_CONTINUE",
-        on_history_lost="ON_HISTORY_LOST_EARLIEST",
-    )
-    stored.feed.source = "main"
-    stored.feed.pipeline.extended_json = "[]"
-    asked: dict[str, Any] = {}
-
-    def reply(kind: Any, answer: Any) -> Callable[[bytes], Any]:
-        def respond(raw: bytes) -> Any:
-            asked[kind.__name__] = kind.FromString(raw)
-            return answer(asked[kind.__name__]) if callable(answer) else answer
-
-        return respond
-
-    def page(request: Any) -> Any:
-        more = "" if request.page_token else "next"
-        return subscriptions_pb2.ListSubscriptionsResponse(subscriptions=[stored], next_page_token=more)
-
-    unary = {
-        "CreateSubscription": reply(subscriptions_pb2.CreateSubscriptionRequest, stored),
-        "GetSubscription": lambda _: (grpc.StatusCode.NOT_FOUND, "SUBSCRIPTION_NOT_FOUND"),
-        "ListSubscriptions": reply(subscriptions_pb2.ListSubscriptionsRequest, page),
-        "UpdateSubscription": reply(subscriptions_pb2.UpdateSubscriptionRequest, stored),
-        "SeekSubscription": reply(subscriptions_pb2.SeekSubscriptionRequest, stored),
-        "DeleteSubscription": reply(subscriptions_pb2.DeleteSubscriptionRequest, pb.Close()),
-        "ResolvePosition": reply(pb.ResolvePositionRequest, pb.ResolvePositionResponse(position=b"R")),
-    }
-
-    def work(client: feedmux.Client) -> None:
-        subscription = client.subscription("s")
-        info = subscription.create(database="shop", collection="orders", start="earliest", on_invalidate="continue")
-        assert (info.name, info.position, info.on_invalidate, info.on_history_lost) == (
-            "s",
-            b"P",
-            "continue",
-            "earliest",
-        )
-        assert asked["CreateSubscriptionRequest"].start.HasField("earliest")
-        assert asked["CreateSubscriptionRequest"].subscription.feed.collection == "orders"
-        with pytest.raises(feedmux.SubscriptionNotFound):
-            subscription.get()
-        assert [each.name for each in client.list_subscriptions()] == ["s", "s"]
-        subscription.update(on_history_lost="fail", etag="e")
-        assert asked["UpdateSubscriptionRequest"].update_mask.paths == ["on_history_lost"]
-        subscription.seek(b"P9")
-        assert asked["SeekSubscriptionRequest"].to.position == b"P9"
-        subscription.seek(token(4))
-        assert asked["SeekSubscriptionRequest"].to.start_after
-        subscription.delete(allow_missing=True)
-        assert asked["DeleteSubscriptionRequest"].allow_missing
-        assert client.resolve("latest").position == b"R"
-        assert client.feed(database="shop").resolve("earliest").position == b"R"
-        with pytest.raises(ValueError, match="on_invalidate"):
-            subscription.update(on_invalidate="never")  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="nothing"):
-            subscription.update()
-        with pytest.raises(ValueError, match="not a start"):
-            subscription.seek("yesterday")  # type: ignore[arg-type]
-
-    async with ScriptedServer(unary=unary) as server:
-        await using(server, work)
 
 
 async def test_a_session_does_not_wait_for_what_a_fork_has_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -639,48 +507,3 @@ async def test_a_session_does_not_wait_for_what_a_fork_has_left_behind(monkeypat
 
     async with ScriptedServer(play(opened())) as server:
         await using(server, work)
-
-
-def test_a_process_forked_too_late_is_told() -> None:
-    # In a fresh process: this one has threads and connections that a fork would copy.
-    program = """
-import os, feedmux
-from feedmux.background_loop import background_loop
-early = os.fork()
-background_loop()
-if early == 0:
-    os._exit(0)
-assert os.waitpid(early, 0)[1] == 0
-made, told = background_loop(), 0
-if os.fork() == 0:
-    # Also by what was made before, such as a session in a `with`, whose loop is in the parent alone.
-    for use in (background_loop, lambda: made.call(asyncio.sleep(0))):
-        try:
-            use()
-        except RuntimeError:
-            told += 1
-    os._exit(2 - told)
-assert os.wait()[1] == 0
-"""
-    subprocess.run([sys.executable, "-c", "import asyncio\n" + program], check=True, timeout=60)
-
-
-def test_who_comes_after_the_end_of_the_interpreter_has_begun_is_told() -> None:
-    """Functions that were registered before feedmux was imported run after its own."""
-    program = """
-import asyncio, atexit
-
-def close():
-    try:
-        made.call(asyncio.sleep(0))
-    except RuntimeError as error:
-        print(error)
-
-atexit.register(close)
-from feedmux.background_loop import background_loop
-made = background_loop()
-made.call(asyncio.sleep(0))
-"""
-    ended = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
-    assert "close sessions and clients earlier" in ended.stdout
-    assert not ended.stderr

@@ -11,12 +11,10 @@ import pytest
 from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
 from pymongo.collation import Collation
-from pymongo.errors import AutoReconnect, InvalidOperation, OperationFailure, PyMongoError
+from pymongo.errors import InvalidOperation, OperationFailure
 
 import feedmux
-from feedmux.errors import make_error
-from feedmux.mongo_errors import as_pymongo
-from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened, play, progress, token
+from tests.unit.client.scripted_server import Call, ScriptedServer, batch, invalidated, opened, play, token
 
 
 async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -> Any:
@@ -30,12 +28,6 @@ async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -
 
 def living(stream: feedmux.ChangeStream) -> bool:
     return stream.alive
-
-
-async def invalidated(call: Call) -> None:
-    await call.send(opened(), batch(1, [1, 2]), progress(5))
-    await call.until(lambda c: False) if call.open.feed.batch_size else None
-    await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "FEED_INVALIDATED")
 
 
 async def test_what_is_asked_for() -> None:
@@ -118,18 +110,6 @@ async def test_closing_the_client_is_pymongo_s_invalid_operation() -> None:
         await using(server, work)
 
 
-async def test_asynchronously() -> None:
-    async with ScriptedServer(invalidated) as server:
-        client = feedmux.AsyncClient(server.address)
-        async with await client["shop"]["orders"].watch() as stream:
-            assert (await stream.next())["n"] == 1
-            assert stream.resume_token == token(1)
-            assert [change["n"] async for change in stream] == [2]
-            assert not stream.alive
-            assert await stream.try_next() is None
-        await client.close()
-
-
 async def test_failures_are_pymongo_s() -> None:
     async def refused(call: Call) -> None:
         await call.abort(
@@ -146,38 +126,3 @@ async def test_failures_are_pymongo_s() -> None:
 
     async with ScriptedServer(refused) as server:
         await using(server, work)
-
-
-@pytest.mark.parametrize(
-    ("status", "reason", "kind", "code"),
-    [
-        ("OUT_OF_RANGE", "HISTORY_LOST", OperationFailure, 286),
-        ("FAILED_PRECONDITION", "START_AFTER_REQUIRED", OperationFailure, 260),
-        ("FAILED_PRECONDITION", "RESUME_TOKEN_NOT_FOUND", OperationFailure, 280),
-        ("PERMISSION_DENIED", "NAMESPACE_DENIED", OperationFailure, 13),
-        ("UNAVAILABLE", "", AutoReconnect, None),
-        ("RESOURCE_EXHAUSTED", "QUOTA_EXCEEDED", PyMongoError, None),
-    ],
-)
-def test_codes_without_mongodb_s_words(status: str, reason: str, kind: type[PyMongoError], code: int | None) -> None:
-    error = as_pymongo(make_error(status, "said", reason))
-    assert type(error) is kind
-    assert getattr(error, "code", None) == code
-    assert error.has_error_label("NonResumableChangeStreamError") == (reason == "HISTORY_LOST")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kind"),
-    [
-        ({"pipeline": {"$match": {}}}, TypeError),
-        ({"full_document": 1}, TypeError),
-        ({"batch_size": "many"}, ValueError),
-        ({"batch_size": -1}, ValueError),
-        ({"start_at_operation_time": 5}, OperationFailure),
-        ({"max_await_time_ms": -1}, OperationFailure),
-        ({"session": object()}, ValueError),
-    ],
-)
-def test_arguments_are_checked_before_anything_is_sent(arguments: dict[str, Any], kind: type[Exception]) -> None:
-    with pytest.raises(kind):
-        feedmux.Client("127.0.0.1:1").shop.orders.watch(**arguments)

@@ -8,7 +8,7 @@ import pytest
 from bson import Binary, Decimal128, MaxKey, ObjectId, Regex, Timestamp
 
 from feedmux.cli.event_line import event_line, value_text
-from feedmux.cli.terminal import Terminal, cut, duration, table
+from feedmux.cli.terminal import Terminal
 
 
 @pytest.fixture
@@ -57,17 +57,3 @@ def test_shapes(terminal: Terminal, event: dict[str, Any], words: str) -> None:
 )
 def test_values(value: object, text: str) -> None:
     assert value_text(value) == text
-
-
-def test_cutting_leaves_colours_whole() -> None:
-    assert cut("\x1b[31mabcdef\x1b[0m", 4) == "\x1b[31mabc\x1b[0m…"
-    assert cut("\x1b[31mabcd\x1b[0m", 4) == "\x1b[31mabcd\x1b[0m"
-
-
-def test_a_table_without_rows(terminal: Terminal) -> None:
-    assert table(terminal, ("A", "B"), []) == "A  B"
-
-
-def test_durations_are_rounded_before_they_are_split() -> None:
-    shown = {0.4: "0 s", 59.4: "59 s", 59.6: "1 min 0 s", 1079.7: "18 min 0 s", 3599.9: "1 h 0 min", 7_290: "2 h 1 min"}
-    assert {seconds: duration(seconds) for seconds in shown} == shown

@@ -1,0 +1,138 @@
+"""`feedmux consume` with scripted sessions: what is processed together, acknowledged, and left for the next run."""
+
+import signal
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+from bson.timestamp import Timestamp
+
+import feedmux
+from feedmux.cli import main
+from feedmux.cli.consume import Signals, Sink, _explained, process_events
+from feedmux.cli.event_output import Notices
+from feedmux.errors import make_error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--start", "earliest"], "--create"),
+        (["--pipeline", "[]"], "--create"),
+        (["--batch", "2"], "--exec"),
+        (["--exec", " "], "--exec is empty"),
+        (["--raw", "--json"], "cannot be used together"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["consume", "orders", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+class ScriptedSession:
+    """Plays a list: an event, None where none has arrived, an error."""
+
+    cluster_time: Timestamp | None = None
+
+    def __init__(self, *script: object) -> None:
+        self.script = list(script)
+        self.acked: list[object] = []
+
+    def try_next(self) -> object:
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    def next(self, timeout_s: float) -> object:
+        return self.try_next()
+
+    def ack(self, event: object) -> None:
+        self.acked.append(event)
+
+
+class Recorded(Sink):
+    def __init__(self) -> None:
+        self.processed: list[list[object]] = []
+
+    def process(self, events: Sequence[object]) -> None:
+        self.processed.append(list(events))
+
+
+def test_events_before_an_error_are_processed_first() -> None:
+    error = feedmux.FeedInvalidated("dropped")
+    session, sink = ScriptedSession("a", "b", None, "c", "d", error, error), Recorded()
+    with pytest.raises(feedmux.FeedInvalidated):
+        process_events(cast(feedmux.Session, session), sink, Signals(), Notices(), 10, None, None, lambda: None)
+    assert sink.processed == [["a", "b"], ["c", "d"]]
+    assert session.acked == ["b", "d"]
+
+
+def test_a_limit_is_kept_within_batches() -> None:
+    session, sink = ScriptedSession(*"abcdefg"), Recorded()
+    process_events(cast(feedmux.Session, session), sink, Signals(), Notices(), 2, 5, None, lambda: None)
+    assert sink.processed == [["a", "b"], ["c", "d"], ["e"]]
+    assert session.script == ["f", "g"]
+
+
+def test_a_signal_while_a_command_runs_waits_for_its_ack() -> None:
+    class Signalled(Recorded):
+        defers_signals = True
+
+        def process(self, events: Sequence[object]) -> None:
+            super().process(events)
+            signal.raise_signal(signal.SIGTERM)
+
+    signals, session, sink = Signals(), ScriptedSession(*"ab"), Signalled()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals.handle()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            process_events(cast(feedmux.Session, session), sink, signals, Notices(), 1, None, None, lambda: None)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ended.value.code == 143
+    assert (sink.processed, session.acked) == ([["a"]], ["a"])
+
+
+@pytest.mark.parametrize(
+    ("reached", "events", "stops"),
+    [((5, 0), "a", False), ((5, 1), "a", False), ((5, 1), "", True), ((5, 2), "a", True), ((6, 1), "", True)],
+)
+def test_it_is_caught_up_after_all_events_before_the_head(reached: tuple[int, int], events: str, stops: bool) -> None:
+    """The head is (5, 2). Events of a transaction share one time, so a pause must follow those at (5, 1)."""
+    end = feedmux.FeedInvalidated("went on")
+    session, sink = ScriptedSession(*(events or (None, None)), None, end, end), Recorded()
+    session.cluster_time = Timestamp(*reached)
+    arguments = cast(feedmux.Session, session), sink, Signals(), Notices(), 1, None, Timestamp(5, 2)
+    if stops:
+        process_events(*arguments, lambda: None)
+        assert sink.processed == [[each] for each in events]
+    else:
+        with pytest.raises(feedmux.FeedInvalidated):
+            process_events(*arguments, lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "metadata", "hint"),
+    [
+        ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND", {}, "Create it: feedmux consume orders --create DB.COLL"),
+        ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY", {}, "or use --takeover"),
+        ("ABORTED", "FENCED", {"cause": "TAKEOVER"}, "Use --takeover to read it here again"),
+    ],
+)
+def test_what_its_user_can_do(status: str, reason: str, metadata: dict[str, str], hint: str) -> None:
+    told = _explained(make_error(status, "said", reason, metadata), "orders")
+    assert told is not None
+    assert hint in told.hint
+
+
+def test_other_errors_are_explained_as_for_every_command() -> None:
+    lease = make_error("ABORTED", "said", "FENCED", {"cause": "LEASE"})
+    dropped = feedmux.FeedInvalidated("said")
+    assert _explained(lease, "orders") is _explained(dropped, "orders") is None
+    dropped.position = b"\xf2\x01"
+    told = _explained(dropped, "orders")
+    assert told is not None
+    assert told.hint == "Resume after it: feedmux subscriptions seek orders 8gE"

@@ -1,0 +1,168 @@
+"""The settings of a command: from its options, contexts, variables and defaults, in this order."""
+
+import argparse
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedmux.cli import main
+from feedmux.cli.connection import add_connection_options
+from feedmux.cli.failure import CliError
+from feedmux.cli.operator import add_operator_options
+from feedmux.cli.settings import SETTINGS, fill_in
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the contexts are; nothing else is set."""
+    for setting in SETTINGS.values():
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.delenv("FEEDMUX_CONTEXT", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path / "feedmux"
+
+
+def of(*options: str) -> dict[str, Any]:
+    """The settings of a command with these options, as far as they are set."""
+    parser = argparse.ArgumentParser()
+    add_connection_options(parser)
+    args = parser.parse_args(options)
+    args.complete(args)
+    return {name: value for name in SETTINGS if (value := getattr(args, name, None)) is not None}
+
+
+def save(*arguments: str) -> None:
+    assert main(["context", "save", *arguments]) == 0
+
+
+def test_without_any_setting() -> None:
+    assert of() == {"endpoint": "localhost:7117", "source": "main"}
+
+
+def test_an_option_comes_before_a_variable_and_that_before_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    save("one", "--endpoint", "one:1", "--api-key", "k1", "--source", "s1", "--use")
+    assert of() == {"endpoint": "one:1", "api_key": "k1", "source": "s1"}
+    monkeypatch.setenv("FEEDMUX_SOURCE", "s2")
+    monkeypatch.setenv("FEEDMUX_API_KEY", "k2")
+    assert of() == {"endpoint": "one:1", "api_key": "k2", "source": "s2"}
+    assert of("--source", "s3") == {"endpoint": "one:1", "api_key": "k2", "source": "s3"}
+
+
+def test_a_command_names_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    save("one", "--endpoint", "one:1", "--use")
+    save("two", "--endpoint", "two:2")
+    save("three", "--endpoint", "three:3")
+    monkeypatch.setenv("FEEDMUX_CONTEXT", "two")
+    assert of()["endpoint"] == "two:2"
+    assert of("--context", "three")["endpoint"] == "three:3"
+
+
+def test_a_context_that_the_command_names_comes_before_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    save("one", "--endpoint", "one:1", "--api-key", "k1")
+    save("keyless", "--endpoint", "two:2")
+    monkeypatch.setenv("FEEDMUX_ENDPOINT", "other:1")
+    monkeypatch.setenv("FEEDMUX_API_KEY", "k2")
+    assert of("--context", "one") == {"endpoint": "one:1", "api_key": "k1", "source": "main"}
+    assert of("--context", "one", "--api-key", "k3")["api_key"] == "k3"
+    assert of("--context", "keyless") == {"endpoint": "two:2", "api_key": "k2", "source": "main"}
+
+
+def test_a_key_does_not_go_to_another_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    save("one", "--endpoint", "one:1", "--api-key", "k1", "--tls", "--use")
+    assert of("--endpoint", "one:1")["api_key"] == "k1"
+    assert of("--endpoint", "other:1") == {"endpoint": "other:1", "source": "main"}
+    assert of("--endpoint", "other:1", "--context", "one")["api_key"] == "k1"
+    monkeypatch.setenv("FEEDMUX_ENDPOINT", "other:1")
+    assert of() == {"endpoint": "other:1", "source": "main"}
+
+
+def test_a_key_for_the_default_server_does_not_go_to_another() -> None:
+    save("here", "--api-key", "k1", "--use")
+    assert of()["api_key"] == "k1"
+    assert "api_key" not in of("--endpoint", "other:1")
+
+
+def test_an_operator_key_does_not_go_to_another_server() -> None:
+    save("one", "--operator-endpoint", "one:2", "--operator-key", "k1", "--use")
+    parser = argparse.ArgumentParser()
+    add_operator_options(parser)
+    for options, key in (((), "k1"), (("--operator-endpoint", "other:2"), None)):
+        args = parser.parse_args(options)
+        fill_in(args)
+        assert args.operator_key == key
+
+
+def test_variables_of_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDMUX_USE_TLS", "1")
+    monkeypatch.setenv("FEEDMUX_CA_FILE", "ca.pem")
+    assert of()["tls"] is True
+    assert of()["ca_file"] == Path("ca.pem")
+    monkeypatch.setenv("FEEDMUX_USE_TLS", "0")
+    assert of()["tls"] is False
+    monkeypatch.setenv("FEEDMUX_USE_TLS", "maybe")
+    with pytest.raises(CliError, match="FEEDMUX_USE_TLS: 'maybe'"):
+        of()
+
+
+def test_a_variable_that_is_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDMUX_ENDPOINT", "http://here:1")
+    with pytest.raises(CliError, match=r"FEEDMUX_ENDPOINT: .* is a URL; give HOST:PORT, as in here:1"):
+        of()
+
+
+def test_a_variable_that_was_read_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDMUX_ENDPOINT", "here:1\n")
+    monkeypatch.setenv("FEEDMUX_API_KEY", "key\n")
+    monkeypatch.setenv("FEEDMUX_CA_FILE", "ca.pem\n")
+    assert of() == {"endpoint": "here:1", "api_key": "key", "source": "main", "ca_file": Path("ca.pem")}
+
+
+def test_saving_again_changes_what_is_given(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save("one", "--endpoint", "one:1", "--api-key", 'a"key')
+    save("one", "--ca-file", "ca.pem", "--use")
+    stored = folder / "contexts" / "one.toml"
+    assert stat.S_IMODE(stored.stat().st_mode) == 0o600
+    assert of() == {"endpoint": "one:1", "api_key": 'a"key', "source": "main", "ca_file": tmp_path / "ca.pem"}
+
+
+def test_variables_are_stored_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDMUX_API_KEY", "k1")
+    save("one", "--endpoint", "one:1")
+    save("two", "--endpoint", "two:2", "--environment")
+    monkeypatch.delenv("FEEDMUX_API_KEY")
+    assert "api_key" not in of("--context", "one")
+    assert of("--context", "two")["api_key"] == "k1"
+
+
+def test_files_of_a_context_are_beside_it(folder: Path) -> None:
+    (folder / "contexts").mkdir(parents=True)
+    (folder / "contexts" / "mine.toml").write_text('ca_file = "ca.pem"  # mine\ntls = true\n')
+    assert of("--context", "mine")["ca_file"] == folder / "contexts" / "ca.pem"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("endpont = 'a:1'", "unknown setting 'endpont'"),
+        ("tls = 1", "tls in .* is not true or false"),
+        ("endpoint = 7117", "is not a string"),
+        ("endpoint = 'nowhere'", "not HOST:PORT"),
+        ("endpoint = ", "cannot be read"),
+    ],
+)
+def test_a_file_that_cannot_be_used(text: str, words: str, folder: Path) -> None:
+    (folder / "contexts").mkdir(parents=True)
+    (folder / "contexts" / "bad.toml").write_text(text)
+    with pytest.raises(CliError, match=words):
+        of("--context", "bad")
+    assert main(["context", "delete", "bad"]) == 0
+
+
+@pytest.mark.parametrize("name", ["../one", "", ".hidden", "a/b", "x" * 65])
+def test_a_name_stays_within_the_folder(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["context", "save", name, "--endpoint", "one:1"]) == 2
+    assert "cannot be a context's name" in capsys.readouterr().err
+    assert not folder.exists()

@@ -1,0 +1,106 @@
+"""The unary calls: the requests they make, and the arguments they refuse."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+import feedmux
+from feedmux.api import make_feed
+from feedmux.feeds import Feed
+from feedmux.v1 import change_feed_pb2 as pb
+from feedmux.v1 import subscriptions_pb2
+from tests.unit.client.scripted_server import ScriptedServer, token
+
+
+async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -> Any:
+    def run() -> Any:
+        with feedmux.Client(server.address) as client:
+            return work(client)
+
+    async with asyncio.timeout(120):
+        return await asyncio.to_thread(run)
+
+
+async def test_unary_calls() -> None:
+    stored = subscriptions_pb2.Subscription(
+        name="s",
+        position=b"P",
+        etag="e",
+        on_invalidate="ON_INVALIDATE_CONTINUE",
+        on_history_lost="ON_HISTORY_LOST_EARLIEST",
+    )
+    stored.feed.source = "main"
+    stored.feed.pipeline.extended_json = "[]"
+    asked: dict[str, Any] = {}
+
+    def reply(kind: Any, answer: Any) -> Callable[[bytes], Any]:
+        def respond(raw: bytes) -> Any:
+            asked[kind.__name__] = kind.FromString(raw)
+            return answer(asked[kind.__name__]) if callable(answer) else answer
+
+        return respond
+
+    def page(request: Any) -> Any:
+        more = "" if request.page_token else "next"
+        return subscriptions_pb2.ListSubscriptionsResponse(subscriptions=[stored], next_page_token=more)
+
+    unary = {
+        "CreateSubscription": reply(subscriptions_pb2.CreateSubscriptionRequest, stored),
+        "GetSubscription": lambda _: (grpc.StatusCode.NOT_FOUND, "SUBSCRIPTION_NOT_FOUND"),
+        "ListSubscriptions": reply(subscriptions_pb2.ListSubscriptionsRequest, page),
+        "UpdateSubscription": reply(subscriptions_pb2.UpdateSubscriptionRequest, stored),
+        "SeekSubscription": reply(subscriptions_pb2.SeekSubscriptionRequest, stored),
+        "DeleteSubscription": reply(subscriptions_pb2.DeleteSubscriptionRequest, pb.Close()),
+        "ResolvePosition": reply(pb.ResolvePositionRequest, pb.ResolvePositionResponse(position=b"R")),
+    }
+
+    def work(client: feedmux.Client) -> None:
+        subscription = client.subscription("s")
+        info = subscription.create(database="shop", collection="orders", start="earliest", on_invalidate="continue")
+        assert (info.name, info.position, info.on_invalidate, info.on_history_lost) == (
+            "s",
+            b"P",
+            "continue",
+            "earliest",
+        )
+        assert asked["CreateSubscriptionRequest"].start.HasField("earliest")
+        assert asked["CreateSubscriptionRequest"].subscription.feed.collection == "orders"
+        with pytest.raises(feedmux.SubscriptionNotFound):
+            subscription.get()
+        assert [each.name for each in client.list_subscriptions()] == ["s", "s"]
+        subscription.update(on_history_lost="fail", etag="e")
+        assert asked["UpdateSubscriptionRequest"].update_mask.paths == ["on_history_lost"]
+        subscription.seek(b"P9")
+        assert asked["SeekSubscriptionRequest"].to.position == b"P9"
+        subscription.seek(token(4))
+        assert asked["SeekSubscriptionRequest"].to.start_after
+        subscription.delete(allow_missing=True)
+        assert asked["DeleteSubscriptionRequest"].allow_missing
+        assert client.resolve("latest").position == b"R"
+        assert client.feed(database="shop").resolve("earliest").position == b"R"
+        with pytest.raises(ValueError, match="on_invalidate"):
+            subscription.update(on_invalidate="never")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="nothing"):
+            subscription.update()
+        with pytest.raises(ValueError, match="not a start"):
+            subscription.seek("yesterday")  # type: ignore[arg-type]
+
+    async with ScriptedServer(unary=unary) as server:
+        await using(server, work)
+
+
+def test_a_feed_is_given_whole_or_by_its_fields() -> None:
+    feed = Feed("shop", "orders")
+    assert make_feed(feed, None, None, {}) is feed
+    assert make_feed(None, "shop", "orders", {}) == feed
+    for database, options in (("shop", {}), (None, {"pipeline": "[]"})):
+        with pytest.raises(TypeError, match="a Feed or its fields, not both"):
+            make_feed(feed, database, None, options)  # type: ignore[arg-type]
+
+
+def test_a_client_has_one_credential() -> None:
+    with pytest.raises(ValueError, match="api_key or token, not both"):
+        feedmux.Client("localhost:1", api_key="k", token="t")

@@ -1,0 +1,84 @@
+"""The thread of the synchronous classes: results, errors, forks, and the end of the interpreter."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from feedmux.background_loop import BackgroundLoop
+
+
+def test_what_runs_when_it_stops_is_cancelled_and_what_comes_later_is_told() -> None:
+    async def begun() -> None:
+        running.append(asyncio.create_task(asyncio.Event().wait()))
+
+    running: list[asyncio.Task[object]] = []
+    loop = BackgroundLoop()
+    loop.call(begun())
+    loop.stop()
+    assert running[0].cancelled()
+    late = begun()
+    with pytest.raises(RuntimeError, match="the interpreter is exiting"):
+        loop.call(late)
+    loop.loop.close()
+    loop.wake(lambda: None)  # Nothing is woken, and nothing is raised.
+
+
+def test_a_process_forked_too_late_is_told() -> None:
+    # In a fresh process: this one has threads and connections that a fork would copy.
+    program = """
+import os, feedmux
+from feedmux.background_loop import background_loop
+early = os.fork()
+background_loop()
+if early == 0:
+    os._exit(0)
+assert os.waitpid(early, 0)[1] == 0
+made, told = background_loop(), 0
+if os.fork() == 0:
+    # Also by what was made before, such as a session in a `with`, whose loop is in the parent alone.
+    for use in (background_loop, lambda: made.call(asyncio.sleep(0))):
+        try:
+            use()
+        except RuntimeError:
+            told += 1
+    os._exit(2 - told)
+assert os.wait()[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", "import asyncio\n" + program], check=True, timeout=60)
+
+
+def test_who_comes_after_the_end_of_the_interpreter_has_begun_is_told() -> None:
+    """Functions that were registered before feedmux was imported run after its own."""
+    program = """
+import asyncio, atexit
+
+def close():
+    try:
+        made.call(asyncio.sleep(0))
+    except RuntimeError as error:
+        print(error)
+
+atexit.register(close)
+from feedmux.background_loop import background_loop
+made = background_loop()
+made.call(asyncio.sleep(0))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
+    assert "close sessions and clients earlier" in ended.stdout
+    assert not ended.stderr
+
+
+def test_a_call_that_takes_too_long_is_cancelled() -> None:
+    async def others() -> int:
+        return len(asyncio.all_tasks()) - 1
+
+    loop = BackgroundLoop()
+    try:
+        with pytest.raises(TimeoutError):
+            loop.call(asyncio.Event().wait(), 0.01)
+        assert loop.call(others()) == 0
+    finally:
+        loop.stop()
+        loop.loop.close()

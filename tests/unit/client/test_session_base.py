@@ -1,0 +1,116 @@
+"""What the user's side of a session acknowledges, and when it wakes the connection."""
+
+import threading
+from typing import Any
+
+import pytest
+from bson.codec_options import CodecOptions
+
+from feedmux.batches import BsonBatch
+from feedmux.positions import NO_POSITION, FeedPosition
+from feedmux.session_base import SessionBase
+from feedmux.session_buffer import NEVER, SessionBuffer
+from tests.unit.client.scripted_server import event
+
+
+class Recorded:
+    """A session without a connection, which counts how often it is woken."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+        self.buffer = SessionBuffer(lambda _: None, list, self._wake)
+        self.session = SessionBase(self.buffer, None)
+        self._sequence = 1
+
+    def take(self, *numbers: int, whole: bool = False) -> BsonBatch:
+        """The next batch, which the user takes."""
+        made = BsonBatch(
+            memoryview(b"".join(map(event, numbers))),
+            len(numbers),
+            FeedPosition(b"P%d" % numbers[-1]),
+            0,
+            CodecOptions(),
+        )
+        made.first_sequence = self._sequence
+        self._sequence += len(numbers)
+        self.session._take(made, whole)
+        return made
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+
+def test_an_ack_counts_up_to_what_it_names_and_never_goes_back() -> None:
+    recorded = Recorded()
+    session, buffer = recorded.session, recorded.buffer
+    session.ack()
+    assert buffer.acked == 0
+    one, two = recorded.take(1, 2)
+    session.ack(two)
+    session.ack(one)
+    assert buffer.acked == 2
+    batch = recorded.take(3, 4, 5, whole=True)
+    session.ack()
+    assert buffer.acked == 5
+    session.ack(batch)
+    with pytest.raises(TypeError, match="an event or a batch, not int"):
+        session.ack(5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="belongs to another session"):
+        Recorded().session.ack(one)
+
+
+def test_it_wakes_the_connection_once_for_each_threshold() -> None:
+    recorded = Recorded()
+    recorded.buffer.alarm, recorded.buffer.refill_events_at = 3, 4
+    events = list(recorded.take(1, 2, 3))
+    recorded.session.ack(events[1])
+    assert recorded.woken == 0
+    recorded.session.ack(events[2])
+    assert (recorded.woken, recorded.buffer.alarm) == (1, NEVER)
+    recorded.take(4)
+    assert (recorded.woken, recorded.buffer.refill_events_at) == (2, NEVER)
+    recorded.session.ack()
+    recorded.take(5)
+    assert recorded.woken == 2
+
+
+def test_the_position_is_that_of_the_last_batch_that_was_taken_whole() -> None:
+    recorded = Recorded()
+    session = recorded.session
+    recorded.buffer.opened = FeedPosition(b"P0")
+    recorded.take(1, 2)
+    assert session.position == b"P0"
+    for each in session._events:
+        session._last = each
+    assert session.position == b"P2"
+    recorded.take(3, 4)
+    assert session.position == b"P2"
+    # A position without events counts once everything before it has been delivered.
+    recorded.buffer.latest = 4, FeedPosition(b"P9")
+    assert session.position == b"P2"
+    recorded.take(5, whole=True)
+    assert session.position == b"P5"
+
+
+def test_acks_of_several_threads_never_go_back() -> None:
+    class Slow(SessionBuffer):
+        """Lets another thread ack between a look at what is acked and the change of it."""
+
+        __slots__ = ()
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "acked" and value == 1:
+                higher.start()
+                higher.join(0.1)  # With the lock it can only end later.
+            super().__setattr__(name, value)
+
+    buffer = Slow(lambda _: None, list, lambda: None)
+    session_base = SessionBase(buffer, None)
+    whole = BsonBatch(memoryview(event(1) + event(2)), 2, NO_POSITION, 0, CodecOptions())
+    whole.first_sequence = 1
+    whole._owner = buffer
+    one, two = whole
+    higher = threading.Thread(target=session_base.ack, args=(two,), daemon=True)
+    session_base.ack(one)
+    higher.join()
+    assert buffer.acked == 2
