@@ -102,5 +102,5 @@ def parse_start(text: str, option: str) -> Start:
             f" not {text!r}"
         ) from None
     if moment.tzinfo is None:
-        raise OptionError(f"option {option} is a time without a time zone: write {text}Z for UTC")
+        raise OptionError(f"option {option} is a time without a time zone: write {moment.isoformat()}Z for UTC")
     return Start.at_time(moment)
