@@ -1,4 +1,4 @@
-"""Each module of the server has a unit test under its name, in the folder that mirrors its package, or a reason."""
+"""Each module has a unit test under its name, in the folder that mirrors its package, or a reason."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,13 +6,26 @@ from typing import Final
 
 REPOSITORY: Final = Path(__file__).parents[2]
 UNIT: Final = REPOSITORY / "tests/unit"
-MIRRORED: Final = {"server/feedmux_server": "", "server/feedmux_embedded": "embedded"}
+MIRRORED: Final = {
+    "server/feedmux_server": "",
+    "server/feedmux_embedded": "embedded",
+    "clients/python/feedmux": "client",
+    "spark_connector/feedmux_spark": "spark",
+}
 """Packages, and their folders in `tests/unit`."""
-OTHER_CODE: Final = ("client", "proto")
-"""Folders of unit tests of other parts of the repository."""
+OTHER_CODE: Final = "proto/"
+"""The folder of unit tests of what is no Python module."""
 PROCESSES: Final = "starts processes, and consists of that"
 DECLARATIONS: Final = "declares types without behaviour"
+PASSES_ON: Final = "passes its arguments on to `api.py`, and consists of that"
+SPARK: Final = "needs a running Spark"
 ELSEWHERE: Final = {
+    "feedmux/async_client.py": ("tests/unit/client/test_sync_and_async.py", PASSES_ON),
+    "feedmux/cli/doctor_client.py": ("tests/cli/test_doctor.py", "asks a real server"),
+    "feedmux/cli/drain.py": ("tests/cli/test_operator_commands.py", "sends one call, and prints its answer"),
+    "feedmux/client.py": ("tests/unit/client/test_sync_and_async.py", PASSES_ON),
+    "feedmux/notices.py": ("tests/unit/client/test_responses.py", DECLARATIONS),
+    "feedmux/session_buffer.py": ("tests/unit/client/test_session_base.py", DECLARATIONS),
     "feedmux_embedded/mongod.py": ("tests/integration/test_embedded.py", PROCESSES),
     "feedmux_embedded/mongod_binary.py": ("tests/integration/test_embedded.py", "makes a program run on this machine"),
     "feedmux_embedded/ports.py": ("tests/integration/test_embedded.py", "asks the operating system for ports"),
@@ -36,12 +49,17 @@ ELSEWHERE: Final = {
     "feedmux_server/telemetry/otel_setup.py": ("tests/integration/test_otlp_down.py", "runs the threads of exporters"),
     "feedmux_server/workers/side_process.py": ("tests/integration/test_side_process.py", PROCESSES),
     "feedmux_server/workers/side_worker.py": ("tests/integration/test_side_process.py", "runs in such a process"),
+    "feedmux_spark/apply/delta.py": ("tests/spark/test_apply_delta.py", SPARK),
+    "feedmux_spark/rows/errors.py": ("tests/unit/spark/rows/test_maker.py", DECLARATIONS),
 }  # fmt: skip
 """Modules that no unit test can test: the file that does, and why."""
 ACROSS: Final = {
+    "client/test_names.py": "the names that the package exports",
+    "client/test_sync_and_async.py": "both interfaces have the same methods",
     "core/delivery/test_counted_sizes.py": "what is counted for an object is the memory that it takes",
     "core/feeds/test_pipelines_page.py": "docs/pipelines.md lists what the code allows",
     "core/positions/test_token_versions.py": "positions of one token version in a stream of the other",
+    "spark/rows/test_documented.py": "spark_connector/docs/rows.md has the columns and types of the code",
     "streams/test_costs.py": "the work for one feed does not grow with the number of others",
     "telemetry/test_alerts.py": "the files of the alerts and of the dashboard",
     "telemetry/test_alerts_fire.py": "the alerts on an invented day",
@@ -50,17 +68,18 @@ ACROSS: Final = {
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    """Each module below `server`, and its test below `tests/unit`."""
+    """Each module by its path from the package on, and its test below `tests/unit`. Generated code has no tests."""
     for package, folder in MIRRORED.items():
-        for path in sorted((REPOSITORY / package).rglob("*.py")):
-            if path.name not in ("__init__.py", "__main__.py"):
-                test = Path(folder, path.relative_to(REPOSITORY / package)).with_name(f"test_{path.name}")
-                yield path.relative_to(REPOSITORY / "server").as_posix(), test.as_posix()
+        root = REPOSITORY / package
+        for path in sorted(root.rglob("*.py")):
+            if path.name not in ("__init__.py", "__main__.py") and not path.stem.endswith(("_pb2", "_pb2_grpc")):
+                test = Path(folder, path.relative_to(root)).with_name(f"test_{path.name}")
+                yield path.relative_to(root.parent).as_posix(), test.as_posix()
 
 
 def unit_tests() -> set[str]:
     found = (path.relative_to(UNIT).as_posix() for path in UNIT.rglob("test_*.py"))
-    return {name for name in found if not name.startswith(tuple(f"{each}/" for each in OTHER_CODE))}
+    return {name for name in found if not name.startswith(OTHER_CODE)}
 
 
 def test_each_module_has_a_unit_test_or_a_reason() -> None:

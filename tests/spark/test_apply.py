@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DataType, DateType, FloatType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from feedmux_spark.apply import CannotApply, ParquetMirror, latest_changes, mirror_schema
-from feedmux_spark.rows import SchemaRefused, row_maker
-from tests.spark.events import event, stream, token
+from feedmux_spark.rows import row_maker
+from tests.unit.spark.events import event, stream, token
 
 KEY = StructType([StructField("_id", LongType())])
 DOCUMENT = StructType([StructField("_id", LongType()), StructField("state", StringType())])
@@ -175,12 +175,6 @@ def test_a_mirror_of_one_collection_takes_no_other_name(spark: SparkSession, mir
     assert content(mirror) == {1: "updated", 2: "copied", 3: "copied"}
 
 
-@pytest.mark.parametrize("namespace", ["orders", "shop.", ".orders", ""])
-def test_a_namespace_has_two_parts(spark: SparkSession, namespace: str) -> None:
-    with pytest.raises(ValueError, match=r"database\.collection"):
-        ParquetMirror(spark, "/nowhere", namespace)
-
-
 def test_a_document_that_moved_to_another_shard_is_there(spark: SparkSession, mirror: ParquetMirror) -> None:
     first = [change(1, "delete", 1), change(1, "insert", 1, "moved")]
     second = [change(1, "insert", 2, "moved"), change(1, "delete", 2)]
@@ -190,12 +184,6 @@ def test_a_document_that_moved_to_another_shard_is_there(spark: SparkSession, mi
     for batch_id, one in enumerate([*apart, *apart[::-1]], 1):
         mirror.apply(frame(spark, [one]), batch_id)
     assert content(mirror) == {1: "moved", 2: "moved", 3: "moved"}
-
-
-@pytest.mark.parametrize("kind", [FloatType(), DateType()])
-def test_a_key_that_would_make_one_of_several_is_refused(kind: DataType) -> None:
-    with pytest.raises(SchemaRefused, match="make one document of several"):
-        mirror_schema(StructType([StructField("_id", kind)]))
 
 
 def test_a_document_that_was_gone_when_looked_up_is_gone(spark: SparkSession, mirror: ParquetMirror) -> None:

@@ -11,7 +11,6 @@ import pytest_asyncio
 from pyspark.sql import SparkSession
 
 from feedmux_embedded import RedisServer
-from feedmux_embedded.ports import free_ports
 from tests.integration.servers import KEY_A, server_process, settings, tenants_file
 from tests.spark.processes import Driver
 from tests.spark.support import Documents, Sink, Site, drain, insert, numbers, offset
@@ -51,8 +50,6 @@ def failure(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> str
     [
         ({"endpoint": None}, "option endpoint is missing"),
         ({"pipeline": '[{"$lookup": {}}]'}, "STAGE_NOT_ALLOWED"),
-        pytest.param({"collecton": "c"}, "did you mean collection?", marks=FULL),
-        pytest.param({"schemaMode": "typed"}, "schemaMode typed needs a schema", marks=FULL),
         pytest.param({"source": "nowhere"}, "check the options source and consumerName", marks=FULL),
         pytest.param({"startingOffsets": '{"position": "AQI="}'}, "not a position in this feed", marks=FULL),
     ],
@@ -62,17 +59,6 @@ def test_clear_errors(
 ) -> None:
     chosen = {name: value for name, value in {**options(), **change}.items() if value is not None}
     assert message in failure(spark, chosen, tmp_path)
-
-
-def test_a_name_of_another_feed(spark: SparkSession, options: Options, tmp_path: Path) -> None:
-    drain(spark, options(), Sink(tmp_path / "one"), tmp_path / "check-one")
-    assert "is taken by a subscription of another feed" in failure(spark, options(collection="d"), tmp_path)
-
-
-def test_an_unreachable_server(spark: SparkSession, options: Options, tmp_path: Path) -> None:
-    [port] = free_ports(1)
-    told = failure(spark, options(endpoint=f"127.0.0.1:{port}", retryTimeoutMs=500), tmp_path)
-    assert f"feedmux at '127.0.0.1:{port}', or a service that it depends on, is unavailable" in told
 
 
 @pytest_asyncio.fixture
@@ -119,8 +105,3 @@ async def test_secrets_are_not_seen(
     assert any(b"SparkListenerSQLExecutionStart" in content for content in kept.values())
     for content in (said.encode(), *kept.values()):
         assert KEY_A.encode() not in content
-
-
-async def test_a_missing_token_file(spark: SparkSession, guarded: Site, options: Options, tmp_path: Path) -> None:
-    told = failure(spark, options(endpoint=guarded.endpoint, tokenFile="/none"), tmp_path)
-    assert "'/none' cannot be read on this host: No such file" in told

@@ -14,17 +14,16 @@ from pymongo import MongoClient
 import feedmux
 from feedmux.feeds import Start
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_spark import planning, stream
+from feedmux_spark import planning
 from feedmux_spark.connection import Connection
 from feedmux_spark.errors import FeedmuxSparkError
-from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import Slice, read_slice
 from feedmux_spark.stream import Progress
 from tests.conformance.faults import overrun
 from tests.integration.certificates import Authority
 from tests.integration.servers import server_process, settings
-from tests.spark.support import Documents, Site, insert, wait_until
+from tests.spark.support import Documents, Site, insert
 
 Options = Callable[..., dict[str, str]]
 MANY = 1_000_000
@@ -78,26 +77,6 @@ def test_large_events_come_whole(database: Documents, options: Options) -> None:
     insert(database, range(3), pad=3_000_000)
     start = progress.begin()
     assert read(options(), progress.slices(start, progress.advance(start, MANY))) == [0, 1, 2]
-
-
-def test_a_quiet_feed_still_moves_the_checkpoint(
-    database: Documents, options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    progress = Progress(parse_options(options(startingOffsets="latest")))
-    start = progress.begin()
-    assert progress.advance(start, MANY) == start
-    monkeypatch.setattr(stream, "QUIET_BATCH_S", 2)
-    found = [start]
-
-    def moved() -> bool:
-        found.append(progress.advance(start, MANY))
-        return found[-1] != start
-
-    wait_until(moved)
-    end = found[-1]
-    assert end.time[0] - start.time[0] >= 2
-    assert list(progress.slices(start, end)) == []
-    assert progress.advance(end, MANY) == end
 
 
 def test_another_application_under_the_same_name(
@@ -167,8 +146,3 @@ async def test_tls(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path)
         missing = parse_options({**chosen, "tlsRootFile": "/none"})
         with pytest.raises(FeedmuxSparkError, match="a TLS file cannot be read on this host"):
             Connection(missing).resolve(missing, Start.latest())
-
-
-def test_offsets_survive_spark(options: Options) -> None:
-    start = Progress(parse_options(options())).begin()
-    assert Offset.from_json(start.as_json()) == start

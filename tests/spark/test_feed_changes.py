@@ -211,13 +211,9 @@ def test_whatever_decides_what_comes_is_compared(
 @pytest.mark.parametrize(
     "change",
     [
-        {"schemaMode": "json"},
         {"readPreference": "primaryPreferred"},
         {"fullDocument": "default"},
         {"fullDocumentBeforeChange": "off"},
-        {"maxEventsPerTrigger": 7},
-        {"startingOffsets": "latest"},
-        {"readPartitions": 3},
     ],
 )
 def test_what_decides_nothing_may_change(database: Documents, options: Options, change: dict[str, Any]) -> None:

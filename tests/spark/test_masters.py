@@ -72,20 +72,3 @@ def test_a_java_from_pypi(
     with Driver(tmp_path / "one", **job) as driver:
         driver.wait_done()
     assert sink.numbers() == list(range(100))
-
-
-def test_the_system_s_java_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fake(folder: str, version: str) -> Path:
-        binary = tmp_path / folder / "bin" / "java"
-        binary.parent.mkdir(parents=True)
-        binary.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
-        binary.chmod(0o755)
-        return binary.parents[1]
-
-    good, old = fake("good", "17.0.9"), fake("old", "11.0.2")
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", f"{good}/bin:/usr/bin:/bin")
-    assert feedmux_spark.java_home() == str(good)
-    monkeypatch.setenv("JAVA_HOME", str(old))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert feedmux_spark.java_home().startswith(str(tmp_path / "cache"))

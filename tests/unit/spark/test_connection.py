@@ -1,8 +1,9 @@
-"""A dead connection, tested against a server that accepts calls and never answers."""
+"""A dead connection, tested against a server that accepts calls and never answers, and a credential from a file."""
 
 import threading
 from collections.abc import Iterator
 from concurrent import futures
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from feedmux.silence_detector import SilenceDetector
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark import connection
 from feedmux_spark.connection import Connection
+from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.options import parse_options
 
 REQUEST = change_feed_pb2.ReadRangeRequest()
@@ -108,3 +110,9 @@ def test_a_call_that_had_no_answer_leaves_its_connection(silent: Server) -> None
     with pytest.raises(Unavailable):
         made.unary("ChangeFeed", "ResolvePosition", REQUEST, change_feed_pb2.ResolvePositionResponse)
     assert made._channel() is not before
+
+
+def test_a_token_file_that_is_not_there_is_no_network_that_is_away(tmp_path: Path) -> None:
+    connection = Connection(parse_options({"endpoint": "localhost:1", "tokenFile": str(tmp_path / "none")}))
+    with pytest.raises(FeedmuxSparkError, match="option tokenFile"):
+        connection.unary("ChangeFeed", "Explain", change_feed_pb2.ExplainRequest(), change_feed_pb2.ExplainResponse)

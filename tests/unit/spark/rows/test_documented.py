@@ -7,7 +7,7 @@ from feedmux_spark.rows.columns import COLUMNS, DECODED, HAS_DOCUMENT
 from feedmux_spark.rows.convert import TAKES
 from feedmux_spark.rows.token_order import SORT_KEY_BYTES
 
-DOCUMENT = Path(__file__).parents[2] / "spark_connector" / "docs" / "rows.md"
+DOCUMENT = Path(__file__).parents[4] / "spark_connector" / "docs" / "rows.md"
 
 
 def table(*header: str) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""The envelope, JSON, schemas and errors. Typed columns stand beside a reference in another file."""
+"""Rows of events: the envelope, typed columns and errors. `test_convert.py` compares typed columns with a reference."""
 
 import json
 import pickle
@@ -10,8 +10,7 @@ from typing import Any
 import bson
 import pyarrow as pa
 import pytest
-from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
-from bson.codec_options import CodecOptions, DatetimeConversion
+from bson import Binary, Int64, Regex
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -23,16 +22,13 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
-    MapType,
     StringType,
     StructField,
     StructType,
     TimestampType,
-    VariantType,
 )
 
 from feedmux_spark.rows import (
-    InvalidEvents,
     SchemaRefused,
     TypeMismatch,
     default_schema,
@@ -40,17 +36,7 @@ from feedmux_spark.rows import (
     row_maker,
     typed_schema,
 )
-from tests.spark.events import WALL, event, stream, token
-
-UNUSUAL = {
-    "int": 1, "long": Int64(1 << 60), "double": 1.5, "minus zero": -0.0, "text": 'é "quoted" \u2028\x01', "none": None,
-    "nested": {"list": [1, {"a": Decimal128("1.10")}], "empty": {}}, "id": ObjectId(b"abcdefghijkl"),
-    "raw": b"\x00\xff", "uuid": Binary(bytes(range(16)), 4),
-    "own": Binary(b"x", 128), "date": datetime(2024, 1, 2, 3, 4, 5, 678000, UTC),
-    "far": DatetimeMS(1 << 60), "early": DatetimeMS(-1), "regex": Regex("a/b", "ix"), "code": Code("f()"),
-    "scope": Code("f()", {"x": Code("g()")}), "ref": DBRef("c", 1, "d", note=Code("h()")),
-    "min": MinKey(), "max": MaxKey(), "time": Timestamp(7, 8), "yes": True,
-}  # fmt: skip
+from tests.unit.spark.events import WALL, event, stream, token
 
 
 def struct(**fields: DataType) -> StructType:
@@ -150,19 +136,6 @@ def test_a_maker_can_be_sent_to_a_worker_before_and_after_its_use() -> None:
     assert maker.record_batches(events) == made == pickle.loads(pickle.dumps(maker)).record_batches(events)
 
 
-@pytest.mark.parametrize("document", [UNUSUAL, UNUSUAL | {"nan": float("nan"), "inf": [float("-inf")]}])
-def test_json_is_the_text_of_json_util(document: dict[str, Any]) -> None:
-    changed = event(1, fullDocument=document)
-    (row,) = rows("json", stream(changed))
-    options = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_MS)
-    decoded = bson.decode(bson.encode(changed), options)
-    relaxed = json_util.dumps(
-        decoded, json_options=json_util.RELAXED_JSON_OPTIONS, ensure_ascii=False, separators=(",", ":")
-    )
-    assert row["event"] == relaxed
-    assert json.loads(row["event"])["documentKey"] == {"_id": 1}
-
-
 def test_a_typed_schema_takes_its_columns_in_any_order_and_any_part() -> None:
     schema = struct(
         operation=StringType(),
@@ -253,63 +226,9 @@ def test_a_column_that_may_not_be_null_fails_where_it_would_be(mismatch: str) ->
         rows("typed", stream(event(1, fullDocument={"tags": ["a", None]})), elements, mismatch)
 
 
-@pytest.mark.parametrize(
-    ("mode", "schema", "says"),
-    [
-        ("avro", default_schema("json"), "envelope, json, typed"),
-        ("envelope", struct(price=LongType()), "schemaMode typed"),
-        ("envelope", struct(event=StringType()), "BINARY"),
-        ("json", struct(event=BinaryType()), "STRING"),
-        ("typed", struct(_id=LongType()), "struct column `document`"),
-        ("typed", struct(document=struct(_id=LongType()), total=LongType()), "field of the struct column `document`"),
-        ("typed", struct(document=struct(a=MapType(LongType(), LongType()))), "keys are not STRING"),
-        ("typed", struct(document=struct(a=VariantType())), "parse_json"),
-        ("typed", struct(document=struct(a=struct())), "without fields"),
-        ("typed", struct(document=struct(a=LongType()), cluster_time=LongType()), "TIMESTAMP"),
-        ("envelope", StructType([StructField("operation", StringType())] * 2), "operation twice"),
-        ("envelope", StructType([]), "no columns"),
-    ],
-)
-def test_a_schema_that_cannot_be_filled_is_refused_with_what_to_do(mode: str, schema: StructType, says: str) -> None:
-    with pytest.raises(SchemaRefused, match=says):
-        row_maker(mode, schema, "fail")
-
-
 def test_an_unknown_mismatch_rule_is_refused() -> None:
     with pytest.raises(SchemaRefused, match="neither fail nor null"):
         row_maker("json", default_schema("json"), "ignore")
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        b"abc",
-        stream(event(1))[:-1],
-        stream(event(1)) + b"\x05\0\0",
-        stream({"a": 1}),
-        stream(event(1, _id={"_data": "83"})),
-        stream(event(1, _id={"_data": 7})),
-        stream(event(1, _id={"_data": token(1, 1, version=3)["_data"]})),
-        stream(event(1)).replace(b"\x02operationType", b"\x42operationType"),
-        stream(event(1)).replace(b"\x07\0\0\0insert", b"\xff\xff\xff\xffinsert"),
-        stream(event(1)).replace(b"\x07\0\0\0insert", b"\xff\xff\xff\x7finsert"),
-    ],
-    ids=[
-        "text",
-        "cut",
-        "tail",
-        "no token",
-        "short token",
-        "odd token",
-        "new token",
-        "unknown type",
-        "negative",
-        "huge",
-    ],
-)
-def test_bytes_that_are_no_events_are_an_error(events: bytes) -> None:
-    with pytest.raises(InvalidEvents):
-        rows("envelope", events)
 
 
 def old_binary(payload: bytes) -> bytes:

@@ -1,7 +1,6 @@
 """Random documents in columns of random types, beside the same rules in plain Python."""
 
 import math
-import struct
 from typing import Any
 
 import bson
@@ -32,8 +31,8 @@ from pyspark.sql.types import (
 )
 
 from feedmux_spark.rows import row_maker
-from tests.spark.events import event, stream
-from tests.spark.reference import expected, same
+from tests.unit.spark.events import event, stream
+from tests.unit.spark.rows.reference import expected, same
 
 MILLISECONDS = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_MS)
 
@@ -171,41 +170,6 @@ def test_every_column_holds_what_the_rules_say(case: tuple[StructType, list[Any]
     wanted = [expected(each, schema) if isinstance(each, dict) else None for each in decoded]
     found = as_numbers(batch.column("document"))
     assert same(found, wanted), (found, wanted)
-
-
-def test_one_long_document_among_short_ones_is_walked_to_its_end() -> None:
-    many = {f"field {number}": number for number in range(500)} | {
-        "pattern": Regex("x", "i"),
-        "last": [*range(300), "z"],
-    }
-    documents = [{"last": [1]}, many, {"last": []}]
-    schema = StructType([
-        StructField("document", StructType([
-            StructField("last", ArrayType(StringType())),
-            StructField("field 499", LongType()), StructField("field 3", LongType()),
-        ]))
-    ])  # fmt: skip
-    events = stream(*(event(number, fullDocument=each) for number, each in enumerate(documents, 1)))
-    (batch,) = row_maker("typed", schema, "null").record_batches(events)
-    one, two, three = batch.column("document").to_pylist()
-    assert one == {"last": [None], "field 499": None, "field 3": None}
-    assert two == {"last": [*[None] * 300, "z"], "field 499": 499, "field 3": 3}
-    assert three["last"] == []
-
-
-def test_of_a_name_that_stands_twice_the_first_counts() -> None:
-    # As MongoDB's own operators read it. No driver writes such a document, but the server keeps it.
-    body = b"\x10a\0" + struct.pack("<i", 1) + b"\x10a\0" + struct.pack("<i", 2) + b"\x10b\0" + struct.pack("<i", 3)
-    twice = bson.decode(struct.pack("<i", len(body) + 5) + body + b"\0")
-    assert twice["a"] == 2
-    raw = struct.pack("<i", len(body) + 5) + body + b"\0"
-    document = bson.raw_bson.RawBSONDocument(raw)
-    schema = StructType([
-        StructField("document", StructType([StructField("a", LongType()), StructField("b", LongType())]))
-    ])  # fmt: skip
-    events = stream(event(1, fullDocument=document), event(2, fullDocument={"a": 5, "b": 6}))
-    (batch,) = row_maker("typed", schema, "fail").record_batches(events)
-    assert batch.column("document").to_pylist() == [{"a": 1, "b": 3}, {"a": 5, "b": 6}]
 
 
 def test_not_a_number_stays_one() -> None:

@@ -9,7 +9,7 @@ from bson import Int64
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_spark.rows import default_schema, row_maker
 from feedmux_spark.rows.token_order import SORT_KEY_BYTES
-from tests.spark.events import event, stream, token
+from tests.unit.spark.events import event, stream, token
 
 PLACES = [
     {"seconds": seconds, "increment": increment, "index": index, "invalidate": invalidate}

@@ -1,0 +1,75 @@
+"""Reading a slice while the server fails or has lost history: no event twice, and none in silence."""
+
+from typing import Any
+
+import bson
+import pytest
+
+from feedmux.errors import HistoryLost, InvalidArgument, OptionRefused, Unavailable
+from feedmux.v1 import change_feed_pb2
+from feedmux_spark.errors import FeedmuxSparkError
+from feedmux_spark.options import parse_options
+from feedmux_spark.ranges import Slice, read_slice
+from tests.unit.client.scripted_server import batch, fragments
+from tests.unit.spark.answers import FEED, Answers, resolved
+
+WANTED = Slice(b"after", b"until", "route", FEED)
+AWAY = Unavailable("away", status="UNAVAILABLE")
+LOST = HistoryLost("gone", reason="HISTORY_LOST")
+
+
+def message(*numbers: int) -> change_feed_pb2.ReadRangeResponse:
+    return change_feed_pb2.ReadRangeResponse(batch=batch(1, numbers).batch)
+
+
+def read(**more: str) -> list[int]:
+    options = parse_options({"endpoint": "localhost:1", **more})
+    return [event["n"] for events in read_slice(options, WANTED) for event in bson.decode_all(events)]
+
+
+def test_a_broken_read_continues_after_the_last_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Answers(monkeypatch, ReadRange=[[message(1, 2), AWAY], [AWAY], [message(3)]])
+    assert read() == [1, 2, 3]
+    assert [request.after for _, request in server.asked] == [b"after", b"P2", b"P2"]
+    assert {(request.until, request.feed_fingerprint) for _, request in server.asked} == {(b"until", FEED)}
+
+
+def test_an_event_in_fragments_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [change_feed_pb2.ReadRangeResponse(event_fragment=each.event_fragment) for each in fragments(1, 7, 900, 3)]
+    # Broken within the event: it is read again from its beginning.
+    server = Answers(monkeypatch, ReadRange=[[*parts[:2], AWAY], [*parts, message(8)]])
+    assert read() == [7, 8]
+    assert [request.after for _, request in server.asked] == [b"after", b"after"]
+
+
+def test_an_error_for_good_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Answers(monkeypatch, ReadRange=[[OptionRefused("no", status="INVALID_ARGUMENT")]])
+    with pytest.raises(FeedmuxSparkError, match="MongoDB rejected the pipeline"):
+        read()
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "numbers"),
+    [
+        ([[message(1), LOST], [message(5)]], [1, 5]),
+        ([[LOST], [InvalidArgument("before after", metadata={"field": "until"})]], []),
+    ],
+    ids=["the rest comes", "the whole slice is lost"],
+)
+def test_lost_history_ends_the_query_or_is_left_out(
+    answers: list[Any], numbers: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Answers(monkeypatch, ReadRange=[list(each) for each in answers])
+    with pytest.raises(FeedmuxSparkError, match="Changes are lost"):
+        read()
+    server = Answers(monkeypatch, ReadRange=answers, ResolvePosition=[resolved(b"oldest")])
+    assert read(failOnDataLoss="false") == numbers
+    assert server.asked[-1][1].after == b"oldest"
+    assert "changes of a planned range are lost" in caplog.text
+
+
+def test_a_slice_that_ends_before_it_begins_is_an_error_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    Answers(monkeypatch, ReadRange=[[InvalidArgument("before after", metadata={"field": "until"})]])
+    with pytest.raises(FeedmuxSparkError):
+        read(failOnDataLoss="false")

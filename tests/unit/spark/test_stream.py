@@ -1,0 +1,158 @@
+"""What the driver answers Spark, with the answers of a server: ends, slices, gaps, and what it asks for in advance."""
+
+import logging
+
+import pytest
+
+from feedmux.errors import HistoryLost, QuotaExceeded, SubscriptionNotFound
+from feedmux.v1 import subscriptions_pb2
+from feedmux_spark.errors import FeedmuxSparkError
+from feedmux_spark.offsets import Offset
+from feedmux_spark.options import parse_options
+from feedmux_spark.stream import QUIET_BATCH_S, Progress
+from tests.unit.spark.answers import FEED, Answers, plan, resolved, time
+
+START = Offset(b"start", (1000, 1), feed=FEED)
+MANY = 1_000_000
+GONE = SubscriptionNotFound("gone", status="NOT_FOUND", reason="SUBSCRIPTION_NOT_FOUND")
+BUSY = QuotaExceeded("too many", status="RESOURCE_EXHAUSTED", reason="QUOTA_EXCEEDED")
+
+
+def progress(**more: str) -> Progress:
+    return Progress(parse_options({"endpoint": "localhost:1", "consumerName": "q", **more}))
+
+
+def stored(position: bytes = b"start") -> subscriptions_pb2.Subscription:
+    return subscriptions_pb2.Subscription(name="q", position=position, cluster_time=time(1000))
+
+
+def test_a_query_begins_where_its_subscription_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Answers(monkeypatch, CreateSubscription=[stored()], ResolvePosition=[resolved(b"start")])
+    assert progress(startingOffsets="earliest").begin() == START
+    assert server.asked[0][1].start.HasField("earliest")
+
+
+def test_a_planned_batch_is_read_as_planned_and_after_a_restart_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Answers(
+        monkeypatch,
+        ResolvePosition=[resolved(b"start"), resolved(b"start")],
+        PlanRange=[plan(b"end", 3, caught_up=True), plan(b"half", 2), plan(b"end", 1, caught_up=True)],
+    )
+    running = progress()
+    end = running.advance(START, MANY)
+    assert (end.position, end.feed, end.gaps) == (b"end", FEED, 0)
+    assert [each.until for each in running.slices(START, end)] == [b"end"]
+    assert server.methods().count("PlanRange") == 1
+    assert [each.until for each in progress().slices(START, end)] == [b"half", b"end"]
+    assert [request.until for method, request in server.asked if method == "PlanRange"] == [b"", b"end", b"end"]
+    assert running.slices(end, end) == ()
+
+
+def test_of_a_backlog_the_next_range_is_asked_for_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Answers(
+        monkeypatch,
+        ResolvePosition=[resolved(b"start")],
+        PlanRange=[plan(b"one", 5), plan(b"two", 5), plan(b"three", 5), plan(b"other", 5), plan(b"more", 5)],
+    )
+    running = progress()
+    one = running.advance(START, 5)
+    assert [request.after for _, request in server.asked[1:]] == [b"start", b"one"]
+    two = running.advance(one, 5)
+    assert two.position == b"two"
+    # With another limit, the plan in advance is of no use.
+    assert running.advance(two, 7).position == b"other"
+    assert [call.cancelled for call in server.calls] == [False, False, False, True, False, False]
+    running.stop()
+    assert server.calls[-1].cancelled
+
+
+def test_a_plan_in_advance_that_failed_or_found_nothing_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for useless in (BUSY, plan(b"one", 0)):
+        server = Answers(
+            monkeypatch,
+            ResolvePosition=[resolved(b"start")],
+            PlanRange=[plan(b"one", 5), useless, plan(b"two", 5, caught_up=True)],
+        )
+        running = progress()
+        assert running.advance(running.advance(START, 5), 5).position == b"two"
+        # So the server learns what was processed meanwhile.
+        assert server.asked[-1][1].processed == b"one"
+
+
+def test_a_quiet_feed_moves_the_checkpoint_only_before_it_would_leave_the_oplog(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Answers(
+        monkeypatch,
+        ResolvePosition=[resolved(b"start")],
+        PlanRange=[
+            plan(b"a", seconds=1001, caught_up=True),
+            plan(b"b", seconds=1000 + QUIET_BATCH_S - 1),
+            plan(b"c", seconds=1000 + QUIET_BATCH_S),
+        ],
+    )
+    running = progress()
+    assert running.advance(START, MANY) == START
+    assert running.report() == {"clusterTime": "1970-01-01T00:16:40Z/1"}
+    assert running.advance(START, MANY) == START
+    end = running.advance(START, MANY)
+    assert (end.position, running.slices(START, end)) == (b"c", ())
+    # What was found empty is not read again.
+    assert [request.after for _, request in server.asked[1:]] == [b"start", b"a", b"b"]
+
+
+def test_lost_history_ends_the_query_or_is_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = HistoryLost("gone", reason="HISTORY_LOST", metadata={"oldest_time": "2026-11-21T15:00:00Z"})
+    Answers(monkeypatch, ResolvePosition=[resolved(b"start")], PlanRange=[lost])
+    with pytest.raises(FeedmuxSparkError, match="which now begins at 2026-11-21T15:00:00Z"):
+        progress().advance(START, MANY)
+    found = [resolved(b"start"), resolved(b"oldest", 2000)]
+    server = Answers(monkeypatch, ResolvePosition=found, PlanRange=[lost, plan(b"end", 1, caught_up=True)])
+    with caplog.at_level(logging.WARNING, "feedmux_spark"):
+        end = progress(failOnDataLoss="false").advance(START, MANY)
+    assert (end.gaps, server.asked[-1][1].after) == (1, b"oldest")
+    assert "from 1970-01-01T00:16:40Z/1 to 1970-01-01T00:33:20Z/1" in caplog.text
+
+
+def test_a_subscription_that_is_gone_is_created_at_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Answers(
+        monkeypatch,
+        ResolvePosition=[resolved(b"start")],
+        PlanRange=[
+            GONE,
+            plan(b"end", 1, caught_up=True),
+        ],
+        CreateSubscription=[stored()],
+    )
+    assert progress().advance(START, MANY).position == b"end"
+    assert server.methods() == ["ResolvePosition", "PlanRange", "CreateSubscription", "PlanRange"]
+    assert server.asked[2][1].start.position == b"start"
+
+
+def test_available_now_ends_at_what_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Answers(
+        monkeypatch,
+        ResolvePosition=[resolved(b"pinned", 3000), resolved(b"start")],
+        PlanRange=[plan(b"one"), plan(b"pinned", 2, caught_up=True), plan(b"pinned", caught_up=True)],
+    )
+    running = progress()
+    running.pin()
+    end = running.advance(START, MANY)
+    assert end.position == b"pinned"
+    assert running.advance(end, MANY) == end
+    assert {request.until for method, request in server.asked if method == "PlanRange"} == {b"pinned"}
+
+
+def test_a_trigger_without_a_limit_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    Answers(
+        monkeypatch,
+        ResolvePosition=[resolved(b"start"), resolved(b"latest", 3000), resolved(b"latest", 3000)],
+        PlanRange=[plan(b"one", 2), plan(b"latest", 3, caught_up=True), plan(b"latest", caught_up=True)],
+    )
+    running = progress()
+    end = running.advance(START, None)
+    assert (end.position, end.time) == (b"latest", (3000, 1))
+    assert [each.until for each in running.slices(START, end)] == [b"one", b"latest"]
+    assert running.advance(end, None) == end
