@@ -1,4 +1,4 @@
-"""How long a read waits for events, and whether it takes a turn of the reads of history. Pure but for the clock."""
+"""Decides how long a read waits for events, and whether it takes a turn of the reads of history. Never waits itself."""
 
 from collections.abc import Callable
 
