@@ -38,6 +38,10 @@ TOGETHER = {
 """When several processes share the tests, one process runs each of these groups alone, and first because they take
 longest: `spark` has one Java process, `clients` builds in the folders of the clients."""
 
+CACHE_GB = 1
+"""With 0.25 GB, MongoDB rolled back an update that wrote about 30 MB because its cache was short, and tried it again,
+which took minutes on a busy machine."""
+
 ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
 RedisFactory = Callable[..., Awaitable[RedisServer]]
 
@@ -78,7 +82,7 @@ def _group(nodeid: str) -> str:
 @pytest_asyncio.fixture(scope="session")
 async def mongo() -> AsyncIterator[ReplicaSet]:
     """A one-node replica set with an oplog of 1 GB."""
-    async with ReplicaSet(oplog_mb=1024) as replica_set:
+    async with ReplicaSet(oplog_mb=1024, cache_gb=CACHE_GB) as replica_set:
         yield replica_set
 
 
@@ -102,7 +106,7 @@ def newer_mongod() -> Path:
 @pytest_asyncio.fixture(scope="session")
 async def newer_mongo(newer_mongod: Path) -> AsyncIterator[ReplicaSet]:
     """Like `mongo`, but MongoDB 6.0.27."""
-    async with ReplicaSet(oplog_mb=1024, binary=newer_mongod) as replica_set:
+    async with ReplicaSet(oplog_mb=1024, cache_gb=CACHE_GB, binary=newer_mongod) as replica_set:
         yield replica_set
 
 
