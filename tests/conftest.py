@@ -19,10 +19,9 @@ import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
 from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 from feedmux_embedded import RedisServer, ReplicaSet
-from tests import default_ports
+from tests import default_ports, scheduling
 
 # A busy machine distorts timings, so Hypothesis deadlines prove nothing about the code.
 hypothesis.settings.register_profile("feedmux", deadline=None, print_blob=True)
@@ -30,13 +29,6 @@ hypothesis.settings.load_profile("feedmux")
 
 # A run that was started in the background ignores SIGINT, and so would the processes that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-TOGETHER = {
-    "clients": ["tests/clients", "tests/conformance/clients", "tests/integration/test_bench.py"],
-    "spark": ["tests/spark"],
-}
-"""When several processes share the tests, one process runs each of these groups alone, and first because they take
-longest: `spark` has one Java process, `clients` builds in the folders of the clients."""
 
 CACHE_GB = 1
 """With 0.25 GB, MongoDB rolled back an update that wrote about 30 MB because its cache was short, and tried it again,
@@ -47,8 +39,7 @@ RedisFactory = Callable[..., Awaitable[RedisServer]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that take longest first."""
-    items.sort(key=lambda item: _group(item.nodeid) not in TOGETHER)
+    scheduling.sort(items)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,24 +50,8 @@ def pytest_runtest_call() -> Generator[None]:
     assert not ports, f"a test must not use the default ports, on which a server of the user may listen: {ports}"
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Schedule the tests when several run at a time."""
-    return _Groups(config, log)
-
-
-class _Groups(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Keep the tests of a file together in one process, because they share its servers."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return _group(nodeid)
-
-
-def _group(nodeid: str) -> str:
-    file = nodeid.partition("::")[0]
-    for group, places in TOGETHER.items():
-        if any(Path(file).is_relative_to(place) for place in places):
-            return group
-    return file
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> scheduling.Scheduling:
+    return scheduling.Scheduling(config, log)
 
 
 @pytest_asyncio.fixture(scope="session")

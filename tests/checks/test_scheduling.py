@@ -1,0 +1,83 @@
+"""Who of several processes runs which tests."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.scheduling import Scheduling, computes, scope_of
+
+WAITS = [f"tests/integration/test_{name}.py::test_{number}" for name in "abc" for number in range(4)]
+COMPUTES = [f"tests/sim/test_small.py::test_small_runs[{number}]" for number in range(6)]
+
+
+class Node:
+    """A process, as pytest-xdist knows it."""
+
+    shutting_down = False
+
+    def __init__(self, tests: list[str]) -> None:
+        self.gateway = SimpleNamespace(id=f"gw{id(self)}")
+        self.tests = tests
+        self.given: list[str] = []
+
+    def send_runtest_some(self, numbers: list[int]) -> None:
+        self.given += [self.tests[number] for number in numbers]
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+def scheduled(tests: list[str], count: int) -> tuple[Scheduling, list[Node]]:
+    options = SimpleNamespace(loadscopereorder=False)
+    config: Any = SimpleNamespace(getvalue=lambda _: [f"{count}*popen"], option=options)
+    scheduling = Scheduling(config, SimpleNamespace(loadscopesched=lambda *_: None))
+    nodes = [Node(tests) for _ in range(count)]
+    for node in nodes:
+        scheduling.add_node(node)
+        scheduling.add_node_collection(node, tests)
+    scheduling.schedule()
+    return scheduling, nodes
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "scope"),
+    [
+        ("tests/integration/test_a.py::test_b[c::d]", "tests/integration/test_a.py"),
+        ("tests/sim/test_large.py::test_larger_runs[0]", "tests/sim/test_large.py::test_larger_runs[0]"),
+        ("tests/conformance/clients/test_clients.py::test_scenario[a]", "clients"),
+        ("tests/spark/test_faults.py::test_a", "spark"),
+    ],
+)
+def test_what_one_process_runs(nodeid: str, scope: str) -> None:
+    assert scope_of(nodeid) == scope
+
+
+def test_checks_and_unit_tests_compute_and_groups_do_not() -> None:
+    tests = ("tests/checks/test_a.py", "tests/unit/rpc/test_b.py", COMPUTES[0], "tests/cli/test_c.py", "spark")
+    assert list(map(computes, tests)) == [True, True, True, False, False]
+
+
+@pytest.mark.parametrize("tests", [WAITS + COMPUTES, COMPUTES + WAITS], ids=["waits first", "computes first"])
+def test_one_process_computes_while_the_others_wait(tests: list[str]) -> None:
+    scheduling, nodes = scheduled(tests, 3)
+    assert sorted(node.given[0] in COMPUTES for node in nodes) == [False, False, True]
+    [computing] = [node for node in nodes if node.given[0] in COMPUTES]
+    for _ in COMPUTES[3:]:
+        run_next(scheduling, computing)
+    assert set(computing.given) <= set(COMPUTES)
+
+
+def test_all_compute_when_nothing_else_is_left_and_each_test_runs_once() -> None:
+    scheduling, nodes = scheduled(COMPUTES + WAITS[:1], 2)
+    ran = []
+    while any(node.given for node in nodes):
+        ran += [run_next(scheduling, node) for node in nodes if node.given]
+    assert sorted(ran) == sorted(COMPUTES + WAITS[:1])
+    assert ran[-2:] == COMPUTES[-2:]
+
+
+def run_next(scheduling: Scheduling, node: Node) -> str:
+    test = node.given.pop(0)
+    scheduling.mark_test_complete(node, node.tests.index(test))
+    return test

@@ -1,0 +1,60 @@
+"""Decides which process runs which tests when several processes share them (pytest-xdist)."""
+
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+from tests.kinds import CHECKS, UNIT
+
+TOGETHER = {
+    "clients": ["tests/clients", "tests/conformance/clients", "tests/integration/test_bench.py"],
+    "spark": ["tests/spark"],
+}
+"""One process runs each of these groups alone, and first because they take longest: `spark` has one Java process,
+`clients` builds in the folders of the clients."""
+
+APART = "tests/sim"
+"""These tests share no servers, and some files take minutes: any process may run any of the tests."""
+
+
+def takes_longest(nodeid: str) -> bool:
+    return scope_of(nodeid) in TOGETHER
+
+
+def scope_of(nodeid: str) -> str:
+    """What one process runs: a group, a test, or a file, because its tests share servers."""
+    file = nodeid.partition("::")[0]
+    for group, places in TOGETHER.items():
+        if any(Path(file).is_relative_to(place) for place in places):
+            return group
+    return nodeid if Path(file).is_relative_to(APART) else file
+
+
+def computes(scope: str) -> bool:
+    """Whether tests never wait for servers: they keep a core busy."""
+    file = Path(scope.partition("::")[0])
+    return any(file.is_relative_to(folder) for folder in (*CHECKS, *UNIT))
+
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
+    """Lets one process run tests that compute while the others run tests that mostly wait: so the cores are busy all
+    the time, and no process is left with a long file at the end."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        others = (scopes for other, scopes in self.assigned_work.items() if other is not node)
+        running = [scope for scopes in others for scope, is_done in scopes.items() if not all(is_done.values())]
+        wanted = not any(map(computes, running))
+        first = next((scope for scope in self.workqueue if computes(scope) is wanted), None)
+        if first is not None:
+            self.workqueue.move_to_end(first, last=False)
+        super()._assign_work_unit(node)
+
+
+def sort(items: list[pytest.Item]) -> None:
+    """Put the tests that take longest first."""
+    items.sort(key=lambda item: not takes_longest(item.nodeid))
