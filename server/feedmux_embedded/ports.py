@@ -49,7 +49,7 @@ def keep(block: int) -> bool:
     except OSError:
         keeper.close()
         return False
-    _kept[block] = keeper
+    _kept[block] = keeper.detach()
     return True
 
 
@@ -71,5 +71,6 @@ def _is_free(port: int) -> bool:
         return True
 
 
-_kept: dict[int, socket.socket] = {}
+_kept: dict[int, int] = {}
+"""The file descriptors that reserve blocks."""
 _in_turn = _all_in_turn()
