@@ -1,6 +1,7 @@
 """`./run sim`: run seeds of the simulation, or repeat one seed."""
 
 import argparse
+import gc
 import os
 import subprocess
 import sys
@@ -46,7 +47,11 @@ class Summary:
 def run_block(first: int, count: int, size: str, scenario: str = "") -> list[Summary]:
     """Run `count` seeds, one after the other."""
     seeds = range(first, first + count)
-    return [Summary.of(simulate(seed, SIZES[size], scenario=scenario), scenario) for seed in seeds]
+    gc.freeze()  # what exists before is not garbage, and costs as much to look at as a run's own objects
+    try:
+        return [Summary.of(simulate(seed, SIZES[size], scenario=scenario), scenario) for seed in seeds]
+    finally:
+        gc.unfreeze()
 
 
 def digests(first: int, count: int, size: str) -> list[str]:

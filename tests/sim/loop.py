@@ -275,7 +275,7 @@ class SimLoop(asyncio.BaseEventLoop):
             choices = len(numbers) + bool(plain)
             if not choices:
                 continue  # everything that is due belongs to frozen processes
-            drawn = int(draw() * choices)
+            drawn = int(draw() * choices) if choices > 1 else 0
             if drawn == len(numbers):
                 handle: Any = plain.popleft()
             else:

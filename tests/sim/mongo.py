@@ -318,9 +318,9 @@ class SimMongo:
         """A high-water mark."""
         return ResumeToken.high_water_mark(cluster_time, self.token_version)
 
-    async def way(self) -> None:
-        """Wait for the way to a server of the set, or back."""
-        await asyncio.sleep(self._rng.uniform(0.0002, 0.003))
+    async def way(self, ways: int = 1) -> None:
+        """Wait for the way to a server of the set, or back; 2 are a way there and back at once."""
+        await asyncio.sleep(self._rng.uniform(0.0002, 0.003) * ways)
 
     async def check_reachable(self) -> None:
         """Wait until a server is reachable. Raises ServerSelectionTimeoutError."""
@@ -471,7 +471,6 @@ class SimCursor:
     async def next_batch(self) -> RawBatch:
         mongo = self._mongo
         mongo.reads += 1
-        await mongo.way()
         until_s = mongo.loop.time() + self._await_s
         while True:
             self._check()
@@ -488,7 +487,7 @@ class SimCursor:
         except OperationFailure:
             self._gone()
             raise
-        await mongo.way()
+        await mongo.way(2)
         if exhausted:
             self._gone()
         return RawBatch(b"".join(each.data for each in found), post_batch.raw, exhausted)

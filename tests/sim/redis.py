@@ -82,6 +82,8 @@ class SimRedis:
         """The time until a replica has what was written, if a command waits for replicas."""
         self._replica: tuple[float, State] | None = None
         """The time and content of the newest state that replicas are known to have."""
+        self._lives = 0
+        """How often it has restarted."""
         # Lua would keep this object alive: Python's collector does not see what Lua refers to.
         call = WeakMethod(self._call)
         self._lua_redis = _runtime().table_from(
@@ -95,8 +97,9 @@ class SimRedis:
     # Faults.
 
     def restart(self) -> None:
-        """Forget scripts, but not data."""
+        """Forget scripts and whoever waits for replicas, but not data."""
         self._scripts.clear()
+        self._lives += 1
 
     def lose_everything(self) -> None:
         self._data.clear()
@@ -298,13 +301,16 @@ class SimRedis:
             elif not self.silent and reach():
                 made = [self.run(command) for command in commands]
                 wait_s = 0.0
-                if commands and commands[-1][0] == "WAIT":
+                if waits := bool(commands) and commands[-1][0] == "WAIT":
                     made[-1], wait_s = self._replicated(commands[-1][2] / 1000)
                 if self._rng.random() >= self.loses_answers:
-                    loop.call_later(self._way_s() + wait_s, tell, made, context=self.context)
+                    life = self._lives if waits else None
+                    loop.call_later(self._way_s() + wait_s, tell, made, life, context=self.context)
 
-        def tell(made: list[Any]) -> None:
-            if not answers.done() and reach():
+        def tell(made: list[Any], life: int | None) -> None:
+            if life not in (None, self._lives):
+                fail()  # it restarted while the connection waited for replicas
+            elif not answers.done() and reach():
                 answers.set_result(made)
 
         def fail() -> None:
@@ -318,10 +324,11 @@ class SimRedis:
         """The number of replicas that will have everything within this time, and the time until that is known."""
         if not self.replicas or self.lag_s > timeout_s:
             return 0, timeout_s
-        written = self.loop.time(), _copied((self._data, self._expires))
+        written, life = (self.loop.time(), _copied((self._data, self._expires))), self._lives
 
         def arrive() -> None:
-            self._replica = written
+            if life == self._lives:
+                self._replica = written
 
         self.loop.call_later(self.lag_s, arrive, context=self.context)
         return self.replicas, self.lag_s

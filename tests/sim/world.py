@@ -74,7 +74,7 @@ ARRIVES_S: Final = 0.7
 STORED_S: Final = 0.3
 """Its ack is stored within this time plus the server's interval: the client's interval, and the latencies."""
 
-LOOK_EVERY: Final = 50
+LOOK_EVERY: Final = 100
 """The number of moments of a run between two inspections of the servers."""
 
 RECENT_S: Final = 5.0
@@ -203,13 +203,16 @@ class World:
         if scenario and SCENARIOS[scenario].one_is_slowed:
             self.crowds, self.tenants = True, draw_unequal(rng)
         # A tenant with a rate limit would need minutes for the largest events.
-        self.paddings = PADDINGS[self.short_of_memory or (not self.tenants and rng.random() < 0.1)]
+        large = not self.tenants and rng.random() < 0.1
         self.settings = self._draw_settings(scenario)
         self.servers = [
             SimServer(self.loop, f"server{number}", self.settings, self.mongo, self.redis, self.network)
             for number in range(1, rng.randint(*size.servers) + 1)
         ]
         self.shapes = self._draw_shapes(scenario)
+        # Nor would one who gets dozens of fragments of each, of which a small ring holds one, be done in time.
+        large = large and not any(shape.split for shape in self.shapes)
+        self.paddings = PADDINGS[self.short_of_memory or large]
         self.users = [self._draw_user(number) for number in range(1, rng.randint(*size.users) + 1)]
         self.programs = self._draw_programs()
         self.faults: list[Fault] = [rng.choice(_DRAWN) for _ in range(rng.randint(*size.faults))]

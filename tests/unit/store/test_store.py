@@ -93,3 +93,16 @@ async def test_a_change_that_no_replica_has_is_made_and_not_confirmed(lag_s: flo
     with pytest.raises(FeedmuxError) as caught:
         await create(store, "t", "s", content="b")
     assert caught.value.reason is ErrorReason.SUBSCRIPTION_EXISTS, "a rejection needs no replica"
+
+
+@in_virtual_time
+async def test_a_change_that_a_failover_undoes_is_not_confirmed() -> None:
+    redis, store = redis_and_store()
+    redis.replicas, redis.lag_s = 1, 1.0
+    waiting = asyncio.create_task(create(store, "t", "s"))
+    await asyncio.sleep(0.5)
+    redis.fail_over()
+    with pytest.raises(FeedmuxError) as caught:
+        await waiting
+    assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
+    await create(store, "t", "s", content="b")  # nothing is left of the first
