@@ -39,7 +39,7 @@ RedisFactory = Callable[..., Awaitable[RedisServer]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    scheduling.sort(items)
+    items.sort(key=lambda item: scheduling.in_order(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True)

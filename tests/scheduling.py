@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -15,12 +14,11 @@ TOGETHER = {
 """One process runs each of these groups alone, and first because they take longest: `spark` has one Java process,
 `clients` builds in the folders of the clients."""
 
+FIRST = ("tests/packaging", "tests/wide", "tests/cli")
+"""The folders with the files that take longest, so that no process is left with one at the end."""
+
 APART = "tests/sim"
 """These tests share no servers, and some files take minutes: any process may run any of the tests."""
-
-
-def takes_longest(nodeid: str) -> bool:
-    return scope_of(nodeid) in TOGETHER
 
 
 def scope_of(nodeid: str) -> str:
@@ -55,6 +53,7 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has
         super()._assign_work_unit(node)
 
 
-def sort(items: list[pytest.Item]) -> None:
-    """Put the tests that take longest first."""
-    items.sort(key=lambda item: not takes_longest(item.nodeid))
+def in_order(nodeid: str) -> int:
+    """A key for sorting: what takes longest comes first."""
+    scope = scope_of(nodeid)
+    return 0 if scope in TOGETHER else 1 if any(Path(scope).is_relative_to(folder) for folder in FIRST) else 2

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduling import Scheduling, computes, scope_of
+from tests.scheduling import Scheduling, computes, in_order, scope_of
 
 WAITS = [f"tests/integration/test_{name}.py::test_{number}" for name in "abc" for number in range(4)]
 COMPUTES = [f"tests/sim/test_small.py::test_small_runs[{number}]" for number in range(6)]
@@ -51,6 +51,11 @@ def scheduled(tests: list[str], count: int) -> tuple[Scheduling, list[Node]]:
 )
 def test_what_one_process_runs(nodeid: str, scope: str) -> None:
     assert scope_of(nodeid) == scope
+
+
+def test_what_takes_longest_comes_first() -> None:
+    tests = (WAITS[0], "tests/cli/test_consume.py::test_a", COMPUTES[0], "tests/spark/test_b.py::test_b")
+    assert sorted(tests, key=in_order) == [tests[3], tests[1], tests[0], tests[2]]
 
 
 def test_checks_and_unit_tests_compute_and_groups_do_not() -> None:

@@ -29,6 +29,8 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 # Spark waits for each of its workers on a port of the kernel's choice, and takes whoever connects for it: here also a
 # client of another test that still looks for its server. Unix sockets have no such visitors.
 os.environ.setdefault("PYSPARK_UDS_MODE", "true")
+# Most of these programs end before Java's second compiler has saved what it costs.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 Documents = Database[dict[str, Any]]
 
