@@ -23,6 +23,10 @@ def place(number: int) -> Place:
     )
 
 
+def place_of(stored: StoredSubscription) -> Place:
+    return Place(stored.position, stored.cluster_time, stored.order)
+
+
 async def create(
     store: SubscriptionStore, tenant: str, name: str, *, at: int = 0, content: str = "a"
 ) -> StoredSubscription:

@@ -20,7 +20,7 @@ from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
 from tests.integration.redis_topologies import ask, cluster, is_in_step, sentinels
 from tests.integration.servers import serving, settings, until
-from tests.integration.state_support import commit, create, place
+from tests.integration.state_support import commit, create, place, place_of
 from tests.integration.wire import EARLIEST, LATEST, PATIENCE_S, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -101,7 +101,7 @@ async def is_changed(store: SubscriptionStore, kind: str) -> bool:
     return {
         "create": True,
         "update": stored.definition == b"changed",
-        "seek": stored.place == place(2),
+        "seek": place_of(stored) == place(2),
         "delete": False,
     }[kind]
 
@@ -139,7 +139,7 @@ async def test_what_is_confirmed_is_on_the_replica(pair: tuple[RedisServer, Redi
         await ask(replica.port, "REPLICAOF", "NO", "ONE")
     async with connected(replica.url) as store:
         if kind == "seek":
-            assert (await store.get("t", "s")).place == place(2)
+            assert place_of(await store.get("t", "s")) == place(2)
         assert await is_changed(store, kind)
 
 
@@ -234,7 +234,7 @@ async def test_a_confirmed_seek_outlives_a_failover_by_sentinels(tmp_path: Path)
         await before.kill9()
         await until(lambda: _answers(store))
         assert (await nodes.primary()).port == replica.port
-        assert (await store.get("t", "s")).place == place(2)
+        assert place_of(await store.get("t", "s")) == place(2)
 
 
 async def test_a_cluster_asks_the_replica_of_the_very_node() -> None:
@@ -254,7 +254,7 @@ async def test_a_cluster_asks_the_replica_of_the_very_node() -> None:
             await nodes.servers[0].kill9()
             await ask(nodes.servers[3].port, "CLUSTER", "FAILOVER", "TAKEOVER")
             await until(lambda: _answers(store, of_first))
-            assert (await store.get("t", of_first)).place == place(2)
+            assert place_of(await store.get("t", of_first)) == place(2)
         finally:
             await client.aclose()
 

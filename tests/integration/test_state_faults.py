@@ -17,7 +17,7 @@ from feedmux_server.store.store import SubscriptionStore
 from tests.integration import servers
 from tests.integration.balancer import balanced
 from tests.integration.redis_topologies import SYNC_AT_ONCE, ask, has_all_of, is_in_step
-from tests.integration.state_support import Clock, Recorder, client, create, place, running, submit, until
+from tests.integration.state_support import Clock, Recorder, client, create, place, place_of, running, submit, until
 from tests.integration.wire import PATIENCE_S
 
 RedisFactory = Callable[..., Awaitable[RedisServer]]
@@ -81,7 +81,7 @@ async def test_killed_and_restarted_commits_resume(redis_factory: RedisFactory) 
             assert recorder.available == [False, True]
             assert recorder.causes == []
             after = await store.get("t", "s")
-            assert (after.epoch, after.place) == (lease.epoch, place(499))
+            assert (after.epoch, place_of(after)) == (lease.epoch, place(499))
             await handle.detach()
 
 
@@ -110,7 +110,7 @@ async def test_emptied_by_a_restart_without_persistence(redis_factory: RedisFact
             renew()
             page = await listed(store, len(names))
             assert sorted(names) == [s.name for s in page]
-            assert all(s.place == place(3) and s.active for s in page)
+            assert all(place_of(s) == place(3) and s.active for s in page)
             await server.kill9()
             await server.restart()
             renew()
@@ -202,7 +202,7 @@ async def test_out_of_memory_is_loud_and_passes(redis_factory: RedisFactory, cap
             error = await unavailable(create(store, "t", "new"))
             assert error.metadata == {"redis_error": "OOM"}
             assert "maxmemory" in error.message
-            assert (await store.get("t", "s")).place == place(0)
+            assert place_of(await store.get("t", "s")) == place(0)
             await store.delete("t", "gone")
             await redis.config_set("maxmemory", "0")
             await until(lambda: recorder.commits == [(3, place(3).position)])
@@ -278,7 +278,7 @@ async def test_a_demoted_primary_is_left(redis_factory: RedisFactory) -> None:
         async with running(Committer(store.leases, interval_s=0.01)) as committer:
             handle = committer.attach(lease, stored, recorder)
             submit(handle, 1)
-            await until(lambda: handle.position == place(1).position)
+            await until(lambda: recorder.commits[-1:] == [(1, place(1).position)])
             await ask(old.port, "CLIENT", "PAUSE", 60_000, "WRITE")
             await servers.until(lambda: has_all_of(new.port, old.port))
             await ask(new.port, "REPLICAOF", "NO", "ONE")
@@ -289,10 +289,10 @@ async def test_a_demoted_primary_is_left(redis_factory: RedisFactory) -> None:
             submit(handle, 2)
             await until(lambda: False in recorder.available)
             name.ports = [new.port]
-            await until(lambda: handle.position == place(2).position)
+            await until(lambda: recorder.commits[-1:] == [(2, place(2).position)])
             await check_writable(redis, timeout_s=PATIENCE_S)
         assert recorder.causes == []
-        assert (await store.get("t", "s")).place == place(2)
+        assert place_of(await store.get("t", "s")) == place(2)
 
 
 async def test_unreachable_or_wrong_password_at_start(redis_factory: RedisFactory) -> None:

@@ -24,7 +24,7 @@ from feedmux_server.store.model import (
 )
 from feedmux_server.store.store import SubscriptionStore
 from tests.integration.servers import until
-from tests.integration.state_support import client, commit, create, place
+from tests.integration.state_support import client, commit, create, place, place_of
 
 
 @pytest_asyncio.fixture
@@ -60,7 +60,7 @@ async def test_created_is_what_is_got(store: SubscriptionStore, tenant: str) -> 
     assert created.name == "s"
     assert created.definition == b"a\x00\xff"
     assert created.etag == "etag-a"
-    assert created.place == place(5)
+    assert place_of(created) == place(5)
     assert (created.owner, created.active, created.seek_epoch) == ("", False, 0)
     assert created.create_ms == created.update_ms > 1_600_000_000_000
 
@@ -97,7 +97,7 @@ async def test_open_gives_growing_epochs(store: SubscriptionStore, tenant: str) 
     for _ in range(20):
         stored, lease = await store.leases.open(tenant, "s", instance_id="one")
         assert (stored.epoch, stored.owner, stored.active) == (lease.epoch, "one", True)
-        assert stored.place == place(2)
+        assert place_of(stored) == place(2)
         epochs.append(lease.epoch)
     assert epochs == sorted(set(epochs))
     assert epochs[0] > 1_600_000_000_000
@@ -158,7 +158,7 @@ async def test_commits_move_forward_only(store: SubscriptionStore, tenant: str) 
         outcome = await commit(store, lease, number)
         assert outcome.status is CommitStatus.OK
         assert outcome.position == place(expected).position
-        assert (await store.get(tenant, "s")).place == place(expected)
+        assert place_of(await store.get(tenant, "s")) == place(expected)
 
 
 async def test_order_is_bytewise_and_a_prefix_comes_first(store: SubscriptionStore, tenant: str) -> None:
@@ -183,7 +183,7 @@ async def test_update_keeps_the_place_and_fences(store: SubscriptionStore, tenan
     await refused(ErrorReason.ETAG_MISMATCH, mismatch)
     assert (await commit(store, lease, 6)).status is CommitStatus.OK
     updated = await store.update(tenant, "s", definition=b"new", etag="e2", expected_etag="etag-a")
-    assert (updated.definition, updated.etag, updated.place) == (b"new", "e2", place(6))
+    assert (updated.definition, updated.etag, place_of(updated)) == (b"new", "e2", place(6))
     assert (updated.active, updated.seek_epoch) == (False, 0)
     assert updated.epoch > lease.epoch
     assert (await commit(store, lease, 7)).cause is FenceCause.UPDATE
@@ -198,7 +198,7 @@ async def test_seek_moves_backwards_and_fences(store: SubscriptionStore, tenant:
     await commit(store, lease, 9)
     to = place(1)
     moved = await store.seek(tenant, "s", position=to.position, cluster_time=to.cluster_time, order=to.order)
-    assert moved.place == to
+    assert place_of(moved) == to
     assert moved.seek_epoch == moved.epoch > lease.epoch
     assert (await commit(store, lease, 10)).cause is FenceCause.SEEK
     stored, lease = await store.leases.open(tenant, "s", instance_id="one")
@@ -231,7 +231,7 @@ async def test_deleted_is_not_found_and_fences_and_may_be_created_anew(
     assert again.epoch == again.seek_epoch > lease.epoch
     assert await redis.pttl(key(tenant)) == -1
     assert (await commit(store, lease, 5)).cause is FenceCause.DELETE
-    assert (await store.get(tenant, "s")).place == place(1)
+    assert place_of(await store.get(tenant, "s")) == place(1)
 
 
 async def test_an_older_place_renews_the_lease_all_the_same(
@@ -411,7 +411,7 @@ async def test_a_damaged_subscription_is_left_as_it_is_and_hides_no_other(
     page, _ = await store.list(tenant, page_size=9, on_damaged=damaged.append)
     assert ([each.name for each in page], damaged) == (["a", "c"], ["b"])
     await store.delete(tenant, "b")
-    assert (await create(store, tenant, "b")).place == place(0)
+    assert place_of(await create(store, tenant, "b")) == place(0)
 
 
 @pytest.mark.parametrize("field", ["epoch", "seek_epoch", "nonce", "owner", "lease_until_ms", "create_ms", "update_ms"])
@@ -420,8 +420,8 @@ async def test_what_a_session_does_not_need_may_be_missing(
 ) -> None:
     created = await create(store, tenant, "s")
     await redis.hdel(key(tenant), field)
-    assert (await store.get(tenant, "s")).place == created.place
-    assert (await create(store, tenant, "s", at=9)).place == created.place
+    assert place_of(await store.get(tenant, "s")) == place_of(created)
+    assert place_of(await create(store, tenant, "s", at=9)) == place_of(created)
     await refused(ErrorReason.SUBSCRIPTION_EXISTS, create(store, tenant, "s", content="other"))
     opened, lease = await store.leases.open(tenant, "s", instance_id="i")
     assert opened.epoch > created.epoch
@@ -446,7 +446,7 @@ async def test_its_owner_completes_a_damaged_subscription(
     await store.leases.restore_many([RestoreRequest(lease, stored)])
     assert (await commit(store, lease, 2)).position == place(2).position
     again = await store.get(tenant, "s")
-    assert (again.definition, again.place, again.epoch) == (stored.definition, place(2), lease.epoch)
+    assert (again.definition, place_of(again), again.epoch) == (stored.definition, place(2), lease.epoch)
 
 
 async def test_a_newer_owner_is_not_overwritten_where_it_is_damaged(

@@ -125,11 +125,6 @@ class CommitHandle:
         """False while Redis does not accept this session's commits."""
         return self._available
 
-    @property
-    def position(self) -> bytes:
-        """The stored position, as far as this session knows."""
-        return self._stored.position
-
     # For the committer:
 
     def request(self) -> CommitRequest:

@@ -43,10 +43,6 @@ class StoredSubscription:
     used_ms: int
     """When the subscription was last open, sought or changed; later than now while it is open."""
 
-    @property
-    def place(self) -> Place:
-        return Place(self.position, self.cluster_time, self.order)
-
     def expires_ms(self, unused_days: float) -> int | None:
         """When the server will delete the subscription if nobody uses it; None if never, or while it is open."""
         if not unused_days or self.active:

@@ -67,11 +67,15 @@ def test_an_ack_between_request_and_answer_still_waits() -> None:
     handle.confirm(sent, place(1).position, 5.0)
     assert handle.waiting is not None
     assert handle.request().place == place(2)
-    assert (handle.position, handle.stored_sequence, handle.confirmed_s) == (place(1).position, 1, 5.0)
+    assert (handle.restore_request().stored.position, handle.stored_sequence, handle.confirmed_s) == (
+        place(1).position,
+        1,
+        5.0,
+    )
     assert recorder.commits == [(1, place(1).position)]
     handle.confirm(handle.waiting, place(2).position, 6.0)
     assert handle.request().place is None
-    assert (handle.position, handle.stored_sequence) == (place(2).position, 2)
+    assert (handle.restore_request().stored.position, handle.stored_sequence) == (place(2).position, 2)
     assert recorder.commits == [(1, place(1).position), (2, place(2).position)]
     assert woken.count == 1
     submit(handle, 3)

@@ -4,7 +4,7 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.model import CommitRequest, CommitStatus, Lease, RestoreRequest
-from tests.integration.state_support import commit, create, place
+from tests.integration.state_support import commit, create, place, place_of
 from tests.unit.store.store_support import key, redis_and_store
 from tests.virtual_time import in_virtual_time
 
@@ -38,7 +38,7 @@ async def test_many_commits_are_answered_in_order_and_each_by_itself() -> None:
     ok, fenced, missing = CommitStatus.OK, CommitStatus.FENCED, CommitStatus.MISSING
     assert [each.status for each in outcomes] == [ok, fenced, ok, missing]
     assert (await commit(store, leases[0], None)).status is ok
-    assert (await store.get("t", "a")).place == place(3), "a renewal leaves the place"
+    assert place_of(await store.get("t", "a")) == place(3), "a renewal leaves the place"
 
 
 @in_virtual_time

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from tests.integration.state_support import create, place
+from tests.integration.state_support import create, place, place_of
 from tests.unit.store.store_support import key, redis_and_store
 from tests.virtual_time import in_virtual_time
 
@@ -83,13 +83,13 @@ async def test_a_change_that_no_replica_has_is_made_and_not_confirmed(lag_s: flo
     redis, store = redis_and_store()
     redis.replicas, redis.lag_s = 1, lag_s
     if lag_s < 1:
-        assert (await create(store, "t", "s")).place == place(0)
+        assert place_of(await create(store, "t", "s")) == place(0)
         return
     for _ in range(2):
         with pytest.raises(FeedmuxError) as caught:
             await create(store, "t", "s")
         assert caught.value.metadata == {"redis_error": "NOT_REPLICATED"}
-    assert (await store.get("t", "s")).place == place(0)
+    assert place_of(await store.get("t", "s")) == place(0)
     with pytest.raises(FeedmuxError) as caught:
         await create(store, "t", "s", content="b")
     assert caught.value.reason is ErrorReason.SUBSCRIPTION_EXISTS, "a rejection needs no replica"
