@@ -7,8 +7,9 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from feedmux import AsyncClient, FailedPrecondition, Feed, InvalidArgument, Start, SubscriptionExists
+from feedmux import AsyncClient, FailedPrecondition, Feed, InvalidArgument, QuotaExceeded, Start, SubscriptionExists
 from feedmux.v1 import operator_pb2 as pb
+from feedmux_server.core.limits.quota import UNLIMITED
 from feedmux_server.core.positions.position_keys import KEY_BYTES_MIN, format_keys
 from feedmux_server.source.read_watch import OPENS_ARE_SLOWER
 from tests.sim.mongo import FAILINGS
@@ -470,7 +471,8 @@ async def _administer(world: "World") -> None:
 
 
 async def _administer_many(world: "World") -> None:
-    """Administrators repeat a create, and change and delete with an etag that is outdated; a list has several pages."""
+    """Administrators repeat a create, also at their quota, and change and delete with an outdated etag; a list has
+    several pages."""
     user = _user(world)
     if user is None:
         return
@@ -495,6 +497,15 @@ async def _administer_many(world: "World") -> None:
             except (SubscriptionExists, FailedPrecondition):
                 continue
             world.problems.append(f"Durable only: a {what} ignores that the definition has changed")
+        if world.tenants:
+            await world.limit(user.tenant, subscriptions=len(names))
+            try:
+                await client.create_subscription("one-more", feed, start=Start.latest())
+                world.problems.append("Isolated: a tenant has more subscriptions than its quota")
+            except QuotaExceeded:
+                pass
+            await client.create_subscription(names[1], feed, start=Start.latest())
+            await world.limit(user.tenant, subscriptions=UNLIMITED)
         listed = [info.name async for info in client.list_subscriptions(world.rng.choice((3, 18, 19, 100)))]
         if missing := [name for name in names if name not in listed]:
             world.problems.append(f"Complete: {len(missing)} of {len(names)} subscriptions are not listed")

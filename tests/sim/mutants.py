@@ -481,6 +481,22 @@ MUTANTS: Final = (
         "",
     ),
     Mutant(
+        "the quota of subscriptions is not checked",
+        "Isolated",
+        "feedmux_server.rpc.subscriptions:Subscriptions._check_room",
+        "if existing >= account.quotas.subscriptions and",
+        "if False and",
+        scenario="many subscriptions",
+    ),
+    Mutant(
+        "a repeated create counts against the quota",
+        "Loud",
+        "feedmux_server.rpc.subscriptions:Subscriptions._check_room",
+        " and not await store.names.has(tenant, name)",
+        "",
+        scenario="many subscriptions",
+    ),
+    Mutant(
         "an abandoned read continues to compute",
         "Isolated",
         "feedmux_server.source.read_watch:ReadWatch._check",

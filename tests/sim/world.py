@@ -402,6 +402,11 @@ class World:
         self.recorder.note(f"{tenant.name} is granted {granted or 'everything'}")
         await asyncio.gather(*(server.read_tenants_again() for server in self.servers))
 
+    async def limit(self, tenant: Tenant, **quotas: int) -> None:
+        """Change a tenant's quotas on all servers at this moment."""
+        tenant.quotas = replace(tenant.quotas, **quotas)
+        await asyncio.gather(*(server.read_tenants_again() for server in self.servers))
+
     # Running.
 
     def run(self) -> Outcome:
