@@ -73,6 +73,18 @@ def test_one_process_computes_while_the_others_wait(tests: list[str]) -> None:
     assert set(computing.given) <= set(COMPUTES)
 
 
+def test_nobody_computes_beside_a_group() -> None:
+    group = "tests/spark/test_a.py::test_a"
+    scheduling, nodes = scheduled([group, *WAITS, *COMPUTES], 2)
+    [other] = [node for node in nodes if group not in node.given]
+    for _ in WAITS[4:]:
+        run_next(scheduling, other)
+    assert set(other.given) <= set(WAITS)
+    [grouped] = [node for node in nodes if node is not other]
+    run_next(scheduling, grouped)
+    assert COMPUTES[0] in grouped.given + other.given
+
+
 def test_all_compute_when_nothing_else_is_left_and_each_test_runs_once() -> None:
     scheduling, nodes = scheduled(COMPUTES + WAITS[:1], 2)
     ran = []

@@ -5,6 +5,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -42,14 +43,18 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield number, next(text for text in found.groups() if text is not None)
 
 
-def python_texts(source: str) -> Iterator[tuple[int, str]]:
-    """Comments, and strings that are statements of their own."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+@cache
+def python_texts(source: str) -> list[tuple[int, str]]:
+    """Comments, and strings that are statements of their own. Cached: several checks read each file."""
+    found = [
+        (token.start[0], token.string)
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    ]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield from enumerate(node.value.value.splitlines(), node.lineno)
+            found += enumerate(node.value.value.splitlines(), node.lineno)
+    return found
 
 
 def wrong(path: Path) -> list[str]:
