@@ -100,6 +100,7 @@ MUTANTS: Final = (
         "feedmux_server.core.delivery.shared_stream:SharedStream.lower_start",
         "        self.ring.restart_at(origin.place)\n",
         "",
+        scenario="short of memory",
     ),
     Mutant(
         "lost history is skipped without a notice",
@@ -115,6 +116,7 @@ MUTANTS: Final = (
         "feedmux_server.core.delivery.subscriber:Subscriber._skip_passed",
         "self.index = chunk.first_after(self.at.place)",
         "pass",
+        scenario="clients closed",
     ),
     Mutant(
         "the client hands out what it has handed out before",
@@ -122,6 +124,7 @@ MUTANTS: Final = (
         "feedmux.delivery_tracker:DeliveryTracker.begin",
         "                    self._repeats[key] = unacked.first_sequence + index\n",
         "                    pass\n",
+        scenario="position keys rotate",
     ),
     Mutant(
         "the client hands out a message that comes twice",
@@ -158,6 +161,7 @@ MUTANTS: Final = (
         "feedmux.connection:Connection._open_request",
         "feed_position = self._tracker.acked_position(self._open_acked)",
         "feed_position = self._tracker.latest",
+        scenario="position keys rotate",
     ),
     Mutant(
         "the client takes all that it has received for acked",
@@ -165,6 +169,7 @@ MUTANTS: Final = (
         "feedmux.delivery_tracker:DeliveryTracker.acked_position",
         "acked = max(acked, self._floor)",
         "acked = max(acked, self._floor, self._received)",
+        scenario="position keys rotate",
     ),
     Mutant(
         "a stream is resumed at an old position",
@@ -244,7 +249,7 @@ MUTANTS: Final = (
         "lua:commit",
         "if before(stored[5] .. stored[6], ARGV[5] .. ARGV[6]) then",
         "if stored[5] .. stored[6] ~= ARGV[5] .. ARGV[6] then",
-        scenario="late commands",
+        scenario="late takeover",
     ),
     Mutant(
         "a commit is confirmed before it is stored",
@@ -363,7 +368,7 @@ MUTANTS: Final = (
         "feedmux.connection:Connection._deliver",
         "self._window.discard(events, size_bytes)",
         "pass",
-        size="large",
+        scenario="short of memory",
     ),
     Mutant(
         "the client counts each grant twice",
