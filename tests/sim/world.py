@@ -202,7 +202,8 @@ class World:
         self.tenants = draw_tenants(rng, self.choices)
         if scenario and SCENARIOS[scenario].one_is_slowed:
             self.crowds, self.tenants = True, draw_unequal(rng)
-        # A tenant with a rate limit would need minutes for the largest events.
+        # The largest events would take minutes with a rate limit; also in a feed that splits them, because they come in
+        # dozens of fragments, of which a small ring holds one.
         large = not self.tenants and rng.random() < 0.1
         self.settings = self._draw_settings(scenario)
         self.servers = [
@@ -210,7 +211,6 @@ class World:
             for number in range(1, rng.randint(*size.servers) + 1)
         ]
         self.shapes = self._draw_shapes(scenario)
-        # Nor would one who gets dozens of fragments of each, of which a small ring holds one, be done in time.
         large = large and not any(shape.split for shape in self.shapes)
         self.paddings = PADDINGS[self.short_of_memory or large]
         self.users = [self._draw_user(number) for number in range(1, rng.randint(*size.users) + 1)]
