@@ -37,17 +37,21 @@ def computes(scope: str) -> bool:
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Lets one process run tests that compute while the others run tests that mostly wait. Before that, the groups are
-    done: they keep the cores busy alone. So the cores are busy all the time, and no process is left with a long file at
-    the end."""
+    """Lets one process run tests that compute while the others run tests that mostly wait, as soon as one of the groups
+    is done: together they keep the cores busy alone. So the cores are busy all the time, and no process is left with a
+    long file at the end."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        others = (scopes for other, scopes in self.assigned_work.items() if other is not node)
-        running = [scope for scopes in others for scope, is_done in scopes.items() if not all(is_done.values())]
-        wanted = not any(map(computes, running)) and TOGETHER.keys().isdisjoint((*running, *self.workqueue))
+        running = {
+            other: {scope for scope, is_done in scopes.items() if not all(is_done.values())}
+            for other, scopes in self.assigned_work.items()
+        }
+        groups = TOGETHER.keys() & {*self.workqueue}.union(*running.values())
+        others = set().union(*(scopes for other, scopes in running.items() if other is not node))
+        wanted = len(groups) < len(TOGETHER) and not any(map(computes, others))
         first = next((scope for scope in self.workqueue if computes(scope) is wanted), None)
         if first is not None:
             self.workqueue.move_to_end(first, last=False)

@@ -73,16 +73,14 @@ def test_one_process_computes_while_the_others_wait(tests: list[str]) -> None:
     assert set(computing.given) <= set(COMPUTES)
 
 
-def test_nobody_computes_beside_a_group() -> None:
-    group = "tests/spark/test_a.py::test_a"
-    scheduling, nodes = scheduled([group, *WAITS, *COMPUTES], 2)
-    [other] = [node for node in nodes if group not in node.given]
-    for _ in WAITS[4:]:
-        run_next(scheduling, other)
-    assert set(other.given) <= set(WAITS)
-    [grouped] = [node for node in nodes if node is not other]
-    run_next(scheduling, grouped)
-    assert COMPUTES[0] in grouped.given + other.given
+def test_nobody_computes_before_a_group_is_done() -> None:
+    groups = ["tests/clients/test_a.py::test_a", "tests/spark/test_a.py::test_a"]
+    waits = [f"tests/integration/test_{number}.py::test_a" for number in range(9)]
+    scheduling, nodes = scheduled([*groups, *waits, *COMPUTES], 3)
+    assert [node.given[0] for node in nodes] == [*groups, waits[0]]
+    assert not any(test in COMPUTES for node in nodes for test in node.given)
+    run_next(scheduling, nodes[0])
+    assert nodes[0].given[-1] in COMPUTES
 
 
 def test_all_compute_when_nothing_else_is_left_and_each_test_runs_once() -> None:
