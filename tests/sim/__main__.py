@@ -47,7 +47,8 @@ class Summary:
 def run_block(first: int, count: int, size: str, scenario: str = "") -> list[Summary]:
     """Run `count` seeds, one after the other."""
     seeds = range(first, first + count)
-    gc.freeze()  # what exists before is not garbage, and costs as much to look at as a run's own objects
+    gc.collect()
+    gc.freeze()  # what is left is no garbage, and would cost as much to look at as a run's own objects
     try:
         return [Summary.of(simulate(seed, SIZES[size], scenario=scenario), scenario) for seed in seeds]
     finally:
