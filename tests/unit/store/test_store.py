@@ -98,11 +98,15 @@ async def test_a_change_that_no_replica_has_is_made_and_not_confirmed(lag_s: flo
 @in_virtual_time
 async def test_a_change_that_a_failover_undoes_is_not_confirmed() -> None:
     redis, store = redis_and_store()
-    redis.replicas, redis.lag_s = 1, 1.0
+    await create(store, "t", "other")  # the first call learns Redis's time
+    redis.replicas, redis.lag_s = 1, 0.5
     waiting = asyncio.create_task(create(store, "t", "s"))
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.2)
+    assert redis.hash_of(key().encode())
     redis.fail_over()
     with pytest.raises(FeedmuxError) as caught:
         await waiting
     assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
+    await asyncio.sleep(2.0)
+    redis.fail_over()  # what the first primary sent to replicas is gone too
     await create(store, "t", "s", content="b")  # nothing is left of the first
