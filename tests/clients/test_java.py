@@ -46,7 +46,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 @pytest.mark.usefixtures("built")
 def test_verifies(environment: dict[str, str]) -> None:
-    run("mvn", "-B", "-ntp", "verify", f"-DargLine={QUICK}", MAVEN_OPTS=QUICK, **environment)
+    options = f"{QUICK} {os.environ.get('MAVEN_OPTS', '')}"
+    run("mvn", "-B", "-ntp", "verify", f"-DargLine={QUICK}", MAVEN_OPTS=options, **environment)
 
 
 def test_the_readme_shows_the_example_as_it_is() -> None:
