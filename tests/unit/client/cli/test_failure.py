@@ -47,5 +47,5 @@ def test_a_defect_is_not_explained() -> None:
     full = as_cli_error(OSError(ENOSPC, "full"))
     assert full is not None
     assert "no space left" in full.message
-    told = CliError("told")
-    assert as_cli_error(told) is told
+    error = CliError("an error of the command line")
+    assert as_cli_error(error) is error
