@@ -41,9 +41,9 @@ class FailPoint:
         self.met = 0
         """How many commands it has failed; known when it is off."""
 
-    async def hit(self) -> None:
-        """Waits until a command has failed by it."""
-        command = {"waitForFailPoint": "failCommand", "timesEntered": self._met_before + 1, "maxTimeMS": 20_000}
+    async def hit(self, times: int = 1) -> None:
+        """Waits until this many commands have failed by it."""
+        command = {"waitForFailPoint": "failCommand", "timesEntered": self._met_before + times, "maxTimeMS": 20_000}
         await asyncio.to_thread(self._client.admin.command, command)
 
     def off(self) -> None:

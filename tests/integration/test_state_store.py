@@ -122,24 +122,6 @@ async def test_a_client_without_instance_id_is_nobody_in_particular(store: Subsc
     await refused(ErrorReason.SUBSCRIPTION_BUSY, store.leases.open(tenant, "s", instance_id=""))
 
 
-async def test_a_lease_ends_by_release_or_by_time(redis: Redis, tenant: str) -> None:
-    store = SubscriptionStore(redis, lease_s=1.0)
-    await create(store, tenant, "s")
-    _, lease = await store.leases.open(tenant, "s", instance_id="one")
-    await store.leases.release(lease)
-    assert not (await store.get(tenant, "s")).active
-    _, lease = await store.leases.open(tenant, "s", instance_id="two")
-    await asyncio.sleep(1.1)
-    expired = await store.get(tenant, "s")
-    assert (expired.active, expired.owner) == (False, "")
-    # No other client came: the same session continues.
-    assert (await commit(store, lease, None)).status is CommitStatus.OK
-    assert (await store.get(tenant, "s")).active
-    await asyncio.sleep(1.1)
-    await store.leases.open(tenant, "s", instance_id="three")
-    assert (await commit(store, lease, 1)).status is CommitStatus.FENCED
-
-
 async def test_release_of_another_session_does_nothing(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
     _, old = await store.leases.open(tenant, "s", instance_id="one")

@@ -6,10 +6,12 @@ from random import Random
 from feedmux_server.store.store import SubscriptionStore
 from tests.sim.redis import SimRedis, SimRedisClient
 
+LEASE_S = 30.0
+
 
 def redis_and_store() -> tuple[SimRedis, SubscriptionStore]:
     redis = SimRedis(asyncio.get_running_loop(), Random(0))
-    return redis, SubscriptionStore(SimRedisClient(redis), lease_s=30.0)  # type: ignore[arg-type]
+    return redis, SubscriptionStore(SimRedisClient(redis), lease_s=LEASE_S)  # type: ignore[arg-type]
 
 
 def key(name: str = "s", tenant: str = "t") -> str:

@@ -1,11 +1,13 @@
 """Leases: who may open a subscription, and what commits and restores send."""
 
+import asyncio
+
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.model import CommitRequest, CommitStatus, Lease, RestoreRequest
 from tests.integration.state_support import commit, create, place, place_of
-from tests.unit.store.store_support import key, redis_and_store
+from tests.unit.store.store_support import LEASE_S, key, redis_and_store
 from tests.virtual_time import in_virtual_time
 
 
@@ -51,6 +53,25 @@ async def test_only_the_session_that_holds_a_lease_ends_it() -> None:
     assert (await store.get("t", "s")).active
     await store.leases.release(new)
     assert not (await store.get("t", "s")).active
+
+
+@in_virtual_time
+async def test_a_lease_that_is_not_renewed_expires_and_its_session_goes_on_if_nobody_else_came() -> None:
+    _, store = redis_and_store()
+    await create(store, "t", "s")
+    _, lease = await store.leases.open("t", "s", instance_id="one")
+    await asyncio.sleep(LEASE_S - 1.0)
+    assert (await commit(store, lease, None)).status is CommitStatus.OK
+    await asyncio.sleep(LEASE_S - 1.0)
+    assert (await store.get("t", "s")).active
+    await asyncio.sleep(1.0)
+    expired = await store.get("t", "s")
+    assert (expired.active, expired.owner) == (False, "")
+    assert (await commit(store, lease, None)).status is CommitStatus.OK
+    assert (await store.get("t", "s")).active
+    await asyncio.sleep(LEASE_S)
+    await store.leases.open("t", "s", instance_id="two")
+    assert (await commit(store, lease, 1)).status is CommitStatus.FENCED
 
 
 @pytest.mark.parametrize("by", ["open", "restore"])

@@ -181,6 +181,7 @@ async def world(
     memory_bytes: int = 1 << 30,
     quotas: Quotas | None = None,
     unacked_max: int = 50_000,
+    unused_stream_s: float = 0.05,
 ) -> AsyncIterator[World]:
     """Run a manager whose streams read logs."""
     logs: dict[StreamKey, Log] = {}
@@ -190,7 +191,7 @@ async def world(
     source = SimpleNamespace(name="main", clock=SimpleNamespace(known_time=1 << 63))
     limits = ManagerLimits(
         streams=StreamLimits(RingLimits(bytes_max=ring_bytes), read_ahead_bytes=ring_bytes // 2, join_distance_s=0),
-        pump=PumpLimits(coalesce_s=0.0, rest=RestLimits(unused_stream_s=0.05)),
+        pump=PumpLimits(coalesce_s=0.0, rest=RestLimits(unused_stream_s=unused_stream_s)),
         memory_bytes_max=memory_bytes,
         unacked_events_max=unacked_max,
         wide=WideLimits(enabled=False),

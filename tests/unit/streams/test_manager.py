@@ -37,6 +37,24 @@ async def test_sessions_of_one_key_share_a_stream_until_the_last_has_left(monkey
 
 
 @in_virtual_time
+async def test_a_stream_without_sessions_stays_open_for_one_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, unused_stream_s=10.0) as there:
+        key, log = there.feed("a")
+        log.write(5)
+        client = there.session(key, "a", 0)
+        await client.take(5)
+        client.close()
+        (stream,) = there.manager.streams_of(key).streams.streams
+        await asyncio.sleep(9.0)
+        again = there.session(key, "a", 3)
+        await again.take(2)
+        assert list(there.manager.streams_of(key).streams.streams) == [stream]
+        again.close()
+        await asyncio.sleep(11.0)
+        assert not there.manager.is_read(key)
+
+
+@in_virtual_time
 async def test_an_unknown_source_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch) as there:
         with pytest.raises(FeedmuxError) as caught:
