@@ -69,6 +69,11 @@ WANTED: Final = {
     "degraded": _wanted("told Degraded", "opened again", scenario="late commands"),
     "at-risk-and-lost": _wanted("told Gap", "told HistoryAtRisk", scenario="history lost"),
     "invalidated": _wanted("failed FeedInvalidated", "taken"),
+    "history-lost": _wanted("failed HistoryLost", "taken", scenario="history lost"),
+    "lease-lost": _wanted("ended by FENCED LEASE", "opened again", "acked after repeats", scenario="late takeover"),
+    "not-stored": _wanted("ended by STATE_UNAVAILABLE", "opened again", scenario="Redis unavailable at a drain"),
+    "busy": _wanted("failed SubscriptionBusy", scenario="takeover"),
+    "pipeline-failed": _wanted("failed FailedPrecondition", "taken", scenario="slow pipelines"),
     "deleted": _wanted("failed SubscriptionNotFound DELETE", "taken", scenario="subscription deleted"),
 }
 """By name. No name contains that of a client, so that `-k` selects one or the other."""

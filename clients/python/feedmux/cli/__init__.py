@@ -19,7 +19,7 @@ from typing import Final
 
 from feedmux.cli.failure import CliError, as_cli_error
 from feedmux.cli.parser import Parser
-from feedmux.cli.terminal import Terminal, silence_stdout
+from feedmux.cli.terminal import Terminal, plain, silence_stdout
 
 INTERRUPTED = 130
 COMPLETE = "__complete"
@@ -162,6 +162,8 @@ class _Module:
 
 def _complain(failure: CliError) -> None:
     terminal = Terminal(sys.stderr)
-    print(f"{terminal.paint('feedmux:', 'red', 'bold')} {failure.message}", file=sys.stderr)
-    if failure.hint:
-        print(f"  {failure.hint}", file=sys.stderr)
+    # A message of the server may contain text of MongoDB's, and so values of documents.
+    message, hint = ("\n".join(map(plain, text.split("\n"))) for text in (failure.message, failure.hint))
+    print(f"{terminal.paint('feedmux:', 'red', 'bold')} {message}", file=sys.stderr)
+    if hint:
+        print(f"  {hint}", file=sys.stderr)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from feedmux.cli.connection import add_connection_options, add_json_option, connected
 from feedmux.cli.feed_arguments import START_HELP, add_feed_arguments, feed_of, start
-from feedmux.cli.terminal import Terminal, duration, print_json, table
+from feedmux.cli.terminal import Terminal, duration, plain, print_json, table
 from feedmux.feeds import Explanation
 
 
@@ -30,10 +30,10 @@ def run(args: argparse.Namespace) -> int:
 def _text(terminal: Terminal, found: Explanation) -> str:
     lines: list[str] = []
     if found.refusal is not None:
-        lines += [f"rejected   {found.refusal.status} {found.refusal.reason}: {found.refusal.message}"]
+        lines += [plain(f"rejected   {found.refusal.status} {found.refusal.reason}: {found.refusal.message}")]
     if found.stream_key:
         lines += [
-            f"pipeline   {found.pipeline}",
+            plain(f"pipeline   {found.pipeline}"),
             f"stream     {found.stream_key} ({'read now; shared' if found.stream_open else 'not read now'})",
         ]
     if found.may_be_view:

@@ -34,6 +34,14 @@ def test_a_feed_that_would_be_rejected_says_no_more() -> None:
     assert text(refused) == ["rejected   PERMISSION_DENIED NAMESPACE_DENIED: no grant"]
 
 
+def test_no_control_character_is_printed() -> None:
+    found = explained(refusal=Refusal("INVALID_ARGUMENT", "PIPELINE_INVALID", "no field \x1b[2Jx"), pipeline="[\x07]")
+    assert text(found)[:2] == [
+        "rejected   INVALID_ARGUMENT PIPELINE_INVALID: no field ?[2Jx",
+        "pipeline   [?]",
+    ]
+
+
 def test_what_grants_withhold_and_which_images_are_stored() -> None:
     images = (CollectionImages("shop", "orders", True, False), CollectionImages("shop", "carts", False, True))
     found = text(explained(withheld=(Withheld("inserts", "no grant"),), images=images))

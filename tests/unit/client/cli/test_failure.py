@@ -4,6 +4,7 @@ from errno import ENOENT, ENOSPC
 
 import pytest
 
+from feedmux import cli
 from feedmux.cli.failure import PORTS_HINT, SERVER_HINT, WAITS_HINT, CliError, as_cli_error
 from feedmux.errors import Unavailable, make_error
 
@@ -49,3 +50,12 @@ def test_a_defect_is_not_explained() -> None:
     assert "no space left" in full.message
     error = CliError("an error of the command line")
     assert as_cli_error(error) is error
+
+
+def test_no_control_character_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(_: list[str]) -> int:
+        raise CliError("cannot convert \x1b[2J\nto a number", "Look at \x07.")
+
+    monkeypatch.setattr(cli, "_run", fails)
+    assert cli.main([]) == 1
+    assert capsys.readouterr().err == "feedmux: cannot convert ?[2J\nto a number\n  Look at ?.\n"
