@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
+from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.assembly import assemble
 from feedmux_server.config.server import Config
@@ -19,6 +20,7 @@ from feedmux_server.credentials import Credentials
 from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.rpc.caller import identified
 from feedmux_server.rpc.service import Service
+from feedmux_server.rpc.subscribe import Subscribe
 from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditEvent
@@ -28,6 +30,7 @@ from tests.sim.mongo import SimMongo, SimSource
 from tests.sim.redis import SimRedis, SimRedisClient
 
 FEED = feed_pb2.Feed(source="main", database="db", collection="a")
+INLINE: dict[str, Any] = {"feed": FEED, "start": {"latest": {}}}
 
 
 class Audited:
@@ -65,6 +68,46 @@ class Served:
         request = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"latest": {}})
         data = await call(Subscriptions(self.service).create, request)
         return subscriptions_pb2.Subscription.FromString(data)
+
+
+class Stream:
+    """The client's end of one call of Subscribe."""
+
+    def __init__(self, there: Served, **fields: Any) -> None:
+        self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._context = Context()
+        if fields:
+            self.send(open=wire.Open(**fields))
+        handler: Any = Subscribe(there.service)
+        self.task: asyncio.Task[None] = asyncio.create_task(handler(self._sent(), self._context))
+
+    async def _sent(self) -> AsyncIterator[bytes]:
+        while (data := await self._requests.get()) is not None:
+            yield data
+
+    def send(self, **message: Any) -> None:
+        self.send_bytes(wire.SubscribeRequest(**message).SerializeToString())
+
+    def send_bytes(self, data: bytes) -> None:
+        self._requests.put_nowait(data)
+
+    def half_close(self) -> None:
+        self._requests.put_nowait(None)
+
+    async def opened(self) -> wire.Opened:
+        async with asyncio.timeout(600):  # of virtual time
+            while not self._context.written:
+                await asyncio.sleep(0.01)
+        return self.received[0].opened
+
+    @property
+    def received(self) -> list[wire.SubscribeResponse]:
+        return [wire.SubscribeResponse.FromString(data) for data in self._context.written]
+
+    async def error(self) -> FeedmuxError:
+        with pytest.raises(FeedmuxError) as caught:
+            await self.task
+        return caught.value
 
 
 async def call(handler: Any, request: Message, context: Context | None = None) -> Any:

@@ -1,57 +1,19 @@
 """Subscribe: what Open and the messages after it may say, and what a rejected or ended session leaves."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason
 from feedmux_server.rpc.plan_range import PlanRange
-from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX, LATER_BYTES_MAX, Subscribe
+from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX, LATER_BYTES_MAX
 from feedmux_server.telemetry.audit import AuditEvent
-from tests.unit.rpc.service_support import FEED, Context, Served, refused, served
+from tests.unit.rpc.service_support import INLINE, Served, Stream, refused, served
 from tests.virtual_time import in_virtual_time
 
-INLINE: dict[str, Any] = {"feed": FEED, "start": {"latest": {}}}
 DURABLE: dict[str, Any] = {"subscription": "orders"}
-
-
-class Stream:
-    """The client's end of one call."""
-
-    def __init__(self, there: Served, **fields: Any) -> None:
-        self._requests: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._context = Context()
-        if fields:
-            self.send(open=wire.Open(**fields))
-        handler: Any = Subscribe(there.service)
-        self.task: asyncio.Task[None] = asyncio.create_task(handler(self._sent(), self._context))
-
-    async def _sent(self) -> AsyncIterator[bytes]:
-        while (data := await self._requests.get()) is not None:
-            yield data
-
-    def send(self, **message: Any) -> None:
-        self.send_bytes(wire.SubscribeRequest(**message).SerializeToString())
-
-    def send_bytes(self, data: bytes) -> None:
-        self._requests.put_nowait(data)
-
-    def half_close(self) -> None:
-        self._requests.put_nowait(None)
-
-    async def opened(self) -> wire.Opened:
-        async with asyncio.timeout(600):  # of virtual time
-            while not self._context.written:
-                await asyncio.sleep(0.01)
-        return wire.SubscribeResponse.FromString(self._context.written[0]).opened
-
-    async def error(self) -> FeedmuxError:
-        with pytest.raises(FeedmuxError) as caught:
-            await self.task
-        return caught.value
 
 
 def owner(there: Served) -> bytes:
