@@ -108,7 +108,7 @@ class Sought:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The store has lost durable data: it now has an older position, or none."""
+    """The store has lost durable data: it now has an older position or owner, or nothing."""
 
     subscription: str
     place: str

@@ -190,12 +190,13 @@ class SessionWatcher(Watcher):
 
 
 class StoreWatcher:
-    """Watches the positions in Redis."""
+    """Watches the positions and epochs in Redis."""
 
     def __init__(self, recorder: Recorder, redis: SimRedis) -> None:
         self._recorder = recorder
         self._redis = redis
         self._positions: dict[bytes, bytes] = {}
+        self._epochs: dict[bytes, bytes] = {}
         self._sought: dict[bytes, bytes] = {}
         """The epochs of the last seeks."""
         redis.wrote = self._wrote
@@ -207,6 +208,7 @@ class StoreWatcher:
         if position is None:
             self._positions.pop(key, None)  # deleted
             return
+        self._epochs[key] = stored[b"epoch"]
         before, self._positions[key] = self._positions.get(key), position
         sought_before, self._sought[key] = self._sought.get(key, b"0"), stored.get(b"seek_epoch", b"0")
         if position == before:
@@ -221,12 +223,13 @@ class StoreWatcher:
 
     def _lost(self) -> None:
         for key, before in list(self._positions.items()):
-            position = self._redis.hash_of(key).get(b"position")
+            stored = self._redis.hash_of(key)
+            position = stored.get(b"position")
             if position is None:
                 del self._positions[key]
                 self._recorder.add(records.Lost(_name_of(key), ""))
-            elif position != before:
-                self._positions[key] = position
+            elif position != before or stored[b"epoch"] != self._epochs[key]:
+                self._positions[key], self._epochs[key] = position, stored[b"epoch"]
                 self._recorder.add(records.Lost(_name_of(key), hex_of(inspect_position(position).token.raw)))
 
 
