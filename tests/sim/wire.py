@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -195,8 +195,8 @@ class StoreWatcher:
     def __init__(self, recorder: Recorder, redis: SimRedis) -> None:
         self._recorder = recorder
         self._redis = redis
-        self._positions: dict[bytes, bytes] = {}
-        self._epochs: dict[bytes, bytes] = {}
+        self._stored: dict[bytes, _Stored] = {}
+        """By key; also of subscriptions that were deleted, because Redis may lose that."""
         self._sought: dict[bytes, bytes] = {}
         """The epochs of the last seeks."""
         redis.wrote = self._wrote
@@ -204,33 +204,44 @@ class StoreWatcher:
 
     def _wrote(self, key: bytes) -> None:
         stored = self._redis.hash_of(key)
-        position = stored.get(b"position")
-        if position is None:
-            self._positions.pop(key, None)  # deleted
+        before, now = self._stored.get(key, _DELETED), _stored(stored)
+        self._stored[key] = now
+        if now == _DELETED:
             return
-        self._epochs[key] = stored[b"epoch"]
-        before, self._positions[key] = self._positions.get(key), position
         sought_before, self._sought[key] = self._sought.get(key, b"0"), stored.get(b"seek_epoch", b"0")
-        if position == before:
+        if now.position == before.position:
             return
-        name, place = _name_of(key), hex_of(inspect_position(position).token.raw)
-        epoch, created = int(stored.get(b"commit_epoch", b"0")), before is None
+        epoch, created = int(stored.get(b"commit_epoch", b"0")), before == _DELETED
         sought = self._sought[key] != sought_before and epoch < int(self._sought[key])  # not a restored position
         if (created and not epoch) or sought:
-            self._recorder.add(records.Sought(name, place, int(stored.get(b"epoch", b"0")), created))
+            self._recorder.add(records.Sought(_name_of(key), now.place(), int(now.epoch), created))
         else:
-            self._recorder.add(records.Committed(name, epoch, place))
+            self._recorder.add(records.Committed(_name_of(key), epoch, now.place()))
 
     def _lost(self) -> None:
-        for key, before in list(self._positions.items()):
-            stored = self._redis.hash_of(key)
-            position = stored.get(b"position")
-            if position is None:
-                del self._positions[key]
-                self._recorder.add(records.Lost(_name_of(key), ""))
-            elif position != before or stored[b"epoch"] != self._epochs[key]:
-                self._positions[key], self._epochs[key] = position, stored[b"epoch"]
-                self._recorder.add(records.Lost(_name_of(key), hex_of(inspect_position(position).token.raw)))
+        for key, before in list(self._stored.items()):
+            now = _stored(self._redis.hash_of(key))
+            if now != before:
+                self._stored[key] = now
+                self._recorder.add(records.Lost(_name_of(key), now.place()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What Redis has of a subscription."""
+
+    position: bytes
+    epoch: bytes
+
+    def place(self) -> str:
+        return hex_of(inspect_position(self.position).token.raw) if self.position else ""
+
+
+_DELETED: Final = _Stored(b"", b"")
+
+
+def _stored(fields: Mapping[bytes, bytes]) -> _Stored:
+    return _Stored(fields[b"position"], fields[b"epoch"]) if b"position" in fields else _DELETED
 
 
 def _name_of(key: bytes) -> str:
