@@ -103,7 +103,8 @@ public final class FeedmuxClient implements AutoCloseable {
     /** Sets how to connect. */
     public static final class Builder {
         private final String target;
-        private Credentials credentials = Credentials.none();
+        private @Nullable Credentials key;
+        private @Nullable Credentials token;
         private @Nullable Tls tls;
         private String source = "main";
         private Duration timeout = Duration.ofSeconds(30);
@@ -120,7 +121,7 @@ public final class FeedmuxClient implements AutoCloseable {
          * @throws IllegalArgumentException if it is empty or contains a character other than visible ASCII
          */
         public Builder apiKey(String key) {
-            credentials = Credentials.fixed(key);
+            this.key = Credentials.fixed(key);
             return this;
         }
 
@@ -130,7 +131,7 @@ public final class FeedmuxClient implements AutoCloseable {
          * @throws IllegalArgumentException if it is empty or contains a character other than visible ASCII
          */
         public Builder token(String token) {
-            credentials = Credentials.fixed(token);
+            this.token = Credentials.fixed(token);
             return this;
         }
 
@@ -141,7 +142,7 @@ public final class FeedmuxClient implements AutoCloseable {
          * {@link dev.feedmux.errors.UnavailableException}.
          */
         public Builder token(Supplier<String> supplier) {
-            credentials = Credentials.renewed(supplier);
+            token = Credentials.renewed(supplier);
             return this;
         }
 
@@ -181,10 +182,18 @@ public final class FeedmuxClient implements AutoCloseable {
         /**
          * Builds the client.
          *
+         * @throws IllegalArgumentException if it has both an API key and a token
          * @throws java.io.UncheckedIOException if a TLS file cannot be read
          */
         public FeedmuxClient build() {
-            return new FeedmuxClient(new Transport(target, tls, credentials, timeout, configure), source, sessions);
+            return new FeedmuxClient(new Transport(target, tls, credentials(), timeout, configure), source, sessions);
+        }
+
+        private Credentials credentials() {
+            if (key != null && token != null) {
+                throw new IllegalArgumentException("give apiKey or token, not both");
+            }
+            return key != null ? key : token != null ? token : Credentials.none();
         }
     }
 }

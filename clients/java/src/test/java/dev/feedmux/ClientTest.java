@@ -196,6 +196,15 @@ final class ClientTest {
     }
 
     @Test
+    void aKeyAndATokenAreNotTakenTogether() {
+        FeedmuxClient.Builder builder =
+                FeedmuxClient.builder("localhost:1").token("t").apiKey("k");
+        assertThrows(IllegalArgumentException.class, builder::build);
+        assertThrows(
+                IllegalArgumentException.class, () -> builder.token(() -> "t").build());
+    }
+
+    @Test
     void argumentsAreCheckedBeforeAnythingIsSent() {
         try (FeedmuxClient client = FeedmuxClient.builder("localhost:1").build()) {
             Subscription subscription = client.subscription("s");
