@@ -226,12 +226,14 @@ class ChangeStreamReader:
         ahead, self._ahead = self._ahead, None
         if cursor is not None:
             self._source.cursors -= 1
-        if ahead is not None:
-            ahead.cancel()
-            await asyncio.wait([ahead])
-        if cursor is not None:
-            with suppress(PyMongoError):
-                await cursor.close()
+        try:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.wait([ahead])
+        finally:  # also if a drain cancels the wait: nobody else knows the cursor
+            if cursor is not None:
+                with suppress(PyMongoError):
+                    await cursor.close()
 
     async def _fail(self, error: PyMongoError, during: Literal["aggregate", "getMore"]) -> None:
         """Close the cursor and raise, or return if the reader can open in another way at once."""

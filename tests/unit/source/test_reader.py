@@ -12,6 +12,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.read_pace import BACKLOG_BYTES
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimCursor, SimMongo, SimSource
@@ -132,3 +133,18 @@ async def test_interrupt_ends_a_long_read_and_the_next_one_does_not_wait() -> No
     await reader.read()
     assert loop.time() - began_s < 1.0
     await reader.close()
+
+
+@in_virtual_time
+async def test_a_cancelled_close_leaves_no_cursor() -> None:
+    reader, _, mongo = await make_reader()
+    for _ in range(3):
+        mongo.insert("db", "a", BACKLOG_BYTES)
+    await reader.open()
+    await reader.read()
+    assert reader.is_behind, "it reads the next batch already"
+    closing = asyncio.create_task(reader.close())
+    asyncio.get_running_loop().call_soon(closing.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert not mongo.open
