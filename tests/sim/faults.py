@@ -35,8 +35,9 @@ class Fault:
     """Only scenarios use this fault: it takes minutes, or other faults would hide what it shows."""
 
 
-GIVEN_UP_S: Final = 3.5
-"""After this time no command of a dead program has an effect: the server waits for Redis for 3 s."""
+GIVEN_UP_S: Final = 6.5
+"""After this time no command of a dead program has an effect: the server waits for Redis for 3 s, and if Redis's clock
+was not known, again."""
 
 
 def _server(world: "World") -> "SimServer | None":
@@ -266,14 +267,14 @@ async def _late_takeover(world: "World") -> None:
     user = _user(world)
     if user is None or not user.durable:
         return
-    world.redis.slow_s = 6.0
+    world.redis.slow_s = 2 * GIVEN_UP_S
     rival = world.rival_of(user, takeover=True)
     rival.start()
     await asyncio.sleep(world.rng.uniform(0.01, 1.0))
     rival.kill()
     await asyncio.sleep(GIVEN_UP_S)
     before = world.stored_of(user).get(b"epoch", b"")
-    for _ in range(60):
+    for _ in range(70):
         await asyncio.sleep(0.1)
         stored = world.stored_of(user)
         if stored.get(b"epoch", b"") != before and stored.get(b"owner", b"").decode() in rival.instances:

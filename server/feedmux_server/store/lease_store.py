@@ -4,6 +4,7 @@ Invariant: every change of a subscription's hash is one script on one key, so it
 Neighbours: `rpc` opens and releases, `committer` commits, renews and restores.
 """
 
+import logging
 import secrets
 from collections.abc import Sequence
 
@@ -16,6 +17,8 @@ from feedmux_server.store.name_index import NameIndex
 from feedmux_server.store.scripts import ScriptCall
 from feedmux_server.store.store_scripts import StoreScripts
 from feedmux_server.telemetry.observer import Observer
+
+_log = logging.getLogger(__name__)
 
 
 class LeaseStore:
@@ -46,7 +49,15 @@ class LeaseStore:
                 {"owner": answer[1].decode()},
             )
         stored = found(name, answer)
-        await self._names.add(tenant, name)
+        try:
+            await self._names.add(tenant, name)
+        except FeedmuxError as error:  # a call that failed here would leave a lease that nobody holds
+            _log.warning(
+                "a subscription may be missing from lists until it is opened again: tenant=%s subscription=%s: %s",
+                tenant,
+                name,
+                error.message,
+            )
         return stored, Lease(tenant, name, stored.epoch, nonce, instance_id, taken_over=bool(answer[3]))
 
     async def release(self, lease: Lease) -> None:

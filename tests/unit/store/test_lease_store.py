@@ -74,6 +74,21 @@ async def test_a_lease_that_is_not_renewed_expires_and_its_session_goes_on_if_no
     assert (await commit(store, lease, 1)).status is CommitStatus.FENCED
 
 
+@in_virtual_time
+async def test_a_name_that_cannot_be_listed_leaves_no_lease_that_nobody_holds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails(*_: str) -> None:
+        raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "Redis does not answer in time")
+
+    _, store = redis_and_store()
+    await create(store, "t", "s")
+    monkeypatch.setattr(store.names, "add", fails)
+    _, lease = await store.leases.open("t", "s", instance_id="one")
+    assert (await commit(store, lease, 1)).status is CommitStatus.OK
+    assert "tenant=t subscription=s: Redis does not answer in time" in caplog.text
+
+
 @pytest.mark.parametrize("by", ["open", "restore"])
 @in_virtual_time
 async def test_a_lost_name_is_listed_again(by: str) -> None:
