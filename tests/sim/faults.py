@@ -265,7 +265,7 @@ async def _cut_while_redis_is_slow(world: "World") -> None:
 async def _late_takeover(world: "World") -> None:
     """A program is killed while it takes over a subscription. Redis must not execute that takeover long afterwards."""
     user = _user(world)
-    if user is None or not user.durable:
+    if user is None or not user.durable or not world.stored_of(user):
         return
     world.redis.slow_s = 2 * GIVEN_UP_S
     rival = world.rival_of(user, takeover=True)
