@@ -241,7 +241,7 @@ _DELETED: Final = _Stored(b"", b"")
 
 
 def _stored(fields: Mapping[bytes, bytes]) -> _Stored:
-    return _Stored(fields[b"position"], fields[b"epoch"]) if b"position" in fields else _DELETED
+    return _Stored(fields[b"position"], fields.get(b"epoch", b"0")) if b"position" in fields else _DELETED
 
 
 def _name_of(key: bytes) -> str:
