@@ -231,7 +231,7 @@ async def _slow_pipelines(world: "World") -> None:
         world.problems.append(f"Resumable or loud: the feed of {ended[0]} was ended, although MongoDB is fast enough")
     world.recorder.note(f"too slow for {ended}")
     costs.event_s = costs.open_s = costs.any_event_s = 0.0
-    await asyncio.sleep(rng.uniform(12.0, 20.0))  # pipelines that are still computing are judged by then
+    await asyncio.sleep(rng.uniform(30.0, 40.0))  # pipelines that are still computing are judged by then
 
 
 async def _redis_down(world: "World") -> None:
