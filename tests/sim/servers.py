@@ -36,7 +36,6 @@ _ANSWERS: Final[dict[str, Callable[[bytes], bytes]]] = {
     check_worker.__name__: check_worker.answer,
     render_worker.__name__: render_worker.answer,
 }
-_TURNS_TO_END: Final = 5
 _ANSWER_S: Final = 0.002
 
 
@@ -208,9 +207,8 @@ class SimServer:
             await assembly.close()
             audit.close()
         await source.close()
-        # A call that waited for Redis ends a few turns after the task that it waits for.
-        for _ in range(_TURNS_TO_END):
-            await asyncio.sleep(0)
+        # A call that waited for Redis ends some turns after the task that it waits for.
+        await asyncio.sleep(0.01)
         self._look_for_leftovers(node, assembly)
         self.node = self.assembly = self.credentials = self.health = None
 
