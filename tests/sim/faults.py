@@ -649,7 +649,7 @@ FAULTS: Final = (
     Fault("unusual pipelines", _unusual_pipelines),
     Fault("hostile requests", _attack),
     Fault("a subscription expires", _wait_for_expiry, apart=True),
-    Fault("a subscription is damaged", _damage, ("SubscriptionNotFound",), apart=True),
+    Fault("a subscription is damaged", _damage, (*_BUSY, "SubscriptionNotFound"), apart=True),
     Fault("slow pipelines", _slow_pipelines, ("FailedPrecondition",), apart=True),
     Fault("an operator ends sessions", _operate, (*_BUSY, "EndedByOperator")),
     Fault("position keys rotate", _rotate_keys),
