@@ -25,6 +25,7 @@ from feedmux_server.ranges.cache import RangeCache, RangeLimits
 from feedmux_server.rpc.access import Access
 from feedmux_server.rpc.admission import Admission
 from feedmux_server.rpc.call_audit import CallAudit
+from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.service import Service, ServiceLimits
@@ -122,6 +123,7 @@ def assemble(
         admission,
         access,
         LiveSessions(access, credentials.auth),
+        LeaseReleases(),
         CallAudit(audit, credentials.auth, observer),
         ServiceLimits(
             RequestLimits(config.limits.request_bytes, config.limits.first_message_s),

@@ -13,6 +13,7 @@ from feedmux_server.ranges.cache import RangeCache
 from feedmux_server.rpc.access import Access
 from feedmux_server.rpc.admission import Admission
 from feedmux_server.rpc.call_audit import CallAudit
+from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.store.committer import Committer
@@ -49,6 +50,7 @@ class Service:
     admission: Admission
     access: Access
     sessions: LiveSessions
+    releases: LeaseReleases
     audit: CallAudit
     limits: ServiceLimits
     stop: asyncio.Event

@@ -140,6 +140,7 @@ class Subscribe:
                 client.cancel()
             if commits is not None:
                 left = service.spawn(commits.detach, "commit-detach")
+                service.releases.add(tenant, request.subscription, left)
                 if not _is_cancelled():
                     # A client that gets the end may reopen at once, and must not be rejected as BUSY by its own lease.
                     await asyncio.wait([left])

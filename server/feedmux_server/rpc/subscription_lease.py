@@ -20,9 +20,10 @@ async def open_lease(
     """`LeaseStore.open`, for a client that may leave meanwhile.
 
     That does not cancel the opening, because Redis may have granted the lease already. The call, with its place in the
-    quotas, lasts until Redis has answered.
+    quotas, lasts until Redis has answered. A client that leaves and opens again at once waits here for the release.
     """
     leases = service.store.leases
+    await service.releases.done(tenant, name)
     opening = asyncio.create_task(
         leases.open(tenant, name, instance_id=instance_id, takeover=takeover), name="lease-open"
     )
@@ -30,6 +31,7 @@ async def open_lease(
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
         left = service.spawn(partial(_release_opened, leases, opening), "lease-release")
+        service.releases.add(tenant, name, left)
         await asyncio.wait([left])
         raise
 
@@ -43,6 +45,7 @@ async def released_on_error(service: Service, lease: Lease | None) -> AsyncItera
     except BaseException as error:
         if lease is not None:
             left = service.spawn(partial(service.store.leases.release, lease), "lease-release")
+            service.releases.add(lease.tenant, lease.name, left)
             if isinstance(error, Exception):
                 await asyncio.wait([left])
         raise

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.subscription_lease import open_lease, released_on_error
 from feedmux_server.store.model import Lease
@@ -42,7 +43,8 @@ def service_with(store: SlowStore) -> tuple[Service, list[asyncio.Task[object]]]
         spawned.append(asyncio.create_task(run(), name=kind))
         return spawned[-1]
 
-    return cast(Service, SimpleNamespace(store=SimpleNamespace(leases=store), spawn=spawn)), spawned
+    made = SimpleNamespace(store=SimpleNamespace(leases=store), spawn=spawn, releases=LeaseReleases())
+    return cast(Service, made), spawned
 
 
 def opening(store: SlowStore) -> tuple[asyncio.Task[object], list[asyncio.Task[object]]]:
@@ -68,6 +70,30 @@ async def test_the_call_lasts_until_redis_has_answered_and_its_lease_is_released
     await asyncio.wait([call])
     assert call.cancelled()
     assert store.released == ["lease"]
+
+
+async def test_a_client_that_leaves_and_opens_again_waits_for_the_release() -> None:
+    store = SlowStore()
+    service, _ = service_with(store)
+    first = asyncio.create_task(open_lease(service, "team", "orders", instance_id="one"))
+    await until_idle()
+    first.cancel()
+    await until_idle()
+    released_before: list[object] = []
+
+    async def open_again(tenant: str, name: str, **_: object) -> tuple[str, str]:
+        released_before.extend(store.released)
+        return f"{tenant}/{name}", "new lease"
+
+    store.open = open_again  # type: ignore[method-assign]
+    other: object = await open_lease(service, "team", "other", instance_id="two")
+    assert other == ("team/other", "new lease"), "only the same subscription waits"
+    second = asyncio.create_task(open_lease(service, "team", "orders", instance_id="two"))
+    await until_idle()
+    store.answer.set_result(None)
+    await second
+    assert released_before == ["lease"]
+    assert len(service.releases) == 0
 
 
 async def test_an_opening_that_redis_rejects_leaves_no_work() -> None:
