@@ -9,6 +9,8 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 
 _LABELS_WIRE_VERSION = 9
 """MongoDB 4.4, from which on the server labels resumable errors; older ones are not supported."""
+_MESSAGE_CHARS_MAX = 10_000
+"""MongoDB's messages may quote values of documents and pipelines, of up to 16 MB. The error itself comes first."""
 
 
 def judge(error: PyMongoError, during: Literal["aggregate", "getMore"]) -> Verdict:
@@ -38,7 +40,7 @@ def _facts(error: PyMongoError, during: Literal["aggregate", "getMore"]) -> Mong
     return MongoFailure(
         code=error.code if isinstance(error, OperationFailure) else None,
         code_name=str((details or {}).get("codeName", "")),
-        message=str((details or {}).get("errmsg", error)),
+        message=str((details or {}).get("errmsg", error))[:_MESSAGE_CHARS_MAX],
         labels=labels,
         network=isinstance(error, ConnectionFailure | WaitQueueTimeoutError),
         during=during,

@@ -4,7 +4,6 @@ Invariant: of the texts of redis-py and Redis, only the error code leaves this m
 and `connection`, which call redis-py.
 """
 
-import re
 from typing import Final
 
 from redis import exceptions as redis_errors
@@ -41,10 +40,6 @@ _BY_CODE: Final = {
 """Messages for conditions that concern all of Redis, not one key."""
 
 
-_IN_SCRIPT: Final = re.compile(r"^Error running script .*@user_script: ?\d+: -?([A-Z]+) ")
-"""How Redis 6.2 reports the error of a command in a script; in Redis 7 the text begins with the command's own code."""
-
-
 def code_of(error: Exception) -> str:
     """The code that Redis gave, or one of our own, such as TIMEOUT, CONNECTION or ERR."""
     if isinstance(error, (redis_errors.TimeoutError, TimeoutError)):
@@ -62,8 +57,11 @@ def code_of(error: Exception) -> str:
     if isinstance(status, str) and status.isupper():
         return status
     if isinstance(error, redis_errors.ResponseError):
-        found = _IN_SCRIPT.match(str(error).removeprefix("ERR "))
-        word = found[1] if found else str(error).split(" ", 1)[0]
+        text = str(error)
+        if text.removeprefix("ERR ").startswith("Error running script "):
+            # Redis 6.2 puts "…@user_script: LINE: -" before the error of a command in a script; Redis 7 does not.
+            text = text.rpartition("@user_script:")[2].lstrip().partition(": ")[2].removeprefix("-")
+        word = text.partition(" ")[0]
         return word if word.isalpha() and word.isupper() else "ERR"
     if isinstance(error, (redis_errors.ConnectionError, OSError)):
         return "CONNECTION"

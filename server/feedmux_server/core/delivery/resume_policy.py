@@ -5,7 +5,6 @@ the specification, errors of aggregate are never resumable; temporary ones are r
 all other errors.
 """
 
-import re
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Literal
@@ -119,8 +118,8 @@ _RULES: Final[tuple[_Rule, ...]] = (
 )
 _RETRY_AFTER_S: Final = 1.0
 _MESSAGE_CHARS_MAX: Final = 1000
-# As in "… not found. {_data: …", "… Expected: { _id: { _data: …" and "… First element: _id: { _data: …".
-_QUOTED: Final = re.compile(r"\s*(?:First element: |(?:Expected: )?\{ ?_(?:id|data): ).*", re.DOTALL)
+_QUOTATIONS: Final = ("First element: ", "Expected: {", "{ _id: ", "{_id: ", "{ _data: ", "{_data: ")
+"""What precedes a token or an event in MongoDB's messages."""
 
 
 def classify(failure: MongoFailure) -> Verdict:
@@ -196,4 +195,8 @@ def _error(failure: MongoFailure, reason: ErrorReason, advice: str) -> FeedmuxEr
 def _without_token(message: str) -> str:
     """MongoDB quotes the resume token, which holds the document's key, in some of its errors, and the event's first
     element, which may be a document."""
-    return _QUOTED.sub("", message)[:_MESSAGE_CHARS_MAX]
+    # Cut first: MongoDB's messages also quote values of documents and pipelines, which can be megabytes long.
+    text = message[: _MESSAGE_CHARS_MAX + max(map(len, _QUOTATIONS))]
+    for quotation in _QUOTATIONS:
+        text = text.partition(quotation)[0]
+    return text[:_MESSAGE_CHARS_MAX].rstrip()

@@ -130,6 +130,15 @@ def test_a_failing_stage() -> None:
     assert classify(first_batch).error.reason is ErrorReason.PIPELINE_FAILED
 
 
+@pytest.mark.parametrize("text", [" " * 5_000_000, "First element: " * 300_000, "{ _id: " * 500_000, "x" * 5_000_000])
+def test_a_value_that_mongodb_quotes_may_be_megabytes_long(text: str) -> None:
+    message = f"PlanExecutor error during aggregation :: caused by :: Failed to parse objectId '{text}' in $convert"
+    error = classify(replace(AGGREGATE, code=241, message=message)).error
+    assert error.reason is ErrorReason.PIPELINE_FAILED
+    assert len(error.message) < 1100
+    assert error.message.startswith("MongoDB: PlanExecutor error during aggregation :: caused by :: Failed to parse")
+
+
 TOKEN = '{ _data: "826B01A164" }'
 
 
