@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from itertools import accumulate
 from typing import Any, NoReturn
 
 import grpc
@@ -18,19 +19,20 @@ log = logging.getLogger(__name__)
 
 DOMAIN = "feedmux"
 _DETAILS_KEY = "grpc-status-details-bin"
-# Details over about 9 KB replace the status itself on the wire.
-_TEXT_MAX = 1500
+_TEXT_BYTES_MAX = 1500
+"""Limit for each text of an error, in the form in which gRPC transmits it. Above 8 KiB of metadata in all, clients
+reject a status at random, and see another one in its place."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def error_status(error: FeedmuxError) -> status_pb2.Status:
     """Make the `google.rpc.Status` of an error: always with ErrorInfo, and with further details where they apply."""
-    message = error.message[:_TEXT_MAX]
+    message = _within_limit(error.message)
     status = status_pb2.Status(code=getattr(grpc.StatusCode, error.status).value[0], message=message)
     info = error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN)
     for name, value in error.metadata.items():
-        info.metadata[name] = value[:_TEXT_MAX]
+        info.metadata[name] = _within_limit(value)
     details: list[Any] = [info]
     if error.status == "INVALID_ARGUMENT" and error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=message)
@@ -56,9 +58,24 @@ async def abort(context: Context, error: FeedmuxError) -> NoReturn:
     """End the call with the error's status."""
     status = error_status(error)
     await context.abort(
-        getattr(grpc.StatusCode, error.status), status.message, ((_DETAILS_KEY, status.SerializeToString()),)
+        getattr(grpc.StatusCode, error.status),
+        _percent_encoded_within_limit(status.message),
+        ((_DETAILS_KEY, status.SerializeToString()),),
     )
     raise AssertionError("abort returned")
+
+
+def _within_limit(text: str) -> str:
+    return text.encode("utf-8", "replace")[:_TEXT_BYTES_MAX].decode("utf-8", "ignore")
+
+
+def _percent_encoded_within_limit(text: str) -> str:
+    """gRPC sends a status's message with three bytes for each byte that is not printable ASCII."""
+    data = text.encode()
+    for at, size in enumerate(accumulate(1 if 0x20 <= byte < 0x7F and byte != 0x25 else 3 for byte in data)):
+        if size > _TEXT_BYTES_MAX:
+            return data[:at].decode("utf-8", "ignore")
+    return text
 
 
 def internal_error(method: str) -> FeedmuxError:

@@ -1,8 +1,10 @@
 """Errors on the wire: each status has the details that belong to it, and no internal text leaves the process."""
 
+import base64
 import logging
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import grpc.aio
@@ -10,7 +12,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.rpc.status import error_status, guarded
+from feedmux_server.rpc.status import abort, error_status, guarded
 from feedmux_server.telemetry.observer import NOBODY
 
 INFO, BAD, BROKEN, QUOTA, RETRY = "ErrorInfo", "BadRequest", "PreconditionFailure", "QuotaFailure", "RetryInfo"
@@ -46,6 +48,18 @@ def test_details_stay_within_what_grpc_transmits() -> None:
         FeedmuxError(ErrorReason.STAGE_NOT_ALLOWED, long, {"operator": long, "path": long}, field="feed")
     )
     assert len(status.SerializeToString()) < 9_000
+
+
+@pytest.mark.parametrize("text", ["x", "\u00e9", "\U0001f600", "\n", "%", "\ud800"])
+async def test_the_metadata_of_an_error_stay_within_what_clients_accept(text: str) -> None:
+    error = FeedmuxError(ErrorReason.OPTION_REFUSED, text * 20_000, {"errmsg": text * 20_000}, field="feed")
+    context: Any = Context()
+    with pytest.raises(Aborted):
+        await abort(context, error)
+    _, message, ((_, details),) = context.aborted
+    assert message
+    printable = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+    assert len(quote(message, safe=printable)) + len(base64.b64encode(details)) < 8 * 1024
 
 
 class Aborted(Exception): ...
