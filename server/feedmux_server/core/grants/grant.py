@@ -113,10 +113,20 @@ def fits(pattern: str, name: str) -> bool:
 
 def regex_of(pattern: str) -> str:
     """The pattern as a regular expression that Python and MongoDB (PCRE, option `s`) read alike; without anchors."""
-    return "".join(_REGEX.get(char) or (char if char.isalnum() or ord(char) > 127 else f"\\{char}") for char in pattern)
+    first, *others = [_literal(part) for part in pattern.split("*")]
+    if not others:
+        return first
+    # Between two `*` the first match is as good as any later one. An atomic group keeps it: with backtracking, each
+    # further `*` would multiply the time by the length of the name, and tenants choose the names.
+    middle = "".join(f"(?>.*?{part})" for part in others[:-1] if part)
+    return f"{first}{middle}.*{others[-1]}"
 
 
-_REGEX: Final = {"*": ".*", "?": ".", "_": "_"}
+def _literal(part: str) -> str:
+    return "".join(
+        "." if char == "?" else char if char.isalnum() or char == "_" or ord(char) > 127 else f"\\{char}"
+        for char in part
+    )
 
 
 @lru_cache(maxsize=1024)
