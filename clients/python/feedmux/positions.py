@@ -12,6 +12,7 @@ from typing import Any
 
 import bson
 from bson.binary import Binary
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
@@ -24,6 +25,12 @@ _ID_FIRST_IN_JSON = re.compile(r'\s*\{\s*"_id"\s*:\s*')
 _HEX = re.compile(r"[0-9A-Fa-f]+")
 _SUBTYPE = re.compile(r"[0-9A-Fa-f]{1,2}")
 _DECODER = json.JSONDecoder()
+# An event's other fields may hold what Python has no type for, or text that is not UTF-8.
+_ANY_FIELDS = CodecOptions(
+    document_class=RawBSONDocument,
+    datetime_conversion=DatetimeConversion.DATETIME_AUTO,
+    unicode_decode_error_handler="replace",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,7 @@ def event_id(document: bytes) -> bytes:
     if document[4:_ID_FIRST_END] == _ID_FIRST:
         size = int.from_bytes(document[_ID_FIRST_END : _ID_FIRST_END + 4], "little")
         return document[_ID_FIRST_END : _ID_FIRST_END + size]
-    found = RawBSONDocument(document).get("_id")
+    found = RawBSONDocument(document, _ANY_FIELDS).get("_id")
     return bytes(found.raw) if isinstance(found, RawBSONDocument) else b""
 
 
