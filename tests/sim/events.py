@@ -58,7 +58,8 @@ class Event:
 
 def event(n: int, token: ResumeToken, padding: int = 0, *, part: tuple[int, int] | None = None) -> Event:
     """Make an event; `part` is the number of a fragment, from 1, and the count of fragments."""
-    document: dict[str, object] = {"_id": {"_data": hex_of(token)}, "n": n, "pad": b"x" * padding}
+    document: dict[str, object] = {"_id": {"_data": hex_of(token)}}
     if part is not None:
         document["splitEvent"] = {"fragment": part[0], "of": part[1]}
+    document |= {"n": n, "pad": b"x" * padding}
     return Event(n, token, bson.encode(document))

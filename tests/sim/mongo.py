@@ -92,8 +92,8 @@ class Entry:
         pad: bytes = self.event["fullDocument"]["pad"]
         piece = -(-len(pad) // count)
         document = self.event["fullDocument"] | {"pad": pad[index * piece : (index + 1) * piece]}
-        changed = {"_id": bson.decode(token.raw), "n": number, "fullDocument": document}
-        event = self.event | changed | {"splitEvent": {"fragment": index + 1, "of": count}}
+        first = {"_id": bson.decode(token.raw), "splitEvent": {"fragment": index + 1, "of": count}}
+        event = first | self.event | first | {"n": number, "fullDocument": document}
         return Shown(self, number, token, bson.encode(event))
 
 

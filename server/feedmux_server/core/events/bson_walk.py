@@ -3,6 +3,7 @@
 The one table of BSON's types for the server. `bson_check` walks what clients sent, and checks every byte.
 """
 
+import sys
 from struct import Struct
 from typing import Final
 
@@ -17,6 +18,7 @@ DB_POINTER: Final = 0x0C
 CODE: Final = 0x0D
 SYMBOL: Final = 0x0E
 CODE_WITH_SCOPE: Final = 0x0F
+INT32: Final = 0x10
 
 OBJECT_ID_BYTES: Final = 12
 FIXED_BYTES: Final = {
@@ -26,7 +28,7 @@ FIXED_BYTES: Final = {
     BOOL: 1,
     0x09: 8,  # date
     0x0A: 0,  # null
-    0x10: 4,  # int32
+    INT32: 4,
     0x11: 8,  # timestamp
     0x12: 8,  # int64
     0x13: 16,  # decimal128
@@ -50,18 +52,20 @@ length_at: Final = Struct("<i").unpack_from
 """The length at a position, as a tuple of one: so a hot loop need not call a function of Python."""
 
 
-def find(data: bytes, at: int, name: bytes, kind: int) -> int | None:
-    """Where the value of field `name`, if it has type `kind`, begins in the document at `at`.
+def find(data: bytes, at: int, name: bytes, kind: int, fields_max: int = sys.maxsize) -> int | None:
+    """Where the value of field `name`, if it has type `kind`, begins in the document at `at`. Only the first
+    `fields_max` fields are searched.
 
     Raises ValueError on a type that BSON does not have.
     """
     end = at + length_at(data, at)[0] - 1
     at += 4
-    while at < end:
+    while at < end and fields_max > 0:
         name_end = data.index(0, at + 1)
         if data[at] == kind and data[at + 1 : name_end] == name:
             return name_end + 1
         at = value_end(data, data[at], name_end + 1)
+        fields_max -= 1
     return None
 
 

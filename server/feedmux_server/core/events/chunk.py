@@ -1,8 +1,8 @@
 """A chunk: consecutive events as the bytes MongoDB sent, and where each begins.
 
 Built by `source` from one batch (cut at event boundaries when it is large), held by the `ReplayBuffer`, read by
-every `Subscriber` of the stream. Nothing here decodes a document; an event's resume token is cut out of its bytes
-only where a position inside the chunk is requested.
+every `Subscriber` of the stream. Nothing here decodes an event; its resume token is cut out of its bytes only where a
+position inside the chunk is requested.
 
 Invariant: `offsets` has one entry per event and one for the end, so event i is `data[offsets[i]:offsets[i + 1]]`.
 """
@@ -11,18 +11,20 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Protocol
-
-from bson.raw_bson import RawBSONDocument
+from typing import Final, Protocol
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.bson_walk import length_at
+from feedmux_server.core.events.bson_walk import DOCUMENT, INT32, find, length_at
 from feedmux_server.core.positions.resume_token import ResumeToken, UnknownTokenLayout
 
 CHUNK_OVERHEAD_BYTES = 650
 """What a chunk costs beside its events: measured with tracemalloc over one-event chunks."""
 
-_EMBEDDED_ID = b"\x03_id\x00"
+_ID: Final = b"\x03_id\x00"
+_SPLIT_EVENT: Final = b"\x03splitEvent\x00"
+_FIELDS_BEFORE_ID_MAX: Final = 10_000
+"""Limit of the search for an `_id` that the pipeline has moved: a few milliseconds. An event can have millions of
+fields."""
 
 
 def document_offsets(data: bytes) -> "array[int]":
@@ -42,18 +44,36 @@ def document_offsets(data: bytes) -> "array[int]":
     return offsets
 
 
-def event_id(data: bytes, at: int, end: int) -> bytes:
-    """The event's `_id` document, which is MongoDB's resume token. It need not be the first field."""
-    if data[at + 4 : at + 9] == _EMBEDDED_ID:
-        begin = at + 9
-        return data[begin : begin + length_at(data, begin)[0]]
-    token = RawBSONDocument(data[at:end]).get("_id")
-    if not isinstance(token, RawBSONDocument):
+def event_id(data: bytes, at: int) -> bytes:
+    """The `_id` document of the event at `at`, which is MongoDB's resume token. It need not be the first field."""
+    if token := _leading_id(data, at):
+        return token
+    found = find(data, at, b"_id", DOCUMENT, _FIELDS_BEFORE_ID_MAX)
+    if found is None:
         raise FeedmuxError(
             ErrorReason.RESUME_TOKEN_MODIFIED,
-            "the pipeline removed or changed _id, which is the resume token; keep _id in the pipeline's output",
+            "the pipeline removed or changed _id, which is the resume token, or put it after "
+            f"{_FIELDS_BEFORE_ID_MAX:,} other fields; keep _id in the pipeline's output, as the first field",
         )
-    return bytes(token.raw)
+    return data[found : found + length_at(data, found)[0]]
+
+
+def _leading_id(data: bytes, at: int) -> bytes:
+    """The `_id` document if it is the first field, as in every event that the pipeline has not rearranged; else
+    empty."""
+    if data[at + 4 : at + 9] != _ID:
+        return b""
+    begin = at + 9
+    return data[begin : begin + length_at(data, begin)[0]]
+
+
+def _more_fragments(data: bytes, at: int) -> bool:
+    """Whether `at`, the field after `_id`, says that the event is a fragment and others of the same event follow."""
+    if not data.startswith(_SPLIT_EVENT, at):
+        return False
+    part = at + len(_SPLIT_EVENT)
+    fragment, of = find(data, part, b"fragment", INT32, 2), find(data, part, b"of", INT32, 2)
+    return fragment is not None and of is not None and length_at(data, fragment) < length_at(data, of)
 
 
 def read_token(raw: bytes) -> ResumeToken:
@@ -217,7 +237,7 @@ class Chunk:
     def token(self, index: int) -> ResumeToken:
         """The resume token of event `index`. The bytes must still be there."""
         view = self._view()
-        return read_token(event_id(view.data, view.offsets[index], view.offsets[index + 1]))
+        return read_token(event_id(view.data, view.offsets[index]))
 
     def place_after(self, index: int) -> ResumeToken:
         """The position after event `index`: after the last event it is the chunk's end."""
@@ -266,11 +286,21 @@ class Chunk:
         return self._failures
 
     def drop_bytes(self) -> None:
-        """Evict the events. If an ack tracker holds the chunk, first extract the tokens, once for all trackers."""
+        """Evict the events. If an ack tracker holds the chunk, first extract the tokens, once for all trackers.
+
+        This runs in the task of whoever needs the memory. So it neither fails nor searches: if a pipeline has moved
+        `_id` in any of the events, they stay as they are, and the holder pays for them.
+        """
         if self.evicted:
             return
         if self._holders:
-            tokens = [self._ack_token(index) for index in range(self.count)]
+            tokens: list[bytes] = []
+            for index in range(self.count):
+                token = self._leading_ack_token(index)
+                if token is None:
+                    self.retain_whole()
+                    return
+                tokens.append(token)
             self._tokens = View(b"".join(tokens), array("L", (0, *accumulate(map(len, tokens)))))
         self.bson = None
         self._leave_ring()
@@ -299,13 +329,20 @@ class Chunk:
 
     def _ack_token(self, index: int) -> bytes:
         """Empty for a fragment with others to come."""
+        token = self._leading_ack_token(index)
         view = self._view()
-        at, end = view.offsets[index], view.offsets[index + 1]
-        if self._split:
-            part = RawBSONDocument(view.data[at:end]).get("splitEvent")
-            if part is not None and part["fragment"] < part["of"]:
-                return b""
-        return event_id(view.data, at, end)
+        return event_id(view.data, view.offsets[index]) if token is None else token
+
+    def _leading_ack_token(self, index: int) -> bytes | None:
+        """The same if `_id` is the event's first field, as it is in all fragments; else None."""
+        view = self._view()
+        data, at = view.data, view.offsets[index]
+        token = _leading_id(data, at)
+        if not token:
+            return None
+        if self._split and _more_fragments(data, at + 4 + len(_ID) + len(token)):
+            return b""
+        return token
 
     def _view(self) -> View:
         if self.bson is None:
@@ -336,7 +373,7 @@ def cut_batch(
     while first < last:
         stop = max(whole.stop_within(first, bytes_max), first + 1)
         piece = whole.cut(first, stop)
-        end = read_token(event_id(data, offsets[stop - 1], offsets[stop]))
+        end = read_token(event_id(data, offsets[stop - 1]))
         if stop == last and post_batch is not None and post_batch.is_after(end):
             end = post_batch
         base = offsets[first]

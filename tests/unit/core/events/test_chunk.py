@@ -1,9 +1,11 @@
 """Cut batches into chunks, and find positions in chunks."""
 
 from itertools import pairwise
+from typing import Any
 
 import bson
 import pytest
+from bson.datetime_ms import DatetimeMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,17 +63,37 @@ def test_lengths_that_do_not_add_up(data: bytes) -> None:
         document_offsets(data)
 
 
+UNREADABLE: dict[str, Any] = {
+    "date": DatetimeMS(10**15),
+    "array": [{}] * 80_000,
+    "nested": {"_id": {"_data": "00"}},
+    "text": "\u00e9" * 9,
+}
+"""Values that Python has no type for, or that take long to decode."""
+
+
+def moved(token: ResumeToken, before: dict[str, Any], after: dict[str, Any] | None = None) -> bytes:
+    """An event whose pipeline has moved `_id`, and with text that is not UTF-8."""
+    fields = b"".join(
+        bson.encode(part)[4:-1] for part in (before, {"_id": {"_data": hex_of(token)}}, after or {})
+    ).replace("\u00e9".encode(), b"\xff\xff")
+    return (len(fields) + 5).to_bytes(4, "little") + fields + b"\0"
+
+
 def test_the_token_need_not_be_the_first_field() -> None:
     token = event_token(BEGIN)
-    document = bson.encode({"n": 1, "_id": {"_data": hex_of(token)}, "z": 2})
-    assert event_id(document, 0, len(document)) == token.raw
+    document = moved(token, {"n": 1, **UNREADABLE}, {"z": 2})
+    assert event_id(b"before" + document, 6) == token.raw
 
 
-@pytest.mark.parametrize("document", [{"n": 1}, {"_id": 5, "n": 1}])
-def test_a_pipeline_that_took_the_token_away(document: dict[str, object]) -> None:
-    data = bson.encode(document)
+@pytest.mark.parametrize(
+    "document", [{"n": 1}, {"_id": 5, "n": 1}, {str(n): None for n in range(500_000)} | {"_id": {"_data": "00"}}]
+)
+def test_an_event_without_its_token_or_with_too_much_before_it(document: dict[str, object]) -> None:
+    # The encoder would put `_id` first.
+    fields = b"".join(bson.encode({name: value})[4:-1] for name, value in document.items())
     with pytest.raises(FeedmuxError) as caught:
-        event_id(data, 0, len(data))
+        event_id((len(fields) + 5).to_bytes(4, "little") + fields + b"\0", 0)
     assert caught.value.reason is ErrorReason.RESUME_TOKEN_MODIFIED
 
 
@@ -218,6 +240,36 @@ def test_an_evicted_chunk_is_paid_for_once_until_nobody_holds_it(whole: bool) ->
         chunk.let_go(payers[holder])
     assert [payer.paid for payer in payers] == [0, 0, 0]
     assert (chunk.held_bytes, chunk.bson, chunk.size_bytes) == (0, None, CHUNK_OVERHEAD_BYTES)
+
+
+def test_eviction_reads_no_event_whose_token_was_moved() -> None:
+    """An eviction runs in another tenant's task: it must neither fail nor search."""
+    tokens = [event_token(BEGIN + n, key=n) for n in range(3)]
+    without = bson.encode({"n": 1})
+    data = moved(tokens[0], UNREADABLE) + without + moved(tokens[2], UNREADABLE)
+    (chunk,) = cut_batch(data, START, None, 0.0, bytes_max=10**9)
+    payer = Payer()
+    chunk.hold(payer)
+    size = chunk.size_bytes
+    chunk.drop_bytes()
+    assert chunk.evicted
+    assert payer.paid == chunk.held_bytes == size
+    assert [chunk.ack_place(index) for index in (0, 2)] == [tokens[0], tokens[2]]
+    with pytest.raises(FeedmuxError):
+        chunk.ack_place(1)
+    chunk.let_go(payer)
+    assert (payer.paid, chunk.bson) == (0, None)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [{"splitEvent": "text"}, {"splitEvent": {"a": [{}] * 9}}, {"splitEvent": {}}, {"other": 1, "splitEvent": 1}, {}],
+)
+def test_fields_that_only_look_like_those_of_a_fragment(second: dict[str, Any]) -> None:
+    token = event_token(BEGIN, fragment=0)
+    document = bson.encode({"_id": {"_data": hex_of(token)}, **second})
+    (chunk,) = cut_batch(document, START, None, 0.0, bytes_max=10**9, split=True)
+    assert chunk.ack_place(0) == token
 
 
 def test_without_first() -> None:
