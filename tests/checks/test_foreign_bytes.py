@@ -1,0 +1,84 @@
+"""No backtracking pattern and no decoder of the server meets foreign text or bytes unnoticed.
+
+On the event loop, what tenants, documents and strangers send is processed in time that grows with its length, and the
+length is bounded before. A regular expression can take time that grows with the square of the length, or worse. A
+decoder of BSON or JSON builds an object for each value, and raises exceptions of its own on values that Python has no
+type for: in a task that serves many tenants, that would end the task of all. So each module that uses one is listed
+here, with what it reads and what bounds it. A new entry needs such a bound; string methods and
+`core/events/bson_walk.py` need no entry.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+SERVER = Path(__file__).parents[2] / "server" / "feedmux_server"
+PATTERNS = {
+    "config/sections.py": "values of the operator's configuration",
+    "yaml_with_lines.py": "PyYAML's messages about files of the operator",
+    "core/grants/grant.py": "names that tenants send, by patterns with atomic groups: they do not backtrack",
+}
+DECODERS = {
+    "config/tenants_file.py": "the operator's tenants file",
+    "core/grants/match.py": "a grant's condition, from the tenants file",
+    "core/grants/stages.py": "the stages of grants, which the server has made",
+    "core/events/extended_json.py": "events, in a separate process",
+    "core/feeds/pipeline_bounds/stages.py": "pipelines, in a separate process",
+    "core/feeds/pipeline_policy.py": "pipelines, in a separate process if they have more than 512 bytes",
+    "core/feeds/simple_filter.py": "pipelines of up to 64 KiB; an exception only means that the filter is not simple",
+    "core/feeds/stream_key.py": "pipelines that were checked, without decoding what is in their stages",
+    "core/positions/resume_token.py": "resume tokens, each a document of one or two fields",
+    "source/cursor.py": "MongoDB's replies without their events, and with a replacement for what is not UTF-8",
+    "source/deployment.py": "collations and comments that were checked, without decoding what is in them",
+    "source/stream_request.py": "resume tokens, without decoding what is in them",
+    "workers/check_worker.py": "pipelines, in a separate process",
+    "workers/request_checks.py": "answers of the server's own process; pipelines of up to 512 bytes",
+}
+MATCHING = {"compile", "match", "search", "fullmatch", "findall", "finditer", "split", "sub", "subn"}
+DECODING = {
+    ("bson", "decode"),
+    ("bson", "decode_all"),
+    ("bson", "decode_iter"),
+    ("json_util", "loads"),
+    ("", "RawBSONDocument"),
+}
+
+
+def calls(path: Path) -> Iterator[tuple[str, str]]:
+    """The calls `module.name(…)` of a file, and `("", name)` for `name(…)`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            match node.func:
+                case ast.Attribute(value=ast.Name(id=module), attr=name):
+                    yield module, name
+                case ast.Name(id=name):
+                    yield "", name
+
+
+def users(uses: set[tuple[str, str]]) -> set[str]:
+    return {
+        path.relative_to(SERVER).as_posix()
+        for path in SERVER.rglob("*.py")
+        if path.parent.name != "cli" and uses & set(calls(path))
+    }
+
+
+def test_every_pattern_is_listed() -> None:
+    assert users({("re", name) for name in MATCHING}) == set(PATTERNS)
+
+
+def test_every_decoder_is_listed() -> None:
+    assert users(DECODING) == set(DECODERS)
+
+
+def test_nothing_is_imported_past_the_lists() -> None:
+    """The lists find calls by the names of the modules."""
+    for path in SERVER.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = {(node.module or "", each.name) for each in node.names}
+                assert not {("re", name) for name in MATCHING} & names, path
+                assert not {("bson", "decode"), ("bson", "decode_all"), ("bson.json_util", "loads")} & names, path
+            if isinstance(node, ast.Import):
+                renamed = [each for each in node.names if each.name in ("re", "bson") and each.asname]
+                assert not renamed, path
