@@ -52,7 +52,6 @@ ENDING: dict[str, tuple[int, str, str]] = {
     "UnknownError": (8, "FAILED_PRECONDITION", "PIPELINE_FAILED"),
     "Unauthorized": (13, "PERMISSION_DENIED", "SOURCE_UNAUTHORIZED"),
     "TypeMismatch": (14, "FAILED_PRECONDITION", "PIPELINE_FAILED"),
-    "AuthenticationFailed": (18, "PERMISSION_DENIED", "SOURCE_UNAUTHORIZED"),
     "NamespaceNotFound": (26, "FAILED_PRECONDITION", "PIPELINE_FAILED"),
     "NoMatchingDocument": (47, "FAILED_PRECONDITION", "IMAGE_UNAVAILABLE"),
     "CappedPositionLost": (136, "OUT_OF_RANGE", "HISTORY_LOST"),

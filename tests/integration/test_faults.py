@@ -310,6 +310,37 @@ async def test_a_getmore_error_that_is_not_resumable_ends_the_stream(
     again.cancel()
 
 
+async def test_a_rejected_login_is_tried_again(
+    redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A password is changed in MongoDB first, or the directory that checks it is down."""
+    key = tmp_path / "key"
+    key.write_text("members of one set know it")
+    key.chmod(0o600)
+    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
+        address = mongo.nodes[0].address
+        with Client(mongo.nodes[0].uri) as first:
+            first.admin.command("createUser", "root", pwd="root-canary", roles=["root"])
+        with Client(f"mongodb://root:root-canary@{address}/?replicaSet=feedmux") as admin:
+            admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=["readAnyDatabase"])
+            configuration = settings(f"mongodb://feeds:feeds-canary@{address}/?replicaSet=feedmux", redis_server.url)
+            del configuration["sources"]["other"]
+            async with serving(configuration) as here:
+                session = await here.api.open(feed=feed("shop", "c"))
+                insert(admin["shop"], range(3))
+                assert await session.numbers(3) == [0, 1, 2]
+                admin.admin.command("updateUser", "feeds", pwd="another-canary")
+                with fail_command(admin, "shop.c", "getMore", closeConnection=True):
+                    insert(admin["shop"], range(3, 6))
+                    await session.until(lambda: any(notice.degraded.unavailable for notice in session.notices))
+                [line] = [each.getMessage() for each in caplog.records if "user or password" in each.getMessage()]
+                assert "sources.main.uri" in line
+                assert "canary" not in caplog.text
+                admin.admin.command("updateUser", "feeds", pwd="feeds-canary")
+                assert await session.numbers(3) == [3, 4, 5]
+                session.cancel()
+
+
 AGGREGATE: dict[str, tuple[dict[str, Any], str, str]] = {
     "history lost": ({"errorCode": 286}, "OUT_OF_RANGE", "HISTORY_LOST"),
     "unauthorised": ({"errorCode": 13}, "PERMISSION_DENIED", "SOURCE_UNAUTHORIZED"),

@@ -3,6 +3,7 @@
 Owned by `app` for the life of the process; readers open cursors on it. Nothing above `source` sees pymongo.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import make_read_preference, read_pref_mode_from_name
 from pymongo.uri_parser import parse_uri
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.check_result import Level, failures
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
@@ -24,12 +26,15 @@ from feedmux_server.source.catchup_limiter import CatchupLimiter
 from feedmux_server.source.checks import judge_hello
 from feedmux_server.source.commands import RETRY_AFTER_S, Client, SourceCommands
 from feedmux_server.source.cursor import RawChangeStreamCursor, aggregate_on, run_on
+from feedmux_server.source.errors import rejects_login
 from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.read_watch import Address, Operation, ReadWatch
 from feedmux_server.source.source_clock import SourceClock
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
-_AUTHENTICATION_FAILED = 18
+log = logging.getLogger(__name__)
+
+_LOGIN_LINE_EVERY_S = 60.0
 _OF_OPERATIONS = (
     "opid", "active", "numYields", "waitingForLock", "lsid.id", "shard", "cursor.cursorId", "command.aggregate",
 )  # fmt: skip
@@ -72,6 +77,7 @@ class Source:
         self.clock = SourceClock(self._commands)
         self.oplog = Oplog(self._commands, self.clock)
         self._source_id = config.source_id
+        self._next_login_line_s = 0.0
         self.connected = False
         """Whether it has once been found fit for change streams."""
         self.history_reads = CatchupLimiter(config.history_reads)
@@ -109,7 +115,7 @@ class Source:
                 f" sources.{self.name}.server_selection_timeout_ms",
             ) from error
         except OperationFailure as error:
-            if error.code != _AUTHENTICATION_FAILED:
+            if not rejects_login(error):
                 raise self._commands.unavailable(error) from error
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAUTHORIZED,
@@ -120,6 +126,20 @@ class Source:
             raise self._commands.unavailable(error) from error
         self.connected = True
         return tuple(str(each) for each in found if each.level is Level.WARNING)
+
+    def login_rejected(self) -> None:
+        """Tell the operator, since streams only wait until MongoDB accepts the login again. Each attempt of each stream
+        calls this: one line a minute is enough."""
+        now_s = monotonic_s()
+        if now_s >= self._next_login_line_s:
+            self._next_login_line_s = now_s + _LOGIN_LINE_EVERY_S
+            log.error(
+                "MongoDB of source %r rejects feedmux's user or password. Its feeds wait, and continue when MongoDB"
+                " accepts them again. Check sources.%s.uri and the account in MongoDB; after a change of the URI,"
+                " restart feedmux",
+                self.name,
+                self.name,
+            )
 
     def _hosts(self) -> str:
         """Return the hosts of the URI, without its credentials, for messages to the operator."""

@@ -18,6 +18,11 @@ def judge(error: PyMongoError, during: Literal["aggregate", "getMore"]) -> Verdi
     return classify(_facts(error, during))
 
 
+def rejects_login(error: PyMongoError) -> bool:
+    """Whether MongoDB has rejected the user or password of feedmux."""
+    return _facts(error, "aggregate").rejects_login
+
+
 def as_error(error: PyMongoError, who: str, retry_after_s: float) -> FeedmuxError:
     """Turn an error of a plain command (ping, a check of the oplog) into the error that the client sees."""
     if isinstance(error, OperationFailure):

@@ -24,7 +24,7 @@ from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
-from feedmux_server.source.errors import judge, kind_of
+from feedmux_server.source.errors import judge, kind_of, rejects_login
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import ReadPace
 from feedmux_server.source.stream_request import StreamRequest
@@ -240,6 +240,8 @@ class ChangeStreamReader:
         await self.close()
         if self._reads.overran:
             raise Failed(error, at_once=True) from error
+        if rejects_login(error):
+            self._source.login_rejected()
         verdict = judge(error, during)
         if self._key.policy:
             verdict = without_words(verdict)

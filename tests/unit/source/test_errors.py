@@ -41,7 +41,7 @@ def test_statistics_get_mongodbs_name_or_the_drivers(error: PyMongoError, kind: 
         (ServerSelectionTimeoutError("canary"), ErrorReason.SOURCE_UNAVAILABLE),
         (WaitQueueTimeoutError("canary"), ErrorReason.SOURCE_UNAVAILABLE),
         (failure(13, "Unauthorized"), ErrorReason.SOURCE_UNAUTHORIZED),
-        (failure(18, "AuthenticationFailed"), ErrorReason.SOURCE_UNAUTHORIZED),
+        (failure(18, "AuthenticationFailed"), ErrorReason.SOURCE_UNAVAILABLE),
     ],
 )
 def test_a_plain_command_that_fails(error: PyMongoError, reason: ErrorReason) -> None:

@@ -35,6 +35,11 @@ class MongoFailure:
     during: Literal["aggregate", "getMore"]
     wire_version: int
 
+    @property
+    def rejects_login(self) -> bool:
+        """A new connection could not log in: AuthenticationFailed, or AtlasError, which has other meanings too."""
+        return self.code == 18 or (self.code == 8000 and "bad auth" in self.message)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -94,7 +99,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
         ErrorReason.EVENT_TOO_LARGE,
         advice="add $changeStreamSplitLargeEvent as the last stage where the server has it",
     ),
-    _Rule(_codes(13, 18, 8000), ErrorReason.SOURCE_UNAUTHORIZED),
+    _Rule(_codes(13, 8000), ErrorReason.SOURCE_UNAUTHORIZED),
     _Rule(
         _codes(40573, 123),
         ErrorReason.SOURCE_UNSUITABLE,
@@ -129,6 +134,10 @@ def classify(failure: MongoFailure) -> Verdict:
             ErrorReason.SOURCE_UNAVAILABLE, "MongoDB cannot be reached now", retry_after_s=_RETRY_AFTER_S
         )
         return Verdict(action, error)
+    if failure.rejects_login:
+        # A password that is being changed, or a directory that is down, must not end every feed of the source.
+        failure = replace(failure, message="feedmux's own login is rejected, and is tried again")
+        return Verdict(Action.RETRY, _error(failure, ErrorReason.SOURCE_UNAVAILABLE, ""))
     rule = next(rule for rule in _RULES if rule.matches(failure))
     if failure.during == "getMore" and _is_resumable(failure):
         return Verdict(Action.RESUME, _error(failure, ErrorReason.SOURCE_UNAVAILABLE, ""))

@@ -86,7 +86,8 @@ def test_killed_reads_without_a_label_are_tried_again_and_not_blamed_on_the_feed
         (47, "", Action.FATAL, ErrorReason.IMAGE_UNAVAILABLE),
         (10334, "", Action.FATAL, ErrorReason.EVENT_TOO_LARGE),
         (13, "", Action.FATAL, ErrorReason.SOURCE_UNAUTHORIZED),
-        (18, "", Action.FATAL, ErrorReason.SOURCE_UNAUTHORIZED),
+        (18, "Authentication failed.", Action.RETRY, ErrorReason.SOURCE_UNAVAILABLE),
+        (8000, "bad auth : authentication failed", Action.RETRY, ErrorReason.SOURCE_UNAVAILABLE),
         (8000, "", Action.FATAL, ErrorReason.SOURCE_UNAUTHORIZED),
         (40573, "", Action.FATAL, ErrorReason.SOURCE_UNSUITABLE),
         (
