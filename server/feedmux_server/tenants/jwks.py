@@ -10,7 +10,7 @@ import json
 import logging
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -53,8 +53,9 @@ class SigningKey:
 class Keys(Protocol):
     """Where `JwtVerifier` looks keys up."""
 
-    async def find(self, kid: str | None) -> SigningKey | None:
-        """The key with this id; without an id, the only key if there is exactly one."""
+    async def find(self, kid: str | None) -> Sequence[SigningKey]:
+        """The keys with this id, which need not be unique (RFC 7517, section 4.5); all keys for a token that names
+        none."""
 
     def knows(self, fingerprint: str) -> bool: ...
 
@@ -63,8 +64,8 @@ class Keys(Protocol):
 class KeySet:
     """The contents of a JWKS."""
 
-    keys: Mapping[str, SigningKey]
-    """By id."""
+    keys: Mapping[str, Sequence[SigningKey]]
+    """By id; under "" those without one."""
     left_out: tuple[str, ...] = ()
     """Why keys for signatures cannot be used, one entry for each such key."""
 
@@ -86,9 +87,10 @@ def parse_jwks(data: bytes) -> KeySet:
             left_out.append(str(error))
     if not found:
         raise JwksUnusable(f"it holds no public key for signatures{''.join(f'; {why}' for why in left_out[:1])}")
-    if len({key.kid for key in found}) != len(found):
-        raise JwksUnusable("two of its keys have the same id")
-    return KeySet({key.kid: key for key in found}, tuple(left_out))
+    by_id: dict[str, list[SigningKey]] = {}
+    for key in found:
+        by_id.setdefault(key.kid, []).append(key)
+    return KeySet(by_id, tuple(left_out))
 
 
 def _key(content: dict[str, Any]) -> SigningKey:
@@ -122,7 +124,7 @@ class Jwks:
         self._read = read
         self._where = where
         self._miss_refresh_s = miss_refresh_s
-        self._keys: Mapping[str, SigningKey] = {}
+        self._keys: Mapping[str, Sequence[SigningKey]] = {}
         self._reading: asyncio.Task[bool] | None = None
         self._read_at_s = float("-inf")
         self._failed = False
@@ -132,16 +134,16 @@ class Jwks:
         """Read the source now, blocking: for the start. Raises JwksUnusable."""
         self._take(parse_jwks(self._read()))
 
-    async def find(self, kid: str | None) -> SigningKey | None:
+    async def find(self, kid: str | None) -> Sequence[SigningKey]:
         found = self._look_up(kid)
-        if found is None and self._miss_refresh_s is not None:
+        if not found and self._miss_refresh_s is not None:
             if self._reading is not None or time.monotonic() - self._read_at_s >= self._miss_refresh_s:
                 await self.refresh()
             found = self._look_up(kid)
         return found
 
     def knows(self, fingerprint: str) -> bool:
-        return any(key.fingerprint == fingerprint for key in self._keys.values())
+        return any(key.fingerprint == fingerprint for keys in self._keys.values() for key in keys)
 
     async def refresh(self) -> bool:
         """Read the source again; calls made meanwhile wait for the same read. Failures are logged once. Returns False
@@ -158,10 +160,11 @@ class Jwks:
             await self.refresh()
             await asyncio.sleep(every_s)
 
-    def _look_up(self, kid: str | None) -> SigningKey | None:
-        if kid is not None:
-            return self._keys.get(kid)
-        return next(iter(self._keys.values())) if len(self._keys) == 1 else None
+    def _look_up(self, kid: str | None) -> Sequence[SigningKey]:
+        if kid is None:
+            return [key for keys in self._keys.values() for key in keys]
+        # In a set whose keys have no ids, any may be the one that a token names.
+        return self._keys[""] if self._keys.keys() == {""} else self._keys.get(kid, ())
 
     def _done(self, _: asyncio.Task[bool]) -> None:
         self._reading = None

@@ -5,14 +5,16 @@ so neither `none` nor an HMAC made with a public key is accepted.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import jwt
 
-from feedmux_server.tenants.jwks import Keys
+from feedmux_server.tenants.jwks import Keys, SigningKey
 from feedmux_server.tenants.model import CredentialKind, Identity, Unauthenticated
 
 SKEW_S: Final = 60.0
+_KEYS_TRIED_MAX: Final = 8
+"""Limit of the signatures that one token may cost, if several keys fit it."""
 _CAUSES: Final = (
     (jwt.ExpiredSignatureError, "expired JWT"),
     (jwt.ImmatureSignatureError, "JWT that is not valid yet"),
@@ -55,28 +57,42 @@ class JwtVerifier:
         algorithm, kid = header.get("alg"), header.get("kid")
         if algorithm not in rules.algorithms:
             raise Unauthenticated("JWT with an algorithm that is not allowed")
-        key = await self._keys.find(kid)
-        if key is None:
+        keys = await self._keys.find(kid)
+        if not keys:
             raise Unauthenticated("JWT of an unknown key")
-        if key.kind != _kind_for(algorithm) or key.algorithm not in ("", algorithm):
+        kind = _kind_for(algorithm)
+        fitting = [key for key in keys if key.kind == kind and key.algorithm in ("", algorithm)]
+        if not fitting:
             raise Unauthenticated("JWT with an algorithm that its key is not for")
-        try:
-            claims = jwt.decode(
-                token,
-                key.public,  # type: ignore[arg-type]
-                algorithms=[algorithm],
-                audience=rules.audience,
-                issuer=rules.issuer,
-                leeway=SKEW_S,
-                options={"require": ["exp", "iss", "aud"]},
-            )
-            expires_s = float(claims["exp"]) + SKEW_S
-        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise Unauthenticated(_cause(error)) from None
+        if len(fitting) > _KEYS_TRIED_MAX:
+            raise Unauthenticated("JWT that names none of many keys")
+        for key in fitting:
+            try:
+                claims = self._claims(token, key, algorithm)
+                expires_s = float(claims["exp"]) + SKEW_S
+                break
+            except (jwt.InvalidSignatureError, jwt.InvalidKeyError) as error:
+                failure: Exception = error
+            except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
+                raise Unauthenticated(_cause(error)) from None
+        else:
+            raise Unauthenticated(_cause(failure))
         tenant = claims.get(rules.tenant_claim)
         if not isinstance(tenant, str) or not tenant:
             raise Unauthenticated("JWT without the tenant's claim")
         return Identity(tenant, CredentialKind.JWT, key.fingerprint, expires_s)
+
+    def _claims(self, token: str, key: SigningKey, algorithm: str) -> dict[str, Any]:
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key.public,  # type: ignore[arg-type]
+            algorithms=[algorithm],
+            audience=self._rules.audience,
+            issuer=self._rules.issuer,
+            leeway=SKEW_S,
+            options={"require": ["exp", "iss", "aud"]},
+        )
+        return claims
 
     def holds(self, identity: Identity) -> bool:
         """Whether the key that signed the token is still one of the issuer's keys."""

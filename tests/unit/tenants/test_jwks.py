@@ -43,6 +43,23 @@ def test_a_key_that_cannot_be_used_costs_no_other(case: str) -> None:
         parse_jwks(document(UNUSABLE[case]))
 
 
+async def test_keys_with_one_id_and_keys_without() -> None:
+    again = {**OTHER, "kid": "good", "alg": "ES256"}
+    unnamed = [{name: value for name, value in key.items() if name != "kid"} for key in (rsa_key(""), OTHER)]
+    found = parse_jwks(document({**GOOD, "alg": "RS256"}, {**GOOD, "alg": "RS512"}, again, *unnamed))
+    assert {kid: [(key.kind, key.algorithm) for key in keys] for kid, keys in found.keys.items()} == {
+        "good": [("RSA", "RS256"), ("RSA", "RS512"), ("EC", "ES256")],
+        "": [("RSA", ""), ("EC", "")],
+    }
+    keys = Jwks(lambda: document(GOOD, again, *unnamed), "of an issuer")
+    keys.load()
+    assert [len(await keys.find(kid)) for kid in ("good", "else", None)] == [2, 0, 4]
+    assert all(keys.knows(key.fingerprint) for key in await keys.find(None))
+    keys = Jwks(lambda: document(*unnamed), "of an issuer")
+    keys.load()
+    assert [len(await keys.find(kid)) for kid in ("good", None)] == [2, 2]
+
+
 def test_what_is_not_for_signatures_is_no_news() -> None:
     unknown = [{"kty": "oct", "k": "YQ"}, {"kty": "AKP", "alg": "ML-DSA-44"}, {**OTHER, "use": "enc"}]
     found = parse_jwks(document(GOOD, *unknown))
@@ -59,7 +76,7 @@ async def test_what_is_left_out_is_logged_once(caplog: pytest.LogCaptureFixture)
     keys = Jwks(lambda: document(GOOD, UNUSABLE["curve"]), "of an issuer")
     for _ in range(3):
         assert await keys.refresh()
-    assert await keys.find("good") is not None
+    assert [key.kid for key in await keys.find("good")] == ["good"]
     [told] = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert "1 keys of the JWKS of an issuer" in told.message
 

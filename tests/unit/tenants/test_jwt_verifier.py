@@ -34,19 +34,23 @@ class Keys:
         }
 
     async def find(self, kid: str | None) -> Any:
-        if kid not in self.known:
-            return None
-        private, kind, algorithm = self.known[kid]
-        return SimpleNamespace(public=private.public_key(), kind=kind, algorithm=algorithm, fingerprint=f"of {kid}")
+        return [
+            SimpleNamespace(public=private.public_key(), kind=kind, algorithm=algorithm, fingerprint=f"of {name}")
+            for name, (private, kind, algorithm) in self.known.items()
+            if kid is None or name.partition(" ")[0] == kid
+        ]
 
     def knows(self, fingerprint: str) -> bool:
         return fingerprint.removeprefix("of ") in self.known
 
 
-def token(key: Any = RSA, algorithm: str = "RS256", kid: str = "rsa", **claims: Any) -> str:
+def token(key: Any = RSA, algorithm: str = "RS256", kid: str | None = "rsa", **claims: Any) -> str:
     given = {"iss": RULES.issuer, "aud": RULES.audience, "tenant": "a", "exp": time.time() + 3600} | claims
     return jwt.encode(
-        {name: value for name, value in given.items() if value is not None}, key, algorithm, headers={"kid": kid}
+        {name: value for name, value in given.items() if value is not None},
+        key,
+        algorithm,
+        headers={"kid": kid} if kid else {},
     )
 
 
@@ -84,6 +88,33 @@ async def test_tokens_that_are_accepted(made: Any, credential: str) -> None:
     assert verifier.holds(identity)
     keys.known.clear()
     assert not verifier.holds(identity), "a stream ends with the key that signed its token"
+
+
+@pytest.mark.parametrize(
+    ("made", "credential"),
+    [
+        (lambda: token(kid="shared"), "of shared RS256"),
+        (lambda: token(algorithm="PS256", kid="shared"), "of shared PS256"),
+        (lambda: token(ELLIPTIC, "ES256", "shared"), "of shared elliptic"),
+        (lambda: token(kid="rotated"), "of rotated to"),
+        (lambda: token(OTHER, kid="rotated"), "of rotated from"),
+        (lambda: token(OTHER, kid=None), "of rotated from"),
+    ],
+)
+async def test_keys_that_share_an_id_and_tokens_that_name_none(made: Any, credential: str) -> None:
+    keys: Any = Keys()
+    keys.known = {
+        "shared RS256": (RSA, "RSA", "RS256"),
+        "shared PS256": (RSA, "RSA", "PS256"),
+        "shared elliptic": (ELLIPTIC, "EC", ""),
+        "rotated from": (OTHER, "RSA", ""),
+        "rotated to": (RSA, "RSA", ""),
+    }
+    assert (await JwtVerifier(RULES, keys).identity(made())).credential == credential
+    keys.known |= {f"many {n}": (RSA, "RSA", "") for n in range(20)}
+    with pytest.raises(Unauthenticated) as caught:
+        await JwtVerifier(RULES, keys).identity(token(kid=None))
+    assert caught.value.cause == "JWT that names none of many keys"
 
 
 @pytest.mark.parametrize(
