@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc import health, health_service
 from feedmux_server.rpc.receiving import RequestLimits
@@ -30,7 +31,7 @@ from tests.integration.servers import (
     tenants_file,
     until,
 )
-from tests.integration.wire import PATIENCE_S, Refused, Session, feed, refused
+from tests.integration.wire import PATIENCE_S, Refused, Session, feed, refusal, refused
 
 Documents = Database[dict[str, Any]]
 Limited = Callable[..., AbstractAsyncContextManager[Here]]
@@ -254,6 +255,26 @@ async def test_requests_somewhat_too_large_are_told_so(limited: Limited) -> None
         assert "request_bytes" in outcome.message
         outcome = await refused(here.api.raw("/feedmux.v1.Subscriptions/GetSubscription", b"\x0a" * (64 << 10)))
         assert outcome.code == "RESOURCE_EXHAUSTED"
+
+
+async def test_large_metadata_are_accepted_or_rejected_but_never_at_random(limited: Limited) -> None:
+    """Between its two limits, gRPC rejects some calls and accepts others."""
+    async with limited() as here:
+        for size, outcomes in ((11_900, {"OK"}), (13_000, {"MESSAGE_INVALID"}), (15_000, {"MESSAGE_INVALID"})):
+            more = (("x-more", "x" * size),)
+            found = {await _outcome(here, more) for _ in range(60)}
+            assert found == outcomes
+        assert await _outcome(here, (("x-more", "x" * 20_000),)) == "RESOURCE_EXHAUSTED"
+
+
+async def _outcome(here: Here, more: tuple[tuple[str, str], ...]) -> str:
+    request = subscriptions_pb2.ListSubscriptionsRequest()
+    try:
+        await here.api.control.ListSubscriptions(request, metadata=(*here.api.metadata, *more), timeout=60)
+    except grpc.aio.AioRpcError as error:
+        found = refusal(error)
+        return found.reason or found.code
+    return "OK"
 
 
 # --- Health, which needs no credentials.

@@ -7,8 +7,10 @@ a certificate.
 from collections.abc import Callable, Iterable
 
 from feedmux_server.clock import wall_s
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.tls import peer_certificate
+from feedmux_server.rpc.transport import METADATA_BYTES
 from feedmux_server.tenants.jwt_verifier import JwtVerifier, looks_like_jwt
 from feedmux_server.tenants.model import CredentialKind, Identity, Unauthenticated
 from feedmux_server.tenants.registry import Registry
@@ -28,11 +30,19 @@ class Authenticator:
         self._clock = clock
 
     async def identify(self, context: Context) -> Identity:
-        """Raises Unauthenticated."""
+        """Raises Unauthenticated, and MESSAGE_INVALID for metadata that are too large."""
+        metadata = context.invocation_metadata() or ()
+        size = sum(len(name) + len(value) for name, value in metadata)
+        if size > METADATA_BYTES:
+            raise FeedmuxError(
+                ErrorReason.MESSAGE_INVALID,
+                f"the metadata of the call have {size} bytes, more than {METADATA_BYTES}; use a shorter token",
+                {"field": "metadata"},
+            )
         registry = self.registry
         if registry is None:
             return ANONYMOUS
-        token = _bearer(context.invocation_metadata())
+        token = _bearer(metadata)
         if token is None:
             certificate = peer_certificate(context.auth_context())
             if certificate is None:
@@ -59,9 +69,9 @@ class Authenticator:
         return f"{identity.kind}{':' if label else ''}{label}"
 
 
-def _bearer(metadata: Iterable[tuple[str, str | bytes]] | None) -> str | None:
+def _bearer(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
     """The token in `authorization`; None without that metadata, '' if it has another scheme or is given twice."""
-    values = [value for name, value in metadata or () if name == "authorization"]
+    values = [value for name, value in metadata if name == "authorization"]
     if not values:
         return None
     text = values[0] if isinstance(values[0], str) else values[0].decode("latin-1")

@@ -5,7 +5,11 @@ from typing import Final
 
 LOOKAHEAD_BYTES: Final = 16 * 1024
 """Bytes received for a call that the server does not read yet. A call being read gets as much as its message needs."""
-METADATA_BYTES: Final = 16 * 1024
+METADATA_BYTES: Final = 12 * 1024
+"""Metadata of a call, as `rpc.auth` counts them."""
+_METADATA_UNREAD_BYTES: Final = 16 * 1024
+"""Above this, gRPC rejects a call itself, without an ErrorInfo. Its two limits are equal: between them, it would reject
+calls at random."""
 _TOO_LARGE_BYTES: Final = 16 * 1024
 """Bytes received above the limit, so that a slightly too large request gets an ErrorInfo; gRPC rejects larger requests
 unread."""
@@ -27,8 +31,8 @@ class Transport:
             ("grpc.max_send_message_length", -1),
             ("grpc.max_allowed_incoming_connections", self.connections),
             ("grpc.max_concurrent_streams", self.streams_per_connection),
-            ("grpc.max_metadata_size", METADATA_BYTES // 2),
-            ("grpc.absolute_max_metadata_size", METADATA_BYTES),
+            ("grpc.max_metadata_size", _METADATA_UNREAD_BYTES),
+            ("grpc.absolute_max_metadata_size", _METADATA_UNREAD_BYTES),
             # A new connection must complete TLS and send its HTTP/2 settings in this time.
             ("grpc.server_handshake_timeout_ms", 10_000),
             # Clients ping a connection that has been silent for 20 s; gRPC's own limit is 5 minutes.
