@@ -17,6 +17,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.config.tenants_file import QuotaSection
+from feedmux_server.core.limits.rates import Rates
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings, tenants_file, until
 from tests.integration.wire import EARLIEST, LATEST, Api, Event, Refused, Session, feed, refusal, refused, seconds
@@ -177,6 +178,35 @@ async def test_messages_of_sessions_are_read_more_slowly(limited: Limited, datab
         quick = await other.open(feed=wanted)
         quick.cancel()
         for session in sessions:
+            session.cancel()
+
+
+async def test_events_share_messages_above_the_quota(
+    limited: Limited, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rate, count, events = 100, 10, 100
+    sent: list[int] = []
+    count_delivery = Rates.deliver
+
+    def deliver(self: Rates, events: int, size: int, now_s: float) -> None:
+        sent.append(events)
+        count_delivery(self, events, size, now_s)
+
+    monkeypatch.setattr(Rates, "deliver", deliver)
+    async with limited(messages_per_s=rate) as here, here.api.with_key(KEY_B) as other:
+        began_s = time.monotonic()
+        wanted = feed(database.name, "c", batch_size=1)
+        sessions = [await here.api.open(feed=wanted) for _ in range(count)]
+        quiet = await other.open(feed=wanted)
+        for n in range(events):
+            await asyncio.to_thread(database.c.insert_one, {"n": n})
+            assert await quiet.numbers(1) == [n]
+        for session in sessions:
+            assert await session.numbers(events) == list(range(events))
+        # Two seconds' worth may come at once, and each session may overdraw by a message. The neighbour has its own.
+        assert len(sent) - events <= rate * (time.monotonic() - began_s + 2) + count
+        assert sum(sent) == (count + 1) * events
+        for session in (*sessions, quiet):
             session.cancel()
 
 

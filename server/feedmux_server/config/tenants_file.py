@@ -69,7 +69,8 @@ class QuotaSection(Section):
         default=5_000,
         ge=100,
         description="Acknowledgements and credits that all sessions of the tenant send. Above this limit, the server"
-        " reads them more slowly.",
+        " reads them more slowly. The same limit applies to the messages with events that the sessions receive: above"
+        " it, events wait for the next message of their session and share it.",
     )
     calls: int = Field(
         default=200,

@@ -49,6 +49,18 @@ def test_a_bucket_never_gives_more_than_its_rate_allows(takings: list[tuple[floa
     assert taken <= rate * (now_s + 1.0) + largest
 
 
+def test_messages_that_are_sent_have_a_rate() -> None:
+    """A feed whose batches have one event turns each event into a message."""
+    rates = Rates(Quotas(messages_per_s=10), 0.0)
+    for _ in range(20):  # two seconds' worth at once
+        assert rates.delivery_wait_s(0.0) == 0.0
+        rates.deliver(1, 100, 0.0)
+    assert rates.delivery_wait_s(0.0) > 0.0
+    assert rates.message(0.0) == 0.0, "messages in one direction do not slow down the other"
+    rates.deliver(1000, 10, 0.2)
+    assert rates.delivery_wait_s(0.2) == 0.0, "it counts messages, not events"
+
+
 def test_messages_and_reads_have_rates_of_their_own() -> None:
     rates = Rates(Quotas(messages_per_s=10, reads_per_s=10), 0.0)
     assert [rates.message(0.0) for _ in range(19)] == [0.0] * 19  # two seconds' worth at once
