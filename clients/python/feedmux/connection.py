@@ -325,8 +325,13 @@ class Connection:
         return messages
 
     def _set_refill(self) -> None:
-        self._buffer.refill_events_at = self._window.refill_events_at
-        self._buffer.refill_bytes_at = self._window.refill_bytes_at
+        buffer, window = self._buffer, self._window
+        buffer.refill_events_at = window.refill_events_at
+        buffer.refill_bytes_at = window.refill_bytes_at
+        # Compare only now: until the thresholds were set, the user's thread took batches without waking anybody, and it
+        # may not take another before it gets more credit.
+        if window.is_due(buffer.taken_events, buffer.taken_bytes):
+            self._work.set()
 
     def _flush_acks(self) -> None:
         if self._attempt is not None:

@@ -76,14 +76,23 @@ class CreditWindow:
 
     def refill(self, taken_events: int, taken_bytes: int) -> Grant | None:
         """Return what to grant now: nothing until a quarter of the window in events or bytes has been taken."""
+        grant = self._due(taken_events, taken_bytes)
+        if grant is not None:
+            self._granted_events += grant.events
+            self._granted_bytes += grant.size_bytes
+        return grant
+
+    def is_due(self, taken_events: int, taken_bytes: int) -> bool:
+        """Whether `refill` would grant something now."""
+        return self._due(taken_events, taken_bytes) is not None
+
+    def _due(self, taken_events: int, taken_bytes: int) -> Grant | None:
         events = self._events_max + taken_events + self._discarded_events - self._granted_events
         size_bytes = self._bytes_max + taken_bytes + self._discarded_bytes - self._granted_bytes
         if events < 1 or size_bytes < 1:
             return None
         if events * 4 < self._events_max and size_bytes * 4 < self._bytes_max:
             return None
-        self._granted_events += events
-        self._granted_bytes += size_bytes
         return Grant(events, size_bytes)
 
     @property

@@ -17,6 +17,7 @@ import feedmux
 from feedmux.background_loop import background_loop
 from feedmux.transport import Transport
 from feedmux.v1 import change_feed_pb2 as pb
+from feedmux.window import CreditWindow, Grant
 from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened, play, token
 
 QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.02, close_timeout_s=60.0)
@@ -87,6 +88,39 @@ async def test_credit_and_acks_cross_the_thread() -> None:
     async with ScriptedServer(script) as server:
         assert await using(server, work) == 200
         assert server.calls[0].acked == 200
+
+
+async def test_what_is_taken_while_credit_is_granted_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user takes all events after the connection has counted them, and before it says when to be woken next."""
+    counted, taken = threading.Event(), threading.Event()
+    refill = CreditWindow.refill
+
+    def refill_slowly(self: CreditWindow, taken_events: int, taken_bytes: int) -> Grant | None:
+        grant = refill(self, taken_events, taken_bytes)
+        if grant is not None and not counted.is_set():
+            counted.set()
+            taken.wait()
+        return grant
+
+    async def script(call: Call) -> None:
+        await call.send(opened(), *(batch(number, [number]) for number in range(1, 5)))
+        await call.until(lambda call: call.granted_events >= 8)
+        await call.send(batch(5, [5]))
+        await call.until_closed()
+
+    def work(client: feedmux.Client) -> list[int]:
+        with client.subscription("s").open(window_events=4) as session:
+            while session._queue.qsize() < 4:
+                time.sleep(0.01)
+            seen = [next(session).sequence]
+            counted.wait()
+            seen += [next(session).sequence for _ in range(3)]
+            taken.set()
+            return [*seen, next(session).sequence]
+
+    monkeypatch.setattr(CreditWindow, "refill", refill_slowly)
+    async with ScriptedServer(script) as server, asyncio.timeout(60):
+        assert await using(server, work) == [1, 2, 3, 4, 5]
 
 
 class WatchedQueue:

@@ -23,7 +23,10 @@ def test_refills_when_a_quarter_was_taken() -> None:
     assert window.refill_events_at == 25
     assert window.refill_bytes_at == 250
     assert window.refill(24, 240) is None
+    assert not window.is_due(24, 240)
+    assert window.is_due(25, 100)
     assert window.refill(25, 100) == Grant(25, 100)
+    assert not window.is_due(25, 100)
     assert window.refill_events_at == 50
     assert window.refill(49, 340) is None
 
