@@ -374,7 +374,8 @@ class WideSection(Section):
         default=20_000,
         gt=0,
         description="A wide stream with more events per second than this is closed, unless half of them are for its"
-        " feeds. A higher value saves MongoDB scans, and costs this process time for events of other namespaces.",
+        " feeds. Several wide streams have equal parts of this rate. A higher value saves MongoDB scans, and costs this"
+        " process time for events of other namespaces.",
     )
     ring_bytes: int = Field(
         default=32 << 20,

@@ -27,7 +27,7 @@ _CURSOR_MS: Final = 0.66
 _SCAN_MS: Final = 0.007
 """Cost of an event that a cursor skips, for MongoDB."""
 _CHEAP_MS: Final = 50.0
-"""A wide stream may cost this much per second, because it saves cursors and connections."""
+"""All wide streams together may cost this much per second, because they save cursors and connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,9 @@ class WideLimits:
     feeds_min: int = 8
     """How many feeds of a group it takes to share a wide stream; with less than half of that, the stream is closed."""
     events_per_s_max: float = 20_000.0
-    """Rate of the wide stream. Above it, the server would inspect so many events that no view wants that separate
-    scans cost MongoDB less; unless most events are for views, or so many cursors would cost the server more."""
+    """Rate of all wide streams, in equal parts, because tenants choose the options that make groups. Above it, the
+    server would inspect so many events that no view wants that separate scans cost MongoDB less; unless most events are
+    for views, or so many cursors would cost the server more."""
     share_min: float = 0.5
     """If at least this part of the wide stream's events goes to views, its rate does not matter."""
     retry_s: float = 60.0
@@ -60,6 +61,9 @@ def view_of(key: StreamKey) -> SimpleFilter | None:
     those of some operation types or collections. None if the feed does more than that."""
     spec = key.spec
     if not spec.scope.database or (key.policy and not key.keeps_changes):
+        return None
+    if spec.comment or spec.collation not in (b"", SIMPLE_COLLATION):
+        # Both have any number of values, so they could make any number of groups.
         return None
     if _REQUIRED in (spec.full_document, spec.full_document_before_change):
         return None
@@ -136,12 +140,13 @@ class WidePlan:
     def _costs_more(self, feeds: int, events_per_s: float, reads_per_s: float, for_others: float) -> bool:
         """Whether a wide stream costs more than separate cursors. `for_others`: the part of its events that no view
         wants."""
+        streams = max(1, sum(group.state is WideState.SHARED for group in self._groups.values()))
         events_ms = events_per_s * for_others * _EVENT_MS
         # The server's load alone may decide, because it has one core. Otherwise the costs of server and MongoDB are
         # compared: MongoDB scans few writes cheaply, but the server reads them one by one.
-        is_busy = events_per_s > self._limits.events_per_s_max and events_ms > feeds * _CURSOR_MS
+        is_busy = events_per_s > self._limits.events_per_s_max / streams and events_ms > feeds * _CURSOR_MS
         wide_ms = events_ms + reads_per_s * for_others * _READ_MS
-        return is_busy or wide_ms > max(_CHEAP_MS, feeds * (_CURSOR_MS + events_per_s * _SCAN_MS))
+        return is_busy or wide_ms > max(_CHEAP_MS / streams, feeds * (_CURSOR_MS + events_per_s * _SCAN_MS))
 
     def refused(self, name: StreamKey, now_s: float) -> None:
         """Note that MongoDB rejected the wide stream, or that the stream has an event that it cannot deliver."""

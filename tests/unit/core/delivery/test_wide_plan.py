@@ -60,6 +60,26 @@ def test_options_that_change_what_comes_out_make_groups_of_their_own() -> None:
     assert plan.wanted(GROUP, 0.0) is None
 
 
+def test_options_with_any_number_of_values_make_no_groups() -> None:
+    """Otherwise each further comment would have the deployment read once more."""
+    assert view_of(feed("d", "c")) is not None
+    assert view_of(feed("d", "c", comment=bson.encode({"comment": "mine"}))) is None
+    assert view_of(feed("d", "c", collation=bson.encode({"locale": "fr"}))) is None
+
+
+def test_all_wide_streams_share_one_rate() -> None:
+    plan = planned(4)
+    options = [{"full_document": "updateLookup"}, {"show_expanded_events": True}, {"read_preference": "nearest"}]
+    for each in options:
+        for number in range(4):
+            plan.enter(feed("d", f"c{number}", **each), 0.0)
+    plan.measured(GROUP, 10.0, events_per_s=249.0, share=0.4)
+    assert plan.wanted(GROUP, 10.0)
+    # Each is within the rate, and all together are not.
+    plan.measured(GROUP, 10.0, events_per_s=900.0, share=0.4)
+    assert plan.wanted(GROUP, 10.0) is None
+
+
 def test_a_wide_stream_with_too_many_events_of_others_is_given_up_for_a_while() -> None:
     plan = planned(4)
     plan.measured(GROUP, 10.0, events_per_s=2_000.0, share=0.6)
