@@ -7,6 +7,7 @@ thread. gRPC does not survive a fork after its first call; then the child gets a
 import asyncio
 import atexit
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -88,6 +89,10 @@ class BackgroundLoop:
 
 
 _FORKED_LATE = "gRPC does not survive a fork after its first call: fork first, or spawn"
+_PATCHED = (
+    "feedmux.Client does not work where gevent or eventlet have patched Python's threads or sockets: use it in a"
+    " process without monkey patching"
+)
 _lock = threading.Lock()
 _forked_late = False
 _background_loops: dict[int, BackgroundLoop] = {}
@@ -96,17 +101,28 @@ _background_loops: dict[int, BackgroundLoop] = {}
 def background_loop() -> BackgroundLoop:
     """Return the background loop of this process.
 
-    Raises RuntimeError in a child forked from a process that had a background loop.
+    Raises RuntimeError in a child forked from a process that had a background loop, and where gevent or eventlet have
+    patched what an event loop in a thread needs.
     """
     if _forked_late:
         raise RuntimeError(_FORKED_LATE)
     known = _background_loops.get(os.getpid())
     if known is not None:
         return known
+    if _is_patched():
+        # The thread would be a coroutine of the caller's own thread, which waits for it: the process would stand still.
+        raise RuntimeError(_PATCHED)
     with _lock:
         if os.getpid() not in _background_loops:
             _background_loops[os.getpid()] = BackgroundLoop()
         return _background_loops[os.getpid()]
+
+
+def _is_patched() -> bool:
+    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
+    return (gevent is not None and any(map(gevent.is_module_patched, ("threading", "select", "socket")))) or (
+        eventlet is not None and any(map(eventlet.is_monkey_patched, ("thread", "select", "socket")))
+    )
 
 
 @atexit.register

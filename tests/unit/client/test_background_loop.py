@@ -3,10 +3,12 @@
 import asyncio
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
-from feedmux.background_loop import BackgroundLoop
+import feedmux.background_loop
+from feedmux.background_loop import BackgroundLoop, background_loop
 
 
 def test_what_runs_when_it_stops_is_cancelled_and_what_comes_later_is_told() -> None:
@@ -47,6 +49,31 @@ if os.fork() == 0:
 assert os.wait()[1] == 0
 """
     subprocess.run([sys.executable, "-c", "import asyncio\n" + program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "part"),
+    [
+        ("gevent.monkey", "is_module_patched", "threading"),
+        ("gevent.monkey", "is_module_patched", "select"),
+        ("eventlet.patcher", "is_monkey_patched", "thread"),
+        ("eventlet.patcher", "is_monkey_patched", "socket"),
+        ("gevent.monkey", "is_module_patched", ""),
+    ],
+)
+def test_monkey_patched_threads_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, module: str, function: str, part: str
+) -> None:
+    """With them, the first call would wait for a thread that never runs."""
+    monkeypatch.setattr(feedmux.background_loop, "_background_loops", {})
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{function: lambda name: name == part}))
+    if part:
+        with pytest.raises(RuntimeError, match="monkey patching"):
+            background_loop()
+    else:
+        made = background_loop()
+        made.stop()
+        made.loop.close()
 
 
 def test_who_comes_after_the_end_of_the_interpreter_has_begun_is_told() -> None:
