@@ -13,12 +13,14 @@ import bson
 from bench.report import Figures, Result, Target, median_ratio, medians, progress
 from bench.settings import Settings
 from feedmux_server.core.delivery.cached_range import CachedRange
-from feedmux_server.core.delivery.subscriber import BSON, Delivery, JoinPoint, Subscriber
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.plan_range import SLICES_AT_ONCE
 from feedmux_server.source.deployment import Source
@@ -91,12 +93,12 @@ async def _measure(manager: StreamManager, count: int) -> Figures:
     manager.slots._most = 0
     waiting = [_join(manager, number, 0, f"tenant-{number % 10}") for number in range(WAITING)]
     with _timed(took, "waiting_session_looks_again_ms"):
-        waiting[0].take()
+        manager.streams_of(_key(0)).streams.take(waiting[0])
     manager.slots._most = 1
     with _timed(took, "end_of_a_stream_ms"):
         manager.slot_turns.slot_free()
-        for each in waiting:
-            each.take()
+        for number, each in enumerate(waiting):
+            manager.streams_of(_key(number)).streams.take(each)
     account = manager.accounts.of("t")
     for number in range(40):
         manager.release(_key(number + WAITING // 2), _others(manager, number + WAITING // 2))
@@ -148,17 +150,17 @@ def _join(manager: StreamManager, number: int, place: int, tenant: str = "t") ->
     subscriber = manager.subscriber(
         _key(number), tenant, at, _nothing, durable=False, payload_max=1 << 20, wire_format=BSON
     )
-    subscriber.grant(1_000, 1 << 20)
+    manager.streams_of(_key(number)).streams.grant(subscriber, 1_000, 1 << 20)
     return subscriber
 
 
 def _others(manager: StreamManager, number: int) -> Subscriber:
-    (subscriber,) = next(iter(manager.streams_of(_key(number)).streams.streams)).subscribers.values()
+    (subscriber,) = next(iter(manager.streams_of(_key(number)).streams.open)).subscribers.values()
     return subscriber
 
 
 def _ring(manager: StreamManager, number: int) -> Any:
-    return next(iter(manager.streams_of(_key(number)).streams.streams)).ring
+    return next(iter(manager.streams_of(_key(number)).streams.open)).ring
 
 
 def _key(number: int) -> StreamKey:

@@ -37,9 +37,11 @@ ELSEWHERE: Final = {
     "feedmux_server/cli/doctor.py": ("tests/cli/test_doctor.py", "prints the checks of real servers"),
     "feedmux_server/cli/serve.py": ("tests/cli/test_serve_and_dev.py", "runs a server until a signal"),
     "feedmux_server/config/errors.py": ("tests/unit/config/test_load.py", DECLARATIONS),
+    "feedmux_server/core/delivery/taken.py": ("tests/unit/core/delivery/test_subscriber.py", DECLARATIONS),
     "feedmux_server/core/grants/hidden.py": (
         "tests/integration/test_grants.py", "makes expressions that only MongoDB evaluates",
     ),
+    "feedmux_server/core/positions/join_point.py": ("tests/unit/core/delivery/test_feed_streams.py", DECLARATIONS),
     "feedmux_server/core/positions/start.py": ("tests/unit/streams/test_resolve_start.py", DECLARATIONS),
     "feedmux_server/health_probe.py": ("tests/integration/test_health.py", "a program that asks a real server"),
     "feedmux_server/jobs/monitor_results.py": ("tests/unit/jobs/test_metrics_collector.py", DECLARATIONS),

@@ -55,7 +55,7 @@ def javascript(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def streams_of(here: Here, database: Documents) -> list[SharedStream]:
     keyed = [each for each in here.server.service.manager.keyed() if each.key.spec.scope.database == database.name]
-    return [stream for each in keyed for stream in each.streams.streams]
+    return [stream for each in keyed for stream in each.streams.open]
 
 
 @pytest_asyncio.fixture

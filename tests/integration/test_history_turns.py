@@ -70,7 +70,7 @@ async def test_idle_feeds_take_a_turn_for_a_moment_each(
         idle = [api.watch(feed(database.name, "c", pipeline), at(position=old)) for pipeline in pipelines]
 
         def have_all_read() -> bool:
-            streams = [each for keyed in manager.keyed() for each in keyed.streams.streams]
+            streams = [each for keyed in manager.keyed() for each in keyed.streams.open]
             return len(streams) == len(idle) and all(each.batches_read for each in streams)
 
         await until(have_all_read)

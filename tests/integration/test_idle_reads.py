@@ -82,7 +82,7 @@ async def test_who_asks_how_far_it_has_come_hears_it(
         database.c.insert_one({"n": n})
         assert await receiver.numbers(1) == [n], "nothing is lost with the cursor"
         assert cursors(mongo_client, f"{database.name}.c").isdisjoint(before), "another cursor, and the old one is gone"
-    (stream,) = [stream for keyed in here.server.service.manager.keyed() for stream in keyed.streams.streams]
+    (stream,) = [stream for keyed in here.server.service.manager.keyed() for stream in keyed.streams.open]
     assert stream.resumes == 0
     receiver.cancel()
 

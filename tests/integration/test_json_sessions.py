@@ -10,7 +10,7 @@ import bson
 import pytest
 
 from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES
-from feedmux_server.core.delivery.subscriber import BSON
+from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.limits.quota import Quotas
@@ -55,7 +55,7 @@ async def after_progress(client: Client, task: "asyncio.Task[Output | None] | No
 
 async def waits_for_a_rendering(world: World, client: Client) -> None:
     async with asyncio.timeout(60):
-        while not client.session._rendering.waits or not world.manager.renderers.chunks._process.held_bytes:
+        while not client.session.gate._rendering.waits or not world.manager.renderers.chunks._process.held_bytes:
             await asyncio.sleep(0.001)
 
 
@@ -374,11 +374,11 @@ async def test_a_ring_that_ends_is_counted_for_those_who_hold_its_chunks(monkeyp
         log.write(200)
         client = here.session(key, "t", 0, durable=True)
         await client.take(200)
-        (streams,) = here.manager.keyed()
-        (stream,) = streams.streams.streams
+        (each,) = here.manager.keyed()
+        (stream,) = each.streams.open
         in_ring, tracked = stream.ring.bytes, TRACKED_BYTES * len(stream.ring)
         stream.end(FeedmuxError(ErrorReason.FEED_INVALIDATED, "dropped"))
-        for task in streams.tasks.values():
+        for task in each.tasks.values():
             task.cancel()
         async with asyncio.timeout(60):
             while rings_of(here.manager):

@@ -232,7 +232,7 @@ async def test_reads_per_second_let_events_of_a_busy_tenant_share_them(limited: 
         accounts = here.server.service.manager.accounts
 
         def reads_of_a() -> int:
-            streams = [each for key in here.server.service.manager.keyed() for each in key.streams.streams]
+            streams = [each for key in here.server.service.manager.keyed() for each in key.streams.open]
             return sum(each.batches_read for each in streams if "a" in each.account.tenants)
 
         began_s = time.monotonic()

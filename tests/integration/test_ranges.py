@@ -9,7 +9,7 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.ranges.cache import RangeCache
 from feedmux_server.ranges.reader import RangeReader
 from feedmux_server.rpc import read_range

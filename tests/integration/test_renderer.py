@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
-from feedmux_server.core.delivery.subscriber import NeedsRender
+from feedmux_server.core.delivery.taken import NeedsRender
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.events.chunk import CHUNK_OVERHEAD_BYTES, Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken

@@ -25,10 +25,10 @@ def discrepancies(manager: StreamManager) -> Iterator[str]:
         if chunk.held_bytes != (chunk.size_bytes if chunk.evicted else 0):
             yield "an evicted chunk is counted wrongly"
     for each in manager.keyed():
-        for stream in each.streams.streams:
+        for stream in each.streams.open:
             yield from _of_ring(stream, holders)
         yield from _of_streams(each.streams)
-    rings = sum(stream.ring.bytes for each in manager.keyed() for stream in each.streams.streams)
+    rings = sum(stream.ring.bytes for each in manager.keyed() for stream in each.streams.open)
     if not any(manager.wide.streams()) and manager.memory.rings.bytes != rings:
         yield f"the rings hold {rings} bytes and the process counts {manager.memory.rings.bytes}"
     for subscriber in subscribers:
@@ -36,7 +36,7 @@ def discrepancies(manager: StreamManager) -> Iterator[str]:
 
 
 def _subscribers(streams: FeedStreams) -> Iterator[Subscriber]:
-    for stream in streams.streams:
+    for stream in streams.open:
         yield from stream.subscribers.values()
     yield from streams.detached.values()
 
@@ -72,9 +72,9 @@ def _of_ring(stream: SharedStream, holders: Counter[Chunk]) -> Iterator[str]:
 
 
 def _of_streams(streams: FeedStreams) -> Iterator[str]:
-    for stream in streams.streams:
+    for stream in streams.open:
         for number, subscriber in stream.subscribers.items():
-            if subscriber.stream is not stream or number in streams.detached or number in streams._waiting:
+            if subscriber.ring is not stream.ring or number in streams.detached or number in streams._waiting:
                 yield "a subscriber is attached twice"
             ring = stream.ring
             if ring.first_seq <= subscriber.seq < ring.next_seq:
@@ -82,7 +82,7 @@ def _of_streams(streams: FeedStreams) -> Iterator[str]:
                 if subscriber.index > chunk.count:
                     yield "a subscriber's index is outside of its chunk"
     for subscriber in streams.detached.values():
-        if subscriber.stream is not None:
+        if subscriber.ring is not None:
             yield "a detached subscriber has a stream"
     if not streams._waiting.keys() <= streams.detached.keys():
         yield "a subscriber that waits for a slot is attached"

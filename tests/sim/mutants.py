@@ -45,7 +45,7 @@ MUTANTS: Final = (
     Mutant(
         "the parts of a message come in reverse",
         "Ordered",
-        "feedmux_server.core.delivery.subscriber:Subscriber._cut",
+        "feedmux_server.core.delivery.subscriber:Subscriber.cut",
         "tuple(parts)",
         "tuple(parts[::-1])",
     ),
@@ -61,7 +61,7 @@ MUTANTS: Final = (
     Mutant(
         "an event of each message is left out",
         "Complete",
-        "feedmux_server.core.delivery.subscriber:Subscriber._cut",
+        "feedmux_server.core.delivery.subscriber:Subscriber.cut",
         "            self.index = stop\n",
         "            self.index = stop + (stop + 1 < chunk.count)\n",
     ),
@@ -75,10 +75,10 @@ MUTANTS: Final = (
     Mutant(
         "one that fell out of the ring continues at its oldest event",
         "Complete",
-        "feedmux_server.core.delivery.subscriber:Subscriber._settle",
-        "            self.streams.leave(self)\n",
-        "            self.seq, self.index = self.stream.ring.first_seq, 0\n"
-        "            self.at = JoinPoint(self.stream.ring.oldest, exact=True)\n",
+        "feedmux_server.core.delivery.feed_streams:FeedStreams._settle",
+        "            self.leave(subscriber)\n            here = None\n",
+        "            subscriber.seq, subscriber.index = here.ring.first_seq, 0\n"
+        "            subscriber.at = JoinPoint(here.ring.oldest, exact=True)\n",
     ),
     Mutant(
         "after an invalidate a session continues at the present",
@@ -190,8 +190,8 @@ MUTANTS: Final = (
         "a heartbeat has the ring's newest position",
         "Bookmarkable",
         "feedmux_server.core.delivery.subscriber:Subscriber.progress",
-        "self.stream is not None and self.at_head",
-        "self.stream is not None",
+        "self.can_receive and self.at_head",
+        "self.can_receive",
     ),
     Mutant(
         "a batch names the end of its chunk",
@@ -203,7 +203,7 @@ MUTANTS: Final = (
     Mutant(
         "parts of a message are swapped",
         "Whole",
-        "feedmux_server.core.delivery.subscriber:Subscriber._cut",
+        "feedmux_server.core.delivery.subscriber:Subscriber.cut",
         "tuple(parts)",
         "tuple(parts) if len(parts) < 3 else (parts[1], parts[0], *parts[2:])",
     ),
@@ -217,14 +217,14 @@ MUTANTS: Final = (
     Mutant(
         "the first part of a message comes last",
         "Whole",
-        "feedmux_server.core.delivery.subscriber:Subscriber._cut",
+        "feedmux_server.core.delivery.subscriber:Subscriber.cut",
         "tuple(parts)",
         "(*parts[1:], parts[0])",
     ),
     Mutant(
         "the limit of unacknowledged events is not kept",
         "Bounded",
-        "feedmux_server.core.delivery.subscriber:Subscriber._cut",
+        "feedmux_server.core.delivery.subscriber:Subscriber.cut",
         "self.credit.events if self.acks is None else min(self.credit.events, self.acks.room)",
         "self.credit.events",
     ),
@@ -238,10 +238,10 @@ MUTANTS: Final = (
     Mutant(
         "acks return credit",
         "Bounded",
-        "feedmux_server.core.delivery.subscriber:Subscriber.ack",
-        "        moved = self.acks.ack(sequence)\n",
-        "        self.credit.grant(max(0, sequence - self.acks.acked), 0, zero_allowed=True)\n"
-        "        moved = self.acks.ack(sequence)\n",
+        "feedmux_server.core.delivery.feed_streams:FeedStreams.ack",
+        "        moved = acks.ack(sequence)\n",
+        "        subscriber.credit.grant(max(0, sequence - acks.acked), 0, zero_allowed=True)\n"
+        "        moved = acks.ack(sequence)\n",
     ),
     Mutant(
         "a commit may move the position back",
@@ -351,7 +351,7 @@ MUTANTS: Final = (
     Mutant(
         "credit does not wake",
         "Convergent",
-        "feedmux_server.core.delivery.subscriber:Subscriber.grant",
+        "feedmux_server.core.delivery.feed_streams:FeedStreams.grant",
         "if blocked:",
         "if False:",
     ),
@@ -418,9 +418,9 @@ MUTANTS: Final = (
     Mutant(
         "a session looks for events at times",
         "Latency at rest",
-        "feedmux_server.sessions.session:Session._wait",
-        "await self._signal.wait(most_s)",
-        "await asyncio.sleep(min(most_s, 1.0))",
+        "feedmux_server.sessions.session:Session.next_output",
+        "await self._signal.wait(min(left_s, taken.most_s, drain_left_s))",
+        "await asyncio.sleep(min(left_s, taken.most_s, drain_left_s, 1.0))",
     ),
     Mutant(
         "an ack waits for the next look at the leases",

@@ -51,7 +51,7 @@ class MetricsCollector:
         self._sources(snapshot)
         async for each in _sliced(list(self.manager.keyed())):
             _streams(snapshot, each)
-            for stream in each.streams.streams:
+            for stream in each.streams.open:
                 self._stream(snapshot, each, stream)
         catch_up = self.manager.slots.used()
         async for account in _sliced(list(self.manager.accounts)):
@@ -104,7 +104,7 @@ class MetricsCollector:
         reader = pump.reader if pump is not None else None
         snapshot.add(metrics.CURSORS, reader is not None and reader.has_cursor, source)
         snapshot.add(metrics.VIEWS, each.wide_stream_of(stream) is not None, source)
-        if stream is not each.streams.streams.live():
+        if stream is not each.streams.open.live():
             return
         if ring.first_seq:
             window_s = (ring.newest.cluster_time >> 32) - (ring.oldest.cluster_time >> 32)
@@ -117,7 +117,7 @@ class MetricsCollector:
         subscriber, source = session.subscriber, session.source
         tenant, place_s = subscriber.tenant, subscriber.safe_place.cluster_time >> 32
         snapshot.most(metrics.LAG_EVENTS, subscriber.lag_events(), tenant)
-        snapshot.add(metrics.SUBSCRIBERS, 1, tenant, subscriber.streams.state_of(subscriber).value)
+        snapshot.add(metrics.SUBSCRIBERS, 1, tenant, session.state.value)
         if subscriber.acks is not None:
             snapshot.add(metrics.UNACKED, subscriber.acks.outstanding, tenant)
         now_s = self._now_s(source)
@@ -151,9 +151,9 @@ class MetricsCollector:
 
 def _streams(snapshot: MetricsSnapshot, each: KeyStreams) -> None:
     source = each.source.name
-    for stream in each.streams.streams:
+    for stream in each.streams.open:
         snapshot.add(metrics.STREAMS, 1, source, stream.state.value)
-    snapshot.add(metrics.CATCH_UP, each.streams.streams.catch_up_count, source)
+    snapshot.add(metrics.CATCH_UP, each.streams.open.catch_up_count, source)
 
 
 def _account(snapshot: MetricsSnapshot, account: Account, catch_up_streams: int) -> None:

@@ -14,10 +14,11 @@ from functools import partial
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.cached_range import CachedRange, held_bytes
-from feedmux_server.core.delivery.subscriber import Delivery, JoinPoint
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.account import Account
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.ranges.reader import RangeReader
 from feedmux_server.streams.manager import StreamManager

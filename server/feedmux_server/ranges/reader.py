@@ -5,8 +5,9 @@ Used by `ranges` to plan, and by ReadRange for events no longer retained. Shares
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.cached_range import trimmed
-from feedmux_server.core.delivery.subscriber import BSON, Delivery, Ended, JoinPoint
+from feedmux_server.core.delivery.taken import BSON, Delivery, Ended
 from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.wakeup import Wakeup
@@ -22,6 +23,7 @@ class RangeReader:
         self._manager = manager
         self._key = key
         self._signal = Wakeup()
+        self._streams = manager.streams_of(key).streams
         self._subscriber = manager.subscriber(
             key,
             tenant,
@@ -45,7 +47,7 @@ class RangeReader:
         return self._subscriber.can_receive
 
     def grant(self, events: int, size: int) -> None:
-        self._subscriber.grant(events, size)
+        self._streams.grant(self._subscriber, events, size)
 
     def revoke(self) -> None:
         """Take back unused credit, so that nothing is read ahead without need. The next range starts without debt."""
@@ -62,7 +64,7 @@ class RangeReader:
         """
         while not self.passed:
             start = self._subscriber.at.place
-            taken = self._subscriber.take()
+            taken = self._streams.take(self._subscriber)
             if isinstance(taken, Delivery):
                 cut = trimmed(taken, start, until) if until is not None else taken
                 self.passed = cut is not taken

@@ -6,7 +6,7 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import DecodeError, Message
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
-from feedmux_server.core.delivery.subscriber import BSON
+from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.bson_check import walk
 from feedmux_server.core.feeds.feed import FeedSpec, Scope

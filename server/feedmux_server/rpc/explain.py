@@ -6,12 +6,12 @@ from collections import defaultdict
 import bson
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.delivery.wide_plan import view_of
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, change_stream_options
 from feedmux_server.core.feeds.stream_key import StreamKey, user_stages
 from feedmux_server.core.grants.report import withheld
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service

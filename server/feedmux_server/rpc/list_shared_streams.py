@@ -66,7 +66,7 @@ class ListSharedStreams:
             now = times[each.source.name]
             stages = bson.encode({"pipeline": effective_stages(each.key)})
             pipeline = await service.checks.render(stages, OPERATORS, _not_charged, PIPELINE_CHARS)
-            for stream in each.streams.streams:
+            for stream in each.streams.open:
                 message = _stream(each, stream, now, pipeline)
                 if not request.omit_subscribers:
                     message.subscribers.extend(
@@ -84,7 +84,7 @@ class ListSharedStreams:
         )
         response.totals.CopyFrom(
             wire.Totals(
-                shared_streams=sum(len(each.streams.streams) for each in service.manager.keyed()),
+                shared_streams=sum(len(each.streams.open) for each in service.manager.keyed()),
                 cursors=service.manager.cursors,
                 subscribers=len(service.sessions),
                 memory_bytes=service.manager.memory.bytes,
@@ -143,7 +143,7 @@ def _stream(each: KeyStreams, stream: SharedStream, now: int, pipeline: str) -> 
         scope=each.key.spec.scope.namespace,
         pipeline=pipeline,
         state=_STATES[stream.state],
-        catch_up=each.streams.streams.is_catch_up(stream),
+        catch_up=each.streams.open.is_catch_up(stream),
         oldest=convert.cluster_time(ring.oldest.cluster_time),
         newest=convert.cluster_time(ring.newest.cluster_time),
         ring_events=ring.events,
@@ -160,10 +160,9 @@ def _stream(each: KeyStreams, stream: SharedStream, now: int, pipeline: str) -> 
 
 def _subscriber(streams: FeedStreams, subscriber: Subscriber, sessions: dict[int, LiveSession]) -> wire.Subscriber:
     live = sessions.get(subscriber.id)
-    stream = subscriber.stream
     behind_s = 0.0
-    if stream is not None:
-        behind_s = _lag_s(subscriber.at.place.cluster_time, stream.ring.newest.cluster_time)
+    if subscriber.ring is not None:
+        behind_s = _lag_s(subscriber.at.place.cluster_time, subscriber.ring.newest.cluster_time)
     return wire.Subscriber(
         id=str(subscriber.id),
         tenant=subscriber.tenant,

@@ -28,7 +28,7 @@ class Operator:
         service = self._service
         request = convert.parse(wire.ListTenantsRequest, data)
         usage, registry = service.manager.usage, service.admission.auth.registry
-        streams = [stream for each in service.manager.keyed() for stream in each.streams.streams]
+        streams = [stream for each in service.manager.keyed() for stream in each.streams.open]
         streams_of: defaultdict[str, list[SharedStream]] = defaultdict(list)
         for number, stream in enumerate(streams):
             if number % STREAMS_AT_ONCE == 0:

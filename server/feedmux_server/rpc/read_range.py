@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
 from feedmux_server.clock import monotonic_s
-from feedmux_server.core.delivery.subscriber import BSON, Delivery, JoinPoint
+from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.ranges.cache import PIECE_BYTES_MAX, GivenUp
 from feedmux_server.ranges.reader import RangeReader

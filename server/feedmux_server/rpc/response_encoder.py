@@ -7,7 +7,7 @@ them, which belong to the subscriber, are encoded for each message.
 from collections.abc import Iterator
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.delivery.subscriber import BSON, Delivery
+from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.events.batch_fields import BSON_TAG, json_text, varint
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken

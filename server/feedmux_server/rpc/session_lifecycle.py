@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.delivery.subscriber import Delivery, JoinPoint
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed import route_of
 from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.rpc.convert import cluster_time, duration
 from feedmux_server.rpc.live_sessions import LiveSession

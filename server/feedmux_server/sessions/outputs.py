@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from feedmux_server.core.delivery.subscriber import NeedsRender, Subscriber
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.taken import NeedsRender
 from feedmux_server.workers.rendering import Renderers, Ticket
 
 

@@ -10,12 +10,15 @@ from collections import deque
 from dataclasses import dataclass
 
 from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.feed_streams import FeedStreams, SubscriberState
 from feedmux_server.core.delivery.session_state import Phase, SessionState, SessionStep
 from feedmux_server.core.delivery.shared_stream import StreamState
-from feedmux_server.core.delivery.subscriber import Delivery, Ended, JoinPoint, NeedsRender, NeedsRoom, Subscriber
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.taken import Delivery, Ended
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import Given, ResumeToken
 from feedmux_server.sessions.outputs import (
@@ -26,8 +29,7 @@ from feedmux_server.sessions.outputs import (
     Output,
     ProgressMark,
 )
-from feedmux_server.sessions.rendering_wait import RenderingWait
-from feedmux_server.sessions.send_gate import SendGate
+from feedmux_server.sessions.send_gate import NeedsTurn, SendGate, Wait
 from feedmux_server.sessions.session_commits import Commits, SessionCommits
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.wakeup import Wakeup
@@ -36,12 +38,7 @@ from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
 CONTINUE_PAUSE_S = 0.05
 SHUTTING_DOWN = "the server is shutting down; reconnect"
 AGED = "the session has reached its age (limits.connection_age_s of the server); reconnect"
-_NOT_HELD_S = float("inf")
-_UNTIL_WOKEN_S = 60.0
-
-
-class _NeedsTurn:
-    """There are events to take, but the session has to wait for its turn at the event loop."""
+_SENDS_NOTHING = Wait()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +63,9 @@ class Session:
         self._key = key
         self._policy = policy
         self._signal = Wakeup()
+        self._streams: FeedStreams | None = None
         self._subscriber: Subscriber | None = None
         self._gate: SendGate | None = None
-        self._rendering = RenderingWait(manager.renderers, self._signal.set)
         self._marks: deque[Output] = deque()
         self._state = SessionState()
         self.commits = SessionCommits(positions, self._state, self._marks, self._signal.set)
@@ -87,6 +84,24 @@ class Session:
         if self._subscriber is None:
             raise RuntimeError("the session has not begun")
         return self._subscriber
+
+    @property
+    def streams(self) -> FeedStreams:
+        """Where the session takes its events."""
+        if self._streams is None:
+            raise RuntimeError("the session has not begun")
+        return self._streams
+
+    @property
+    def state(self) -> SubscriberState:
+        return self.streams.state_of(self.subscriber)
+
+    @property
+    def gate(self) -> SendGate:
+        """What decides whether the session may send."""
+        if self._gate is None:
+            raise RuntimeError("the session has not begun")
+        return self._gate
 
     @property
     def joined(self) -> bool:
@@ -110,6 +125,7 @@ class Session:
         """Begin to read the feed at `at`. End the session with `close`."""
         self.commits.handle = commits
         self._gate = SendGate(self._manager, tenant, payload_max, self._signal.set, holds=durable)
+        self._streams = self._manager.streams_of(self._key).streams
         self._subscriber = self._manager.subscriber(
             self._key,
             tenant,
@@ -126,11 +142,11 @@ class Session:
         """Wait until MongoDB has accepted the feed, for one heartbeat interval at most. Raises MongoDB's rejection."""
         deadline_s = monotonic_s() + self._policy.heartbeat_s
         while (left_s := deadline_s - monotonic_s()) > 0:
-            stream = self.subscriber.stream
+            stream = self.streams.stream_of(self.subscriber)
             if stream is None or stream.opened:
                 return
             if stream.end_error is not None:
-                error = self.subscriber.end_met()
+                error = self.streams.end_met(self.subscriber)
                 if error is None:
                     continue
                 if self._continues_at_oldest(error):
@@ -142,7 +158,6 @@ class Session:
 
     def close(self) -> None:
         """Leave the feed."""
-        self._rendering.withdraw()
         if self._subscriber is not None:
             self._manager.release(self._key, self._subscriber)
             self._subscriber = None
@@ -152,10 +167,10 @@ class Session:
     # Actions of the client and of other tasks. None of these methods awaits.
 
     def grant(self, events: int, size: int, *, zero_allowed: bool = False) -> None:
-        self.subscriber.grant(events, size, zero_allowed=zero_allowed)
+        self.streams.grant(self.subscriber, events, size, zero_allowed=zero_allowed)
 
     def ack(self, sequence: int) -> None:
-        if self.subscriber.ack(sequence):
+        if self.streams.ack(self.subscriber, sequence):
             self.commits.submit(self.subscriber.acks)
         if self._gate is not None:
             self._gate.quota.acked(sequence)
@@ -167,7 +182,7 @@ class Session:
         """Note that HTTP/2 has taken the message of a delivery."""
         if self._gate is not None:
             self._gate.outbox.written()
-        stream = self._subscriber.stream if self._subscriber is not None else None
+        stream = self.streams.stream_of(self._subscriber) if self._subscriber is not None else None
         self._observer.sent(
             delivery.first_sequence + delivery.count - 1,
             delivery.count,
@@ -195,7 +210,8 @@ class Session:
     def drain(self, deadline_s: float, why: str = SHUTTING_DOWN) -> None:
         """Ask the client to reconnect, and end the session `deadline_s` from now at the latest."""
         if self._subscriber is not None and self._state.drain(monotonic_s() + deadline_s, why):
-            self._rendering.withdraw()
+            if self._gate is not None:
+                self._gate.sends_no_more()
             self._marks.append(DrainingMark(deadline_s, self.subscriber.at.place))
             self._signal.set()
 
@@ -222,59 +238,26 @@ class Session:
                 if error is None:
                     return None
                 raise error
-            taken, held_s = self._take(has_turn=has_turn) if step is SessionStep.SEND else (None, _NOT_HELD_S)
-            has_turn = isinstance(taken, _NeedsTurn)
-            if has_turn:
-                assert self._gate is not None
-                await self._gate.turn()
-                continue  # the state may have changed meanwhile
+            taken: Delivery | Ended | NeedsTurn | Wait = _SENDS_NOTHING
+            if step is SessionStep.SEND:
+                taken = self.gate.take(self.streams, self.subscriber, has_turn=has_turn)
+            has_turn = isinstance(taken, NeedsTurn)
             if isinstance(taken, Delivery):
-                self._rendering.withdraw()
                 self._last_sent_s = monotonic_s()
                 return taken
-            if isinstance(taken, NeedsRender):
-                error = taken.chunk.render_error(self.subscriber.format)
-                if error is not None:
-                    await self._end_with(error)
-                    continue
-                self._rendering.request(taken, self.subscriber)
             if isinstance(taken, Ended):
-                self._rendering.withdraw()
                 await self._meet_end(taken.error)
-                continue
-            now_s = monotonic_s()
-            left_s = self._last_sent_s + self._policy.heartbeat_s - now_s
-            if left_s <= 0:
-                return self._heartbeat()
-            drain_left_s = max(0.01, self._state.drain_left_s(now_s))
-            await self._wait(min(left_s, held_s, drain_left_s), throttled=held_s != _NOT_HELD_S)
-
-    async def _wait(self, most_s: float, *, throttled: bool) -> None:
-        began_s = monotonic_s()
-        await self._signal.wait(most_s)
-        if throttled and self._gate is not None:
-            self._gate.quota.throttled(monotonic_s() - began_s)
-
-    def _take(self, *, has_turn: bool) -> tuple[Delivery | NeedsRender | Ended | _NeedsTurn | None, float]:
-        """Take what comes next. Also return how long the session has to wait, because of quotas or of memory."""
-        subscriber, gate = self.subscriber, self._gate
-        assert gate is not None
-        if subscriber.has_next:
-            held_s = gate.quota.wait_s(monotonic_s())
-            if held_s > 0:
-                return None, held_s
-            if gate.turns.crowded and not has_turn:
-                return _NeedsTurn(), _NOT_HELD_S
-        outbox = gate.outbox
-        subscriber.payload_max, subscriber.event_max = outbox.limits()
-        taken = subscriber.take()
-        if isinstance(taken, NeedsRoom):
-            outbox.wait()
-            return None, _UNTIL_WOKEN_S
-        if isinstance(taken, Delivery):
-            outbox.hold(outbox.cost(taken.wire_size))
-            gate.sends(taken)
-        return taken, _NOT_HELD_S
+            elif isinstance(taken, Wait):
+                now_s = monotonic_s()
+                left_s = self._last_sent_s + self._policy.heartbeat_s - now_s
+                if left_s <= 0:
+                    return self._heartbeat()
+                drain_left_s = max(0.01, self._state.drain_left_s(now_s))
+                await self._signal.wait(min(left_s, taken.most_s, drain_left_s))
+                if taken.throttled:
+                    self.gate.quota.throttled(monotonic_s() - now_s)
+            else:
+                await self.gate.turn()  # then look again: the state may have changed meanwhile
 
     @property
     def _unacked(self) -> bool:
@@ -287,7 +270,7 @@ class Session:
         place = subscriber.progress()
         if subscriber.acks is not None and subscriber.acks.progress(place):
             self.commits.submit(subscriber.acks)
-        stream = subscriber.stream
+        stream = self.streams.stream_of(subscriber)
         unavailable = stream is not None and stream.unavailable
         if unavailable != self._source_unavailable:
             self._source_unavailable = unavailable
@@ -302,20 +285,20 @@ class Session:
             # If the pipeline hides the invalidate event, the position may stay the same: avoid a tight loop.
             await asyncio.sleep(CONTINUE_PAUSE_S)
             place = subscriber.at.place
-            subscriber.rejoin(JoinPoint(place, exact=place.given is Given.BY_MONGODB))
+            self.streams.rejoin(subscriber, JoinPoint(place, exact=place.given is Given.BY_MONGODB))
             return
         if self._continues_at_oldest(error):
             oldest_time = await self._manager.source(self.source).oplog.oldest_time()
             oldest = ResumeToken.high_water_mark(oldest_time)
             self.notice(GapMark(subscriber.at.place, oldest, error.reason.value))
-            subscriber.rejoin(JoinPoint(oldest))
+            self.streams.rejoin(subscriber, JoinPoint(oldest))
             return
         # The last position is after the event that ended the feed, even if the pipeline hides the invalidate event.
         await self._end_with(error)
 
     async def _end_with(self, error: FeedmuxError) -> None:
         """End the session after its last position, with its acks flushed."""
-        self._rendering.withdraw()
+        self.gate.sends_no_more()
         self.notice(self._heartbeat())
         await self.commits.flush()
         self.fail(error)

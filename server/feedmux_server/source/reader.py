@@ -16,11 +16,11 @@ from pymongo.errors import PyMongoError
 
 from feedmux_server.clock import wall_s
 from feedmux_server.core.delivery.resume_policy import Action, Verdict, without_words
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.events.event_time import event_time_s
 from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source

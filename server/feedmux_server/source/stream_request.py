@@ -10,10 +10,10 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.feeds.feed import change_stream_options
 from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 _RAW = CodecOptions(document_class=RawBSONDocument)

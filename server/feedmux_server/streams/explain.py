@@ -3,13 +3,13 @@
 import asyncio
 from dataclasses import dataclass
 
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.names import is_served
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.grants.grant import Grants
 from feedmux_server.core.grants.report import judged_by_images
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader, Failed

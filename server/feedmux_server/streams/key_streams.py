@@ -113,7 +113,9 @@ class KeyStreams:
         self._parts.slots.changed(self.streams)
 
     def left(self, stream: SharedStream) -> None:
-        self._parts.left.add(self, stream)
+        task = self.tasks.get(stream.id)
+        if task is not None:
+            self._parts.left.add(stream, self.key, self.streams.open, task)
 
     def next_stream_id(self) -> int:
         return next(self._parts.ids)

@@ -8,18 +8,29 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.shared_stream import SharedStream
+from feedmux_server.core.delivery.stream_steps import OpenStreams
 from feedmux_server.core.limits.account import Account, Accounts
 from feedmux_server.core.limits.quota import UNLIMITED, exceeded
 
-if TYPE_CHECKING:
-    from feedmux_server.streams.key_streams import KeyStreams
-
 _CLOSE_WAIT_S = 3.0
 """How long an opening waits for cursors of its tenant that are being closed; a running getMore must end first."""
+
+
+class _Left(NamedTuple):
+    """A stream without a subscriber."""
+
+    tenant: str
+    """The last that left it."""
+    stream: SharedStream
+    feed: Hashable
+    others: OpenStreams
+    """All streams of the feed."""
+    task: asyncio.Task[None]
+    """Ends when its cursor is closed."""
 
 
 class LeftStreams:
@@ -27,25 +38,24 @@ class LeftStreams:
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
-        self._left: dict[int, tuple[str, KeyStreams]] = {}
+        self._left: dict[int, _Left] = {}
         """By stream id, until the stream closes or has a subscriber again."""
         self._left_by: defaultdict[str, set[int]] = defaultdict(set)
         """The same by tenant."""
 
-    def add(self, each: "KeyStreams", stream: SharedStream) -> None:
-        """Note that the last subscriber of a stream has left."""
-        if stream.id in each.pumps:
-            self.discard(stream.id)
-            self._left[stream.id] = stream.left_by, each
-            self._left_by[stream.left_by].add(stream.id)
+    def add(self, stream: SharedStream, feed: Hashable, others: OpenStreams, task: asyncio.Task[None]) -> None:
+        """Note that the last subscriber of a stream of `feed` has left. `task` is that of its pump."""
+        self.discard(stream.id)
+        self._left[stream.id] = _Left(stream.left_by, stream, feed, others, task)
+        self._left_by[stream.left_by].add(stream.id)
 
     def discard(self, number: int) -> None:
         """Note that the stream has a subscriber again, or is closed."""
-        tenant, _ = self._left.pop(number, ("", None))
-        if tenant in self._left_by:
-            self._left_by[tenant].discard(number)
-            if not self._left_by[tenant]:
-                del self._left_by[tenant]
+        left = self._left.pop(number, None)
+        if left is not None:
+            self._left_by[left.tenant].discard(number)
+            if not self._left_by[left.tenant]:
+                del self._left_by[left.tenant]
 
     @asynccontextmanager
     async def holding(self, tenant: str, feed: Hashable) -> AsyncIterator[None]:
@@ -62,31 +72,30 @@ class LeftStreams:
         """Close what the tenant keeps open without use, the oldest first, until one more stream of `feed` fits its
         quotas: readers that wait for a next plan, and streams that wait for clients to reconnect.
 
-        Call this right before `open_feed`, which raises QUOTA_EXCEEDED if there is still no room.
+        Call this right before `Account.feeds.open`, which raises QUOTA_EXCEEDED if there is still no room.
         """
         account = self._accounts.of(tenant)
         account.feeds.give_up_spares(feed)
         deadline_s = monotonic_s() + _CLOSE_WAIT_S
         while left := self._to_close(account, feed):
-            for stream, _ in left:
-                stream.close_early()
+            for each in left:
+                each.stream.close_early()
             # Do not wait for all of them: another tenant may join one of the streams meanwhile, which keeps it open.
-            await asyncio.wait([task for _, task in left], timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([each.task for each in left], timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
             account.feeds.give_up_spares(feed)
             if monotonic_s() > deadline_s:
                 raise exceeded("shared_streams", account.quotas.shared_streams)
 
-    def _to_close(self, account: Account, feed: Hashable) -> list[tuple[SharedStream, asyncio.Task[None]]]:
+    def _to_close(self, account: Account, feed: Hashable) -> list[_Left]:
         """Streams that the tenant has left and that, together with `feed` and the feeds it reads, exceed its quota."""
         room = account.quotas.shared_streams - len({*account.feeds, feed})
         if account.quotas.shared_streams == UNLIMITED or room < 0:
             return []
-        left: list[tuple[SharedStream, asyncio.Task[None]]] = []
+        left: list[_Left] = []
         for number in sorted(self._left_by.get(account.tenant, ())):
-            _, each = self._left[number]
-            stream = each.pumps[number].stream
-            if stream.subscribers:
+            each = self._left[number]
+            if each.stream.subscribers:
                 self.discard(number)
-            elif stream.holds_cursor_for and (each.key != feed or each.streams.streams.is_beside(stream)):
-                left.append((stream, each.tasks[number]))
+            elif each.stream.holds_cursor_for and (each.feed != feed or each.others.is_beside(each.stream)):
+                left.append(each)
         return left[: max(0, len(left) - room)]

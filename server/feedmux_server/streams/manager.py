@@ -10,13 +10,14 @@ from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.slots import Slots
-from feedmux_server.core.delivery.subscriber import JoinPoint, Subscriber
+from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.memory import UNACKED_SHARE, Memory
 from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS
 from feedmux_server.core.limits.usage_meter import UsageMeter
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.source.deployment import Source
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits, StreamParts
 from feedmux_server.streams.left_streams import LeftStreams
@@ -79,7 +80,7 @@ class StreamManager:
     def is_read(self, key: StreamKey) -> bool:
         """Whether there is a stream that a subscriber of the key could join."""
         found = self._keys.get(key)
-        return found is not None and any(stream.joinable for stream in found.streams.streams)
+        return found is not None and any(stream.joinable for stream in found.streams.open)
 
     def one_of(self, key: StreamKey) -> StreamKey:
         """The equal key that is already in use, if there is one: policies and pipelines are large."""
@@ -111,7 +112,6 @@ class StreamManager:
         subscriber = Subscriber(
             next(self._ids),
             tenant,
-            streams,
             at,
             CreditWindow(self.limits.credit),
             wake,
@@ -146,6 +146,6 @@ class StreamManager:
         return own + sum(stream.has_cursor for stream in self.wide.streams())
 
     def _forget_if_empty(self, key: StreamKey) -> None:
-        streams = self._keys.get(key)
-        if streams is not None and not streams.pumps and not streams.streams.subscriber_count:
+        found = self._keys.get(key)
+        if found is not None and not found.pumps and not found.streams.subscriber_count:
             del self._keys[key]

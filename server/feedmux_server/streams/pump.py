@@ -109,12 +109,12 @@ class Pump:
             await self._let_subscribers_finish()
         finally:
             stream.demand_changed = _ignore
-            if stream in self._streams.streams:
+            if stream in self._streams.open:
                 self._streams.close(stream)
             await self._close_reader()
 
     def _next_step(self) -> Step:
-        return next_step(self._stream, self._streams, slots_wanted=self._host.slots.wanted)
+        return next_step(self._stream, self._streams.open, slots_wanted=self._host.slots.wanted)
 
     async def _advance(self) -> None:
         """Take one step: open the cursor if there is none, then do one getMore."""
@@ -166,9 +166,9 @@ class Pump:
 
     async def _publish(self, batch: Batch) -> None:
         stream, before = self._stream, self._stream.ring.cum_bytes
-        was_catch_up = self._streams.streams.is_catch_up(stream)
+        was_catch_up = self._streams.open.is_catch_up(stream)
         stream.append(batch.chunks, batch.post_batch)
-        if was_catch_up and not self._streams.streams.is_catch_up(stream):
+        if was_catch_up and not self._streams.open.is_catch_up(stream):
             self._host.slots.slot_free()
         if batch.chunks:
             size = stream.ring.cum_bytes - before

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import Position, PositionEncoder, decode_position, scope_fingerprint
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import Given, ResumeToken, UnknownTokenLayout

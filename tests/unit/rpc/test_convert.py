@@ -6,7 +6,7 @@ import bson
 import pytest
 
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
-from feedmux_server.core.delivery.subscriber import BSON
+from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.rpc import convert

@@ -6,7 +6,7 @@ import bson
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.delivery.subscriber import BSON, Delivery
+from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.response_encoder import FRAME_BYTES, ResponseEncoder

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.limits.memory import SMALL_MESSAGE_BYTES
 from feedmux_server.sessions.outbox import MESSAGE_COPIES
 from feedmux_server.sessions.outputs import CommittedMark, Output

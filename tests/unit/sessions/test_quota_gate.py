@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.sessions.quota_gate import QuotaGate

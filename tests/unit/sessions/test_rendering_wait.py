@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from feedmux_server.core.delivery.subscriber import NeedsRender, Subscriber
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.taken import NeedsRender
 from feedmux_server.sessions.rendering_wait import RenderingWait
 from feedmux_server.workers.rendering import Renderers
 

@@ -20,7 +20,10 @@ QUOTAS = Quotas(events_per_s=10, outstanding_bytes=100)
 
 def manager_with(pool: Pool, turns: Scheduler) -> StreamManager:
     accounts = Accounts(lambda _: QUOTAS, lambda: 0.0)
-    return cast(StreamManager, SimpleNamespace(accounts=accounts, memory=SimpleNamespace(unsent=pool), turns=turns))
+    memory = SimpleNamespace(unsent=pool)
+    return cast(
+        StreamManager, SimpleNamespace(accounts=accounts, memory=memory, turns=turns, renderers=SimpleNamespace())
+    )
 
 
 @pytest.mark.parametrize(("holds", "outstanding"), [(True, 60), (False, 0)])

@@ -6,10 +6,10 @@ import bson
 import pytest
 from bson.timestamp import Timestamp
 
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.source.stream_request import StreamRequest
 from tests.sim.events import BEGIN, event, event_token
 from tests.unit.core.delivery.streams_support import mark, token

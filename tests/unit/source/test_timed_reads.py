@@ -8,10 +8,10 @@ import bson
 import pytest
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 from tests.sim.loop import SimLoop

@@ -15,13 +15,14 @@ from feedmux_server.core.delivery.feed_streams import StreamLimits
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.stream_steps import RestLimits
-from feedmux_server.core.delivery.subscriber import BSON, Delivery, JoinPoint
+from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.rpc.response_encoder import ResponseEncoder
@@ -42,7 +43,7 @@ MESSAGE_BYTES = 1024 * 1024
 
 def rings_of(manager: StreamManager) -> list[ReplayBuffer]:
     """All rings of the stream manager."""
-    own = [stream.ring for each in manager.keyed() for stream in each.streams.streams]
+    own = [stream.ring for each in manager.keyed() for stream in each.streams.open]
     return own + [wide.ring for wide in manager.wide.streams()]
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from bench.scale import IdleReader
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
-from feedmux_server.core.delivery.subscriber import JoinPoint, Subscriber
+from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.upstream import Reader
@@ -72,11 +73,11 @@ class Feeds:
         subscriber = self.manager.subscriber(
             at_key, tenant, at, lambda: None, durable=False, payload_max=1 << 20, wire_format="bson"
         )
-        subscriber.grant(credit, 1 << 20)
+        self.manager.streams_of(at_key).streams.grant(subscriber, credit, 1 << 20)
         return subscriber
 
     def stream(self, number: int) -> SharedStream:
-        return next(iter(self.manager.streams_of(key(number)).streams.streams))
+        return next(iter(self.manager.streams_of(key(number)).streams.open))
 
 
 def key(number: int) -> StreamKey:
@@ -87,14 +88,15 @@ async def a_place_in_history(feeds: Feeds) -> Callable[[], object]:
     """A subscriber that waits for a slot, and checks again as each heartbeat does."""
     feeds.manager.slots._most = 0
     waiting = feeds.join(key(0), behind(0))
-    assert waiting.stream is None
-    return waiting.take
+    assert waiting.ring is None
+    streams = feeds.manager.streams_of(key(0)).streams
+    return lambda: streams.take(waiting)
 
 
 async def the_end_of_a_stream(feeds: Feeds) -> Callable[[], object]:
     feeds.manager.slots._most = 0
     for number in range(5):
-        assert feeds.join(key(number), behind(0), f"tenant-{number}").stream is None
+        assert feeds.join(key(number), behind(0), f"tenant-{number}").ring is None
     feeds.manager.slots._most = 2
     return feeds.manager.slot_turns.slot_free
 

@@ -9,7 +9,6 @@ import pytest
 from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.slots import Slots
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
@@ -17,6 +16,7 @@ from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.memory import Memory
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.limits.usage_meter import UsageMeter
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits, StreamParts
@@ -77,12 +77,12 @@ async def test_a_pump_that_has_ended_leaves_neither_task_nor_stream(monkeypatch:
     async with world(monkeypatch) as there:
         key, log = there.feed("a")
         client = there.session(key, "a", 0)
-        streams = there.manager.streams_of(key)
-        (stream,) = streams.streams.streams
-        assert list(streams.tasks) == list(streams.pumps) == [stream.id]
-        assert streams.tasks[stream.id].get_name() == f"pump-{stream.id}-a.c"
+        each = there.manager.streams_of(key)
+        (stream,) = each.streams.open
+        assert list(each.tasks) == list(each.pumps) == [stream.id]
+        assert each.tasks[stream.id].get_name() == f"pump-{stream.id}-a.c"
         log.write(1)
         await client.take(1)
         client.close()
         await asyncio.sleep(1.0)
-        assert (streams.tasks, streams.pumps, list(streams.streams.streams)) == ({}, {}, [])
+        assert (each.tasks, each.pumps, list(each.streams.open)) == ({}, {}, [])

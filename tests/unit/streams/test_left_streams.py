@@ -6,11 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.quota import Quotas
-from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.left_streams import LeftStreams
 
 TENANT = "team"
@@ -24,7 +22,7 @@ class Left:
         self.streams = LeftStreams(self.accounts)
         self.closed: list[int] = []
 
-    def leave(self, number: int, *, subscribers: int = 0) -> KeyStreams:
+    def leave(self, number: int, *, subscribers: int = 0) -> None:
         loop = asyncio.get_running_loop()
         task: asyncio.Future[None] = loop.create_future()
 
@@ -37,14 +35,8 @@ class Left:
         stream: Any = SimpleNamespace(
             id=number, left_by=TENANT, subscribers=subscribers, holds_cursor_for=TENANT, close_early=close
         )
-        each: Any = SimpleNamespace(
-            key=f"feed {number}",
-            pumps={number: SimpleNamespace(stream=stream)},
-            tasks={number: task},
-            streams=SimpleNamespace(streams=SimpleNamespace(is_beside=lambda _: False)),
-        )
-        self.streams.add(cast(KeyStreams, each), cast(SharedStream, stream))
-        return cast(KeyStreams, each)
+        none_beside: Any = SimpleNamespace(is_beside=lambda _: False)
+        self.streams.add(stream, f"feed {number}", none_beside, cast("asyncio.Task[None]", task))
 
 
 async def test_the_oldest_are_closed_until_one_more_fits() -> None:

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.positions.join_point import JoinPoint
 from tests.unit.core.delivery.streams_support import mark
 from tests.unit.streams.manager_support import world
 from tests.virtual_time import in_virtual_time
@@ -44,11 +44,11 @@ async def test_a_stream_without_sessions_stays_open_for_one_that_comes_back(monk
         client = there.session(key, "a", 0)
         await client.take(5)
         client.close()
-        (stream,) = there.manager.streams_of(key).streams.streams
+        (stream,) = there.manager.streams_of(key).streams.open
         await asyncio.sleep(9.0)
         again = there.session(key, "a", 3)
         await again.take(2)
-        assert list(there.manager.streams_of(key).streams.streams) == [stream]
+        assert list(there.manager.streams_of(key).streams.open) == [stream]
         again.close()
         await asyncio.sleep(11.0)
         assert not there.manager.is_read(key)

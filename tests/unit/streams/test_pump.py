@@ -59,7 +59,7 @@ def begin(
 
 
 def stream_of(there: World, key: StreamKey) -> SharedStream:
-    (stream,) = there.manager.streams_of(key).streams.streams
+    (stream,) = there.manager.streams_of(key).streams.open
     return stream
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_server.core.delivery.subscriber import Delivery, NeedsRender
+from feedmux_server.core.delivery.taken import Delivery, NeedsRender
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -15,7 +15,7 @@ from feedmux_server.rpc.response_encoder import FRAME_BYTES, ResponseEncoder
 from feedmux_server.workers import render_worker
 from feedmux_server.workers.render_worker import json_view, request_of, view_of
 from feedmux_server.workers.rendering import CANONICAL, RELAXED
-from tests.unit.core.delivery.streams_support import Feed, behind, mark, opened, stream_of, token
+from tests.unit.core.delivery.streams_support import Feed, behind, mark, opened, token
 
 _VALUES: st.SearchStrategy[Any] = st.one_of(st.integers(0, 9), st.text(max_size=150), st.binary(max_size=300))
 PAYLOADS = st.lists(st.dictionaries(st.sampled_from("abc"), _VALUES, max_size=3), min_size=1, max_size=12)
@@ -50,7 +50,7 @@ def test_a_client_that_returns_the_texts_bytes_gets_everything(
     """The server once charged for tags and lengths too, which no client returns: in the end no window had room."""
     feed = Feed()
     subscriber = feed.subscriber(behind(0), wire_format=wire_format, events=1000, size=window, payload_max=payload_max)
-    stream, number = opened(stream_of(subscriber)), 0
+    stream, number = opened(feed.stream_of(subscriber)), 0
     for payloads in batches:
         data = b""
         for payload in payloads:
@@ -60,7 +60,7 @@ def test_a_client_that_returns_the_texts_bytes_gets_everything(
     encoder = ResponseEncoder(cast(PositionEncoder, NoPositions()), wire_format, payload_max + FRAME_BYTES)
     texts: list[str] = []
     while len(texts) < number:
-        taken = subscriber.take()
+        taken = feed.take(subscriber)
         if isinstance(taken, NeedsRender):
             assert taken.chunk.bson is not None
             answer = json_view(taken.chunk.bson.data, wire_format == CANONICAL)
@@ -76,7 +76,7 @@ def test_a_client_that_returns_the_texts_bytes_gets_everything(
         got += [fragments.decode()] if fragments else []
         received = sum(len(text.encode()) for text in got)
         assert (taken.size, taken.count) == (received, len(got))
-        subscriber.grant(len(got), received)
+        feed.grant(subscriber, len(got), received)
         texts += got
     assert subscriber.credit.bytes == window
     for n, text in enumerate(texts, 1):

@@ -1,6 +1,6 @@
 """Tracks which events sent in a session are acknowledged, and which position may therefore be stored.
 
-Fed by `Subscriber.take` with what was sent; asked by the session on each Ack. Holds chunks from sending until
+Fed by `Subscriber.cut` with what was sent; asked by the session on each Ack. Holds chunks from sending until
 acknowledgement. One of a chunk's holders pays for what the chunk costs after its ring has evicted it
 (`Chunk.held_bytes`).
 """

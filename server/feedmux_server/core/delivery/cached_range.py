@@ -7,7 +7,7 @@ it.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
 

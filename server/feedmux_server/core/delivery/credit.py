@@ -1,6 +1,6 @@
 """Credit: how many more events and bytes a subscriber may be sent.
 
-The client grants credit and `Subscriber.take` spends it. Grants add up; unused credit is limited to the server's
+The client grants credit and `Subscriber.cut` spends it. Grants add up; unused credit is limited to the server's
 maximum, so that a client cannot make the server hold more for it. While byte credit is above zero, one event may
 overdraw it, and the next grant pays the debt, so no event is too large for a window.
 """

@@ -1,4 +1,8 @@
-"""Manages all SharedStreams of one StreamKey: which subscriber joins which stream, and when streams open and close.
+"""Which stream of a key a subscriber reads, and when that changes.
+
+`FeedStreams` moves subscribers between streams; the functions after it say which stream serves a position. What a
+stream does next is in `stream_steps`. A session takes its events here (`FeedStreams.take`), so that what its stream has
+done meanwhile is dealt with first: it may have evicted the next event, caught up with another stream, or ended.
 
 Pure and synchronous, so that checking that a position is covered and attaching there is one step. `streams.manager`
 gives it a `StreamPort` whose `start` spawns a pump. Invariants: a subscriber is attached to one stream or to none; an
@@ -6,16 +10,45 @@ attached subscriber gets every event after its position exactly once; a detached
 `_waiting`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 
+from feedmux_server.core.delivery.ack_tracker import check_sequence
 from feedmux_server.core.delivery.replay_buffer import RingLimits
-from feedmux_server.core.delivery.shared_stream import SharedStream
-from feedmux_server.core.delivery.stream_set import StreamSet, is_ahead, same_version
-from feedmux_server.core.delivery.subscriber import JoinPoint, Subscriber, SubscriberState
+from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.stream_steps import OpenStreams
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender, NeedsRoom
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.rings import Rings
 from feedmux_server.core.limits.usage_meter import UsageMeter
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import Given, ResumeToken
+
+PLACE_BOUND = frozenset(
+    {
+        ErrorReason.FEED_INVALIDATED,
+        ErrorReason.HISTORY_LOST,
+        ErrorReason.RESUME_TOKEN_NOT_FOUND,
+        ErrorReason.START_AFTER_REQUIRED,
+        ErrorReason.IMAGE_UNAVAILABLE,
+        ErrorReason.EVENT_TOO_LARGE,
+        ErrorReason.PIPELINE_FAILED,
+    }
+)
+"""Errors that concern one position in history; every other error concerns the feed at any position."""
+
+
+class SubscriberState(StrEnum):
+    LIVE = "live"
+    """On the live stream: at its head, or within its ring."""
+    CATCH_UP = "catch_up"
+    """On a catch-up stream, or waiting for a stream to reach its position."""
+    LAGGING = "lagging"
+    """Out of every ring; only its position is retained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,55 +101,92 @@ class FeedStreams:
         self._rings = rings or Rings()
         self._limits = limits
         self._port = port
-        self.streams = StreamSet(limits.join_distance_s)
+        self.open = OpenStreams()
         self._waiting: dict[int, Subscriber] = {}
         self.detached: dict[int, Subscriber] = {}
         """Subscribers on no stream: out of credit or waiting for a catch-up slot."""
 
     @property
     def subscriber_count(self) -> int:
-        return len(self.detached) + sum(len(stream.subscribers) for stream in self.streams)
+        return len(self.detached) + sum(len(stream.subscribers) for stream in self.open)
+
+    def stream_of(self, subscriber: Subscriber) -> SharedStream | None:
+        """The stream that the subscriber reads."""
+        if subscriber.ring is not None:
+            for stream in self.open:
+                if stream.ring is subscriber.ring:
+                    return stream
+        return None
 
     def state_of(self, subscriber: Subscriber) -> SubscriberState:
-        stream = subscriber.stream
+        stream = self.stream_of(subscriber)
         if stream is None:
             return SubscriberState.LAGGING
-        return SubscriberState.CATCH_UP if self.streams.is_catch_up(stream) else SubscriberState.LIVE
+        return SubscriberState.CATCH_UP if self.open.is_catch_up(stream) else SubscriberState.LIVE
 
-    def join(self, subscriber: Subscriber) -> None:
-        """Attach to a stream that covers the position or soon will; else open a stream there, or wait for a slot."""
-        at = subscriber.at
-        stream = self.streams.covering(at) or (None if at.native else self.streams.approaching(at))
-        if stream is not None and at.native is not None:
-            subscriber.at = JoinPoint(at.place, exact=True)  # exactly this token is in the ring, so MongoDB finds it
-        if stream is None and self._must_wait(subscriber):
-            stream = None if at.native or at.place.from_invalidate else self.streams.behind(at)
-            if stream is None:
-                self.detached[subscriber.id] = self._waiting[subscriber.id] = subscriber
-                self._port.waits(subscriber)
-                return
-        if stream is None:
-            stream = SharedStream(
-                self._port.next_stream_id(),
-                self._origin(at),
-                self._limits.ring,
-                self._limits.read_ahead_bytes,
-                self._usage_meter,
-                self._rings,
-            )
-            self.streams.add(stream)
-            self._port.streams_changed()
-            self._attach(subscriber, stream)
-            self._port.start(stream)
-        else:
-            self._attach(subscriber, stream)
+    # What a session does.
 
-    def leave(self, subscriber: Subscriber) -> None:
-        """Detach the subscriber, which keeps its position and joins again when it has credit."""
-        if subscriber.stream is not None:
-            self._detach(subscriber, subscriber.stream)
-        self.detached[subscriber.id] = subscriber
-        self._wait_no_longer(subscriber)
+    def take(self, subscriber: Subscriber) -> Delivery | NeedsRender | NeedsRoom | Ended | None:
+        """Take what can be sent now; None when there is nothing, or no credit. The end of a feed needs no credit."""
+        if not subscriber.can_receive:
+            error = self.end_met(subscriber)
+            return Ended(error) if error is not None else None
+        while (stream := self._settle(subscriber)) is not None:
+            if subscriber.seq < stream.ring.next_seq:
+                taken = subscriber.cut(stream.ring)
+                if taken is None or isinstance(taken, Delivery):
+                    stream.poke()  # the pump may rest because of what was passed over, or taken now
+                if taken is not None:
+                    return taken
+            if stream.end_error is None:
+                subscriber.advance()
+                return None
+            error = self.end_met(subscriber)
+            if error is not None:
+                return Ended(error)
+            # The end concerns others: it has joined another stream at its own position.
+        return None  # it waits for a slot
+
+    def grant(self, subscriber: Subscriber, events: int, size: int, *, zero_allowed: bool = False) -> None:
+        blocked = not subscriber.can_receive
+        subscriber.credit.grant(events, size, zero_allowed=zero_allowed)
+        if blocked:
+            self.resume(subscriber)
+
+    def ack(self, subscriber: Subscriber, sequence: int) -> bool:
+        """Acknowledge the events up to `sequence`. Returns whether there is a new position to store."""
+        acks = subscriber.acks
+        if acks is None:
+            check_sequence(sequence, subscriber.events_sent)
+            return False
+        blocked = not subscriber.can_receive
+        moved = acks.ack(sequence)
+        if blocked:
+            self.resume(subscriber)
+        return moved
+
+    def end_met(self, subscriber: Subscriber) -> FeedmuxError | None:
+        """Return the error that ended the stream, if it applies to this subscriber's position. A subscriber further
+        ahead than a position-bound error joins another stream instead."""
+        stream = self.stream_of(subscriber)
+        if stream is None or stream.end_error is None or not subscriber.at_head:
+            return None
+        place = subscriber.at.place
+        if (
+            stream.end_error.reason in PLACE_BOUND
+            and place.is_after(stream.ring.newest)
+            and not _is_lost_too(stream.end_error, place)
+        ):
+            self.rejoin(subscriber, subscriber.at)
+            return None
+        subscriber.advance()
+        return stream.end_error
+
+    def rejoin(self, subscriber: Subscriber, at: JoinPoint) -> None:
+        """Continue at the position `at`, on any stream that covers it."""
+        self.leave(subscriber)
+        subscriber.at = at
+        self.join(subscriber)
 
     def remove(self, subscriber: Subscriber) -> None:
         """Remove the subscriber at the end of its session."""
@@ -125,64 +195,104 @@ class FeedStreams:
         if subscriber.acks is not None:
             subscriber.acks.release()
 
-    def hand_over(self, subscriber: Subscriber) -> None:
-        """Move a subscriber from a catch-up stream to one ahead that safely covers its position, at the exact event."""
-        here = subscriber.stream
-        if len(self.streams) == 1 or here is None or not self._verified(here):
-            return
+    # Which stream.
+
+    def _settle(self, subscriber: Subscriber) -> SharedStream | None:
+        """Return the stream to take from. Leaves one whose ring has evicted the next event, or that has caught up."""
+        here = self.stream_of(subscriber)
+        if here is not None and subscriber.seq < here.ring.first_seq:
+            self.leave(subscriber)
+            here = None
+        return self.join(subscriber) if here is None else self._hand_over(subscriber, here)
+
+    def join(self, subscriber: Subscriber) -> SharedStream | None:
+        """Attach to a stream that covers the position or soon will; else open a stream there, or wait for a slot."""
+        at = subscriber.at
+        stream = covering(self.open, at) or approaching(self.open, at, self._limits.join_distance_s)
+        if stream is not None and at.native is not None:
+            subscriber.at = JoinPoint(at.place, exact=True)  # exactly this token is in the ring, so MongoDB finds it
+        if stream is None and self._must_wait(subscriber.tenant):
+            stream = far_behind(self.open, at)
+            if stream is None:
+                self.detached[subscriber.id] = self._waiting[subscriber.id] = subscriber
+                self._port.waits(subscriber)
+                return None
+        if stream is not None:
+            self._attach(subscriber, stream)
+            return stream
+        stream = SharedStream(
+            self._port.next_stream_id(),
+            _origin(at, self._port.known_time + 1),
+            self._limits.ring,
+            self._limits.read_ahead_bytes,
+            self._usage_meter,
+            self._rings,
+        )
+        self.open.append(stream)
+        self._port.streams_changed()
+        self._attach(subscriber, stream)
+        self._port.start(stream)
+        return stream
+
+    def _must_wait(self, tenant: str) -> bool:
+        """Whether a subscriber must wait for a slot, because the feed has a stream that it could join, or one of its
+        tenant. Streams that other tenants have for themselves do not count."""
+        beside = any(
+            stream.end_error is None and (stream.joinable or tenant in stream.account.tenants) for stream in self.open
+        )
+        return beside and not self._port.may_catch_up(tenant)
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Detach the subscriber, which keeps its position and joins again when it has credit."""
+        stream = self.stream_of(subscriber)
+        if stream is not None:
+            self._detach(subscriber, stream)
+        self.detached[subscriber.id] = subscriber
+        self._wait_no_longer(subscriber)
+
+    def _hand_over(self, subscriber: Subscriber, here: SharedStream) -> SharedStream:
+        """Move a subscriber from a catch-up stream to one ahead that safely covers its position, at the exact event.
+        Returns the stream that it reads now."""
+        if len(self.open) == 1 or not here.verified:
+            return here
         if here.end_error is not None and subscriber.at_head:
-            return  # report the end of this stream first: a stream after an invalidate does not continue it
-        place = subscriber.at.place
-        for ahead in self.streams:
-            if (
-                ahead is not here
-                and ahead.joinable
-                and is_ahead(ahead, here)
-                and same_version(ahead, here)
-                and ahead.ring.in_newer_half(place)
-            ):
-                self._detach(subscriber, here)
-                self._attach(subscriber, ahead)
-                return
+            return here  # report the end of this stream first: a stream after an invalidate does not continue it
+        ahead = ahead_of(self.open, here, subscriber.at.place)
+        if ahead is None:
+            return here
+        self._detach(subscriber, here)
+        self._attach(subscriber, ahead)
+        return ahead
+
+    def resume(self, subscriber: Subscriber) -> None:
+        """Continue if it may receive again: find a stream if there is none, else have the pump read on."""
+        if not subscriber.can_receive:
+            return
+        stream = self.stream_of(subscriber)
+        if stream is None:
+            self.join(subscriber)
+        else:
+            stream.poke()
+        subscriber.wake()
+
+    # When a stream or a slot has changed.
 
     def close(self, stream: SharedStream) -> None:
         """Close a stream whose pump is done. Subscribers that have not reached its end join another stream."""
-        self.streams.remove(stream)
+        self.open.remove(stream)
         self._port.streams_changed()
         for subscriber in list(stream.subscribers.values()):
             stream.detach(subscriber)
             self.detached[subscriber.id] = subscriber
             subscriber.wake()
         stream.ring.close()
-        self.admit_waiting()
-
-    def admit_waiting(self) -> None:
-        """Let waiting subscribers try to join again, because a stream may now be near enough."""
         for subscriber in list(self._waiting.values()):
-            self.admit(subscriber)
+            self.admit(subscriber)  # another stream may now be near enough
 
     def admit(self, subscriber: Subscriber) -> None:
         """Let one waiting subscriber try to join again."""
         self._wait_no_longer(subscriber)
         subscriber.wake()
-
-    def _must_wait(self, subscriber: Subscriber) -> bool:
-        """Whether the subscriber must wait for a slot, because the feed has a stream that it could join, or one of its
-        tenant. Streams that other tenants have for themselves do not count."""
-        tenant = subscriber.tenant
-        beside = any(
-            stream.end_error is None and (stream.joinable or tenant in stream.account.tenants)
-            for stream in self.streams
-        )
-        return beside and not self._port.may_catch_up(tenant)
-
-    def _origin(self, at: JoinPoint) -> JoinPoint:
-        """Where a stream begins for this position. For a position that MongoDB has not reached, the stream begins at
-        the present, where others may join: streams that wait for different times would need a cursor each."""
-        present = self._port.known_time + 1
-        if at.native is not None or at.place.cluster_time <= present:
-            return at
-        return JoinPoint(ResumeToken.high_water_mark(present))
 
     def _attach(self, subscriber: Subscriber, stream: SharedStream) -> None:
         self.detached.pop(subscriber.id, None)
@@ -200,6 +310,105 @@ class FeedStreams:
         if self._waiting.pop(subscriber.id, None) is not None:
             self._port.waits_no_longer(subscriber)
 
-    def _verified(self, stream: SharedStream) -> bool:
-        """Whether MongoDB has accepted the start of the stream: it checks a client's token at the first event."""
-        return stream.origin.native is None or stream.events_read > 0
+
+def covering(streams: Iterable[SharedStream], at: JoinPoint) -> SharedStream | None:
+    """The stream furthest ahead whose ring covers the position."""
+    best: SharedStream | None = None
+    for stream in streams:
+        if (
+            stream.joinable
+            and stream.ring.covers(at.place)
+            and (at.native is None or _holds_token(stream, at))
+            and (best is None or stream.ring.newest.is_after(best.ring.newest))
+        ):
+            best = stream
+    return best
+
+
+def approaching(streams: Iterable[SharedStream], at: JoinPoint, join_distance_s: int) -> SharedStream | None:
+    """A stream that is a little behind the position, or that is not yet open and can begin further back."""
+    if at.native is not None or at.place.from_invalidate:
+        return None  # nothing else may judge the token; a stream that begins earlier would end at the invalidate
+    for stream in sorted(streams, key=lambda each: each.ring.newest.cluster_time, reverse=True):
+        if not stream.joinable:
+            continue
+        newest = stream.ring.newest
+        if at.place.is_after(newest):
+            if _distance_s(newest.cluster_time, at.place.cluster_time) <= join_distance_s:
+                return stream
+        elif (
+            stream.state is StreamState.GATHERING
+            and not newest.from_invalidate
+            and newest.reaches(at.place)
+            and _distance_s(at.place.cluster_time, newest.cluster_time) <= join_distance_s
+        ):
+            stream.lower_start(at)
+            return stream
+    return None
+
+
+def far_behind(streams: Iterable[SharedStream], at: JoinPoint) -> SharedStream | None:
+    """A stream that will reach the position, however far behind it is. Used if no other stream may be opened."""
+    if at.native is not None or at.place.from_invalidate:
+        return None  # as above
+    behind = [s for s in streams if s.joinable and at.place.is_after(s.ring.newest)]
+    return max(behind, key=lambda stream: stream.ring.newest.cluster_time, default=None)
+
+
+def ahead_of(streams: Iterable[SharedStream], here: SharedStream, place: ResumeToken) -> SharedStream | None:
+    """A stream ahead of `here` to which a subscriber at `place` may move: there it will not be evicted at once."""
+    for ahead in streams:
+        if (
+            ahead is not here
+            and ahead.joinable
+            and is_ahead(ahead, here)
+            and same_version(ahead, here)
+            and ahead.ring.in_newer_half(place)
+        ):
+            return ahead
+    return None
+
+
+def _holds_token(stream: SharedStream, at: JoinPoint) -> bool:
+    """Whether exactly this token is in the ring. Only then it is certain that MongoDB would find it."""
+    ring = stream.ring
+    if at.place.from_invalidate:
+        return False
+    if any(edge.raw == at.place.raw and edge.given is Given.BY_MONGODB for edge in (ring.newest, ring.oldest)):
+        return True
+    seq, index = ring.locate(at.place)
+    if index == 0:
+        seq -= 1
+        return seq >= ring.first_seq and ring[seq].token(ring[seq].count - 1).raw == at.place.raw
+    return ring[seq].token(index - 1).raw == at.place.raw
+
+
+def _distance_s(earlier: int, later: int) -> int:
+    return (later >> 32) - (earlier >> 32)
+
+
+def _origin(at: JoinPoint, present: int) -> JoinPoint:
+    """Where a stream begins for a position. For a position that MongoDB has not reached, the stream begins at the
+    present, where others may join: streams that wait for different times would need a cursor each."""
+    if at.native is not None or at.place.cluster_time <= present:
+        return at
+    return JoinPoint(ResumeToken.high_water_mark(present))
+
+
+def is_ahead(one: SharedStream, other: SharedStream) -> bool:
+    """Whether subscribers of `other` move to `one`. At equal positions they move to the older stream, so that two idle
+    heads merge."""
+    newest, theirs = one.ring.newest, other.ring.newest
+    return newest.is_after(theirs) or (one.id < other.id and not theirs.is_after(newest))
+
+
+def same_version(one: SharedStream, other: SharedStream) -> bool:
+    """Streams of different token version are never merged: their events do not sort together."""
+    return one.ring.newest.version == other.ring.newest.version
+
+
+def _is_lost_too(error: FeedmuxError, place: ResumeToken) -> bool:
+    """Return whether MongoDB would reject this position as it rejected another, so that subscribers at positions that
+    have left the oplog do not ask MongoDB one after the other."""
+    oldest = error.metadata.get("oldest_time") if error.reason is ErrorReason.HISTORY_LOST else None
+    return oldest is not None and place.cluster_time >> 32 < datetime.fromisoformat(oldest).timestamp()

@@ -10,11 +10,12 @@ from enum import StrEnum
 from typing import Final
 
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
-from feedmux_server.core.delivery.subscriber import JoinPoint, Subscriber
+from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.limits.rings import Rings
 from feedmux_server.core.limits.usage_meter import StreamAccount, UsageMeter
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 
@@ -99,7 +100,12 @@ class SharedStream:
     def joinable(self) -> bool:
         """Whether others may join. They may not join a start at a client's token that MongoDB has not checked yet: its
         rejection concerns only that client."""
-        return self.end_error is None and (self.origin.native is None or self.events_read > 0)
+        return self.end_error is None and self.verified
+
+    @property
+    def verified(self) -> bool:
+        """Whether MongoDB has accepted the start of the stream: it checks a client's token at the first event."""
+        return self.origin.native is None or self.events_read > 0
 
     @property
     def invalidated(self) -> bool:
@@ -120,7 +126,7 @@ class SharedStream:
         self.ring.restart_at(origin.place)
 
     def attach(self, subscriber: Subscriber, seq: int, index: int) -> None:
-        subscriber.stream, subscriber.seq, subscriber.index = self, seq, index
+        subscriber.ring, subscriber.seq, subscriber.index = self.ring, seq, index
         self.subscribers[subscriber.id] = subscriber
         if subscriber.wants_progress:
             self.watching[subscriber.id] = subscriber
@@ -132,7 +138,7 @@ class SharedStream:
         del self.subscribers[subscriber.id]
         self.watching.pop(subscriber.id, None)
         self.account.leave(subscriber.tenant, self.events_read, self.ring.cum_bytes)
-        subscriber.stream = None
+        subscriber.ring = None
         self.left_by = subscriber.tenant
         self.demand_changed()
 

@@ -6,13 +6,10 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.limits.account import Accounts
-
-if TYPE_CHECKING:
-    from feedmux_server.core.delivery.feed_streams import FeedStreams
 
 
 class Slots:
@@ -27,14 +24,14 @@ class Slots:
         self._waiting: dict[str, dict[int, tuple[FeedStreams, Subscriber]]] = {}
         """The waiting subscribers by tenant, in the order of the tenants' turns; the oldest of each tenant first."""
 
-    def changed(self, streams: "FeedStreams") -> None:
+    def changed(self, streams: FeedStreams) -> None:
         """Note that a stream of the feed was opened or closed."""
-        if len(streams.streams) > 1:
+        if len(streams.open) > 1:
             self._several[streams] = None
         else:
             self._several.pop(streams, None)
 
-    def waits(self, streams: "FeedStreams", subscriber: Subscriber) -> None:
+    def waits(self, streams: FeedStreams, subscriber: Subscriber) -> None:
         self._waiting.setdefault(subscriber.tenant, {})[subscriber.id] = streams, subscriber
 
     def waits_no_longer(self, subscriber: Subscriber) -> None:
@@ -54,8 +51,8 @@ class Slots:
         used: Counter[str] = Counter()
         beside: Counter[str] = Counter()
         for streams in self._several:
-            for stream in streams.streams:
-                if streams.streams.is_beside(stream):
+            for stream in streams.open:
+                if streams.open.is_beside(stream):
                     counted = beside if stream.at_present else used
                     counted.update(stream.account.tenants.keys())
         for tenant, count in beside.items():
@@ -91,12 +88,12 @@ class Slots:
     def poke_stalled(self) -> None:
         """Wake the pumps of streams without a subscriber that has credit, so that they release their slots."""
         for streams in self._several:
-            for stream in streams.streams.stalled_catch_up():
+            for stream in streams.open.stalled_catch_up():
                 stream.poke()
 
     @property
     def _free(self) -> int:
-        return self._most - sum(streams.streams.catch_up_count for streams in self._several)
+        return self._most - sum(streams.open.catch_up_count for streams in self._several)
 
     def _fits(self, tenant: str, used: Mapping[str, int]) -> bool:
         mine = used.get(tenant, 0)

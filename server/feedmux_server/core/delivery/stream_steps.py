@@ -1,12 +1,13 @@
-"""When a stream reads MongoDB, rests, closes its cursor and ends: the decisions of its pump.
+"""What the streams of a key are to each other, and what each does next: read MongoDB, rest, close its cursor, or end.
 
-Pure; `streams.pump` carries them out. The states of a stream are in `shared_stream`.
+Pure; `streams.pump` carries the steps out. The states of a stream are in `shared_stream`. Which stream a subscriber
+reads is in `feed_streams`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 
 
@@ -30,17 +31,59 @@ class RestLimits:
     """If no subscriber can take more for this long, the cursor in MongoDB is closed; the position is retained."""
 
 
-def next_step(stream: SharedStream, streams: FeedStreams, *, slots_wanted: bool) -> Step:
+class OpenStreams(list[SharedStream]):
+    """The streams of a key in the order of their opening, and what each is to the others."""
+
+    __slots__ = ()
+
+    def live(self) -> SharedStream | None:
+        """The stream that is furthest ahead and has not ended. One that others may not join is chosen only if there is
+        no other."""
+        best: SharedStream | None = None
+        for stream in self:
+            if stream.end_error is None and (
+                best is None
+                or (stream.joinable and not best.joinable)
+                or (stream.joinable == best.joinable and stream.ring.newest.is_after(best.ring.newest))
+            ):
+                best = stream
+        return best
+
+    def is_beside(self, stream: SharedStream) -> bool:
+        """Whether the stream is open in addition to the live one: it catches up, or it starts at a client's token at
+        the present and is not merged with the others until MongoDB has checked that token at the feed's next event."""
+        return stream.end_error is None and stream is not self.live()
+
+    def is_catch_up(self, stream: SharedStream) -> bool:
+        """Whether the stream reads history, in addition to the live stream. Such streams need a slot."""
+        return not stream.at_present and self.is_beside(stream)
+
+    @property
+    def catch_up_count(self) -> int:
+        return sum(self.is_catch_up(stream) for stream in self)
+
+    def is_superfluous(self, stream: SharedStream) -> bool:
+        """Whether no subscriber reads the stream and none would join it."""
+        return (
+            stream.end_error is None and not stream.subscribers and (not stream.joinable or stream is not self.live())
+        )
+
+    def stalled_catch_up(self) -> Iterator[SharedStream]:
+        """Catch-up streams without a subscriber that has credit, so that other streams can get their slots."""
+        return (stream for stream in self if self.is_catch_up(stream) and not stream.has_usable_credit)
+
+
+def next_step(stream: SharedStream, others: OpenStreams, *, slots_wanted: bool) -> Step:
     """What the pump does next. `slots_wanted`: whether a subscriber waits for a slot to read history."""
     if stream.state is StreamState.ENDED:
         return Step.END
     if stream.wants_more() or (stream.subscribers and not stream.opened):
-        return Step.END if streams.streams.is_superfluous(stream) else Step.READ
+        return Step.END if others.is_superfluous(stream) else Step.READ
     if stream.subscribers:
         # A stream without a subscriber that has credit releases its slot.
-        gives_way = slots_wanted and streams.streams.is_catch_up(stream) and not stream.has_usable_credit
+        gives_way = slots_wanted and others.is_catch_up(stream) and not stream.has_usable_credit
         return Step.END if gives_way else Step.REST
-    if stream.unwanted or streams.streams.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
+    if stream.unwanted or others.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
         return Step.END
     return Step.REST
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from feedmux_server.clock import monotonic_s
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.delivery.wide_plan import WideLimits, WidePlan, group_of
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.limits.memory import Memory
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_limits import ReadLimits

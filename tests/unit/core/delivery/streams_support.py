@@ -9,9 +9,11 @@ from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
 from feedmux_server.core.delivery.feed_streams import FeedStreams, StreamLimits
 from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
-from feedmux_server.core.delivery.subscriber import BSON, Delivery, JoinPoint, Subscriber
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.taken import BSON, Delivery, Ended, NeedsRender, NeedsRoom
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import cut_batch
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, event, event_token
 
@@ -96,7 +98,6 @@ class Feed:
         subscriber = Subscriber(
             number,
             tenant,
-            self.streams,
             at,
             CreditWindow(CreditLimits()),
             lambda: self.woken.append(number),
@@ -106,14 +107,23 @@ class Feed:
         )
         self.streams.join(subscriber)
         if events:
-            subscriber.grant(events, size)
+            self.grant(subscriber, events, size)
         self.woken.clear()
         return subscriber
 
+    def stream_of(self, subscriber: Subscriber) -> SharedStream:
+        stream = self.streams.stream_of(subscriber)
+        assert stream is not None
+        return stream
 
-def stream_of(subscriber: Subscriber) -> SharedStream:
-    assert isinstance(subscriber.stream, SharedStream)
-    return subscriber.stream
+    def take(self, subscriber: Subscriber) -> Delivery | NeedsRender | NeedsRoom | Ended | None:
+        return self.streams.take(subscriber)
+
+    def grant(self, subscriber: Subscriber, events: int, size: int) -> None:
+        self.streams.grant(subscriber, events, size)
+
+    def ack(self, subscriber: Subscriber, sequence: int) -> bool:
+        return self.streams.ack(subscriber, sequence)
 
 
 def opened(stream: SharedStream) -> SharedStream:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux_server.core.delivery.cached_range import CachedRange, trimmed
-from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.events.chunk import cut_batch
 from tests.sim.events import event
 from tests.unit.core.delivery.streams_support import mark, token

@@ -10,7 +10,7 @@ import pytest
 from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.cached_range import held_bytes
 from feedmux_server.core.delivery.namespaces import NamespaceIndex
-from feedmux_server.core.delivery.subscriber import Delivery
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS

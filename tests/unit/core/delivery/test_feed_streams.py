@@ -6,10 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from feedmux_server.core.delivery.shared_stream import StreamState
-from feedmux_server.core.delivery.subscriber import Ended, JoinPoint, SubscriberState
+from feedmux_server.core.delivery.feed_streams import SubscriberState, covering, far_behind, is_ahead
+from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.chunk import cut_batch
+from feedmux_server.core.events.chunk import View, cut_batch
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, event, event_token
 from tests.unit.core.delivery.streams_support import (
@@ -21,7 +24,6 @@ from tests.unit.core.delivery.streams_support import (
     native,
     numbers,
     opened,
-    stream_of,
     token,
 )
 
@@ -34,22 +36,22 @@ def invalidate(n: int) -> JoinPoint:
 def test_joins_where_the_place_is_covered() -> None:
     feed = Feed()
     first = feed.subscriber(behind(0))
-    fill(stream_of(first), 1, 6, chunk_events=3)
+    fill(feed.stream_of(first), 1, 6, chunk_events=3)
     late = feed.subscriber(JoinPoint(token(4)))
-    assert late.stream is first.stream
-    assert numbers(late.take()) == [5, 6]
+    assert late.ring is first.ring
+    assert numbers(feed.take(late)) == [5, 6]
     assert len(feed.port.started) == 1
 
 
 def test_the_first_opens_and_one_further_back_opens_another() -> None:
     feed = Feed()
     live = feed.subscriber(behind(100))
-    opened(stream_of(live))
+    opened(feed.stream_of(live))
     late = feed.subscriber(behind(0))
     assert [stream.origin for stream in feed.port.started] == [behind(100), behind(0)]
-    assert feed.streams.streams.live() is live.stream
-    assert feed.streams.streams.is_catch_up(stream_of(late))
-    assert feed.streams.streams.catch_up_count == 1
+    assert feed.streams.open.live() is feed.stream_of(live)
+    assert feed.streams.open.is_catch_up(feed.stream_of(late))
+    assert feed.streams.open.catch_up_count == 1
     assert feed.streams.state_of(live) is SubscriberState.LIVE
     assert feed.streams.state_of(late) is SubscriberState.CATCH_UP
 
@@ -57,11 +59,11 @@ def test_the_first_opens_and_one_further_back_opens_another() -> None:
 def test_the_stream_furthest_ahead_is_taken() -> None:
     feed = Feed()
     old = feed.subscriber(behind(0))
-    opened(stream_of(old))
+    opened(feed.stream_of(old))
     new = feed.subscriber(behind(3))
-    fill(stream_of(old), 1, 5)
-    fill(stream_of(new), 4, 9)
-    assert feed.subscriber(behind(4)).stream is new.stream
+    fill(feed.stream_of(old), 1, 5)
+    fill(feed.stream_of(new), 4, 9)
+    assert feed.subscriber(behind(4)).ring is new.ring
 
 
 def test_waits_for_a_stream_within_the_join_distance() -> None:
@@ -69,9 +71,9 @@ def test_waits_for_a_stream_within_the_join_distance() -> None:
     near = ResumeToken.high_water_mark(BEGIN + (30 << 32))
     feed = Feed(join_distance_s=30)
     first = feed.subscriber(behind(0))
-    opened(stream_of(first))
-    assert feed.subscriber(JoinPoint(near)).stream is first.stream
-    assert feed.subscriber(JoinPoint(far)).stream is not first.stream
+    opened(feed.stream_of(first))
+    assert feed.subscriber(JoinPoint(near)).ring is first.ring
+    assert feed.subscriber(JoinPoint(far)).ring is not first.ring
 
 
 def test_starts_that_mongodb_has_not_reached_are_waited_for_on_one_stream() -> None:
@@ -81,59 +83,59 @@ def test_starts_that_mongodb_has_not_reached_are_waited_for_on_one_stream() -> N
     feed.port.known_time, feed.port.slot_free = BEGIN + 500, False
     waiting = [feed.subscriber(JoinPoint(token(n))) for n in range(100, 50, -1)]
     [stream] = feed.port.started
-    assert {each.stream for each in waiting} == {stream}
+    assert {feed.stream_of(each) for each in waiting} == {stream}
     assert stream.origin == JoinPoint(ResumeToken.high_water_mark(BEGIN + 501))
     fill(stream, 51, 99)
-    assert feed.subscriber(JoinPoint(mark(51))).stream is stream
-    assert waiting[0].take() is None, "its position is after all of them"
-    assert numbers(waiting[-1].take()) == list(range(52, 100))
+    assert feed.subscriber(JoinPoint(mark(51))).ring is stream.ring
+    assert feed.take(waiting[0]) is None, "its position is after all of them"
+    assert numbers(feed.take(waiting[-1])) == list(range(52, 100))
 
 
 def test_a_native_start_without_events_leads_others_like_it_alone() -> None:
     feed = Feed()
     first, second = feed.subscriber(native(50)), feed.subscriber(native(60))
-    assert feed.streams.streams.live() is second.stream
+    assert feed.streams.open.live() is feed.stream_of(second)
     assert feed.streams.state_of(second) is SubscriberState.LIVE
-    assert feed.streams.streams.is_catch_up(stream_of(first))
+    assert feed.streams.open.is_catch_up(feed.stream_of(first))
     live = feed.subscriber(behind(1))
-    assert feed.streams.streams.live() is live.stream
-    assert feed.streams.streams.is_catch_up(stream_of(second))
+    assert feed.streams.open.live() is feed.stream_of(live)
+    assert feed.streams.open.is_catch_up(feed.stream_of(second))
 
 
 def test_a_native_start_of_another_tenant_needs_no_slot_beside_it() -> None:
     feed = Feed()
     feed.port.slot_free = False
     own = [feed.subscriber(native(50)) for _ in range(3)]
-    assert [each.stream is None for each in own] == [False, True, True]
+    assert [each.ring is None for each in own] == [False, True, True]
     other = feed.subscriber(behind(1), tenant="other")
-    assert stream_of(other).origin == behind(1)
-    assert feed.subscriber(native(50), tenant="other").stream is None
+    assert feed.stream_of(other).origin == behind(1)
+    assert feed.subscriber(native(50), tenant="other").ring is None
 
 
 def test_a_native_start_that_nobody_reads_any_more_is_of_no_use() -> None:
     feed = Feed()
     subscriber = feed.subscriber(native(50))
-    stream = opened(stream_of(subscriber))
-    assert not feed.streams.streams.is_superfluous(stream)
+    stream = opened(feed.stream_of(subscriber))
+    assert not feed.streams.open.is_superfluous(stream)
     feed.streams.remove(subscriber)
-    assert feed.streams.streams.is_superfluous(stream), "no subscriber can join it"
+    assert feed.streams.open.is_superfluous(stream), "no subscriber can join it"
     fill(stream, 51, 52)
-    assert not feed.streams.streams.is_superfluous(stream)
+    assert not feed.streams.open.is_superfluous(stream)
 
 
 def test_at_the_present_a_native_start_holds_no_slot() -> None:
     feed = Feed()
-    opened(stream_of(feed.subscriber(behind(100))))
-    beside = stream_of(feed.subscriber(native(60)))
-    assert feed.streams.streams.catch_up_count == 1
+    opened(feed.stream_of(feed.subscriber(behind(100))))
+    beside = feed.stream_of(feed.subscriber(native(60)))
+    assert feed.streams.open.catch_up_count == 1
     opened(beside).append([], mark(100))
-    assert feed.streams.streams.catch_up_count == 0
-    assert feed.streams.streams.is_beside(beside), "until its first event, no subscriber joins it or is handed over"
+    assert feed.streams.open.catch_up_count == 0
+    assert feed.streams.open.is_beside(beside), "until its first event, no subscriber joins it or is handed over"
     fill(beside, 61, 62)
-    assert feed.streams.streams.catch_up_count == 1, "there was more than the present to read"
+    assert feed.streams.open.catch_up_count == 1, "there was more than the present to read"
     beside.append([], mark(100))
     beside.move_to(StreamState.PAUSED)
-    assert feed.streams.streams.catch_up_count == 1, "when it resumes reading, it reads history"
+    assert feed.streams.open.catch_up_count == 1, "when it resumes reading, it reads history"
 
 
 def test_a_refused_start_ends_those_who_gave_it() -> None:
@@ -141,12 +143,12 @@ def test_a_refused_start_ends_those_who_gave_it() -> None:
     feed = Feed(join_distance_s=30)
     others = [feed.subscriber(behind(n)) for n in range(5, 9)]
     supplier = feed.subscriber(behind(2))
-    refused = stream_of(supplier)
-    assert {other.stream for other in others} == {refused}
+    refused = feed.stream_of(supplier)
+    assert {feed.stream_of(other) for other in others} == {refused}
     refused.end(error(ErrorReason.HISTORY_LOST))
-    assert isinstance(supplier.take(), Ended)
-    assert [other.take() for other in others] == [None] * len(others)
-    streams = {stream_of(other).id for other in others}
+    assert isinstance(feed.take(supplier), Ended)
+    assert [feed.take(other) for other in others] == [None] * len(others)
+    streams = {feed.stream_of(other).id for other in others}
     assert streams == {feed.port.started[-1].id}
     assert len(feed.port.started) == 2
     assert feed.port.started[-1].origin == behind(5)
@@ -158,8 +160,8 @@ def test_places_that_are_lost_too_are_not_asked_one_after_the_other() -> None:
     subscribers = [feed.subscriber(place) for place in places]
     oldest = datetime.fromtimestamp((BEGIN >> 32) + 990, UTC).isoformat().replace("+00:00", "Z")
     lost = FeedmuxError(ErrorReason.HISTORY_LOST, "lost", {"oldest_time": oldest})
-    stream_of(subscribers[0]).end(lost)
-    taken = [subscriber.take() for subscriber in subscribers]
+    feed.stream_of(subscribers[0]).end(lost)
+    taken = [feed.take(subscriber) for subscriber in subscribers]
     assert all(isinstance(each, Ended) for each in taken[:990])
     assert taken[990:] == [None] * 10
     assert len(feed.port.started) == 2
@@ -168,70 +170,70 @@ def test_places_that_are_lost_too_are_not_asked_one_after_the_other() -> None:
 def test_opens_are_gathered_at_the_earliest_place() -> None:
     feed = Feed(join_distance_s=30)
     later, earlier = feed.subscriber(behind(5)), feed.subscriber(behind(2))
-    assert later.stream is earlier.stream
-    assert stream_of(later).origin == behind(2)
-    fill(stream_of(later), 3, 7)
-    assert numbers(later.take()) == [6, 7]
-    assert numbers(earlier.take()) == [3, 4, 5, 6, 7]
+    assert later.ring is earlier.ring
+    assert feed.stream_of(later).origin == behind(2)
+    fill(feed.stream_of(later), 3, 7)
+    assert numbers(feed.take(later)) == [6, 7]
+    assert numbers(feed.take(earlier)) == [3, 4, 5, 6, 7]
 
 
 def test_a_native_token_opens_its_own_unless_it_is_in_the_ring() -> None:
     feed = Feed(join_distance_s=30)
     first = feed.subscriber(behind(0))
-    fill(stream_of(first), 1, 5, chunk_events=2, marked=False)
+    fill(feed.stream_of(first), 1, 5, chunk_events=2, marked=False)
     for n in range(1, 6):
         joined = feed.subscriber(native(n))
-        assert joined.stream is first.stream
+        assert joined.ring is first.ring
         assert joined.at.native is None, "it is known to be one of MongoDB's tokens"
     stranger = JoinPoint(event_token(BEGIN + 20, 9), native="resume_after")
-    assert feed.subscriber(stranger).stream is not first.stream
-    assert feed.subscriber(replace(invalidate(3), native="start_after")).stream is not first.stream
+    assert feed.subscriber(stranger).ring is not first.ring
+    assert feed.subscriber(replace(invalidate(3), native="start_after")).ring is not first.ring
 
 
 def test_nobody_joins_a_native_start_before_mongodb_has_judged_it() -> None:
     feed = Feed(join_distance_s=30)
     own = feed.subscriber(native(3))
-    opened(stream_of(own))
+    opened(feed.stream_of(own))
     other = feed.subscriber(JoinPoint(token(3)))
-    assert other.stream is not own.stream
-    fill(stream_of(own), 4, 4)
-    assert feed.subscriber(behind(4)).stream is own.stream
+    assert other.ring is not own.ring
+    fill(feed.stream_of(own), 4, 4)
+    assert feed.subscriber(behind(4)).ring is own.ring
 
 
 def test_nobody_waits_before_an_invalidate_for_what_is_behind_it() -> None:
     """The model found this: the stream ended there, and reported the end to a subscriber that had already passed it."""
     feed = Feed(join_distance_s=30)
     first = feed.subscriber(behind(0))
-    fill(stream_of(first), 1, 2)
-    assert feed.subscriber(invalidate(3)).stream is not first.stream
+    fill(feed.stream_of(first), 1, 2)
+    assert feed.subscriber(invalidate(3)).ring is not first.ring
     feed.port.slot_free = False
-    assert feed.subscriber(invalidate(4)).stream is None
+    assert feed.subscriber(invalidate(4)).ring is None
 
 
 def test_a_start_behind_an_invalidate_is_not_moved_back() -> None:
     feed = Feed(join_distance_s=30)
     behind_it = feed.subscriber(invalidate(3))
     before_it = feed.subscriber(behind(1))
-    assert behind_it.stream is not before_it.stream
-    assert stream_of(behind_it).origin == invalidate(3)
+    assert behind_it.ring is not before_it.ring
+    assert feed.stream_of(behind_it).origin == invalidate(3)
 
 
 def test_hand_over_at_the_exact_event() -> None:
     feed = Feed(events_max=8)
     live = feed.subscriber(behind(10), events=0)
-    fill(stream_of(live), 11, 18, chunk_events=1)
+    fill(feed.stream_of(live), 11, 18, chunk_events=1)
     late = feed.subscriber(behind(0), events=13)
-    catch_up = stream_of(late)
+    catch_up = feed.stream_of(late)
     fill(catch_up, 1, 13, chunk_events=20)
-    assert numbers(late.take()) == list(range(1, 14))
-    late.grant(10, 1)
-    late.take()
-    assert late.stream is catch_up, "the older half would evict it again"
+    assert numbers(feed.take(late)) == list(range(1, 14))
+    feed.grant(late, 10, 1)
+    feed.take(late)
+    assert late.ring is catch_up.ring, "the older half would evict it again"
     fill(catch_up, 14, 15)
-    assert numbers(late.take()) == [14, 15]
-    assert numbers(late.take()) == [16, 17, 18]
-    assert late.stream is live.stream
-    assert feed.streams.streams.is_superfluous(catch_up)
+    assert numbers(feed.take(late)) == [14, 15]
+    assert numbers(feed.take(late)) == [16, 17, 18]
+    assert late.ring is live.ring
+    assert feed.streams.open.is_superfluous(catch_up)
 
 
 def test_two_heads_at_one_place_merge_into_the_older() -> None:
@@ -239,13 +241,13 @@ def test_two_heads_at_one_place_merge_into_the_older() -> None:
     slot."""
     feed = Feed()
     old = feed.subscriber(behind(3))
-    fill(stream_of(old), 4, 6)
+    fill(feed.stream_of(old), 4, 6)
     new = feed.subscriber(behind(0))
-    fill(stream_of(new), 1, 6)
+    fill(feed.stream_of(new), 1, 6)
     for subscriber in (old, new):
-        subscriber.take()
-        assert subscriber.take() is None
-    assert old.stream is new.stream is feed.port.started[0]
+        feed.take(subscriber)
+        assert feed.take(subscriber) is None
+    assert old.ring is new.ring is feed.port.started[0].ring
 
 
 @pytest.mark.parametrize(("version", "merges"), [(1, True), (2, False)])
@@ -253,114 +255,246 @@ def test_streams_of_different_token_version_never_merge(version: int, merges: bo
     """The two streams could merge in every other respect: with one token version they do."""
     feed = Feed()
     behind_them = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN + 55, version), exact=True))
-    here = opened(stream_of(behind_them))
+    here = opened(feed.stream_of(behind_them))
     ahead = feed.subscriber(behind(0))
-    fill(stream_of(ahead), 1, 8, chunk_events=1)
-    assert stream_of(ahead) is not here
+    fill(feed.stream_of(ahead), 1, 8, chunk_events=1)
+    assert feed.stream_of(ahead) is not here
     here.append([], ResumeToken.high_water_mark(BEGIN + 56, version))
-    behind_them.take()
-    assert (behind_them.stream is ahead.stream) == merges
-    assert (behind_them.stream is here) != merges
+    feed.take(behind_them)
+    assert (behind_them.ring is ahead.ring) == merges
+    assert (behind_them.ring is here.ring) != merges
 
 
 def test_one_who_met_an_invalidate_is_not_carried_past_it() -> None:
     """The model found this: the next stream covers exactly that position, and the end was never reported."""
     feed = Feed()
     stays = feed.subscriber(behind(0))
-    fill(stream_of(stays), 1, 2)
+    fill(feed.stream_of(stays), 1, 2)
     last = event(3, invalidate(2).place)
-    from_there = stream_of(stays)
+    from_there = feed.stream_of(stays)
     from_there.append(cut_batch(last.data, from_there.ring.newest, None, 0.0, bytes_max=10**6), None)
-    assert numbers(stays.take())[-1] == 3
+    assert numbers(feed.take(stays))[-1] == 3
     from_there.end(error(ErrorReason.FEED_INVALIDATED))
     goes_on = feed.subscriber(invalidate(2))
-    fill(stream_of(goes_on), 5, 6)
-    assert isinstance(stays.take(), Ended)
-    assert stays.stream is from_there
+    fill(feed.stream_of(goes_on), 5, 6)
+    assert isinstance(feed.take(stays), Ended)
+    assert stays.ring is from_there.ring
 
 
 def test_a_closed_stream_keeps_nobody() -> None:
     feed = Feed()
     rich, poor = feed.subscriber(behind(0)), feed.subscriber(behind(0), events=0)
-    feed.streams.close(stream_of(rich))
-    assert [each.stream for each in (rich, poor)] == [None, None]
+    feed.streams.close(feed.stream_of(rich))
+    assert [each.ring for each in (rich, poor)] == [None, None]
     assert feed.woken == [rich.id, poor.id]
     assert feed.streams.subscriber_count == 2
     assert feed.streams.state_of(rich) is SubscriberState.LAGGING
-    rich.take()
-    poor.take()
-    assert [each.stream for each in (rich, poor)] == [feed.port.started[1], None]
-    poor.grant(1, 1)
-    assert poor.stream is rich.stream
+    feed.take(rich)
+    feed.take(poor)
+    assert [each.ring for each in (rich, poor)] == [feed.port.started[1].ring, None]
+    feed.grant(poor, 1, 1)
+    assert poor.ring is rich.ring
 
 
 def test_without_a_slot_one_waits_and_is_admitted() -> None:
     feed = Feed()
-    opened(stream_of(feed.subscriber(behind(100))))
+    opened(feed.stream_of(feed.subscriber(behind(100))))
     feed.port.slot_free = False
     waiting = feed.subscriber(behind(0))
-    assert waiting.stream is None
+    assert waiting.ring is None
     assert feed.port.waiting == {waiting.id}
-    assert waiting.take() is None
+    assert feed.take(waiting) is None
     feed.port.slot_free = True
-    feed.streams.admit_waiting()
+    feed.streams.admit(waiting)
     assert feed.woken == [waiting.id]
-    waiting.take()
-    assert stream_of(waiting).origin == behind(0)
+    feed.take(waiting)
+    assert feed.stream_of(waiting).origin == behind(0)
     assert not feed.port.waiting
 
 
 def test_without_a_slot_any_stream_that_will_come_by_is_taken() -> None:
     feed = Feed()
-    opened(stream_of(feed.subscriber(behind(100))))
+    opened(feed.stream_of(feed.subscriber(behind(100))))
     catch_up = feed.subscriber(behind(0))
-    opened(stream_of(catch_up))
+    opened(feed.stream_of(catch_up))
     feed.port.slot_free = False
     later = ResumeToken.high_water_mark(BEGIN + 500)
-    assert feed.subscriber(JoinPoint(later)).stream is catch_up.stream
+    assert feed.subscriber(JoinPoint(later)).ring is catch_up.ring
 
 
 def test_the_leading_stream_needs_no_slot() -> None:
     feed = Feed()
     feed.port.slot_free = False
-    assert feed.subscriber(behind(0)).stream is not None
+    assert feed.subscriber(behind(0)).ring is not None
     stream = feed.port.started[0]
     stream.end(error())
-    assert feed.subscriber(behind(9)).stream is not None, "only a live stream counts"
+    assert feed.subscriber(behind(9)).ring is not None, "only a live stream counts"
 
 
 def test_stalled_streams_are_told_that_their_slot_is_wanted() -> None:
     """A pump checks when it is about to rest; a pump that already rests would hold the slot for its whole idle time."""
     feed = Feed()
-    opened(stream_of(feed.subscriber(behind(100))))
-    stalled = stream_of(feed.subscriber(behind(10), events=0))
+    opened(feed.stream_of(feed.subscriber(behind(100))))
+    stalled = feed.stream_of(feed.subscriber(behind(10), events=0))
     opened(stalled).move_to(StreamState.PAUSED)
     feed.port.slot_free = False
     feed.subscriber(behind(0))
     assert feed.port.waiting
-    assert list(feed.streams.streams.stalled_catch_up()) == [stalled]
+    assert list(feed.streams.open.stalled_catch_up()) == [stalled]
 
 
 def test_removing_gives_everything_back() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), acks_max=10)
-    stream = stream_of(subscriber)
+    stream = feed.stream_of(subscriber)
     fill(stream, 1, 2)
-    subscriber.take()
+    feed.take(subscriber)
     assert stream.ring[0].holders == 1
     feed.streams.remove(subscriber)
     assert stream.ring[0].holders == 0
     assert feed.streams.subscriber_count == 0
     assert stream.subscribers == {}
-    assert not feed.streams.streams.is_superfluous(stream), "the leading stream lingers"
+    assert not feed.streams.open.is_superfluous(stream), "the leading stream lingers"
 
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_one_who_goes_while_detached_is_forgotten(waiting: bool) -> None:
     feed = Feed()
-    opened(stream_of(feed.subscriber(behind(100))))
+    opened(feed.stream_of(feed.subscriber(behind(100))))
     feed.port.slot_free = not waiting
     subscriber = feed.subscriber(behind(0))
     feed.streams.remove(subscriber)
     assert not feed.port.waiting
     assert feed.streams.subscriber_count == 1
+
+
+# What wakes the session and the pump.
+
+
+def demands_of(stream: SharedStream) -> list[bool]:
+    """Fills when the pump is asked to check again: whether there is a reason to read."""
+    demands: list[bool] = []
+    stream.demand_changed = lambda: demands.append(stream.wants_more())
+    return demands
+
+
+def full() -> tuple[Feed, Subscriber, list[bool]]:
+    """A subscriber without credit and without room for another unacknowledged event."""
+    feed = Feed()
+    subscriber = feed.subscriber(behind(0), events=2, acks_max=2)
+    fill(feed.stream_of(subscriber), 1, 2)
+    assert numbers(feed.take(subscriber)) == [1, 2]
+    return feed, subscriber, demands_of(feed.stream_of(subscriber))
+
+
+def test_credit_wakes_only_where_an_event_may_be_unacknowledged() -> None:
+    feed, subscriber, demands = full()
+    feed.grant(subscriber, 1, 1)
+    assert (feed.woken, demands) == ([], [])
+    feed.ack(subscriber, 1)
+    assert (feed.woken, demands) == ([subscriber.id], [True])
+
+
+def test_an_ack_wakes_only_where_there_is_credit() -> None:
+    feed, subscriber, demands = full()
+    feed.ack(subscriber, 1)
+    assert (feed.woken, demands) == ([], [])
+    feed.grant(subscriber, 1, 1)
+    assert (feed.woken, demands) == ([subscriber.id], [True])
+    feed.grant(subscriber, 1, 1)
+    feed.ack(subscriber, 2)
+    assert (feed.woken, demands) == ([subscriber.id], [True]), "it could receive before"
+
+
+def test_credit_for_a_detached_subscriber_finds_a_stream_and_wakes() -> None:
+    feed = Feed()
+    subscriber = feed.subscriber(behind(0), events=0)
+    feed.streams.close(feed.stream_of(subscriber))
+    assert feed.take(subscriber) is None
+    feed.woken.clear()
+    feed.grant(subscriber, 1, 1)
+    assert feed.woken == [subscriber.id]
+    assert feed.stream_of(subscriber) is feed.port.started[-1]
+
+
+def test_the_pump_checks_again_after_events_were_taken_and_not_after_each_look() -> None:
+    """A pump that rests because its subscribers are far from the head has to hear that one has come nearer; but a read
+    that waits for events must not be interrupted by sessions that find nothing."""
+    feed = Feed(read_ahead_bytes=1)
+    subscriber = feed.subscriber(behind(0), wire_format="text")
+    stream = feed.stream_of(subscriber)
+    fill(stream, 1, 2)
+    assert not stream.wants_more()
+    demands = demands_of(stream)
+    assert isinstance(feed.take(subscriber), NeedsRender)
+    assert demands == [], "nothing was taken"
+    stream.ring[0].rendered["text"] = View(b"aabb", [0, 2, 4])
+    assert isinstance(feed.take(subscriber), Delivery)
+    assert demands == [True]
+    assert feed.take(subscriber) is None
+    assert demands == [True], "it is at the head"
+
+
+# Which stream serves a position.
+
+
+def two_streams() -> tuple[Feed, SharedStream, SharedStream]:
+    """A stream with the events 10 to 12, and one with 1 to 3."""
+    feed = Feed()
+    ahead = feed.stream_of(feed.subscriber(behind(9)))
+    fill(ahead, 10, 12)
+    late = feed.stream_of(feed.subscriber(behind(0)))
+    fill(late, 1, 3)
+    return feed, ahead, late
+
+
+def test_the_leading_stream_is_the_one_furthest_ahead_that_has_not_ended() -> None:
+    feed, ahead, late = two_streams()
+    streams = feed.streams.open
+    assert (streams.live(), list(streams), len(streams)) == (ahead, [ahead, late], 2)
+    assert streams.is_beside(late)
+    assert not streams.is_beside(ahead)
+    ahead.end(error())
+    assert streams.live() is late
+    assert not streams.is_beside(ahead)
+    assert not streams.is_superfluous(ahead), "its subscribers still read its ring"
+    late.end(error())
+    assert streams.live() is None
+
+
+def test_a_position_is_served_by_the_stream_furthest_ahead_that_covers_it() -> None:
+    feed, ahead, late = two_streams()
+    streams = feed.streams.open
+    assert covering(streams, behind(11)) is ahead
+    assert covering(streams, behind(2)) is late
+    assert covering(streams, behind(5)) is None
+    fill(late, 4, 11)
+    assert covering(streams, behind(11)) is ahead, "both cover it"
+    assert covering(streams, behind(12)) is ahead
+    assert far_behind(streams, behind(12)) is late, "it will reach the position, however late"
+    fill(late, 12, 20)
+    assert covering(streams, behind(11)) is late
+    assert streams.live() is late
+    assert far_behind(streams, behind(20)) is ahead, "the nearest one"
+
+
+def test_at_equal_positions_subscribers_move_to_the_older_stream() -> None:
+    _, ahead, late = two_streams()
+    assert is_ahead(ahead, late)
+    assert not is_ahead(late, ahead)
+    fill(late, 4, 12)
+    assert ahead.id < late.id
+    assert is_ahead(ahead, late)
+    assert not is_ahead(late, ahead)
+
+
+def test_a_stream_that_nobody_reads_or_would_join_is_superfluous() -> None:
+    feed, ahead, late = two_streams()
+    streams = feed.streams.open
+    (reader,) = late.subscribers.values()
+    assert not streams.is_superfluous(late)
+    feed.streams.remove(reader)
+    assert streams.is_superfluous(late)
+    (reader,) = ahead.subscribers.values()
+    feed.streams.remove(reader)
+    assert not streams.is_superfluous(opened(ahead)), "the leading stream lingers"

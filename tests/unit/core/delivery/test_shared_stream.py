@@ -5,7 +5,7 @@ import pytest
 from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.shared_stream import TRANSITIONS, SharedStream, StreamState
 from feedmux_server.core.errors import ErrorReason
-from tests.unit.core.delivery.streams_support import Feed, behind, error, fill, mark, native, numbers, stream_of
+from tests.unit.core.delivery.streams_support import Feed, behind, error, fill, mark, native, numbers
 
 
 @pytest.mark.parametrize("state", StreamState)
@@ -48,19 +48,19 @@ def test_a_native_start_is_joinable_once_an_event_has_come() -> None:
 def test_reads_while_someone_near_the_head_can_take() -> None:
     feed = Feed(read_ahead_bytes=2000)
     fast, slow = feed.subscriber(behind(0)), feed.subscriber(behind(0), events=0)
-    stream = stream_of(fast)
+    stream = feed.stream_of(fast)
     assert stream.wants_more()
     fill(stream, 1, 1)
     assert stream.wants_more(), "the unread events are fewer than the read-ahead"
     fill(stream, 2, 40, chunk_events=1)
     assert not stream.wants_more()
-    fast.take()
+    feed.take(fast)
     assert stream.wants_more()
     usable = [stream.has_usable_credit]
     feed.streams.leave(fast)
     assert not stream.wants_more()
     assert [*usable, stream.has_usable_credit] == [True, False]
-    slow.grant(1, 1)
+    feed.grant(slow, 1, 1)
     assert not stream.wants_more(), "this subscriber has the ring to read first"
 
 
@@ -68,20 +68,20 @@ def test_reads_no_further_than_the_ring_keeps_for_one_who_reads_slowly() -> None
     """Otherwise the events that it has yet to take are dropped, and are read from MongoDB again."""
     feed = Feed(events_max=10)
     slow = feed.subscriber(behind(0), events=4)
-    stream = stream_of(slow)
+    stream = feed.stream_of(slow)
     fill(stream, 1, 4)
     assert stream.wants_more()
     fill(stream, 5, 6)
     assert not stream.wants_more(), "half of the ring is to be taken first"
-    assert numbers(slow.take()) == [1, 2, 3, 4]
-    slow.grant(4, 1 << 20)
+    assert numbers(feed.take(slow)) == [1, 2, 3, 4]
+    feed.grant(slow, 4, 1 << 20)
     assert stream.wants_more()
 
 
 def test_the_pump_is_told_of_credit_acks_and_comings() -> None:
     feed = Feed()
     first = feed.subscriber(behind(0), events=1, acks_max=1)
-    stream = stream_of(first)
+    stream = feed.stream_of(first)
     told: list[str] = []
     stream.demand_changed = lambda: told.append("")
 
@@ -92,15 +92,15 @@ def test_the_pump_is_told_of_credit_acks_and_comings() -> None:
 
     second = feed.subscriber(behind(0), events=0)
     assert was_told()
-    second.grant(1, 1)
+    feed.grant(second, 1, 1)
     assert was_told()
     fill(stream, 1, 2)
     assert not was_told()
-    first.take()
+    feed.take(first)
     assert was_told()
-    first.grant(5, 1000)
+    feed.grant(first, 5, 1000)
     assert not was_told(), "the bound on unacked events stops it"
-    first.ack(1)
+    feed.ack(first, 1)
     assert was_told()
     feed.streams.leave(second)
     assert was_told()
@@ -109,7 +109,7 @@ def test_the_pump_is_told_of_credit_acks_and_comings() -> None:
 def test_a_batch_counts_and_wakes_takers() -> None:
     feed = Feed()
     taker, _ = feed.subscriber(behind(0)), feed.subscriber(behind(0), events=0)
-    stream = stream_of(taker)
+    stream = feed.stream_of(taker)
     fill(stream, 1, 3, chunk_events=2)
     stream.append([], mark(9))
     assert (stream.events_read, stream.batches_read) == (3, 3)
@@ -121,7 +121,7 @@ def test_a_batch_counts_and_wakes_takers() -> None:
 def test_the_end_wakes_everyone() -> None:
     feed = Feed()
     taker, poor = feed.subscriber(behind(0)), feed.subscriber(behind(0), events=0)
-    stream = stream_of(taker)
+    stream = feed.stream_of(taker)
     stream.end(error(ErrorReason.FEED_INVALIDATED))
     assert feed.woken == [taker.id, poor.id]
     assert stream.state is StreamState.ENDED
@@ -132,18 +132,18 @@ def test_a_batch_stays_while_somebody_is_yet_to_take_of_it() -> None:
     """Otherwise a subscriber whose events are being rendered would come back for them again and again."""
     feed = Feed(events_max=5)
     waits = feed.subscriber(behind(0))
-    fill(stream_of(waits), 1, 2)
-    fill(stream_of(waits), 3, 10)
-    assert numbers(waits.take()) == list(range(1, 11))
+    fill(feed.stream_of(waits), 1, 2)
+    fill(feed.stream_of(waits), 3, 10)
+    assert numbers(feed.take(waits)) == list(range(1, 11))
 
 
 def test_a_batch_does_not_stay_for_those_who_were_late_before() -> None:
     feed = Feed(events_max=5)
     late, reads = feed.subscriber(behind(0)), feed.subscriber(behind(0))
-    stream = stream_of(late)
+    stream = feed.stream_of(late)
     for first in (1, 3, 11):
         fill(stream, first, first + 7 if first > 1 else 2)
-        assert numbers(reads.take())
+        assert numbers(feed.take(reads))
     assert late.seq < stream.ring.first_seq
 
 
@@ -152,13 +152,13 @@ def test_a_batch_stays_for_one_whose_credit_is_used_up_meanwhile() -> None:
     feed = Feed(events_max=5)
     small = feed.subscriber(behind(0), events=1)
     reads = feed.subscriber(behind(0))
-    stream = stream_of(reads)
+    stream = feed.stream_of(reads)
     fill(stream, 1, 2)
-    assert numbers(reads.take()) == [1, 2]
-    assert numbers(small.take()) == [1]
+    assert numbers(feed.take(reads)) == [1, 2]
+    assert numbers(feed.take(small)) == [1]
     fill(stream, 3, 10)
-    small.grant(20, 1 << 20)
-    assert numbers(small.take()) == [2, *range(3, 11)]
+    feed.grant(small, 20, 1 << 20)
+    assert numbers(feed.take(small)) == [2, *range(3, 11)]
 
 
 def test_the_oldest_chunk_is_awaited_by_those_who_could_take_it() -> None:
@@ -166,7 +166,7 @@ def test_the_oldest_chunk_is_awaited_by_those_who_could_take_it() -> None:
     feed = Feed()
     waits = feed.subscriber(behind(0))
     feed.subscriber(behind(0), events=0)
-    stream = stream_of(waits)
+    stream = feed.stream_of(waits)
     awaited = [stream.ring.is_awaited()]
     fill(stream, 1, 2)
     awaited.append(stream.ring.is_awaited())
@@ -181,7 +181,7 @@ def test_the_oldest_chunk_is_awaited_by_those_who_could_take_it() -> None:
 
 def test_a_closed_ring_is_awaited_by_nobody() -> None:
     feed = Feed()
-    stream = stream_of(feed.subscriber(behind(0)))
+    stream = feed.stream_of(feed.subscriber(behind(0)))
     fill(stream, 1, 2)
     stream.ring.close()
     assert not stream.ring.is_awaited()

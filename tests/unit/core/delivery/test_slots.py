@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 from feedmux_server.core.delivery.feed_streams import FeedStreams, StreamLimits
 from feedmux_server.core.delivery.replay_buffer import RingLimits
-from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.slots import Slots
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.quota import Quotas
-from tests.unit.core.delivery.streams_support import Feed, Port, behind, opened, stream_of
+from tests.unit.core.delivery.streams_support import Feed, Port, behind, opened
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ class Feeds:
         port = SlotsPort(slots=self.slots)
         feed.port = port
         feed.streams = port.streams = FeedStreams(StreamLimits(RingLimits(), 10**6, 0), port)
-        opened(stream_of(feed.subscriber(behind(100), tenant="live")))
+        opened(feed.stream_of(feed.subscriber(behind(100), tenant="live")))
         return feed
 
     def late(self, number: int, tenant: str) -> Subscriber:
@@ -61,20 +60,21 @@ class Feeds:
         return sum(len(feed.woken) for feed in self.feeds)
 
     def catch_up(self) -> int:
-        return sum(feed.streams.streams.catch_up_count for feed in self.feeds)
+        return sum(feed.streams.open.catch_up_count for feed in self.feeds)
 
 
 def test_as_many_are_woken_as_there_are_slots() -> None:
     feeds = Feeds(2)
     waiting = [feeds.late(number, "t") for number in range(6)]
-    assert [each.stream is None for each in waiting] == [False, False, True, True, True, True]
+    assert [each.ring is None for each in waiting] == [False, False, True, True, True, True]
     assert not feeds.slots.admit()
     for number in (0, 1):
-        feeds.feeds[number].streams.close(stream_of(waiting[number]))
+        feed = feeds.feeds[number]
+        feed.streams.close(feed.stream_of(waiting[number]))
     before = feeds.woken
     assert feeds.slots.admit()
     assert feeds.woken - before == 2
-    assert [each.take() for each in waiting[2:4]] == [None, None]
+    assert [feed.take(each) for feed, each in zip(feeds.feeds[2:4], waiting[2:4], strict=True)] == [None, None]
     assert feeds.catch_up() == 2
     assert feeds.slots.wanted
     assert not feeds.slots.admit()
@@ -91,9 +91,9 @@ def test_tenants_take_turns() -> None:
         assert feeds.slots.admit()
         (late,) = [each for feed, each in zip(feeds.feeds, waiting, strict=False) if each.id in feed.woken]
         feed = feeds.feeds[waiting.index(late)]
-        assert late.take() is None
+        assert feed.take(late) is None
         served.append(late.tenant)
-        feed.streams.close(stream_of(late))
+        feed.streams.close(feed.stream_of(late))
         feed.streams.remove(late)
         feed.woken.clear()
     assert served == ["a", "b", "c", "a", "a"]
@@ -122,8 +122,7 @@ def test_feeds_with_one_stream_are_not_looked_at() -> None:
     feeds = Feeds(4)
     late = feeds.late(0, "t")
     assert list(feeds.slots._several) == [feeds.feeds[0].streams]
-    stream = late.stream
-    assert isinstance(stream, SharedStream)
+    stream = feeds.feeds[0].stream_of(late)
     assert feeds.slots.used() == {"t": 1}
     feeds.feeds[0].streams.close(stream)
     assert not feeds.slots._several

@@ -4,26 +4,26 @@ import pytest
 
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.stream_steps import RestLimits, Step, after_rest, next_step, rest_s
-from tests.unit.core.delivery.streams_support import Feed, behind, error, fill, opened, stream_of
+from tests.unit.core.delivery.streams_support import Feed, behind, error, fill, opened
 
 LIMITS = RestLimits(unused_stream_s=10.0, idle_close_s=60.0)
 
 
 def step(feed: Feed, stream: SharedStream, *, slots_wanted: bool = False) -> Step:
-    return next_step(stream, feed.streams, slots_wanted=slots_wanted)
+    return next_step(stream, feed.streams.open, slots_wanted=slots_wanted)
 
 
 def test_it_reads_while_a_subscriber_can_take_more_and_rests_otherwise() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), events=1)
-    stream = opened(stream_of(subscriber))
+    stream = opened(feed.stream_of(subscriber))
     assert step(feed, stream) is Step.READ
     fill(stream, 1, 1)
-    subscriber.take()
+    feed.take(subscriber)
     assert not subscriber.can_receive
     assert step(feed, stream) is Step.REST
     assert rest_s(stream, LIMITS) == 60.0
-    subscriber.grant(1, 100)
+    feed.grant(subscriber, 1, 100)
     assert step(feed, stream) is Step.READ
 
 
@@ -32,14 +32,14 @@ def test_it_opens_for_a_subscriber_without_credit() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0))
     subscriber.credit.events = 0
-    assert step(feed, stream_of(subscriber)) is Step.READ
+    assert step(feed, feed.stream_of(subscriber)) is Step.READ
 
 
 @pytest.mark.parametrize("unwanted", [False, True])
 def test_without_subscribers_it_lingers_unless_its_tenant_needs_the_room(*, unwanted: bool) -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0))
-    stream = opened(stream_of(subscriber))
+    stream = opened(feed.stream_of(subscriber))
     feed.streams.remove(subscriber)
     if unwanted:
         stream.close_early()
@@ -50,7 +50,7 @@ def test_without_subscribers_it_lingers_unless_its_tenant_needs_the_room(*, unwa
 def test_without_subscribers_it_does_not_recover() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0))
-    stream = opened(stream_of(subscriber))
+    stream = opened(feed.stream_of(subscriber))
     stream.move_to(StreamState.RECOVERING)
     assert step(feed, stream) is Step.READ
     feed.streams.remove(subscriber)
@@ -59,28 +59,28 @@ def test_without_subscribers_it_does_not_recover() -> None:
 
 def test_a_stream_of_history_that_nobody_can_read_on_gives_its_slot_to_others() -> None:
     feed = Feed()
-    fill(stream_of(feed.subscriber(behind(9))), 10, 10)
+    fill(feed.stream_of(feed.subscriber(behind(9))), 10, 10)
     late = feed.subscriber(behind(0), events=1)
-    catch_up = stream_of(late)
+    catch_up = feed.stream_of(late)
     fill(catch_up, 1, 1)
-    late.take()
-    assert feed.streams.streams.is_catch_up(catch_up)
+    feed.take(late)
+    assert feed.streams.open.is_catch_up(catch_up)
     assert step(feed, catch_up) is Step.REST
     assert step(feed, catch_up, slots_wanted=True) is Step.END
 
 
 def test_a_stream_whose_ring_is_still_being_read_keeps_its_slot() -> None:
     feed = Feed(read_ahead_bytes=1)
-    fill(stream_of(feed.subscriber(behind(9))), 10, 10)
-    catch_up = stream_of(feed.subscriber(behind(0)))
+    fill(feed.stream_of(feed.subscriber(behind(9))), 10, 10)
+    catch_up = feed.stream_of(feed.subscriber(behind(0)))
     fill(catch_up, 1, 5, chunk_events=1)
-    assert feed.streams.streams.is_catch_up(catch_up)
+    assert feed.streams.open.is_catch_up(catch_up)
     assert step(feed, catch_up, slots_wanted=True) is Step.REST
 
 
 def test_a_stream_that_has_ended_ends_its_pump() -> None:
     feed = Feed()
-    stream = opened(stream_of(feed.subscriber(behind(0))))
+    stream = opened(feed.stream_of(feed.subscriber(behind(0))))
     stream.end(error())
     assert step(feed, stream) is Step.END
 
@@ -89,10 +89,10 @@ def test_after_a_rest_without_news_the_cursor_is_closed_or_the_stream_ends() -> 
     feed = Feed()
     subscriber = feed.subscriber(behind(0))
     subscriber.credit.events = 0
-    stream = opened(stream_of(subscriber))
+    stream = opened(feed.stream_of(subscriber))
     assert after_rest(stream, demand_changed=True) is Step.REST
     assert after_rest(stream, demand_changed=False) is Step.CLOSE_CURSOR
-    subscriber.grant(1, 100)
+    feed.grant(subscriber, 1, 100)
     assert after_rest(stream, demand_changed=False) is Step.REST
     feed.streams.remove(subscriber)
     assert after_rest(stream, demand_changed=False) is Step.END

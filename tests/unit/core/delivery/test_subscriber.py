@@ -4,9 +4,10 @@ from itertools import accumulate
 
 import pytest
 
-from feedmux_server.core.delivery.subscriber import Delivery, Ended, JoinPoint, NeedsRender
+from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import View
+from feedmux_server.core.positions.join_point import JoinPoint
 from tests.unit.core.delivery.streams_support import (
     EVENT_BYTES,
     Feed,
@@ -16,7 +17,6 @@ from tests.unit.core.delivery.streams_support import (
     mark,
     native,
     numbers,
-    stream_of,
     token,
 )
 
@@ -24,15 +24,15 @@ from tests.unit.core.delivery.streams_support import (
 def test_takes_what_lies_ahead_over_chunks() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0))
-    fill(stream_of(subscriber), 1, 7, chunk_events=3)
-    taken = subscriber.take()
+    fill(feed.stream_of(subscriber), 1, 7, chunk_events=3)
+    taken = feed.take(subscriber)
     assert numbers(taken) == [1, 2, 3, 4, 5, 6, 7]
     assert isinstance(taken, Delivery)
     assert (taken.first_sequence, len(taken.parts), taken.end, taken.read_time_s) == (1, 3, mark(7), 1.5)
-    assert subscriber.take() is None
+    assert feed.take(subscriber) is None
     assert subscriber.at_head
-    fill(stream_of(subscriber), 8, 8)
-    again = subscriber.take()
+    fill(feed.stream_of(subscriber), 8, 8)
+    again = feed.take(subscriber)
     assert isinstance(again, Delivery)
     assert again.first_sequence == 8
 
@@ -40,9 +40,9 @@ def test_takes_what_lies_ahead_over_chunks() -> None:
 def test_a_whole_chunk_is_shared_not_copied() -> None:
     feed = Feed()
     one, other = feed.subscriber(behind(0)), feed.subscriber(behind(0))
-    assert one.stream is other.stream
-    fill(stream_of(one), 1, 3)
-    first, second = one.take(), other.take()
+    assert one.ring is other.ring
+    fill(feed.stream_of(one), 1, 3)
+    first, second = feed.take(one), feed.take(other)
     assert isinstance(first, Delivery)
     assert isinstance(second, Delivery)
     assert first.parts[0] is second.parts[0]
@@ -51,84 +51,84 @@ def test_a_whole_chunk_is_shared_not_copied() -> None:
 def test_credit_in_events_ends_inside_a_chunk() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), events=2)
-    fill(stream_of(subscriber), 1, 5)
-    taken = subscriber.take()
+    fill(feed.stream_of(subscriber), 1, 5)
+    taken = feed.take(subscriber)
     assert numbers(taken) == [1, 2]
     assert isinstance(taken, Delivery)
     assert taken.end == token(2)
-    assert subscriber.take() is None
-    subscriber.grant(10, 1)
-    assert numbers(subscriber.take()) == [3, 4, 5]
+    assert feed.take(subscriber) is None
+    feed.grant(subscriber, 10, 1)
+    assert numbers(feed.take(subscriber)) == [3, 4, 5]
 
 
 def test_credit_in_bytes_is_overdrawn_by_one_event_at_most() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), size=EVENT_BYTES + 1)
-    fill(stream_of(subscriber), 1, 5)
-    assert numbers(subscriber.take()) == [1, 2]
+    fill(feed.stream_of(subscriber), 1, 5)
+    assert numbers(feed.take(subscriber)) == [1, 2]
     assert subscriber.credit.bytes == 1 - EVENT_BYTES
-    assert subscriber.take() is None
-    subscriber.grant(1, EVENT_BYTES - 1)
-    assert subscriber.take() is None
-    subscriber.grant(1, 1)
-    assert numbers(subscriber.take()) == [3]
+    assert feed.take(subscriber) is None
+    feed.grant(subscriber, 1, EVENT_BYTES - 1)
+    assert feed.take(subscriber) is None
+    feed.grant(subscriber, 1, 1)
+    assert numbers(feed.take(subscriber)) == [3]
 
 
 def test_a_message_is_not_overfilled() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), payload_max=2 * EVENT_BYTES)
-    fill(stream_of(subscriber), 1, 5)
-    assert [numbers(subscriber.take()) for _ in range(3)] == [[1, 2], [3, 4], [5]]
+    fill(feed.stream_of(subscriber), 1, 5)
+    assert [numbers(feed.take(subscriber)) for _ in range(3)] == [[1, 2], [3, 4], [5]]
 
 
 def test_an_event_larger_than_a_message_comes_alone() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), payload_max=EVENT_BYTES - 1)
-    fill(stream_of(subscriber), 1, 2)
-    assert [numbers(subscriber.take()) for _ in range(2)] == [[1], [2]]
+    fill(feed.stream_of(subscriber), 1, 2)
+    assert [numbers(feed.take(subscriber)) for _ in range(2)] == [[1], [2]]
 
 
 def test_unacked_events_are_bounded_and_acks_return_no_credit() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), events=5, acks_max=3)
-    fill(stream_of(subscriber), 1, 9)
-    assert numbers(subscriber.take()) == [1, 2, 3]
+    fill(feed.stream_of(subscriber), 1, 9)
+    assert numbers(feed.take(subscriber)) == [1, 2, 3]
     assert not subscriber.can_receive
-    assert subscriber.take() is None
-    assert subscriber.ack(1)
+    assert feed.take(subscriber) is None
+    assert feed.ack(subscriber, 1)
     assert feed.woken == [subscriber.id]
-    assert numbers(subscriber.take()) == [4]
-    subscriber.ack(4)
-    assert numbers(subscriber.take()) == [5]
-    subscriber.ack(5)
-    assert subscriber.take() is None
+    assert numbers(feed.take(subscriber)) == [4]
+    feed.ack(subscriber, 4)
+    assert numbers(feed.take(subscriber)) == [5]
+    feed.ack(subscriber, 5)
+    assert feed.take(subscriber) is None
     assert subscriber.credit.events == 0
 
 
 def test_acks_without_a_tracker_go_nowhere() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0))
-    fill(stream_of(subscriber), 1, 2)
-    subscriber.take()
-    assert not subscriber.ack(2)
+    fill(feed.stream_of(subscriber), 1, 2)
+    feed.take(subscriber)
+    assert not feed.ack(subscriber, 2)
     with pytest.raises(FeedmuxError) as caught:
-        subscriber.ack(3)
+        feed.ack(subscriber, 3)
     assert caught.value.reason is ErrorReason.ACK_OUT_OF_RANGE
 
 
 def test_another_format_is_asked_for_chunk_by_chunk() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), wire_format="text")
-    ring = stream_of(subscriber).ring
-    fill(stream_of(subscriber), 1, 4, chunk_events=2)
-    wanted = subscriber.take()
+    ring = feed.stream_of(subscriber).ring
+    fill(feed.stream_of(subscriber), 1, 4, chunk_events=2)
+    wanted = feed.take(subscriber)
     assert wanted == NeedsRender(ring[0], ring)
     ring[0].rendered["text"] = View(b"aabb", [0, 2, 4])
-    taken = subscriber.take()
+    taken = feed.take(subscriber)
     assert isinstance(taken, Delivery)
     assert taken.parts == (b"aabb",)
     assert taken.end == token(2)
-    assert subscriber.take() == NeedsRender(ring[1], ring)
+    assert feed.take(subscriber) == NeedsRender(ring[1], ring)
 
 
 def framed(texts: list[bytes]) -> View:
@@ -140,14 +140,14 @@ def framed(texts: list[bytes]) -> View:
 def test_credit_pays_for_events_and_not_for_their_framing() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), wire_format="text", size=6, payload_max=1000)
-    fill(stream_of(subscriber), 1, 4)
-    stream_of(subscriber).ring[0].rendered["text"] = framed([b"aa", b"bbb", b"cccc", b"d"])
-    taken = subscriber.take()
+    fill(feed.stream_of(subscriber), 1, 4)
+    feed.stream_of(subscriber).ring[0].rendered["text"] = framed([b"aa", b"bbb", b"cccc", b"d"])
+    taken = feed.take(subscriber)
     assert isinstance(taken, Delivery)
     assert (taken.parts, taken.size, taken.wire_size) == ((b"tag:aatag:bbbtag:cccc",), 9, 21)
     assert subscriber.credit.bytes == 6 - 9
-    subscriber.grant(1, 9)
-    taken = subscriber.take()
+    feed.grant(subscriber, 1, 9)
+    taken = feed.take(subscriber)
     assert isinstance(taken, Delivery)
     assert (taken.parts, taken.size, subscriber.credit.bytes) == ((b"tag:d",), 1, 5)
 
@@ -155,10 +155,10 @@ def test_credit_pays_for_events_and_not_for_their_framing() -> None:
 def test_a_message_is_filled_by_what_stands_in_it() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), wire_format="text", payload_max=13)
-    fill(stream_of(subscriber), 1, 4)
-    stream_of(subscriber).ring[0].rendered["text"] = framed([b"aa", b"bbb", b"c" * 20, b"d"])
+    fill(feed.stream_of(subscriber), 1, 4)
+    feed.stream_of(subscriber).ring[0].rendered["text"] = framed([b"aa", b"bbb", b"c" * 20, b"d"])
     sizes = []
-    while isinstance(taken := subscriber.take(), Delivery):
+    while isinstance(taken := feed.take(subscriber), Delivery):
         sizes.append((taken.count, taken.size, taken.wire_size))
     assert sizes == [(2, 5, 13), (1, 20, 24), (1, 1, 5)]
 
@@ -166,47 +166,47 @@ def test_a_message_is_filled_by_what_stands_in_it() -> None:
 def test_who_joined_ahead_of_the_stream_is_not_sent_what_it_passed() -> None:
     feed = Feed(join_distance_s=30)
     first, waiting = feed.subscriber(behind(0)), feed.subscriber(behind(4))
-    assert waiting.stream is first.stream
-    fill(stream_of(first), 1, 3)
-    assert waiting.take() is None
-    fill(stream_of(first), 4, 6)
-    assert numbers(waiting.take()) == [5, 6]
+    assert waiting.ring is first.ring
+    fill(feed.stream_of(first), 1, 3)
+    assert feed.take(waiting) is None
+    fill(feed.stream_of(first), 4, 6)
+    assert numbers(feed.take(waiting)) == [5, 6]
 
 
 def test_stepping_over_what_was_passed_wakes_a_pump_that_rests() -> None:
     """The model found this: a pump rested because of events that seemed to lie ahead, and nothing notified it."""
     feed = Feed(join_distance_s=30, read_ahead_bytes=1)
     first, waiting = feed.subscriber(behind(0), events=0), feed.subscriber(behind(9))
-    stream = stream_of(first)
+    stream = feed.stream_of(first)
     fill(stream, 1, 3)
     assert not stream.wants_more()
     told: list[bool] = []
     stream.demand_changed = lambda: told.append(stream.wants_more())
-    assert waiting.take() is None
+    assert feed.take(waiting) is None
     assert told[-1:] == [True]
 
 
 def test_a_reader_that_fell_out_of_the_ring_goes_on_from_its_place() -> None:
     feed = Feed(events_max=3)
     subscriber = feed.subscriber(behind(0), events=1)
-    stream = stream_of(subscriber)
+    stream = feed.stream_of(subscriber)
     fill(stream, 1, 6, chunk_events=1)
     assert stream.ring.oldest == token(3)
-    subscriber.take()
-    assert subscriber.stream is not stream
+    feed.take(subscriber)
+    assert subscriber.ring is not stream.ring
     assert subscriber.at.place == mark(0)
-    fill(stream_of(subscriber), 1, 2)
-    assert numbers(subscriber.take()) == [1]
+    fill(feed.stream_of(subscriber), 1, 2)
+    assert numbers(feed.take(subscriber)) == [1]
 
 
 def test_the_end_comes_behind_the_last_event() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0))
-    fill(stream_of(subscriber), 1, 2)
-    stream_of(subscriber).end(error(ErrorReason.FEED_INVALIDATED))
+    fill(feed.stream_of(subscriber), 1, 2)
+    feed.stream_of(subscriber).end(error(ErrorReason.FEED_INVALIDATED))
     assert feed.woken == [subscriber.id]
-    assert numbers(subscriber.take()) == [1, 2]
-    ended = subscriber.take()
+    assert numbers(feed.take(subscriber)) == [1, 2]
+    ended = feed.take(subscriber)
     assert isinstance(ended, Ended)
     assert ended.error.reason is ErrorReason.FEED_INVALIDATED
 
@@ -215,45 +215,45 @@ def test_the_end_comes_behind_the_last_event() -> None:
 def test_an_end_before_its_place_is_not_its_own(reason: ErrorReason) -> None:
     feed = Feed(join_distance_s=30)
     first, waiting = feed.subscriber(behind(0)), feed.subscriber(behind(5))
-    dead = stream_of(first)
+    dead = feed.stream_of(first)
     fill(dead, 1, 2)
     dead.end(error(reason))
-    assert waiting.take() is None
-    assert waiting.stream is not dead
-    assert stream_of(waiting).origin == behind(5)
+    assert feed.take(waiting) is None
+    assert waiting.ring is not dead.ring
+    assert feed.stream_of(waiting).origin == behind(5)
 
 
 def test_another_error_ends_everyone_on_the_stream_at_once() -> None:
     """The model found this: a subscriber that only had events to step over got the error at the next heartbeat."""
     feed = Feed(join_distance_s=30)
     first, waiting = feed.subscriber(behind(0)), feed.subscriber(behind(5))
-    fill(stream_of(first), 1, 2)
-    stream_of(first).end(error(ErrorReason.INTERNAL))
-    assert isinstance(waiting.take(), Ended)
+    fill(feed.stream_of(first), 1, 2)
+    feed.stream_of(first).end(error(ErrorReason.INTERNAL))
+    assert isinstance(feed.take(waiting), Ended)
 
 
 def test_who_rejoins_at_an_end_takes_at_once_what_is_there() -> None:
     feed = Feed(join_distance_s=30)
     first, waiting = feed.subscriber(behind(0)), feed.subscriber(behind(5))
-    dead = stream_of(first)
+    dead = feed.stream_of(first)
     fill(dead, 1, 2)
     dead.end(error(ErrorReason.HISTORY_LOST))
     ahead = feed.subscriber(behind(5))
-    fill(stream_of(ahead), 6, 7)
-    assert numbers(waiting.take()) == [6, 7]
+    fill(feed.stream_of(ahead), 6, 7)
+    assert numbers(feed.take(waiting)) == [6, 7]
 
 
 def test_progress_only_at_the_head_and_with_credit() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), events=3)
-    fill(stream_of(subscriber), 1, 2)
+    fill(feed.stream_of(subscriber), 1, 2)
     assert subscriber.progress() == mark(0)
-    subscriber.take()
-    stream_of(subscriber).append([], mark(8))
+    feed.take(subscriber)
+    feed.stream_of(subscriber).append([], mark(8))
     assert subscriber.progress() == mark(8)
-    fill(stream_of(subscriber), 9, 9)
-    subscriber.take()
-    stream_of(subscriber).append([], mark(20))
+    fill(feed.stream_of(subscriber), 9, 9)
+    feed.take(subscriber)
+    feed.stream_of(subscriber).append([], mark(20))
     assert subscriber.progress() == mark(9), "no credit is left"
 
 
@@ -262,13 +262,13 @@ def test_a_native_token_gives_way_to_a_newer_place() -> None:
     feed = Feed()
     feed.subscriber(behind(50))
     subscriber = feed.subscriber(native(3))
-    fill(stream_of(subscriber), 4, 3)
-    stream_of(subscriber).append([], mark(8))
-    assert subscriber.take() is None
+    fill(feed.stream_of(subscriber), 4, 3)
+    feed.stream_of(subscriber).append([], mark(8))
+    assert feed.take(subscriber) is None
     assert subscriber.progress() == mark(8)
     assert subscriber.at == JoinPoint(mark(8), exact=True)
-    fill(stream_of(subscriber), 9, 9)
-    assert numbers(subscriber.take()) == [9]
+    fill(feed.stream_of(subscriber), 9, 9)
+    assert numbers(feed.take(subscriber)) == [9]
     assert subscriber.progress() == mark(9)
     assert subscriber.at.native is None
 
@@ -277,9 +277,9 @@ def test_lag() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0), events=2)
     assert subscriber.lag_events() == 0
-    fill(stream_of(subscriber), 1, 5, chunk_events=2)
+    fill(feed.stream_of(subscriber), 1, 5, chunk_events=2)
     assert subscriber.lag_events() == 5
-    subscriber.take()
+    feed.take(subscriber)
     assert subscriber.lag_events() == 3
     feed.streams.leave(subscriber)
     assert subscriber.lag_events() == 0
@@ -289,5 +289,5 @@ def test_bad_credit_is_refused_and_wakes_nobody() -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0))
     with pytest.raises(FeedmuxError):
-        subscriber.grant(0, 5)
+        feed.grant(subscriber, 0, 5)
     assert feed.woken == []

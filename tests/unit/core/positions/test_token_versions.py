@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.delivery.cached_range import CachedRange, trimmed
-from feedmux_server.core.delivery.subscriber import Delivery, JoinPoint, Subscriber
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from tests.sim.events import BEGIN, number
-from tests.unit.core.delivery.streams_support import Feed, opened, stream_of
+from tests.unit.core.delivery.streams_support import Feed, opened
 
 OPERATIONS = ("delete", "insert", "update")
 
@@ -109,7 +111,7 @@ def test_a_subscriber_that_goes_on_in_a_ring_of_another_version(
     place = old[index].token(before)
     start = ResumeToken.high_water_mark(BEGIN, now)
     feed = Feed()
-    stream = stream_of(feed.subscriber(JoinPoint(start)))
+    stream = feed.stream_of(feed.subscriber(JoinPoint(start)))
     opened(stream)
     chunks = chunks_of(in_order(history, now), now, start, cuts)
     dropped = data.draw(st.integers(0, len(chunks) - 1))
@@ -119,9 +121,9 @@ def test_a_subscriber_that_goes_on_in_a_ring_of_another_version(
     subscriber = feed.subscriber(
         JoinPoint(place), payload_max=data.draw(st.sampled_from([200, 700, 10**6])), acks_max=100
     )
-    if subscriber.stream is not stream:
+    if subscriber.ring is not stream.ring:
         return  # evicted: the server asks MongoDB, see below
-    delivered = drain(subscriber)
+    delivered = drain(feed, subscriber)
     check(delivered, old[index + 1 :], old[index])
     orders = [order_bytes(place)]
     assert subscriber.acks is not None
@@ -134,9 +136,9 @@ def test_a_subscriber_that_goes_on_in_a_ring_of_another_version(
         assert all(one <= other for one, other in pairwise(orders)), "Redis would reject an ack"
 
 
-def drain(subscriber: Subscriber) -> list[Change]:
+def drain(feed: Feed, subscriber: Subscriber) -> list[Change]:
     found: list[Change] = []
-    while isinstance(taken := subscriber.take(), Delivery):
+    while isinstance(taken := feed.take(subscriber), Delivery):
         found += changes_of(taken.parts)
     return found
 

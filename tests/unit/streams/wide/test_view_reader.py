@@ -8,12 +8,12 @@ import bson
 import pytest
 from pymongo.errors import AutoReconnect
 
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.simple_filter import EVERYTHING
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.limits.memory import Memory
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import IDLE_S

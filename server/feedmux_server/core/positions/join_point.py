@@ -1,0 +1,19 @@
+"""The position at which reading begins, and how to ask MongoDB for it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from feedmux_server.core.positions.resume_token import ResumeToken
+
+NativeStart = Literal["resume_after", "start_after"]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPoint:
+    """The position where a subscriber wants to continue, and how to ask MongoDB for it."""
+
+    place: ResumeToken
+    exact: bool = False
+    """The token came from exactly this stream key, so that resumeAfter accepts it."""
+    native: NativeStart | None = None
+    """Set for a token that the client gave: MongoDB's verdict on it is final."""
