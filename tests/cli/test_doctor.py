@@ -16,9 +16,10 @@ from feedmux_embedded.ports import free_ports
 from feedmux_server.config.load import make_config
 from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.positions.position import Position, encode_position
-from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, new_key
+from feedmux_server.core.positions.position_keys import PositionKeys, format_keys
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.doctor import examine
+from feedmux_server.store.signing_keys import new_key
 from feedmux_server.store.store import SubscriptionStore
 from tests.cli.conftest import Site, run, write_config
 from tests.conftest import RedisFactory

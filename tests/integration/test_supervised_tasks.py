@@ -15,7 +15,8 @@ from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server import supervision
-from feedmux_server.core.positions.position_keys import format_keys, new_key
+from feedmux_server.core.positions.position_keys import format_keys
+from feedmux_server.store.signing_keys import new_key
 from feedmux_server.supervision import Tasks, Work
 from tests.integration.certificates import Authority
 from tests.integration.issuer import AUDIENCE, ISSUER, SigningPair, jwks, web_server

@@ -5,15 +5,26 @@ outlive a FLUSHALL. Neighbours: `dependencies` calls `refresh` whenever it check
 """
 
 import logging
+import secrets
 from typing import Final
 
-from feedmux_server.core.positions.position_keys import KEYS_MAX, PositionKeys, format_keys, new_key, parse_keys
+from feedmux_server.core.positions.position_keys import (
+    KEY_BYTES_MIN,
+    KEYS_MAX,
+    PositionKeys,
+    format_keys,
+    parse_keys,
+)
 from feedmux_server.store.connection import Client, StartupError
 from feedmux_server.store.scripts import ScriptCall, ScriptRunner
 
 KEYS_KEY: Final = "feedmux:position-keys"
 
 log = logging.getLogger(__name__)
+
+
+def new_key() -> bytes:
+    return secrets.token_bytes(KEY_BYTES_MIN)
 
 
 class SigningKeys:

@@ -7,7 +7,6 @@ are replaced while sessions run: an encoder asks for the key that signs each tim
 import base64
 import binascii
 import hmac
-import secrets
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
@@ -83,10 +82,6 @@ class PositionKeys:
         if self._signing is None:
             raise _unknown()
         return self._keys.get(key_id)
-
-
-def new_key() -> bytes:
-    return secrets.token_bytes(KEY_BYTES_MIN)
 
 
 def parse_keys(text: str) -> tuple[bytes, ...]:

@@ -3,14 +3,7 @@
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.positions.position_keys import (
-    KEYS_MAX,
-    PositionKey,
-    PositionKeys,
-    format_keys,
-    new_key,
-    parse_keys,
-)
+from feedmux_server.core.positions.position_keys import KEYS_MAX, PositionKey, PositionKeys, format_keys, parse_keys
 
 OLD, NEW = (bytes([each]) * 32 for each in (1, 2))
 
@@ -25,10 +18,10 @@ def test_keys_are_lines_of_base64() -> None:
 
 
 def test_the_file_may_hold_so_many_keys_and_each_once() -> None:
-    keys = [new_key() for _ in range(KEYS_MAX)]
+    *keys, another = (bytes([each]) * 32 for each in range(KEYS_MAX + 1))
     assert parse_keys(format_keys([*keys, *keys])) == tuple(keys)
     with pytest.raises(ValueError, match=f"more than {KEYS_MAX} keys"):
-        parse_keys(format_keys([*keys, new_key()]))
+        parse_keys(format_keys([*keys, another]))
 
 
 def test_a_mistake_is_named_by_its_line() -> None:
