@@ -10,14 +10,12 @@ import logging
 from array import array
 from collections import Counter
 
-from google.protobuf.message import DecodeError
-
-from feedmux.v1 import subscriptions_pb2
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
 from feedmux_server.core.limits.oplog_forecast import OplogForecast
 from feedmux_server.jobs.monitor_results import MonitorResults
+from feedmux_server.rpc.convert import source_of
 from feedmux_server.rpc.service import Service
 from feedmux_server.store.model import StoredSubscription
 
@@ -53,7 +51,7 @@ class PositionMonitor:
         for tenant in tenants:
             names: list[str] = []
             async for stored in self._service.store.every(tenant, names.append):
-                source, second = _source_of(stored), stored.cluster_time >> 32
+                source, second = source_of(stored.definition), stored.cluster_time >> 32
                 if source not in manager.sources:
                     continue
                 places.setdefault((source, tenant), array("L")).append(second)
@@ -87,10 +85,3 @@ def _warn(forecast: OplogForecast, alarm: HeadroomAlert, source: str, tenant: st
                 "seconds": round(headroom_s),
             },
         )
-
-
-def _source_of(stored: StoredSubscription) -> str:
-    try:
-        return subscriptions_pb2.Subscription.FromString(stored.definition).feed.source
-    except DecodeError:  # a newer version stored it
-        return ""

@@ -1,4 +1,4 @@
-"""Converts protobuf messages to the core's values and back: the only module that knows both."""
+"""Converts protobuf messages to the core's values and back, for every call."""
 
 from typing import TypeVar
 
@@ -162,6 +162,14 @@ def definition(message: subscriptions_pb2.Subscription) -> bytes:
         feed=message.feed, on_invalidate=message.on_invalidate, on_history_lost=message.on_history_lost
     )
     return kept.SerializeToString(deterministic=True)
+
+
+def source_of(definition: bytes) -> str:
+    """The source of a stored definition; empty if a newer version has stored what this one cannot read."""
+    try:
+        return subscriptions_pb2.Subscription.FromString(definition).feed.source
+    except DecodeError:
+        return ""
 
 
 def _invalid(field: str, rule: str) -> FeedmuxError:

@@ -56,6 +56,12 @@ def test_what_is_out_of_range_is_named(convert_: Any, reason: ErrorReason, field
     assert (caught.value.reason, caught.value.field) == (reason, field)
 
 
+def test_the_source_of_a_definition() -> None:
+    stored = convert.definition(subscriptions_pb2.Subscription(name="s", feed=feed_pb2.Feed(source="main")))
+    assert convert.source_of(stored) == "main"
+    assert convert.source_of(b"\xff") == "", "a newer version has stored it"
+
+
 def test_defaults_and_bounds() -> None:
     unset, minute = convert.duration(0.0), convert.duration(60.0)
     assert [convert.heartbeat_s(unset, False), convert.heartbeat_s(minute, True)] == [10.0, 60.0]
