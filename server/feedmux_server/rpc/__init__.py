@@ -1,1 +1,2 @@
-"""One file for each call, with what all calls share: authentication, encoding, status codes, TLS, health."""
+"""A file for each call or for the calls of a service, and what they share: authentication, encoding, status codes, TLS
+and health."""

@@ -1,4 +1,4 @@
-"""The parts that the RPCs of one server share."""
+"""The parts that the RPCs of one server share, also with its background work."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ class ServiceLimits:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A record: each RPC takes the parts it needs."""
+    """A record: each RPC keeps all of it and uses some of its parts, as do two of the `jobs`."""
 
     manager: StreamManager
     store: SubscriptionStore
