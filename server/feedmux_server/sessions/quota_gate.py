@@ -57,5 +57,6 @@ class QuotaGate:
 
     def close(self) -> None:
         """Release everything at the end of the session."""
+        self._account.outstanding.waits_no_longer(self._wake)
         if self._held:
             self.acked(self._held[-1][0])

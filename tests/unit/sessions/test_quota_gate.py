@@ -58,3 +58,17 @@ def test_the_time_that_a_session_is_throttled_is_the_tenants() -> None:
     for _ in range(2):
         QuotaGate(account, lambda: None, holds=True).throttled(0.25)
     assert account.throttled_s == 0.5
+
+
+def test_a_session_that_ends_while_it_waits_is_not_kept() -> None:
+    """Nobody may ever acknowledge, and its tenant opens and leaves sessions all the time."""
+    woken: list[int] = []
+    account = Account("team", Quotas(outstanding_bytes=100), 0.0)
+    account.outstanding.hold(100)  # of another session
+    gates = [QuotaGate(account, lambda number=number: woken.append(number), holds=True) for number in range(3)]  # type: ignore[misc]
+    for gate in gates:
+        assert gate.wait_s(0.0) > 0.0
+    for gate in (gates[0], gates[2]):
+        gate.close()
+    account.outstanding.release(100)
+    assert woken == [1]

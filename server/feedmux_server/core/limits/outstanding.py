@@ -82,6 +82,10 @@ class Outstanding:
         """Call `wake` once, as soon as there may be room."""
         self._waiting[wake] = None
 
+    def waits_no_longer(self, wake: Callable[[], None]) -> None:
+        """Undo `when_room`: otherwise the ended sessions of a tenant that never acknowledges are kept."""
+        self._waiting.pop(wake, None)
+
     def wake(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for wake in waiting:
