@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
 
-from bson import json_util
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
 from feedmux_server.config.sections import Section, checked_hash
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.feeds.query_json import QueryInvalid, parse_query
 from feedmux_server.core.grants.grant import GRANTS_MAX, Grant, make_grant
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.tenants.model import ApiKey, CertificateName, NameKind, TenantRecord
@@ -160,11 +160,15 @@ class GrantSection(Section):
         match = None
         if self.match is not None:
             try:
-                match = json_util.loads(json.dumps(self.match))
-            except Exception:  # noqa: BLE001 json_util lets through whatever its constructors raise
+                text = json.dumps(self.match)
+            except (TypeError, ValueError, RecursionError):  # a date of YAML, an alias that contains itself
                 raise ValueError(
                     'match: values other than text, numbers and booleans are written as extended JSON: {"$oid": "…"}'
                 ) from None
+            try:
+                match = parse_query(text, "match")
+            except QueryInvalid as error:
+                raise ValueError(f"{'.'.join(error.path)}: {error.message}") from None
         return make_grant(self.source, self.database, self.collection, match, self.hide)
 
 

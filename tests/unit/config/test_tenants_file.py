@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
+import bson
 import pytest
+from bson import DatetimeMS, Int64, ObjectId
 
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import load_tenants
+from feedmux_server.core.grants.match import match_expression
 
 ONE, TWO = "1" * 64, "2" * 64
 
@@ -32,6 +36,10 @@ name = "search"
 api_keys = [{{ sha256 = "{TWO}", label = "ci", expires = 2027-01-31T00:00:00Z }}]
 certificates = [{{ common_name = "search.example.com" }}, {{ uri = "spiffe://example.com/search" }}]
 """
+
+
+def match_file(match: str) -> str:
+    return f"tenants:\n  - name: a\n    grants:\n      - database: shop\n        match: {match}\n"
 
 
 def mistake(folder: Path, text: str, name: str = "tenants.yaml") -> str:
@@ -151,3 +159,37 @@ def test_what_is_no_tenants_file(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize("name", ["a{b}", "a*", "a:b", "a/b", "a b", "a\nb", "", "ä", "x" * 121, "{a}"])
 def test_names_that_mean_something_to_redis(tmp_path: Path, name: str) -> None:
     assert "tenants.0.name" in mistake(tmp_path, json.dumps({"tenants": [{"name": name}]}))
+
+
+@pytest.mark.parametrize(
+    ("match", "value"),
+    [
+        ("{a: {$oid: 65f000000000000000000001}}", {"a": ObjectId("65f000000000000000000001")}),
+        ("{a: {$ne: {$date: '2026-11-28T05:30:00Z'}}}", {"a": {"$ne": DatetimeMS(1_795_843_800_000)}}),
+        ("{a: {$in: [{$numberLong: '5'}, 5, x]}}", {"a": {"$in": [Int64(5), 5, "x"]}}),
+        ("{a: {$date: {$numberLong: '999999999999999'}}}", {"a": DatetimeMS(999_999_999_999_999)}),
+    ],
+)
+def test_values_of_a_match(tmp_path: Path, match: str, value: dict[str, Any]) -> None:
+    (tmp_path / "tenants.yaml").write_text(match_file(match))
+    (tenant,) = load_tenants(tmp_path / "tenants.yaml").records()
+    assert tenant.grants is not None
+    assert tenant.grants[0].match == bson.encode(value)
+    match_expression(tenant.grants[0].match, "$$after")
+
+
+@pytest.mark.parametrize(
+    ("match", "words"),
+    [
+        ("{a: {$oid: canary}}", 'match.a: $oid marks a value, whose form is {"$oid": "24 hexadecimal digits"}'),
+        ("{$or: [{b: {$binary: UVE=, $type: '00', $ne: canary}}]}", "match.$or.0.b: $binary marks a value"),
+        ("{a: {$date: 5}}", "match.a: $date marks a value"),
+        ("{a: 2026-11-28}", "written as extended JSON"),
+        ("&a {b: *a}", "match"),
+        ("{a: {1: x, '1': y}}", "twice"),
+        ("{a: {$regex: canary, $ne: x}}", "not $regex"),
+        ("{a: .nan}", "match.a: not a finite double"),
+    ],
+)
+def test_a_match_that_is_rejected(tmp_path: Path, match: str, words: str) -> None:
+    assert words in mistake(tmp_path, match_file(match))

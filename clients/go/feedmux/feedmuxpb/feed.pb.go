@@ -429,7 +429,8 @@ type isPipeline_Notation interface {
 }
 
 type Pipeline_ExtendedJson struct {
-	// A JSON array of stages, in MongoDB's extended JSON (canonical or relaxed).
+	// A JSON array of stages: operators as in MongoDB's query language, values in Extended JSON v2. docs/pipelines.md
+	// lists the values.
 	ExtendedJson string `protobuf:"bytes,1,opt,name=extended_json,json=extendedJson,proto3,oneof"`
 }
 

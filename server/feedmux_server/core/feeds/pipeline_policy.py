@@ -9,14 +9,13 @@ from difflib import get_close_matches
 from typing import Final
 
 import bson
-from bson import json_util
-from bson.codec_options import DatetimeConversion
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.bson_check import Element, shorten_path, walk
 from feedmux_server.core.events.bson_walk import ARRAY, DOCUMENT
 from feedmux_server.core.feeds.pipeline_bounds.budget import PipelineUnbounded
 from feedmux_server.core.feeds.pipeline_bounds.stages import STAGES, check_bounds
+from feedmux_server.core.feeds.query_json import QueryInvalid, parse_query
 
 STAGES_MAX: Final = 50
 PIPELINE_BYTES_MAX: Final = 64 * 1024
@@ -24,7 +23,6 @@ OPERATORS_REFUSED: Final = frozenset({"$function", "$where", "$accumulator"})
 _FIELD: Final = "feed.pipeline"
 # The longest notation of a value, {"$numberInt":"1"}, takes a few times the bytes of its BSON.
 _JSON_CHARS_MAX: Final = 8 * PIPELINE_BYTES_MAX
-_JSON: Final = json_util.JSONOptions(tz_aware=False, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 _STAGE_DEPTH: Final = 2
 _STAGE_NAME_MAX: Final = 40
 _ADVICE: Final = (
@@ -34,22 +32,18 @@ _ADVICE: Final = (
 
 
 def pipeline_from_extended_json(text: str) -> bytes:
-    """From a JSON array of stages to the BSON document `{pipeline: [stages]}`; not yet checked by
-    `check_pipeline`."""
+    """From a JSON array of stages to the BSON document `{pipeline: [stages]}`; not yet checked by `check_pipeline`.
+
+    Raises PIPELINE_INVALID."""
     if len(text) > _JSON_CHARS_MAX:
         raise _too_large()
     try:
-        stages = json_util.loads(text, json_options=_JSON)
-    except ValueError as error:
-        raise _not_json(getattr(error, "lineno", None), getattr(error, "colno", None)) from None
-    except Exception:  # noqa: BLE001 - json_util lets through whatever its constructors raise
-        raise _not_json() from None
+        stages = parse_query(text, "pipeline")
+    except QueryInvalid as error:
+        raise _invalid(error.message, error.path) from None
     if not isinstance(stages, list):
         raise _invalid("the pipeline must be a JSON array of stages")
-    try:
-        return bson.encode({"pipeline": stages})
-    except Exception:  # noqa: BLE001 - likewise the encoder: numbers over 64 bits, NUL in names, depth
-        raise _invalid("the pipeline holds a value that BSON cannot express") from None
+    return bson.encode({"pipeline": stages})
 
 
 def check_pipeline(pipeline: bytes, *, bounded: bool) -> None:
@@ -163,8 +157,3 @@ def _invalid(message: str, path: tuple[str, ...] = ()) -> FeedmuxError:
 
 def _too_large() -> FeedmuxError:
     return _invalid(f"the pipeline is larger than {PIPELINE_BYTES_MAX} bytes")
-
-
-def _not_json(line: int | None = None, column: int | None = None) -> FeedmuxError:
-    where = f" (line {line}, column {column})" if line is not None else ""
-    return _invalid(f"the pipeline is not Extended JSON{where}")

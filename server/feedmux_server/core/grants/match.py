@@ -13,7 +13,8 @@ from typing import Any, Final
 from uuid import UUID
 
 import bson
-from bson import Binary, Decimal128, Int64, ObjectId
+from bson import Binary, DatetimeMS, Decimal128, Int64, ObjectId
+from bson.codec_options import CodecOptions, DatetimeConversion
 
 Expression = Any
 """A MongoDB aggregation expression, as it is encoded to BSON."""
@@ -22,7 +23,9 @@ _LOGICAL: Final = frozenset({"$and", "$or", "$nor"})
 _LISTS: Final = frozenset({"$in", "$nin"})
 _SINGLE: Final = frozenset({"$eq", "$ne"})
 _NEGATIVE: Final = frozenset({"$ne", "$nin"})
-_SCALARS: Final = (str, bool, int, float, Int64, ObjectId, UUID, Binary, Decimal128, datetime)
+_SCALARS: Final = (str, bool, int, float, Int64, ObjectId, UUID, Binary, Decimal128, datetime, DatetimeMS)
+# A date beyond the year 9999 has no datetime.
+_CODEC: Final = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_MS)
 _PATH_BYTES_MAX: Final = 1024
 _PATH_PARTS_MAX: Final = 20
 _TERMS_MAX: Final = 100
@@ -57,7 +60,7 @@ def check_path(field: str, path: str) -> None:
 
 def match_expression(match: bytes, document: str) -> Expression:
     """True where `document` (an expression such as `$$post`) is a document that the condition holds for."""
-    condition = _all_of(bson.decode(match), document)
+    condition = _all_of(bson.decode(match, _CODEC), document)
     return {"$and": [{"$eq": [{"$type": document}, "object"]}, condition]}
 
 

@@ -14,6 +14,7 @@ from feedmux_server.core.feeds.pipeline_policy import (
     check_pipeline,
     pipeline_from_extended_json,
 )
+from feedmux_server.core.feeds.query_json import FORMS
 from tests.unit.core.feeds.pipeline_bounds.pipelines import REFUSED, check, set_
 
 MATCH = {"$match": {"operationType": "insert"}}
@@ -220,7 +221,7 @@ JSON_VALUES = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["$oid", "$date", "$binary", "$regex", "$numberInt", "$code", "$scope", "$ref", "$id", "a"])
+            st.sampled_from([*FORMS, "$regex", "$scope", "$ref", "$id", "base64", "subType", "t", "i", "a"])
             | st.text(max_size=4),
             inner,
             max_size=3,

@@ -7,6 +7,7 @@ import pytest
 
 from feedmux_server.core.feeds.pipeline_bounds import budget, expressions, match_query, stages
 from feedmux_server.core.feeds.pipeline_policy import STAGES_MAX
+from feedmux_server.core.feeds.query_json import FORMS, parse_query
 from feedmux_server.core.feeds.regex_bounds import PATTERN_BYTES_MAX, REPETITIONS_MAX
 
 PAGE = Path(__file__).parents[4] / "docs" / "pipelines.md"
@@ -37,3 +38,12 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"{budget.WORK_MAX:,} steps" in page
     assert f"at most {STAGES_MAX} stages" in page
     assert f"at most {PATTERN_BYTES_MAX:,} bytes and {REPETITIONS_MAX} repetitions" in page
+
+
+def test_the_values_of_json_are_those_of_the_code() -> None:
+    table = PAGE.read_text().split("<!-- values -->")[1].split("<!-- end -->")[0]
+    assert set(re.findall(r"\$\w+", table)) - {"$scope", "$in", "$nin", "$all", "$regex"} == FORMS.keys()
+    shown = [each for each in re.findall(r"`({[^`]*})`", table)]
+    assert len(shown) >= len(FORMS) - 3
+    for text in shown:
+        assert not isinstance(parse_query(text.replace("{…}", "{}"), "value"), dict), text
