@@ -114,6 +114,7 @@ def aggregate(feed: feed_pb2.Feed, start: feed_pb2.Start | None = None) -> Docum
     if feed.pipeline.bson:
         stages = bson.decode(feed.pipeline.bson, _RAW)["pipeline"]
     elif feed.pipeline.extended_json:
+        assert "$regex" not in feed.pipeline.extended_json, "json_util reads it as a value"
         stages = json_util.loads(feed.pipeline.extended_json)
     command: Document = {
         "aggregate": feed.collection or 1,

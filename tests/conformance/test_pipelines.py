@@ -4,9 +4,11 @@ import asyncio
 import itertools
 import json
 import random
+from collections.abc import Sequence
 
 import bson
 import pytest
+from bson import Int64, MaxKey, Regex
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
@@ -23,6 +25,7 @@ from tests.conformance.same import (
 )
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.integration.wire import feed, refused
+from tests.unit.core.feeds.queries import EXPRESSIONS, OBJECTS, PAIRS, QUERIES
 
 Documents = Database[Document]
 
@@ -280,3 +283,62 @@ async def test_both_notations(site: Site, database: Documents) -> None:
         readings.append(await read_through(receiver, expected))
         receiver.cancel()
     assert readings[0] == readings[1] != []
+
+
+VALUES: list[object] = [
+    *("abc", "abd", "aBD", "b", "", 5, 7, 5.5, Int64(8), None, True, {"x": 1}, b"abc", Regex("^a"), MaxKey()),
+    *([], ["abc", "abd"], ["abd", 5], [1, 2], ["abc"]),
+]
+
+
+@shows(DRIVERS, "Helper Method", "the pipeline is written as for aggregate")
+async def test_text_with_every_condition_beside_every_other(site: Site, database: Documents) -> None:
+    """Field `b` of a document selects the pair of conditions that it is for."""
+    start = after(site)
+    most = max(map(len, PAIRS.values()))
+    database.c.insert_many([{"b": b, "v": value} for b in range(most) for value in VALUES])
+    await assert_text_same(
+        site,
+        database,
+        start,
+        [
+            [{"$match": {"$or": [{"fullDocument.b": b, "fullDocument.v": each} for b, each in enumerate(conditions)]}}]
+            for conditions in PAIRS.values()
+        ],
+    )
+
+
+@shows(DRIVERS, "Helper Method", "the pipeline is written as for aggregate")
+async def test_text_with_names_that_extended_json_has_too(site: Site, database: Documents) -> None:
+    start = after(site)
+    database.c.insert_many([{"v": value} for value in VALUES])
+    only_v: Document = {"$replaceWith": {"_id": "$_id", "v": "$fullDocument.v"}}
+    await assert_text_same(
+        site,
+        database,
+        start,
+        [
+            *([only_v, {"$match": query}] for query in QUERIES),
+            *([only_v, {"$set": {"x": expression}}] for expression in EXPRESSIONS),
+            [only_v, {"$set": {"x": {"$literal": OBJECTS[:1000]}}}],
+        ],
+    )
+
+
+async def assert_text_same(
+    site: Site, database: Documents, start: feed_pb2.Start, pipelines: Sequence[list[Document]]
+) -> None:
+    """The events of a pipeline in BSON, straight from MongoDB, are those of its text through feedmux."""
+    until = operation_time(site)
+    few = asyncio.Semaphore(8)
+
+    async def compare(stages: list[Document]) -> None:
+        async with few:
+            expected = await asyncio.to_thread(read_directly, site, with_stages(database, stages), start, until)
+            assert expected.error is None, stages
+            assert expected.events
+            receiver = site.api.watch(feed(database.name, "c", json.dumps(stages)), start)
+            check_events(await read_through(receiver, expected), expected)
+            receiver.cancel()
+
+    await asyncio.gather(*map(compare, pipelines))

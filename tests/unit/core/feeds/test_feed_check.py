@@ -1,5 +1,6 @@
 """The checks of a feed's pipeline, collation and comment, and what names their verdict."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed_check import FeedParts, check_parts
+from tests.unit.core.feeds.queries import PAIRS, QUERIES
 
 MATCH = bson.encode({"pipeline": [{"$match": {"a": 1}}]})
 WHERE = bson.encode({"pipeline": [{"$match": {"$where": "1"}}]})
@@ -44,6 +46,24 @@ def test_what_is_rejected_is_named(parts: FeedParts, reason: str, field: str) ->
     with pytest.raises(FeedmuxError) as caught:
         check_parts(parts)
     assert (caught.value.reason, caught.value.field) == (reason, field)
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_both_notations_have_the_same_verdict(bounded: bool) -> None:
+    conditions = [{f"fullDocument.{name}": each} for name, pairs in PAIRS.items() for each in pairs]
+    verdicts = []
+    for stage in ({"$match": each} for each in (*conditions, *QUERIES)):
+        text = FeedParts(json.dumps([stage]).encode(), is_json=True, bounded=bounded)
+        assert verdict(text) == verdict(FeedParts(bson.encode({"pipeline": [stage]}), bounded=bounded))
+        verdicts.append(verdict(text))
+    assert {type(each) for each in verdicts} == ({bytes, tuple} if bounded else {bytes})
+
+
+def verdict(parts: FeedParts) -> bytes | tuple[str, str]:
+    try:
+        return check_parts(parts)
+    except FeedmuxError as error:
+        return error.message, error.metadata["path"]
 
 
 @pytest.mark.parametrize(

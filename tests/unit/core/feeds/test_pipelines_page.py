@@ -43,7 +43,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 def test_the_values_of_json_are_those_of_the_code() -> None:
     table = PAGE.read_text().split("<!-- values -->")[1].split("<!-- end -->")[0]
     assert set(re.findall(r"\$\w+", table)) - {"$scope", "$in", "$nin", "$all", "$regex"} == FORMS.keys()
-    shown = [each for each in re.findall(r"`({[^`]*})`", table)]
+    shown = re.findall(r"`({[^`]*})`", table)
     assert len(shown) >= len(FORMS) - 3
     for text in shown:
         assert not isinstance(parse_query(text.replace("{…}", "{}"), "value"), dict), text
