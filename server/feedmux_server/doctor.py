@@ -6,14 +6,16 @@ of subscriptions that are gone, and sizes. Each step has a time limit; a step th
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from cryptography import x509
 
+from feedmux.v1 import subscriptions_pb2
 from feedmux_server.cancellation import cancellable
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import load_tenants
@@ -21,11 +23,15 @@ from feedmux_server.config.sections import TlsSection
 from feedmux_server.config.server import Config
 from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.events.bson_check import shorten_path
+from feedmux_server.core.feeds.feed_check import check_parts
+from feedmux_server.core.feeds.former_json import changed_conditions
 from feedmux_server.core.positions.position import decode_position, inspect_position
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.credentials import read_position_keys
 from feedmux_server.dependencies import redis_access
 from feedmux_server.rpc.auth import ANONYMOUS
+from feedmux_server.rpc.convert import feed_parts
 from feedmux_server.source.checks import SourceExamination
 from feedmux_server.store.checks import (
     RedisUnavailable,
@@ -35,6 +41,7 @@ from feedmux_server.store.checks import (
     probe,
 )
 from feedmux_server.store.connection import Client, StartupError, connect
+from feedmux_server.store.model import StoredSubscription
 from feedmux_server.store.redis_url import parse_redis_url
 from feedmux_server.store.schema import check_layout
 from feedmux_server.store.signing_keys import stored_position_keys
@@ -44,6 +51,7 @@ from feedmux_server.tls_files import load_tls
 _EXPIRES_SOON_DAYS: Final = 21
 _RENEW: Final = "Renew it; the server reads the new file by itself"
 DAY_S: Final = 86_400
+_PATHS_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +156,8 @@ async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> lis
     file = config.positions.key_file
     keys = PositionKeys(read_position_keys(file) if file else await stored_position_keys(redis, timeout_s=timeout_s))
     known = load_tenants(config.tenants_file).tenants if config.tenants_file else []
-    tenants = [each.name for each in known] or [ANONYMOUS.tenant]
-    for tenant in tenants:
+    bounded = {each.name: each.pipelines == "bounded" for each in known} or {ANONYMOUS.tenant: False}
+    for tenant in bounded:
         damaged: list[str] = []
         async for stored in store.every(tenant, damaged.append):
             count += 1
@@ -161,10 +169,33 @@ async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> lis
                 says = f"subscription {stored.name} of tenant {tenant} cannot be opened: {error.message}"
                 advice = "Seek it to a time, or delete it and create it at a time (docs/operations.md)"
                 found.append(CheckResult(check, Level.FAILED, says, advice))
+            found += _pipeline(check, tenant, stored, bounded=bounded[tenant])
         for name in damaged:
             says = f"Redis has lost a part of subscription {name} of tenant {tenant}"
             found.append(CheckResult(check, Level.FAILED, says, "Restore its key, or create it again (docs/redis.md)"))
     return found or [CheckResult(check, Level.OK, f"{count} subscriptions can be opened")]
+
+
+def _pipeline(check: str, tenant: str, stored: StoredSubscription, *, bounded: bool) -> Iterator[CheckResult]:
+    """Check whether the server accepts the stored pipeline, and whether it gives the same events as in earlier
+    versions."""
+    subscription = f"subscription {stored.name} of tenant {tenant}"
+    feed = subscriptions_pb2.Subscription.FromString(stored.definition).feed
+    try:
+        check_parts(feed_parts(feed, bounded=bounded))
+    except FeedmuxError as error:
+        advice = "Correct its pipeline with feedmux subscriptions update (docs/pipelines.md)"
+        yield CheckResult(check, Level.FAILED, f"{subscription} cannot be opened: {error.message}", advice)
+        return
+    if paths := changed_conditions(feed.pipeline.extended_json or "[]"):
+        changed = datetime.fromtimestamp(stored.update_ms / 1000, UTC).date()
+        yield CheckResult(
+            check,
+            Level.WARNING,
+            f"{subscription}, last changed on {changed}: earlier versions read a part of its pipeline as a regular"
+            f" expression: {', '.join(map(shorten_path, paths[:_PATHS_MAX]))}",
+            "If this was before the upgrade, see docs/operations.md, Pipelines that earlier versions misread",
+        )
 
 
 def _unreadable(name: str, kind: str) -> Step:

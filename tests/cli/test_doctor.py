@@ -11,6 +11,7 @@ from typing import Any
 
 from cryptography import x509
 
+from feedmux.v1 import subscriptions_pb2
 from feedmux_embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server.config.load import make_config
@@ -19,6 +20,7 @@ from feedmux_server.core.positions.position import Position, encode_position
 from feedmux_server.core.positions.position_keys import PositionKeys, format_keys
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.doctor import examine
+from feedmux_server.rpc import convert
 from feedmux_server.store.signing_keys import new_key
 from feedmux_server.store.store import SubscriptionStore
 from tests.cli.conftest import Site, run, write_config
@@ -27,7 +29,7 @@ from tests.integration.certificates import Authority
 from tests.integration.redis_topologies import ask
 from tests.integration.servers import serving, settings
 from tests.integration.state_support import client
-from tests.integration.wire import PATIENCE_S
+from tests.integration.wire import PATIENCE_S, feed
 
 DAY_S = timedelta(days=1).total_seconds()
 
@@ -160,6 +162,47 @@ async def test_subscriptions_that_cannot_be_opened(
     ]
     assert {each.level for each in told} == {Level.FAILED}
     assert {name for name in made for each in told if f"subscription {name} " in each.says} == {"old", "other", "half"}
+
+
+async def test_stored_pipelines(mongo: ReplicaSet, redis_factory: RedisFactory, tmp_path: Path) -> None:
+    redis = await redis_factory()
+    tenants = tmp_path / "tenants.yaml"
+    tenants.write_text("tenants: [{name: shop}, {name: trusted, pipelines: any}]")
+    material = new_key()
+    await ask(redis.port, "SET", "feedmux:position-keys", format_keys([material]))
+    configured = {"redis": {"url": redis.url}, "tenants_file": str(tenants), "sources": {"main": {"uri": mongo.uri}}}
+    position = encode_position(
+        Position(bytes(8), bytes(8), ResumeToken.high_water_mark(1 << 32)), PositionKeys([material])
+    )
+    texts = {
+        "fine": '[{"$match": {"v": {"$regex": "^a"}}}]',
+        "misread": '[{"$match": {"fullDocument.name": {"$regex": "^a", "$ne": "abc"}}}]',
+        "rejected": '[{"$match": {"documentKey._id": {"$oid": "abc"}}}]',
+        "untrusted": '[{"$set": {"a": {"$rand": {}}}}]',
+    }
+    async with client(redis.url) as connected:
+        store = SubscriptionStore(connected, lease_s=30.0)
+        for tenant in ("shop", "trusted"):
+            for name, text in texts.items():
+                wanted = subscriptions_pb2.Subscription(feed=feed("db", "c", text))
+                definition = convert.definition(wanted)
+                await store.create(
+                    tenant, name, definition=definition, etag="0", position=position, cluster_time=1, order=b""
+                )
+    told = {
+        " ".join(each.says.split()[1:5]).rstrip(","): each
+        async for each in examine(make_config(configured), (), PATIENCE_S)
+        if each.check == "redis.subscriptions"
+    }
+    assert {name: each.level for name, each in told.items()} == {
+        "misread of tenant shop": Level.WARNING,
+        "misread of tenant trusted": Level.WARNING,
+        "rejected of tenant shop": Level.FAILED,
+        "rejected of tenant trusted": Level.FAILED,
+        "untrusted of tenant shop": Level.FAILED,
+    }
+    assert "pipeline.0.$match.fullDocument.name" in told["misread of tenant shop"].says
+    assert "pipeline.0.$match.documentKey._id: $oid marks" in told["rejected of tenant shop"].says
 
 
 def test_json_and_the_exit_code(redis_server: RedisServer, tmp_path: Path) -> None:
