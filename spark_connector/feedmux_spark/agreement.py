@@ -6,13 +6,10 @@ fingerprint of the options' feed: if a feed differs, the query fails before anyt
 """
 
 import logging
-from typing import Any, Final
-
-import bson
-from bson import json_util
+from typing import Final
 
 from feedmux import requests
-from feedmux.errors import FailedPrecondition, SubscriptionExists
+from feedmux.errors import FailedPrecondition, InvalidArgument, SubscriptionExists
 from feedmux.feeds import Start
 from feedmux.positions import FeedPosition
 from feedmux.v1 import feed_pb2
@@ -29,7 +26,6 @@ _COMPARED: Final = (
     "source",
     "database",
     "collection",
-    "pipeline",
     "full_document",
     "full_document_before_change",
     "show_expanded_events",
@@ -106,17 +102,33 @@ class Agreement:
             return self._planner.create(start)
         except SubscriptionExists:
             feed, feed_position = self._planner.stored()
-            if not self._differences(feed):
+            if not self._differences(feed, feed_position.position):
                 return feed_position
             if self._options.on_feed_change == "fail":
                 raise
             return self._planner.update()
 
-    def _differences(self, stored: feed_pb2.Feed) -> list[str]:
-        return differences(stored, requests.feed_message(self._options.feed, self._options.source))
+    def _differences(self, stored: feed_pb2.Feed, position: bytes) -> list[str]:
+        wanted = requests.feed_message(self._options.feed, self._options.source)
+        names = differences(stored, wanted)
+        return names if self._same_pipeline(stored, wanted, position) else ["pipeline", *names]
+
+    def _same_pipeline(self, stored: feed_pb2.Feed, wanted: feed_pb2.Feed, position: bytes) -> bool:
+        """Asks the server where the texts differ: no other parser is certain to read a pipeline as the server does."""
+        if stored.pipeline == wanted.pipeline:
+            return True
+        other = feed_pb2.Feed()
+        other.CopyFrom(stored)
+        other.pipeline.CopyFrom(wanted.pipeline)
+        at = Start.position(position)
+        try:
+            return self._connection.locate_in(stored, at).feed == self._connection.locate_in(other, at).feed
+        except InvalidArgument:  # a newer server may reject what an older one stored
+            return False
 
     def _error(self, what: str) -> FeedmuxSparkError:
-        names = self._differences(self._planner.stored()[0])
+        feed, feed_position = self._planner.stored()
+        names = self._differences(feed, feed_position.position)
         where = (
             f"The subscription and the options differ in {', '.join(names)}."
             if names
@@ -131,15 +143,6 @@ class Agreement:
 
 
 def differences(stored: feed_pb2.Feed, wanted: feed_pb2.Feed) -> list[str]:
-    """The options in which two feeds differ."""
+    """The options in which two feeds differ, without the pipeline."""
     shown = {option.field: option.name for option in TABLE}
-    return [shown[name] for name in _COMPARED if _value(stored, name) != _value(wanted, name)]
-
-
-def _value(feed: feed_pb2.Feed, name: str) -> Any:
-    if name != "pipeline":
-        return getattr(feed, name)
-    if feed.pipeline.bson:
-        return feed.pipeline.bson
-    stages = json_util.loads(feed.pipeline.extended_json or "[]", json_options=json_util.RELAXED_JSON_OPTIONS)
-    return bson.encode({"pipeline": stages}) if stages else b""
+    return [shown[name] for name in _COMPARED if getattr(stored, name) != getattr(wanted, name)]

@@ -28,7 +28,7 @@ from feedmux.recovery import Backoff, Step, next_step
 from feedmux.silence_detector import SilenceDetector
 from feedmux.status import error_from_call
 from feedmux.target import Metadata, Target, Token
-from feedmux.v1 import change_feed_pb2
+from feedmux.v1 import change_feed_pb2, feed_pb2
 from feedmux_spark.errors import FeedmuxSparkError, explained
 from feedmux_spark.options import Options
 
@@ -146,9 +146,11 @@ class Connection:
 
     def locate(self, options: Options, start: Start) -> Located:
         """Resolves a start to a position in the options' feed, with its fingerprint. Raises FeedmuxError."""
-        request = change_feed_pb2.ResolvePositionRequest(
-            feed=requests.feed_message(options.feed, options.source), start=requests.start_message(start)
-        )
+        return self.locate_in(requests.feed_message(options.feed, options.source), start)
+
+    def locate_in(self, feed: feed_pb2.Feed, start: Start) -> Located:
+        """Resolves a start to a position in any feed, with the feed's fingerprint. Raises FeedmuxError."""
+        request = change_feed_pb2.ResolvePositionRequest(feed=feed, start=requests.start_message(start))
         answer = self.retrying(
             lambda: self.unary("ChangeFeed", "ResolvePosition", request, change_feed_pb2.ResolvePositionResponse),
             "resolving a position",

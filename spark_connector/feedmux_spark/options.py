@@ -55,8 +55,8 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
 
 def _json_array(text: str) -> str:
     try:
-        stages = json.loads(text)
-    except ValueError as error:
+        stages = json.loads(text)  # the server reads the stages
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"must be a JSON array of stages: {error}") from None
     if not isinstance(stages, list):
         raise ValueError("must be a JSON array of stages")
@@ -65,11 +65,18 @@ def _json_array(text: str) -> str:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        content = json.loads(text)
-    except ValueError as error:
+        content = json.loads(text, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"must be a JSON object: {error}") from None
     if not isinstance(content, dict):
         raise ValueError("must be a JSON object")
+    return content
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a name appears twice in one object")
     return content
 
 

@@ -3,13 +3,12 @@
 import logging
 from typing import Any
 
-import bson
 import pytest
 
 from feedmux import requests
-from feedmux.errors import FailedPrecondition, SubscriptionExists
+from feedmux.errors import FailedPrecondition, InvalidArgument, SubscriptionExists
 from feedmux.feeds import Feed, Start
-from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux_spark.agreement import Agreement, differences
 from feedmux_spark.connection import Connection
 from feedmux_spark.errors import FeedmuxSparkError
@@ -19,6 +18,7 @@ from feedmux_spark.planning import Planner
 from tests.unit.spark.answers import FEED, Answers, resolved
 
 STAGES = [{"$match": {"n": 1}}]
+TEXT = '[ {"$match": {"n": {"$numberInt": "1"}}} ]'
 CHANGED = FailedPrecondition("another feed", reason="FEED_CHANGED", status="FAILED_PRECONDITION")
 EXISTS = SubscriptionExists("another feed", reason="SUBSCRIPTION_EXISTS", status="ALREADY_EXISTS")
 
@@ -35,6 +35,10 @@ def message(**more: Any) -> feed_pb2.Feed:
 
 def stored(**more: Any) -> subscriptions_pb2.Subscription:
     return subscriptions_pb2.Subscription(name="c", feed=message(**more), position=b"stored")
+
+
+def fingerprint(feed: bytes) -> change_feed_pb2.ResolvePositionResponse:
+    return change_feed_pb2.ResolvePositionResponse(position=b"there", feed_fingerprint=feed)
 
 
 def test_a_checkpoint_that_names_no_feed_is_said_once(
@@ -55,7 +59,6 @@ def test_a_checkpoint_that_names_no_feed_is_said_once(
     ("options", "names"),
     [
         ({"comment": "why", "read_preference": "primaryPreferred", "batch_size": 5}, []),
-        ({"pipeline": STAGES}, ["pipeline"]),
         ({"collation": {"locale": "de"}, "full_document": "updateLookup"}, ["fullDocument", "collation"]),
         ({"read_concern": "majority", "show_expanded_events": True}, ["showExpandedEvents", "readConcern"]),
     ],
@@ -64,18 +67,40 @@ def test_only_what_decides_which_events_come_is_a_difference(options: dict[str, 
     assert differences(message(), message(**options)) == names
 
 
-def test_one_pipeline_in_two_notations_is_the_same() -> None:
-    text = message(pipeline='[ {"$match": {"n": {"$numberInt": "1"}}} ]')
-    assert text.pipeline.extended_json
-    assert bson.decode(message(pipeline=STAGES).pipeline.bson)["pipeline"] == STAGES
-    assert differences(message(pipeline=STAGES), text) == []
-    assert differences(message(), message(pipeline="[]")) == []
+@pytest.mark.parametrize(
+    ("answers", "same"),
+    [
+        ([fingerprint(b"one"), fingerprint(b"one")], True),
+        ([fingerprint(b"one"), fingerprint(b"other")], False),
+        ([InvalidArgument("an older server accepted it", reason="PIPELINE_INVALID", status="INVALID_ARGUMENT")], False),
+    ],
+)
+def test_the_server_compares_pipelines(monkeypatch: pytest.MonkeyPatch, answers: list[Any], same: bool) -> None:
+    server = Answers(
+        monkeypatch, CreateSubscription=[EXISTS], GetSubscription=[stored(pipeline=STAGES)], ResolvePosition=answers
+    )
+    made = agreement(pipeline=TEXT)
+    if same:
+        assert made.create(Start.latest()).position == b"stored"
+    else:
+        with pytest.raises(SubscriptionExists):
+            made.create(Start.latest())
+    resolved = [request for method, request in server.asked if method == "ResolvePosition"]
+    assert all(request.start.position == b"stored" for request in resolved)
+    assert [request.feed.pipeline.WhichOneof("notation") for request in resolved] == ["bson", "extended_json"][
+        : len(resolved)
+    ]
 
 
 def test_another_checkpoint_fails_or_is_read_with_the_new_options(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    Answers(monkeypatch, ResolvePosition=[resolved(b"here")] * 2, GetSubscription=[stored(pipeline=STAGES)])
+    compared = [fingerprint(b"of the stored feed"), fingerprint(b"of the options")]
+    Answers(
+        monkeypatch,
+        ResolvePosition=[resolved(b"here"), *compared, resolved(b"here")],
+        GetSubscription=[stored(pipeline=STAGES)],
+    )
     other = Offset(b"there", feed=b"other")
     with pytest.raises(FeedmuxSparkError, match=r"The feed changed: the checkpoint .* differ in pipeline"):
         agreement().check(other)
@@ -84,7 +109,12 @@ def test_another_checkpoint_fails_or_is_read_with_the_new_options(
 
 
 def test_a_rejected_plan_changes_the_subscription_only_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Answers(monkeypatch, UpdateSubscription=[stored()], GetSubscription=[stored(pipeline=STAGES), stored()])
+    server = Answers(
+        monkeypatch,
+        UpdateSubscription=[stored()],
+        GetSubscription=[stored(pipeline=STAGES), stored()],
+        ResolvePosition=[fingerprint(b"of the stored feed"), fingerprint(b"of the options")],
+    )
     with pytest.raises(FeedmuxSparkError, match="subscription 'c' has another pipeline or other options"):
         agreement().settle(CHANGED)
     allowed = agreement(onFeedChange="update")
@@ -102,8 +132,15 @@ def test_a_subscription_that_exists_is_used_if_its_feed_is_the_same(monkeypatch:
         (stored(comment="of somebody else"), {}),
         (stored(pipeline=STAGES), {"onFeedChange": "update"}),
     ):
-        Answers(monkeypatch, CreateSubscription=[EXISTS], GetSubscription=[found], UpdateSubscription=[stored()])
+        compared = [fingerprint(b"of the stored feed"), fingerprint(b"of the options")]
+        Answers(
+            monkeypatch,
+            CreateSubscription=[EXISTS],
+            GetSubscription=[found],
+            UpdateSubscription=[stored()],
+            ResolvePosition=compared,
+        )
         assert agreement(**more).create(Start.latest()).position == b"stored"
-    Answers(monkeypatch, CreateSubscription=[EXISTS], GetSubscription=[stored(pipeline=STAGES)])
+    Answers(monkeypatch, CreateSubscription=[EXISTS], GetSubscription=[stored(full_document="updateLookup")])
     with pytest.raises(SubscriptionExists):
         agreement().create(Start.latest())
