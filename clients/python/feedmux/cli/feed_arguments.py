@@ -106,10 +106,15 @@ def pipeline(text: str) -> str:
     elif len(text) < _NAME_MAX and Path(text).is_file():
         hint = f"; to read the file, write @{text}"
     try:
+        text.encode()
         stages = json.loads(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
         raise argparse.ArgumentTypeError(f"{origin}not JSON: {error.msg} ({where}){hint}") from None
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("not UTF-8") from None
+    except (ValueError, RecursionError):
+        raise argparse.ArgumentTypeError(f"{origin}nested too deeply, or has a number with too many digits") from None
     if not isinstance(stages, list):
         raise argparse.ArgumentTypeError('expected an array of stages: [{"$match": {…}}]')
     return text

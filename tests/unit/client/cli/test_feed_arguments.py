@@ -43,6 +43,17 @@ def test_a_pipeline_file_without_the_at_sign(tmp_path: Path) -> None:
         pipeline("x" * 5_000)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "[" + "9" * 5_000 + "]", '["\udcff"]'])
+def test_a_pipeline_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^(nested too deeply, or has a number .*|not UTF-8)$"):
+        pipeline(text)
+
+
+def test_a_pipeline_is_sent_as_it_is_typed() -> None:
+    text = '[{"$match": {"a": {"$regex": "^a", "$ne": "abc"}, "b": {"$oid": "abc"}, "b": 1}}]'
+    assert pipeline(text) == text
+
+
 @pytest.mark.parametrize("text", ["tomorrow", "2026-11-27T25:00:00Z", "5 min", "1795799726000"])
 def test_what_is_no_start_is_told_what_a_start_is(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"is not a time \(.*Z\), how long ago \(15m\), earliest"):
