@@ -51,7 +51,7 @@ type Feed struct {
 	Database   string
 	Collection string
 	// Pipeline is any value that BSON encodes as an array of stages, such as mongo.Pipeline, []bson.D or bson.A; or a
-	// string with that array in extended JSON.
+	// string with that array in JSON, which the server parses (docs/pipelines.md).
 	Pipeline                 any
 	FullDocument             FullDocument
 	FullDocumentBeforeChange FullDocumentBeforeChange

@@ -18,7 +18,7 @@ export type ReadPreference = "primary" | "primaryPreferred" | "secondary" | "sec
 export interface Feed {
   readonly database?: string | undefined;
   readonly collection?: string | undefined;
-  /** Stages, or the same as an extended JSON array. */
+  /** Stages, or a JSON array of them as text, which the server parses (docs/pipelines.md). */
   readonly pipeline?: readonly Document[] | string | undefined;
   readonly fullDocument?: FullDocument | undefined;
   readonly fullDocumentBeforeChange?: FullDocumentBeforeChange | undefined;

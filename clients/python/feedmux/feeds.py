@@ -22,8 +22,8 @@ class Feed:
     """A feed: scope, pipeline and MongoDB's change stream options.
 
     Without `collection` the feed covers the whole database, without `database` the whole deployment. An empty `source`
-    means the client's `source`. `pipeline` is a list of stages, or an extended JSON array of them. An option left out
-    is not sent to MongoDB.
+    means the client's `source`. `pipeline` is a list of stages, or a JSON array of them as text, which the server
+    parses (docs/pipelines.md). An option left out is not sent to MongoDB.
     """
 
     database: str | None = None

@@ -35,7 +35,8 @@ const (
 	ErrorReason_ERROR_REASON_POSITION_FOREIGN ErrorReason = 2
 	// INVALID_ARGUMENT. More than one start was given.
 	ErrorReason_ERROR_REASON_START_CONFLICT ErrorReason = 3
-	// INVALID_ARGUMENT. The pipeline is not a list of stages, or exceeds 50 stages or 64 KiB.
+	// INVALID_ARGUMENT. The pipeline is not a list of stages, its JSON is invalid, or it exceeds 50 stages or 64 KiB.
+	// Metadata: `path`, if the fault has one.
 	ErrorReason_ERROR_REASON_PIPELINE_INVALID ErrorReason = 4
 	// INVALID_ARGUMENT. The pipeline has a stage or operator that feedmux does not allow. Metadata: `operator`, `path`.
 	ErrorReason_ERROR_REASON_STAGE_NOT_ALLOWED ErrorReason = 5
