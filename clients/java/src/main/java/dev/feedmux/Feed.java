@@ -1,7 +1,6 @@
 package dev.feedmux;
 
 import java.util.List;
-import org.bson.BsonArray;
 import org.bson.BsonDocument;
 import org.bson.BsonValue;
 import org.bson.conversions.Bson;
@@ -16,6 +15,8 @@ import org.jspecify.annotations.Nullable;
  * @param database the database; null means the whole deployment
  * @param collection the collection; null means the whole database
  * @param pipeline the stages after {@code $changeStream}
+ * @param pipelineJson the stages as a JSON array, which the server parses (docs/pipelines.md); null if {@code pipeline}
+ *     has the stages
  * @param fullDocument whether update events carry the document; null in a feed that the server returned if this client
  *     does not know the value, as with the other enums
  * @param fullDocumentBeforeChange whether events carry the document before the change
@@ -34,6 +35,7 @@ public record Feed(
         @Nullable String database,
         @Nullable String collection,
         List<BsonDocument> pipeline,
+        @Nullable String pipelineJson,
         @Nullable FullDocument fullDocument,
         @Nullable FullDocumentBeforeChange fullDocumentBeforeChange,
         boolean showExpandedEvents,
@@ -45,9 +47,12 @@ public record Feed(
         @Nullable String readConcern,
         boolean matchCollectionUuidForUpdateLookup) {
 
-    /** Copies the list of stages. */
+    /** Copies the list of stages. Throws IllegalArgumentException if there are stages in both notations. */
     public Feed {
         pipeline = List.copyOf(pipeline);
+        if (pipelineJson != null && !pipeline.isEmpty()) {
+            throw new IllegalArgumentException("a feed has either a pipeline or a pipelineJson");
+        }
     }
 
     /** Returns a feed of the whole deployment. */
@@ -76,6 +81,7 @@ public record Feed(
         private @Nullable String database;
         private @Nullable String collection;
         private List<BsonDocument> pipeline = List.of();
+        private @Nullable String pipelineJson;
         private @Nullable FullDocument fullDocument;
         private @Nullable FullDocumentBeforeChange fullDocumentBeforeChange;
         private boolean showExpandedEvents;
@@ -109,6 +115,7 @@ public record Feed(
 
         /** Sets the stages, as documents or made with the builders of MongoDB's driver. */
         public Builder pipeline(List<? extends Bson> stages) {
+            pipelineJson = null;
             pipeline = stages.stream().map(Bson::toBsonDocument).toList();
             return this;
         }
@@ -118,9 +125,10 @@ public record Feed(
             return pipeline(List.of(stages));
         }
 
-        /** Sets the stages, as an extended JSON array. */
-        public Builder pipelineJson(String json) {
-            pipeline = BsonArray.parse(json).stream().map(BsonValue::asDocument).toList();
+        /** Sets the stages, as a JSON array. Only the server parses it: Java's parser would rewrite some conditions. */
+        public Builder pipelineJson(@Nullable String json) {
+            pipelineJson = json;
+            pipeline = List.of();
             return this;
         }
 
@@ -191,6 +199,7 @@ public record Feed(
                     database,
                     collection,
                     pipeline,
+                    pipelineJson,
                     fullDocument,
                     fullDocumentBeforeChange,
                     showExpandedEvents,

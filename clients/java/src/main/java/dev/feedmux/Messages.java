@@ -55,7 +55,9 @@ final class Messages {
                 .setReadPreference(mongoName(feed.readPreference()))
                 .setReadConcern(orEmpty(feed.readConcern()))
                 .setMatchCollectionUuidForUpdateLookup(feed.matchCollectionUuidForUpdateLookup());
-        if (!feed.pipeline().isEmpty()) {
+        if (feed.pipelineJson() != null) {
+            message.setPipeline(Pipeline.newBuilder().setExtendedJson(feed.pipelineJson()));
+        } else if (!feed.pipeline().isEmpty()) {
             BsonDocument stages = new BsonDocument("pipeline", new BsonArray(feed.pipeline()));
             message.setPipeline(Pipeline.newBuilder().setBson(Documents.encode(stages)));
         }
@@ -93,6 +95,7 @@ final class Messages {
                 orNull(message.getDatabase()),
                 orNull(message.getCollection()),
                 stages(message.getPipeline()),
+                orNull(message.getPipeline().getExtendedJson()),
                 fromMongo(FullDocument.class, message.getFullDocument()),
                 fromMongo(FullDocumentBeforeChange.class, message.getFullDocumentBeforeChange()),
                 message.getShowExpandedEvents(),
@@ -264,10 +267,11 @@ final class Messages {
 
     private static List<BsonDocument> stages(Pipeline pipeline) {
         BsonDocument inBson = Documents.raw(pipeline.getBson());
-        List<BsonValue> stages = inBson != null
-                ? inBson.getArray("pipeline")
-                : pipeline.hasExtendedJson() ? BsonArray.parse(pipeline.getExtendedJson()) : List.of();
-        return stages.stream().map(BsonValue::asDocument).toList();
+        return inBson == null
+                ? List.of()
+                : inBson.getArray("pipeline").stream()
+                        .map(BsonValue::asDocument)
+                        .toList();
     }
 
     /** Returns MongoDB's name of a value: {@code updateLookup} for UPDATE_LOOKUP. */
