@@ -21,7 +21,7 @@ SERVICES = [
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
 ROWS = {
     "a pipeline in BSON": "feedmux.v1.Pipeline.bson",
-    "a pipeline in Extended JSON": "feedmux.v1.Pipeline.extended_json",
+    "a pipeline in JSON": "feedmux.v1.Pipeline.extended_json",
     "`comment`, `collation`": "feedmux.v1.Feed.comment",
     "a position": "feedmux.v1.Start.position",
     "a resume token of MongoDB": "feedmux.v1.Start.resume_after",

@@ -60,7 +60,8 @@ def check_path(field: str, path: str) -> None:
 
 def match_expression(match: bytes, document: str) -> Expression:
     """True where `document` (an expression such as `$$post`) is a document that the condition holds for."""
-    condition = _all_of(bson.decode(match, _CODEC), document)
+    conditions: dict[str, Any] = bson.decode(match, _CODEC)
+    condition = _all_of(conditions, document)
     return {"$and": [{"$eq": [{"$type": document}, "object"]}, condition]}
 
 
