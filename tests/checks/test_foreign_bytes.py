@@ -16,15 +16,15 @@ SERVER = Path(__file__).parents[2] / "server" / "feedmux_server"
 PATTERNS = {
     "config/sections.py": "values of the operator's configuration",
     "yaml_with_lines.py": "PyYAML's messages about files of the operator",
+    "core/feeds/query_json.py": "values of pipelines, each by a pattern that matches in linear time; pipelines of more"
+    " than 512 bytes are read in a separate process",
     "core/grants/grant.py": "names that tenants send, by patterns with atomic groups: they do not backtrack",
 }
 DECODERS = {
-    "config/tenants_file.py": "the operator's tenants file",
     "core/grants/match.py": "a grant's condition, from the tenants file",
     "core/grants/stages.py": "the stages of grants, which the server has made",
     "core/events/extended_json.py": "events, in a separate process",
     "core/feeds/pipeline_bounds/stages.py": "pipelines, in a separate process",
-    "core/feeds/pipeline_policy.py": "pipelines, in a separate process if they have more than 512 bytes",
     "core/feeds/simple_filter.py": "pipelines of up to 64 KiB; an exception only means that the filter is not simple",
     "core/feeds/stream_key.py": "pipelines that were checked, without decoding what is in their stages",
     "core/positions/resume_token.py": "resume tokens, each a document of one or two fields",
