@@ -6,6 +6,7 @@ from typing import Any
 import bson
 import pytest
 from pymongo.database import Database
+from pymongo.write_concern import WriteConcern
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
@@ -340,3 +341,30 @@ async def test_a_read_that_waits_says_that_it_is_there(
     options = parse_options(place)
     (batch,) = await asyncio.to_thread(lambda: list(read_slice(options, Slice(plan.after, plan.end))))
     assert [each["fullDocument"]["n"] for each in bson.decode_all(batch)] == [0, 1, 2]
+
+
+async def test_a_plan_is_not_caught_up_before_a_write_acknowledged_before_it(api: Api, database: Documents) -> None:
+    """The first write after `latest` gets the very time of that position, within the same second."""
+    wanted, majority = feed(database.name, "c"), WriteConcern("majority")
+    for number in range(20):
+        after = await start(api, database)
+        database.get_collection("c", write_concern=majority).insert_one({"n": number})
+        plan = await api.plan(feed=wanted, after=after)
+        assert of(await read(api, plan, feed=wanted)) == [number]
+        assert plan.caught_up
+
+
+async def test_a_plan_is_not_caught_up_within_a_transaction(api: Api, database: Documents) -> None:
+    """The events of a transaction have one cluster time."""
+    wanted, after = feed(database.name, "c"), await start(api, database)
+    database.create_collection("c")
+    with database.client.start_session() as session, session.start_transaction(write_concern=WriteConcern("majority")):
+        database.c.insert_many([{"n": n} for n in range(5)], session=session)
+    got: list[int] = []
+    while True:
+        plan = await api.plan(feed=wanted, after=after, events_max=2)
+        got += of(await read(api, plan, feed=wanted))
+        after = plan.end
+        if plan.caught_up:
+            break
+    assert got == list(range(5))

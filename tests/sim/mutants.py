@@ -540,6 +540,13 @@ MUTANTS: Final = (
         "min(chunk.count, chunk.first_after(after) + 1), chunk.count",
     ),
     Mutant(
+        "a plan is caught up at the time of events that it has not read",
+        "Complete",
+        "feedmux_server.ranges.reader:RangeReader.has_read",
+        "self.place.cluster_time > cluster_time",
+        "self.place.cluster_time >= cluster_time",
+    ),
+    Mutant(
         "an unused subscription is not deleted",
         "Nothing left",
         "feedmux_server.jobs.subscription_expiry:_sweep_tenant",

@@ -141,12 +141,16 @@ class Ranging(Program):
             slices=self.rng.choice((1, 3)),
         )
         request.wait.seconds = 4
+        acknowledged = len(self.mongo.entries)
         plan = await self._call(channel, "PlanRange", request, wire.PlanRangeResponse)
         parts = [await self._read(channel, feed, part, plan.feed_fingerprint) for part in plan.slices]
         got = list(chain.from_iterable(parts))
         if granted == self.tenant.granted:
             counts = [(part.event_count, len(read)) for part, read in zip(plan.slices, parts, strict=True)]
-            self._judge(got, inspect_position(plan.after).token, inspect_position(plan.end).token, counts)
+            after, end = inspect_position(plan.after).token, inspect_position(plan.end).token
+            self._judge(got, after, end, counts)
+            if plan.caught_up:
+                self._judge_end(end, self.mongo.entries[:acknowledged])
         if got:
             self.newest = max(self.newest, int(got[-1]) % PART)
         self._position = plan.end
@@ -179,6 +183,12 @@ class Ranging(Program):
         if got != wanted:
             self.problems.append(f"Complete: {self.name}: a range has {got} instead of {wanted}")
         self.recorder.note(f"{self.name} has read {got}")
+
+    def _judge_end(self, end: ResumeToken, acknowledged: list[Entry]) -> None:
+        """Check that a plan that says it is caught up includes what was acknowledged to its writer before the plan."""
+        left = [each.number for each in acknowledged if self.shows(each) and each.token.is_after(end)]
+        if left:
+            self.problems.append(f"Complete: {self.name}: a plan is caught up without {left}, written before it")
 
     async def _call(self, channel: SimChannel, method: str, request: Any, answer: Callable[..., Any]) -> Any:
         return await _unary(channel, f"{_SERVICE}{method}", request, answer, self.tenant.key)
@@ -218,7 +228,7 @@ async def _unary(channel: SimChannel, method: str, request: Any, answer: Callabl
         lambda message: message.SerializeToString(),
         answer.FromString,  # type: ignore[attr-defined]
     )
-    return await call(request, timeout=10.0, metadata=metadata_of(key))
+    return await call(request, timeout=20.0, metadata=metadata_of(key))
 
 
 def metadata_of(key: str) -> tuple[tuple[str, str], ...]:

@@ -26,6 +26,11 @@ from feedmux_server.streams.manager import StreamManager
 PIECE_BYTES_MAX = 1024 * 1024
 READ_TIME_MAX_S = 10.0
 """A plan ends after this time with the events it has, even if more follow."""
+EMPTY_TIME_MAX_S = 15.0
+"""A plan without events ends after this time. It may have to wait until MongoDB names a later time than the target; an
+idle one does so every 10 s, with a no-op."""
+_SETTLE_S = 0.1
+"""With the first events of the target's time, a plan waits for this long to know whether more events have that time."""
 
 
 class GivenUp(Exception):
@@ -49,8 +54,9 @@ class Wanted:
 
     until: ResumeToken | None
     """The range ends here at the latest."""
-    target: ResumeToken
-    """What MongoDB has committed by now: the plan reads up to here in any case, and beyond it if more is available."""
+    target: int
+    """The cluster time up to which MongoDB has committed by now: the plan reads the events at or before it in any case,
+    and later ones if they are available."""
     events_max: int
     bytes_max: int
     wait_s: float
@@ -120,10 +126,11 @@ class RangeCache:
             raise
         end = deliveries[-1].end if deliveries else at.place
         met_all = error is None or not deliveries  # up to the reader's position
-        if met_all and wanted.until is not None and (reader.passed or not wanted.until.is_after(reader.place)):
+        if met_all and wanted.until is not None and (reader.passed or reader.has_reached(wanted.until)):
             end = wanted.until
         elif met_all and reader.place.is_after(end):
             end = reader.place
+        caught_up = reader.has_read(wanted.target) if wanted.until is None else not wanted.until.is_after(end)
         if error is None and end.raw == reader.place.raw:
             self._wait(account, key, reader, end)
         else:
@@ -131,7 +138,7 @@ class RangeCache:
         found = CachedRange(at.place, end, tuple(deliveries))
         if deliveries:
             self._keep(key, account, found)
-        return Plan(found, not (wanted.until or wanted.target).is_after(end))
+        return Plan(found, caught_up)
 
     def read(
         self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, payload_max: int
@@ -264,21 +271,27 @@ async def _read(
     `charge` says whether more may be read.
     """
     began_s = monotonic_s()
-    wait_until_s, last_s = began_s + wanted.wait_s, began_s + max(wanted.wait_s, READ_TIME_MAX_S)
+    wait_until_s = began_s + wanted.wait_s
     reader.grant(wanted.events_max, wanted.bytes_max)
     found: list[Delivery] = []
-    while reader.can_receive and not reader.passed and monotonic_s() < last_s:
-        reached = not wanted.target.is_after(reader.place)
-        deadline_s = last_s if not reached else monotonic_s() if found else wait_until_s
-        target = None if reached else wanted.target
+    while reader.can_receive and not reader.passed:
+        reached, now_s = reader.has_read(wanted.target), monotonic_s()
+        deadline_s = last_s = began_s + max(wanted.wait_s, READ_TIME_MAX_S if found else EMPTY_TIME_MAX_S)
+        if now_s >= last_s:
+            break
+        if reached:
+            deadline_s = now_s if found else wait_until_s
+        elif found and reader.place.cluster_time == wanted.target:
+            deadline_s = now_s + _SETTLE_S
+        deadline_s = min(deadline_s, last_s)
         try:
-            delivery = await reader.next(min(deadline_s, last_s), until=wanted.until, target=target)
+            delivery = await reader.next(deadline_s, until=wanted.until, target=None if reached else wanted.target)
         except FeedmuxError as error:
             return found, error
         if delivery is not None:
             found.append(delivery)
             if not charge(held_bytes(delivery)):
                 break
-        elif reached or (wanted.until is not None and not wanted.until.is_after(reader.place)):
+        elif reached or monotonic_s() >= deadline_s or (wanted.until is not None and reader.has_reached(wanted.until)):
             break
     return found, None

@@ -42,6 +42,18 @@ class RangeReader:
         """The position up to which every event was returned or does not match the feed."""
         return self._subscriber.progress()
 
+    def has_read(self, cluster_time: int) -> bool:
+        """Whether every event at or before this time was returned or does not match the feed."""
+        if self.place.cluster_time > cluster_time:
+            return True
+        subscriber = self._subscriber
+        stream = subscriber.stream
+        return stream is not None and subscriber.at_head and stream.complete_time >= cluster_time
+
+    def has_reached(self, mark: ResumeToken) -> bool:
+        """Whether every event at or before a position was returned or does not match the feed."""
+        return not mark.is_after(self.place) or (mark.is_high_water_mark and self.has_read(mark.cluster_time - 1))
+
     @property
     def can_receive(self) -> bool:
         return self._subscriber.can_receive
@@ -55,12 +67,13 @@ class RangeReader:
         credit.events = credit.bytes = 0
 
     async def next(
-        self, deadline_s: float, *, until: ResumeToken | None = None, target: ResumeToken | None = None
+        self, deadline_s: float, *, until: ResumeToken | None = None, target: int | None = None
     ) -> Delivery | None:
         """Return the next events at or before `until`; None if there are no more, the credit is used up, or the time is
         up.
 
-        Also returns None once everything up to `target` is known. Raises the error that ended the feed.
+        Also returns None once every event at or before the cluster time `target` is known. Raises the error that ended
+        the feed.
         """
         while not self.passed:
             start = self._subscriber.at.place
@@ -71,9 +84,13 @@ class RangeReader:
                 return cut
             if isinstance(taken, Ended):
                 raise taken.error
-            place = self.place
-            if not self.can_receive or any(mark and not mark.is_after(place) for mark in (until, target)):
+            if not self.can_receive or (until is not None and self.has_reached(until)):
                 return None
+            if target is not None:
+                if self.has_read(target):
+                    return None
+                if (stream := self._subscriber.stream) is not None:
+                    stream.awaited_time = max(stream.awaited_time, target)
             left_s = deadline_s - monotonic_s()
             if left_s <= 0:
                 return None

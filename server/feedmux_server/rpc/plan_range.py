@@ -45,7 +45,7 @@ class PlanRange:
         latest = await source.clock.operation_time()
         wanted = Wanted(
             until,
-            ResumeToken.high_water_mark(latest),
+            latest,
             request.events_max,
             request.bytes_max,
             convert.seconds(request.wait),

@@ -163,7 +163,7 @@ class ReadRange:
         reader = RangeReader(self._service.manager, key, tenant, after, call.payload_max)
         try:
             reader.grant(WINDOW_EVENTS, WINDOW_BYTES)
-            while until.is_after(reader.place) and not reader.passed:
+            while not reader.has_reached(until) and not reader.passed:
                 found = await reader.next(call.written_s + HEARTBEAT_S, until=until)
                 count, size = (found.count, found.size) if found is not None else (0, 0)
                 yield found

@@ -22,11 +22,19 @@ stays recent enough to need no turn for reads of history."""
 class ReadPace:
     """The pace of one reader."""
 
-    def __init__(self, source: Source, limits: ReadLimits, is_watched: Callable[[], bool]) -> None:
-        """`is_watched` says whether a subscriber wants to know how far the stream has read."""
+    def __init__(
+        self,
+        source: Source,
+        limits: ReadLimits,
+        is_watched: Callable[[], bool],
+        is_awaited: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`is_watched` says whether a subscriber wants to know how far the stream has read, and `is_awaited` whether a
+        plan waits to know that nothing follows."""
         self._source = source
         self._limits = limits
         self._is_watched = is_watched
+        self._is_awaited = is_awaited
         self.is_behind = False
         """The last batch was a large one: there is more, and it is read in turns."""
         self._at_end_s: float | None = None
@@ -56,6 +64,8 @@ class ReadPace:
     def wait_ms(self) -> int:
         """How long any other read waits."""
         usual = self._limits.max_await_ms
+        if self._at_end_s is None and self._is_awaited():
+            return self.history_wait_ms  # once: this read returns events, or the next one waits as usual
         if self._at_end_s is None or self._is_watched():
             return usual
         share_s = min(IDLE_S, self._source.cursors / self._limits.idle_reads_per_s)

@@ -50,6 +50,9 @@ class Batch:
     """The stream was invalidated: MongoDB closed the cursor."""
     gathered_s: float = 0.0
     """How long a wide stream has gathered these events."""
+    complete_time: int = 0
+    """Every event at or before this cluster time is in this batch or an earlier one. 0: not known. A position cannot
+    say this: a high-water mark is before the events of its time, and further events may follow an event at its time."""
 
 
 class Failed(Exception):
@@ -73,18 +76,22 @@ class ChangeStreamReader:
         limits: ReadLimits,
         reads_for: Callable[[], str] = str,
         is_watched: Callable[[], bool] = lambda: True,
+        is_awaited: Callable[[], bool] = lambda: False,
     ) -> None:
         """`reads_for` names the tenant whose turn a read of history takes: one that the stream serves now; none by
-        default. `is_watched` says whether a subscriber wants to know how far the stream has read."""
+        default. `is_watched` says whether a subscriber wants to know how far the stream has read, and `is_awaited`
+        whether a plan waits to know that nothing follows."""
         self._source = source
         self._reads_for = reads_for
         self._key = key
         self._limits = limits
         self._request = StreamRequest(key, origin)
-        self._pace = ReadPace(source, limits, is_watched)
+        self._pace = ReadPace(source, limits, is_watched, is_awaited)
         self._reads = TimedReads(source, self._request, limits)
         self._split = any(SPLIT in stage for stage in effective_stages(key))
         self._cursor: RawChangeStreamCursor | None = None
+        self._scanned_after: int | None = None
+        """The present cursor has read MongoDB's oplog once it names a later time than this; None once it had events."""
         self._interrupt: asyncio.Future[None] | None = None
         """Set while a read waits for longer than usual."""
         self._interrupted = False
@@ -120,8 +127,11 @@ class ChangeStreamReader:
         """Run the aggregate at the present position. Raises `Failed`, or FeedmuxError if another try cannot help."""
         while self._cursor is None:
             try:
+                at = self._request.at.place
                 self._cursor = await self._reads.open()
                 self._source.cursors += 1
+                # MongoDB begins after an invalidate event at the next time.
+                self._scanned_after = at.cluster_time + at.from_invalidate
             except PyMongoError as error:
                 await self._fail(error, "aggregate")
 
@@ -147,6 +157,7 @@ class ChangeStreamReader:
             self._ahead.add_done_callback(lambda _: turn.end())
         place = self._request.at.place
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
+        complete_time = self._complete_time(raw, post_batch)
         if post_batch is not None and self._key.policy:
             post_batch = _without_hidden(post_batch, raw.data)
         read_time_s = wall_s()
@@ -164,7 +175,23 @@ class ChangeStreamReader:
             self._source.clock.saw(newest.cluster_time)
         if newest is not None and (chunks or newest.is_after(place)):
             self._request.advance(newest, has_events=bool(chunks))
-        return Batch(chunks, post_batch, raw.exhausted)
+        return Batch(chunks, post_batch, raw.exhausted, complete_time=complete_time)
+
+    def _complete_time(self, raw: RawBatch, post_batch: ResumeToken | None) -> int:
+        """Return the time of which this cursor has read every event (`Batch.complete_time`).
+
+        A read without events has met the end of the oplog, as far as a majority has it. Its token is then of the newest
+        entry, whose time no other entry of a replica set has. But a cursor that has read nothing yet, such as one on a
+        lagging secondary, answers with the token that it began at; and a mongos, with a time of which a shard may still
+        have events.
+        """
+        if raw.data:
+            self._scanned_after = None
+            return 0
+        if post_batch is None or raw.exhausted or self._source.clock.is_mongos:
+            return 0
+        time_ = post_batch.cluster_time
+        return time_ if self._scanned_after is None or time_ > self._scanned_after else 0
 
     async def _next(self, cursor: RawChangeStreamCursor) -> RawBatch:
         self._reads.count(cursor)

@@ -131,6 +131,9 @@ class KeyStreams:
         def is_watched() -> bool:
             return bool(stream.watching)
 
+        def is_awaited() -> bool:
+            return stream.awaited_time > stream.complete_time
+
         reader = ChangeStreamReader(
             self.source,
             self.key,
@@ -138,6 +141,7 @@ class KeyStreams:
             limits.read,
             reads_for=lambda: next(iter(stream.account.tenants), ""),
             is_watched=is_watched,
+            is_awaited=is_awaited,
         )
         simple_filter = view_of(self.key) if limits.wide.enabled else None
         if simple_filter is None:

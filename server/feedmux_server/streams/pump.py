@@ -167,7 +167,7 @@ class Pump:
     async def _publish(self, batch: Batch) -> None:
         stream, before = self._stream, self._stream.ring.cum_bytes
         was_catch_up = self._streams.open.is_catch_up(stream)
-        stream.append(batch.chunks, batch.post_batch)
+        stream.append(batch.chunks, batch.post_batch, batch.complete_time)
         if was_catch_up and not self._streams.open.is_catch_up(stream):
             self._host.slots.slot_free()
         if batch.chunks:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.ranges.cache import GivenUp, RangeCache, RangeLimits, Wanted
 from feedmux_server.ranges.reader import RangeReader
-from tests.unit.core.delivery.streams_support import behind, mark
+from tests.unit.core.delivery.streams_support import behind, mark, token
 from tests.unit.streams.manager_support import Log, World, world
 from tests.virtual_time import in_virtual_time
 
@@ -31,7 +32,7 @@ async def ranges(
 
 def wanted(target: int, *, until: int | None = None, events: int = 1_000) -> Wanted:
     end: ResumeToken | None = None if until is None else mark(until)
-    return Wanted(end, mark(target), events, 1 << 20, 1.0)
+    return Wanted(end, token(target).cluster_time, events, 1 << 20, 1.0)
 
 
 @in_virtual_time
@@ -46,6 +47,32 @@ async def test_a_plan_ends_at_its_target_its_end_or_its_events(monkeypatch: pyte
         ):
             plan = await cache.plan(key, "a", behind(0), asked)
             assert (plan.range.count, plan.caught_up) == (count, caught_up)
+
+
+@in_virtual_time
+async def test_a_plan_at_its_targets_time_says_only_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    async with ranges(monkeypatch) as (_, cache, key, log):
+        target = mark(20).cluster_time  # the stream's last position names it, and more events may follow
+        log.write(20)
+        asked, began_s = replace(wanted(20), target=target), loop.time()
+        plan = await cache.plan(key, "a", behind(0), asked)
+        assert (plan.range.count, plan.caught_up) == (20, False)
+        assert loop.time() - began_s < 1, "what was found is not delayed"
+        end = ResumeToken.high_water_mark(target + 1)
+        log.complete_time = target
+        plan = await cache.plan(key, "a", behind(0), asked)
+        assert (plan.range.count, plan.caught_up) == (20, True)
+        plan = await cache.plan(key, "a", behind(0), replace(asked, until=end))
+        assert (plan.range.count, plan.range.end, plan.caught_up) == (20, end, True)
+
+
+@in_virtual_time
+async def test_a_plan_that_never_learns_whether_something_follows_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ranges(monkeypatch) as (_, cache, key, log):
+        log.write(20)
+        plan = await cache.plan(key, "a", behind(20), replace(wanted(20), target=mark(20).cluster_time))
+        assert (plan.range.count, plan.caught_up) == (0, False)
 
 
 @in_virtual_time

@@ -6,7 +6,7 @@ import pytest
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.ranges.reader import RangeReader
-from tests.unit.core.delivery.streams_support import behind, mark
+from tests.unit.core.delivery.streams_support import behind, mark, token
 from tests.unit.streams.manager_support import world
 from tests.virtual_time import in_virtual_time
 
@@ -15,10 +15,9 @@ SOON_S = 5.0
 
 async def read(reader: RangeReader, until: int | None = None, target: int | None = None) -> int:
     count, deadline_s = 0, monotonic_s() + SOON_S
-    marks = {"until": until, "target": target}
-    while (
-        delivery := await reader.next(deadline_s, **{name: mark(at) for name, at in marks.items() if at is not None})
-    ) is not None:
+    end = None if until is None else mark(until)
+    time = None if target is None else token(target).cluster_time
+    while (delivery := await reader.next(deadline_s, until=end, target=time)) is not None:
         count += delivery.count
     return count
 

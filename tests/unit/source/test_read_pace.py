@@ -14,9 +14,12 @@ NOW = 1_000 << 32
 USUAL_MS = 1_000
 
 
-def make_pace(*, cursors: int = 1, is_watched: bool = False, is_mongos: bool = False) -> ReadPace:
+def make_pace(
+    *, cursors: int = 1, is_watched: bool = False, is_awaited: bool = False, is_mongos: bool = False
+) -> ReadPace:
     source: Any = SimpleNamespace(cursors=cursors, clock=SimpleNamespace(known_time=NOW, is_mongos=is_mongos))
-    return ReadPace(source, ReadLimits(max_await_ms=USUAL_MS, idle_reads_per_s=100.0), lambda: is_watched)
+    limits = ReadLimits(max_await_ms=USUAL_MS, idle_reads_per_s=100.0)
+    return ReadPace(source, limits, lambda: is_watched, lambda: is_awaited)
 
 
 @in_virtual_time
@@ -64,6 +67,15 @@ def test_idle_reads_share_a_rate(cursors: int, is_watched: bool, size: int, wait
     pace = make_pace(cursors=cursors, is_watched=is_watched)
     pace.saw(size, exhausted=False)
     assert pace.wait_ms == wait_ms
+
+
+@pytest.mark.parametrize(("is_mongos", "wait_ms"), [(False, HISTORY_AWAIT_MS), (True, USUAL_MS)])
+def test_a_plan_learns_soon_that_nothing_follows(is_mongos: bool, wait_ms: int) -> None:
+    pace = make_pace(is_awaited=True, is_mongos=is_mongos)
+    pace.saw(1, exhausted=False)
+    assert pace.wait_ms == wait_ms
+    pace.saw(0, exhausted=False)
+    assert pace.wait_ms == USUAL_MS, "it is not asked again and again"
 
 
 @pytest.mark.parametrize(("is_mongos", "wait_ms"), [(False, HISTORY_AWAIT_MS), (True, USUAL_MS)])

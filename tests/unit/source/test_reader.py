@@ -15,7 +15,7 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import BACKLOG_BYTES
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 from tests.sim.loop import SimLoop
-from tests.sim.mongo import SimCursor, SimMongo, SimSource
+from tests.sim.mongo import NOOP_S, SimCursor, SimMongo, SimSource
 from tests.virtual_time import in_virtual_time
 
 KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
@@ -37,14 +37,14 @@ class Failing(SimSource):
         return await super().open_cursor(spec, stages, *rest)
 
 
-async def make_reader(is_watched: bool = True) -> tuple[ChangeStreamReader, Failing, SimMongo]:
+async def make_reader(is_watched: bool = True, **limits: int) -> tuple[ChangeStreamReader, Failing, SimMongo]:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     mongo = SimMongo(loop, Random(0), token_version=2)
     source = Failing(mongo)
     await source.connect()
     origin = JoinPoint(mongo.mark(mongo.latest), exact=True)
-    return ChangeStreamReader(source, KEY, origin, ReadLimits(), is_watched=lambda: is_watched), source, mongo
+    return ChangeStreamReader(source, KEY, origin, ReadLimits(**limits), is_watched=lambda: is_watched), source, mongo
 
 
 def failure(code: int) -> OperationFailure:
@@ -148,3 +148,64 @@ async def test_a_cancelled_close_leaves_no_cursor() -> None:
     with pytest.raises(asyncio.CancelledError):
         await closing
     assert not mongo.open
+
+
+async def complete_times(reader: ChangeStreamReader, reads: int) -> list[int]:
+    return [(await reader.read()).complete_time for _ in range(reads)]
+
+
+@in_virtual_time
+async def test_a_time_is_complete_only_when_nothing_follows_its_events() -> None:
+    reader, _, mongo = await make_reader(batch_events=1)
+    await reader.open()
+    assert await complete_times(reader, 1) == [0], "the cursor may not have read anything"
+    mongo.transaction("db", "a", 2, 0)
+    time_ = mongo.latest
+    assert await complete_times(reader, 3) == [0, 0, time_]
+    mongo.insert("db", "other", 0)
+    assert await complete_times(reader, 1) == [mongo.latest]
+    await reader.close()
+
+
+@in_virtual_time
+async def test_another_cursor_proves_no_time_by_the_position_that_it_was_given() -> None:
+    reader, _, mongo = await make_reader(batch_events=1)
+    await reader.open()
+    mongo.transaction("db", "a", 2, 0)
+    time_ = mongo.latest
+    assert await complete_times(reader, 1) == [0]
+    await reader.close()
+    mongo.entries.pop()  # this server does not have the rest yet
+    mongo._keys.pop()
+    await reader.open()
+    assert (await complete_times(reader, 1), reader.at.place.cluster_time) == ([0], time_)
+    await asyncio.sleep(NOOP_S)
+    assert await complete_times(reader, 1) == [mongo.latest]
+    await reader.close()
+
+
+@in_virtual_time
+async def test_the_start_after_an_invalidate_is_no_time_that_was_read() -> None:
+    reader, source, mongo = await make_reader()
+    await reader.open()
+    mongo.drop("db", "a")
+    assert (await reader.read()).exhausted
+    await reader.close()
+    by_time = ChangeStreamReader(source, KEY, JoinPoint(reader.at.place), ReadLimits())
+    for resumed in (reader, by_time):
+        await resumed.open()
+        assert await complete_times(resumed, 1) == [0]
+    await asyncio.sleep(NOOP_S)
+    for resumed in (reader, by_time):
+        assert await complete_times(resumed, 1) == [mongo.latest]
+        await resumed.close()
+
+
+@in_virtual_time
+async def test_a_mongos_names_times_of_which_a_shard_may_have_more() -> None:
+    reader, source, mongo = await make_reader()
+    source.clock.is_mongos = True
+    await reader.open()
+    mongo.insert("db", "a", 0)
+    assert await complete_times(reader, 3) == [0, 0, 0]
+    await reader.close()

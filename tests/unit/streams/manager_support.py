@@ -53,6 +53,8 @@ class Log:
 
     base: int
     events: list[bytes] = field(default_factory=list)
+    complete_time: int = 0
+    """What a read without events reports."""
 
     def write(self, count: int, padding: int = 0) -> None:
         for _ in range(count):
@@ -83,7 +85,7 @@ class LogReader:
         await asyncio.sleep(0 if new else 0.005)
         end = mark(first + len(new)) if new else place
         chunks = cut_batch(b"".join(new), place, end, 0.0, bytes_max=self._chunk_bytes)
-        return Batch(chunks, end, exhausted=False)
+        return Batch(chunks, end, exhausted=False, complete_time=0 if new else self._log.complete_time)
 
     def interrupt(self) -> None: ...
 

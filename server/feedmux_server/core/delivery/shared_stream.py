@@ -50,9 +50,9 @@ class SharedStream:
     """One read of a StreamKey, from one position."""
 
     __slots__ = (
-        "_batches", "account", "at_present", "batches_read", "demand_changed", "end_error", "events_read",
-        "id", "left_by", "opened", "origin", "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace",
-        "unavailable", "unwanted", "watching",
+        "_batches", "account", "at_present", "awaited_time", "batches_read", "complete_time", "demand_changed",
+        "end_error", "events_read", "id", "left_by", "opened", "origin", "read_ahead_bytes", "resumes", "ring", "state",
+        "subscribers", "trace", "unavailable", "unwanted", "watching",
     )  # fmt: skip
 
     def __init__(
@@ -78,6 +78,10 @@ class SharedStream:
         """MongoDB has accepted the aggregate once."""
         self.at_present = False
         """MongoDB had no more events at the last read: the next read needs no history."""
+        self.complete_time = 0
+        """The ring had every event at or before this cluster time."""
+        self.awaited_time = 0
+        """The newest `complete_time` for which a plan has waited."""
         self.unavailable = False
         """MongoDB has failed and has not answered since then."""
         self.end_error: FeedmuxError | None = None
@@ -171,8 +175,9 @@ class SharedStream:
     def has_usable_credit(self) -> bool:
         return any(subscriber.can_receive for subscriber in self.subscribers.values())
 
-    def append(self, chunks: Iterable[Chunk], post_batch: ResumeToken | None) -> None:
-        """Append one batch from MongoDB: its chunks (none if it was empty) and its postBatchResumeToken."""
+    def append(self, chunks: Iterable[Chunk], post_batch: ResumeToken | None, complete_time: int = 0) -> None:
+        """Append one batch from MongoDB: its chunks (none if it was empty) and its postBatchResumeToken. After it, the
+        ring had every event at or before `complete_time`."""
         self.batches_read += 1
         first_seq = self.ring.next_seq
         for chunk in chunks:
@@ -185,6 +190,7 @@ class SharedStream:
             self.ring.trim(self._untaken_from(first_seq))
         if post_batch is not None:
             self.ring.advance(post_batch)
+        self.complete_time = max(self.complete_time, complete_time)
         for subscriber in self.watching.values():
             subscriber.wake()
 

@@ -81,6 +81,8 @@ class WideStream:
         self.unavailable_since_s: float | None = None
         self.ended = False
         self.batches_read = 0
+        self.complete_time = 0
+        """Every event at or before this cluster time has been offered."""
         self.events_read = 0
         self.events_taken = 0
         """Events read that went to at least one view on arrival."""
@@ -197,7 +199,7 @@ class WideStream:
                         await asyncio.sleep(delay_s)
                     continue
                 self.unavailable_since_s = None
-                self._publish(batch.chunks, batch.post_batch)
+                self._publish(batch.chunks, batch.post_batch, batch.complete_time)
                 if batch.exhausted:
                     return
                 if not self._reader.is_behind:
@@ -211,7 +213,7 @@ class WideStream:
             self.ring.close()
             await self._reader.close()
 
-    def _publish(self, chunks: list[Chunk], post_batch: ResumeToken | None) -> None:
+    def _publish(self, chunks: list[Chunk], post_batch: ResumeToken | None, complete_time: int = 0) -> None:
         ring = self.ring
         self.batches_read += 1
         first = ring.next_seq
@@ -222,6 +224,7 @@ class WideStream:
         ring.trim(first)
         if post_batch is not None:
             ring.advance(post_batch)
+        self.complete_time = max(self.complete_time, complete_time)
         for view in [view for view, place in self._ahead.items() if not place.is_after(ring.newest)]:
             del self._ahead[view]
         if chunks:

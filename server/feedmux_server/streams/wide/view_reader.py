@@ -178,7 +178,9 @@ class ViewReader:
         newest = chunks[-1].end if chunks else passed
         if newest is not None:
             narrow.resume_from(newest)
-        return Batch(chunks, passed, False, wide.pace_s if wide is not None else 0.0)
+        if wide is None:
+            return Batch(chunks, passed, False)
+        return Batch(chunks, passed, False, wide.pace_s, wide.complete_time)
 
     def _follow_plan(self, wide: WideStream) -> None:
         wanted = self._wide_streams.of(self._group)

@@ -233,3 +233,13 @@ async def test_a_read_looks_before_it_waits() -> None:
     with pytest.raises(Failed):
         await place.read()
     assert loop.time() == began_s
+
+
+async def test_a_view_knows_what_its_wide_stream_has_read(place: Place) -> None:
+    wide = place.known.wide
+    assert wide is not None
+    wide._publish([large(1, 0)], None)
+    wide._publish([], None, 7)
+    assert (await place.view.read()).complete_time == 7
+    place.view.boundary(mark(2))
+    assert (await place.view.read()).complete_time == 0
