@@ -117,6 +117,22 @@ class Api:
             requests.time_value(answer.time) if answer.HasField("time") else None,
         )
 
+    async def nothing_between(self, feed: Feed, after: bytes, until: bytes) -> bool:
+        """Return whether MongoDB has no event of the feed in (after, until]. False if that is not known yet."""
+        answer = await self._call(
+            "ChangeFeed",
+            "PlanRange",
+            change_feed_pb2.PlanRangeRequest(
+                feed=requests.feed_message(feed, self.settings.source),
+                after=after,
+                until=until,
+                events_max=1,
+                bytes_max=1,
+            ),
+            change_feed_pb2.PlanRangeResponse,
+        )
+        return bool(answer.caught_up) and not answer.event_count
+
     async def create(
         self,
         name: str,

@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from bson.timestamp import Timestamp
 
 import feedmux
+from feedmux.background_loop import background_loop
 from feedmux.cli.connection import OPEN_TIMEOUT_S, add_connection_options, connected
 from feedmux.cli.event_output import (
     EventOutput,
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
             client.create_subscription(args.name, feed_of(args), start=args.start)
         feed = client.get_subscription(args.name).feed
         output.one_collection = feed.collection is not None
-        head = client.resolve(feedmux.Start.latest(), feed).cluster_time if args.until_caught_up else None
+        head = client.resolve(feedmux.Start.latest(), feed) if args.until_caught_up else None
         options: dict[str, Any] = {"format": output.wire_format, "open_timeout_s": OPEN_TIMEOUT_S}
         if head is not None:
             options["heartbeat_s"] = HEARTBEAT_S
@@ -106,8 +107,22 @@ def run(args: argparse.Namespace) -> int:
             if output.for_people:
                 remark(f"consuming {args.name} ({scope_name(feed)}) at {args.endpoint} (press Ctrl-C to stop)")
             at_pause = cache(lambda: note_if_missing(client, feed))
-            process_events(session, sink, signals, notices, args.batch or sink.at_once, args.limit, head, at_pause)
+            nothing_left = partial(_nothing_left, client, feed, session, head)
+            head_time = head.cluster_time if head is not None else None
+            at_once = args.batch or sink.at_once
+            process_events(session, sink, signals, notices, at_once, args.limit, head_time, at_pause, nothing_left)
     return 0
+
+
+def _nothing_left(
+    client: feedmux.Client, feed: feedmux.Feed, session: feedmux.Session, head: feedmux.ResolvedPosition | None
+) -> bool:
+    if head is None:
+        return False
+    try:
+        return background_loop().call(client._api.nothing_between(feed, session.position, head.position))
+    except feedmux.FeedmuxError:
+        return False  # the session reports what concerns it; otherwise a later time of MongoDB shows the same
 
 
 def _check_usage(args: argparse.Namespace) -> None:
@@ -134,8 +149,10 @@ def process_events(
     limit: int | None,
     head: Timestamp | None,
     at_pause: Callable[[], None],
+    nothing_left: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Pass events to the sink and acknowledge them: up to `limit` events, or all before the cluster time `head`."""
+    """Pass events to the sink and acknowledge them: up to `limit` events, or all before the cluster time `head`.
+    `nothing_left` asks whether there is any after those that the session has returned."""
     done = 0
     while limit is None or done < limit:
         most = at_once if limit is None else min(at_once, limit - done)
@@ -150,8 +167,9 @@ def process_events(
             at_pause()
         if head is not None and session.cluster_time is not None:
             left = _number(head) - _number(session.cluster_time)
-            # All events before `head` are wanted. Events of one cluster time (of a transaction) arrive without a pause.
-            if left <= 0 or (left == 1 and not events):
+            # At the time before `head`, more events may follow, however long the pause: of a transaction, or the first
+            # one, if the position had that time from the beginning. An idle MongoDB names a later time only after 10 s.
+            if left <= 0 or (left == 1 and not events and nothing_left()):
                 return
 
 

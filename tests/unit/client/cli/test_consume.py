@@ -97,21 +97,30 @@ def test_a_signal_while_a_command_runs_waits_for_its_ack() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reached", "events", "stops"),
-    [((5, 0), "a", False), ((5, 1), "a", False), ((5, 1), "", True), ((5, 2), "a", True), ((6, 1), "", True)],
+    ("reached", "events", "nothing_left", "stops"),
+    [
+        ((5, 0), "a", True, False),
+        ((5, 1), "a", True, False),
+        ((5, 1), "", False, False),
+        ((5, 1), "", True, True),
+        ((5, 2), "a", False, True),
+        ((6, 1), "", False, True),
+    ],
 )
-def test_it_is_caught_up_after_all_events_before_the_head(reached: tuple[int, int], events: str, stops: bool) -> None:
-    """The head is (5, 2). Events of a transaction share one time, so a pause must follow those at (5, 1)."""
+def test_it_is_caught_up_after_all_events_before_the_head(
+    reached: tuple[int, int], events: str, nothing_left: bool, stops: bool
+) -> None:
+    """The head is (5, 2). At (5, 1), the first event of that time may come yet, or the next one of its transaction."""
     end = feedmux.FeedInvalidated("went on")
     session, sink = ScriptedSession(*(events or (None, None)), None, end, end), Recorded()
     session.cluster_time = Timestamp(*reached)
     arguments = cast(feedmux.Session, session), sink, Signals(), Notices(), 1, None, Timestamp(5, 2)
     if stops:
-        process_events(*arguments, lambda: None)
+        process_events(*arguments, lambda: None, lambda: nothing_left)
         assert sink.processed == [[each] for each in events]
     else:
         with pytest.raises(feedmux.FeedInvalidated):
-            process_events(*arguments, lambda: None)
+            process_events(*arguments, lambda: None, lambda: nothing_left)
 
 
 @pytest.mark.parametrize(
