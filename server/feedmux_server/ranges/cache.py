@@ -4,10 +4,11 @@ A range holds the ring's own bytes, so several readers of its slices cost MongoD
 range stays where it stopped, without credit, so that the next plan can continue: the stream stays open too, and MongoDB
 is not read meanwhile. The reader counts against the tenant's quotas of streams, and is closed when the tenant needs the
 room. Retained ranges, and events that plans are reading now, count against the tenant's quota and a bound of the
-process; ranges are also bounded in time. Evicted events are read from MongoDB again.
+process; ranges are also bounded in number and in time. Evicted events are read from MongoDB again.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,6 +44,9 @@ class RangeLimits:
 
     retained_bytes_max: int = 256 * 1024 * 1024
     """For all tenants together; above it, the oldest range of the tenant that retains most is evicted."""
+    ranges_max: int = 1_000
+    """For each tenant, because each read of a range looks through those of its tenant; above it, the tenant's oldest range
+    is evicted. A query of Spark retains two."""
     kept_s: float = 120.0
     reader_s: float = 30.0
     """How long a planning reader waits for the next plan."""
@@ -81,7 +85,7 @@ class _Kept:
     bytes: int
     unread: int
     """Events not yet sent once."""
-    timer: asyncio.TimerHandle
+    timer: asyncio.TimerHandle | None = None
     given_up: bool = False
 
 
@@ -98,7 +102,8 @@ class RangeCache:
 
     manager: StreamManager
     limits: RangeLimits = field(default_factory=RangeLimits)
-    _kept: list[_Kept] = field(default_factory=list)
+    _kept: dict[Account, OrderedDict[_Kept, None]] = field(default_factory=dict)
+    """The retained ranges of each tenant that has any, the oldest first."""
     _waiting: dict[tuple[str, StreamKey], _Waiting] = field(default_factory=dict)
     retained_bytes: int = 0
     """Bytes retained, and bytes that plans are reading now."""
@@ -163,13 +168,13 @@ class RangeCache:
             waiting.timer.cancel()
             waiting.reader.close()
         self._waiting.clear()
-        for kept in self._kept:
-            kept.timer.cancel()
-        self._kept.clear()
+        for ranges in list(self._kept.values()):
+            for kept in list(ranges):
+                self._give_up(kept)
 
     def _covering(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken) -> _Kept | None:
-        for kept in self._kept:
-            if kept.account.tenant == tenant and kept.key == key and kept.range.covers(after, until):
+        for kept in self._kept.get(self.manager.accounts.of(tenant), ()):
+            if kept.range.covers(after, until) and kept.key == key:
                 return kept
         return None
 
@@ -216,9 +221,12 @@ class RangeCache:
     def _keep(self, key: StreamKey, account: Account, found: CachedRange) -> None:
         """Retain a range. Its bytes were charged while it was read."""
         deliveries = list(found.deliveries)
-        kept = replace(found, deliveries=deliveries)
-        timer = asyncio.get_running_loop().call_later(self.limits.kept_s, self._expire, kept)
-        self._kept.append(_Kept(account, key, kept, deliveries, found.held_bytes, found.count, timer))
+        kept = _Kept(account, key, replace(found, deliveries=deliveries), deliveries, found.held_bytes, found.count)
+        kept.timer = asyncio.get_running_loop().call_later(self.limits.kept_s, self._give_up, kept)
+        ranges = self._kept.setdefault(account, OrderedDict())
+        ranges[kept] = None
+        if len(ranges) > self.limits.ranges_max:
+            self._give_up(next(iter(ranges)))
 
     def _charge(self, account: Account, size: int) -> bool:
         """Count what a plan has read, and evict older ranges for it. False when the plan must end because no older
@@ -226,31 +234,32 @@ class RangeCache:
         self.retained_bytes += size
         account.retained_bytes += size
         while account.retains_too_much or self.retained_bytes > self.limits.retained_bytes_max:
-            holders = [each for each in self._kept if each.account is account or not account.retains_too_much]
-            if not holders:
+            most = account if account.retains_too_much else max(self._kept, key=_retained_bytes, default=account)
+            if most not in self._kept:
                 return False
-            most = max(each.account.retained_bytes for each in holders)
-            self._give_up(next(each for each in holders if each.account.retained_bytes == most))
+            self._give_up(next(iter(self._kept[most])))
         return True
 
     def _release(self, account: Account, size: int) -> None:
         self.retained_bytes -= size
         account.retained_bytes -= size
 
-    def _expire(self, found: CachedRange) -> None:
-        for kept in self._kept:
-            if kept.range is found:
-                self._give_up(kept)
-                return
-
     def _give_up(self, kept: _Kept) -> None:
         if kept.given_up:
             return
         kept.given_up = True
-        kept.timer.cancel()
-        self._kept.remove(kept)
+        if kept.timer is not None:
+            kept.timer.cancel()
+        ranges = self._kept[kept.account]
+        del ranges[kept]
+        if not ranges:
+            del self._kept[kept.account]
         kept.deliveries.clear()
         self._release(kept.account, kept.bytes)
+
+
+def _retained_bytes(account: Account) -> int:
+    return account.retained_bytes
 
 
 def _reading(kept: _Kept, after: ResumeToken, until: ResumeToken, payload_max: int) -> Iterator[Delivery]:

@@ -1,15 +1,20 @@
 """Ranges are read once, retained within bounds, and end where a plan was asked to end."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from feedmux_server.core.delivery.cached_range import CachedRange
+from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.ranges import cache as ranges_cache
 from feedmux_server.ranges.cache import GivenUp, RangeCache, RangeLimits, Wanted
 from feedmux_server.ranges.reader import RangeReader
 from tests.unit.core.delivery.streams_support import behind, mark, token
@@ -21,10 +26,10 @@ KEPT_S = 120.0
 
 @asynccontextmanager
 async def ranges(
-    monkeypatch: pytest.MonkeyPatch, *, retained_bytes: int = 1 << 30, **more: Any
+    monkeypatch: pytest.MonkeyPatch, *, retained_bytes: int = 1 << 30, ranges_max: int = 1_000, **more: Any
 ) -> AsyncIterator[tuple[World, RangeCache, Any, Log]]:
     async with world(monkeypatch, **more) as there:
-        cache = RangeCache(there.manager, RangeLimits(retained_bytes))
+        cache = RangeCache(there.manager, RangeLimits(retained_bytes, ranges_max))
         key, log = there.feed("a")
         yield there, cache, key, log
         cache.close()
@@ -112,6 +117,56 @@ async def test_above_a_bound_the_oldest_range_goes_also_for_who_is_reading_it(
         with pytest.raises(GivenUp):
             list(reading)
         assert cache.retained_bytes <= most
+
+
+async def small_ranges(cache: RangeCache, key: StreamKey, count: int) -> list[CachedRange]:
+    """Retain ranges of one event each."""
+    return [(await cache.plan(key, "a", behind(n), wanted(n + 1, events=1))).range for n in range(count)]
+
+
+@in_virtual_time
+async def test_a_tenants_ranges_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ranges(monkeypatch, ranges_max=5) as (there, cache, key, log):
+        log.write(8)
+        planned = await small_ranges(cache, key, 8)
+        retained = [cache.read(key, "a", each.after, each.end, 1 << 20) is not None for each in planned]
+        assert retained == [False] * 3 + [True] * 5
+        sizes = [each.held_bytes for each in planned[3:]]
+        assert cache.retained_bytes == there.manager.accounts.of("a").retained_bytes == sum(sizes)
+
+
+def lines_run(run: Callable[[], object]) -> int:
+    """How many lines of the cache run, each time that they run."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace if frame.f_code.co_filename == ranges_cache.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@in_virtual_time
+async def test_room_for_a_plan_costs_the_same_however_many_ranges_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs: set[int] = set()
+    for count in (10, 100, 1_000):
+        async with ranges(monkeypatch) as (there, cache, key, log):
+            log.write(count)
+            planned = await small_ranges(cache, key, count)
+            account = there.manager.accounts.of("a")
+            account.quotas = Quotas(retained_bytes=account.retained_bytes)
+            costs.add(lines_run(lambda: cache._charge(account, 1)))
+            first, second = (cache.read(key, "a", each.after, each.end, 1) is not None for each in planned[:2])
+            assert (first, second) == (False, True), "it has evicted one range"
+    assert len(costs) == 1
+    assert costs.pop() > 5
 
 
 @in_virtual_time
