@@ -41,10 +41,13 @@ class QuotaSection(Section):
         " once.",
     )
     events_per_s: int = Field(
-        default=100_000, ge=1, description="Events delivered to all sessions of the tenant; more are throttled."
+        default=100_000,
+        ge=1,
+        description="Events delivered to all sessions of the tenant, and read by its plans (PlanRange); more are throttled."
+        " What a plan has read, and the server retains, is delivered once without being counted again.",
     )
     bytes_per_s: int = Field(
-        default=64 << 20, ge=1_024, description="Bytes delivered to all sessions of the tenant; more are throttled."
+        default=64 << 20, ge=1_024, description="The bytes of these events; more are throttled."
     )
     outstanding_bytes: int = Field(
         default=64 << 20,

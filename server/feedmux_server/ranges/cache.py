@@ -3,8 +3,10 @@
 A range holds the ring's own bytes, so several readers of its slices cost MongoDB one pass. The reader that planned the
 range stays where it stopped, without credit, so that the next plan can continue: the stream stays open too, and MongoDB
 is not read meanwhile. The reader counts against the tenant's quotas of streams, and is closed when the tenant needs the
-room. Retained ranges, and events that plans are reading now, count against the tenant's quota and a bound of the
-process; ranges are also bounded in number and in time. Evicted events are read from MongoDB again.
+room. A plan charges the tenant's rates for what it reads, as a session does for what it is sent; as much of the range
+may then be sent without another charge. Retained ranges, and events that plans are reading now, count against the
+tenant's quota and a bound of the process; ranges are also bounded in number and in time. Evicted events are read from
+MongoDB again.
 """
 
 import asyncio
@@ -45,7 +47,7 @@ class RangeLimits:
     retained_bytes_max: int = 256 * 1024 * 1024
     """For all tenants together; above it, the oldest range of the tenant that retains most is evicted."""
     ranges_max: int = 1_000
-    """For each tenant, because each read of a range looks through those of its tenant; above it, the tenant's oldest range
+    """For each tenant, because a read of a range looks through those of its tenant; above it, the tenant's oldest range
     is evicted. A query of Spark retains two."""
     kept_s: float = 120.0
     reader_s: float = 30.0
@@ -85,6 +87,8 @@ class _Kept:
     bytes: int
     unread: int
     """Events not yet sent once."""
+    paid_bytes: int
+    """Bytes of events that the plan has charged to the tenant's rates, and that have not been sent since."""
     timer: asyncio.TimerHandle | None = None
     given_up: bool = False
 
@@ -120,7 +124,7 @@ class RangeCache:
             return self._charge(account, size)
 
         try:
-            deliveries, error = await _read(reader, wanted, charge)
+            deliveries, error = await _read(reader, wanted, account, charge)
             invalidated = error is not None and error.reason is ErrorReason.FEED_INVALIDATED
             # A pipeline that hides the invalidate event does not hide its position: the next plan begins after it.
             if error is not None and not deliveries and not (invalidated and reader.place.is_after(at.place)):
@@ -153,6 +157,15 @@ class RangeCache:
         any, and after an eviction it holds no more than the piece it has yielded."""
         kept = self._covering(key, tenant, after, until)
         return None if kept is None else _reading(kept, after, until, payload_max)
+
+    def pays(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, size: int) -> bool:
+        """Return whether `size` bytes of events in (after, until], which are sent now, were charged by their plan. Each
+        charge of a plan is used once."""
+        kept = self._covering(key, tenant, after, until)
+        if kept is None or kept.paid_bytes < size:
+            return False
+        kept.paid_bytes -= size
+        return True
 
     def was_read(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, count: int) -> None:
         """Note that all `count` events in (after, until] were sent. A range is retained until each event was sent
@@ -221,7 +234,9 @@ class RangeCache:
     def _keep(self, key: StreamKey, account: Account, found: CachedRange) -> None:
         """Retain a range. Its bytes were charged while it was read."""
         deliveries = list(found.deliveries)
-        kept = _Kept(account, key, replace(found, deliveries=deliveries), deliveries, found.held_bytes, found.count)
+        kept = _Kept(
+            account, key, replace(found, deliveries=deliveries), deliveries, found.held_bytes, found.count, found.size
+        )
         kept.timer = asyncio.get_running_loop().call_later(self.limits.kept_s, self._give_up, kept)
         ranges = self._kept.setdefault(account, OrderedDict())
         ranges[kept] = None
@@ -273,11 +288,12 @@ def _reading(kept: _Kept, after: ResumeToken, until: ResumeToken, payload_max: i
 
 
 async def _read(
-    reader: RangeReader, wanted: Wanted, charge: Callable[[int], bool]
+    reader: RangeReader, wanted: Wanted, account: Account, charge: Callable[[int], bool]
 ) -> tuple[list[Delivery], FeedmuxError | None]:
-    """Read events up to the limits; return them with the error that ended the feed after them, if any.
+    """Read events up to the limits, and as fast as the account's rates allow; return them with the error that ended the
+    feed after them, if any.
 
-    `charge` says whether more may be read.
+    `charge` says whether more may be retained.
     """
     began_s = monotonic_s()
     wait_until_s = began_s + wanted.wait_s
@@ -286,8 +302,14 @@ async def _read(
     while reader.can_receive and not reader.passed:
         reached, now_s = reader.has_read(wanted.target), monotonic_s()
         deadline_s = last_s = began_s + max(wanted.wait_s, READ_TIME_MAX_S if found else EMPTY_TIME_MAX_S)
-        if now_s >= last_s:
+        throttled_s = account.rates.delivery_wait_s(now_s)
+        if now_s >= last_s or (throttled_s and found and reached):
             break
+        if throttled_s:
+            throttled_s = min(throttled_s, last_s - now_s)
+            account.throttled_s += throttled_s
+            await asyncio.sleep(throttled_s)
+            continue
         if reached:
             deadline_s = now_s if found else wait_until_s
         elif found and reader.place.cluster_time == wanted.target:
@@ -299,6 +321,7 @@ async def _read(
             return found, error
         if delivery is not None:
             found.append(delivery)
+            account.rates.deliver(delivery.count, delivery.size, monotonic_s())
             if not charge(held_bytes(delivery)):
                 break
         elif reached or monotonic_s() >= deadline_s or (wanted.until is not None and reader.has_reached(wanted.until)):

@@ -1,9 +1,10 @@
 """ChangeFeed.ReadRange: exactly the events of a range, from what PlanRange has retained or from MongoDB again."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
@@ -152,6 +153,7 @@ class ReadRange:
         key, tenant, until = call.key, call.tenant, call.until
         kept = self._service.ranges.read(key, tenant, after.place, until, call.payload_max)
         if kept is not None:
+            call.pays = partial(self._service.ranges.pays, key, tenant, after.place, until)
             try:
                 for delivery in kept:
                     after = JoinPoint(delivery.end, exact=True)
@@ -160,6 +162,7 @@ class ReadRange:
                 return
             except GivenUp:
                 pass  # the rest from MongoDB
+        call.pays = _pays_nothing
         reader = RangeReader(self._service.manager, key, tenant, after, call.payload_max)
         try:
             reader.grant(WINDOW_EVENTS, WINDOW_BYTES)
@@ -172,6 +175,10 @@ class ReadRange:
                     reader.grant(count, size)
         finally:
             reader.close()
+
+
+def _pays_nothing(size: int) -> bool:
+    return False
 
 
 @dataclass(slots=True)
@@ -190,6 +197,8 @@ class _Call:
     """The position after the last event sent."""
     sent: int = 0
     """The number of events sent."""
+    pays: Callable[[int], bool] = _pays_nothing
+    """Whether the plan of a retained range has paid for so many bytes."""
 
     @property
     def payload_max(self) -> int:
@@ -223,13 +232,14 @@ class _Call:
     async def send(self, delivery: Delivery) -> None:
         """Write a delivery when its tenant's quotas and turn allow."""
         gate, began_s = self.gate, monotonic_s()
-        while (held_s := gate.quota.wait_s(monotonic_s())) > 0:
+        paid = self.pays(delivery.size)
+        while not paid and (held_s := gate.quota.wait_s(monotonic_s())) > 0:
             await self.signal.wait(min(held_s, self.quiet_s))
             await self.beat()
         gate.quota.throttled(monotonic_s() - began_s)
         if gate.turns.crowded:
             await gate.turn()
-        gate.sends(delivery)
+        gate.sends(delivery, paid=paid)
         for frame in self.encoder.frames(replace(delivery, first_sequence=self.sent + 1)):
             await self.context.write(frame)
         self.written_s = monotonic_s()

@@ -41,8 +41,9 @@ class QuotaGate:
     def throttled(self, waited_s: float) -> None:
         self._account.throttled_s += waited_s
 
-    def sent(self, delivery: Delivery, now_s: float) -> None:
-        self._account.sent(delivery.count, delivery.size, now_s)
+    def sent(self, delivery: Delivery, now_s: float, *, paid: bool = False) -> None:
+        """Count a delivery, as `Account.sent`."""
+        self._account.sent(delivery.count, delivery.size, now_s, paid=paid)
         if self._holds:
             self._held.append((delivery.first_sequence + delivery.count - 1, delivery.size))
             self._account.outstanding.hold(delivery.size)

@@ -80,10 +80,10 @@ class SendGate:
             self.sends(taken)
         return taken
 
-    def sends(self, delivery: Delivery) -> None:
-        """Note that a delivery is sent now; its room in the outbox is held separately."""
+    def sends(self, delivery: Delivery, *, paid: bool = False) -> None:
+        """Note that a delivery is sent now; its room in the outbox is held separately. `paid` is that of `Account`."""
         self.turns.spend(delivery.size)
-        self.quota.sent(delivery, monotonic_s())
+        self.quota.sent(delivery, monotonic_s(), paid=paid)
 
     async def turn(self) -> None:
         """Wait for the session's turn."""

@@ -5,17 +5,19 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from feedmux_server.core.delivery.cached_range import CachedRange
+from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.ranges import cache as ranges_cache
-from feedmux_server.ranges.cache import GivenUp, RangeCache, RangeLimits, Wanted
+from feedmux_server.ranges.cache import PIECE_BYTES_MAX, GivenUp, RangeCache, RangeLimits, Wanted
 from feedmux_server.ranges.reader import RangeReader
 from tests.unit.core.delivery.streams_support import behind, mark, token
 from tests.unit.streams.manager_support import Log, World, world
@@ -125,6 +127,33 @@ async def small_ranges(cache: RangeCache, key: StreamKey, count: int) -> list[Ca
 
 
 @in_virtual_time
+async def test_a_plan_reads_as_fast_as_its_tenant_may_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, most, total = asyncio.get_running_loop(), 500_000, 5_000_000
+    async with ranges(monkeypatch, quotas=Quotas(bytes_per_s=most)) as (there, cache, key, log):
+        log.write(total // 5_000, padding=5_000)
+        began_s, at, size = loop.time(), behind(0), 0
+        while size < total:
+            plan = await cache.plan(key, "a", at, wanted(total // 5_000))
+            size += plan.range.size
+            at = JoinPoint(plan.range.end, exact=True)
+        # One second's worth may be read at once, and the last piece is a debt.
+        assert loop.time() - began_s >= (size - most - PIECE_BYTES_MAX) / most
+        assert there.manager.accounts.of("a").throttled_s > 1
+        assert there.manager.accounts.of("b").rates.delivery_wait_s(loop.time()) == 0
+
+
+@in_virtual_time
+async def test_a_plans_charge_is_used_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ranges(monkeypatch) as (_, cache, key, log):
+        log.write(20)
+        found = (await cache.plan(key, "a", behind(0), wanted(20))).range
+        part, rest = found.size // 3, found.size - found.size // 3
+        for tenant, size, paid in (("b", 1, False), ("a", part, True), ("a", found.size, False), ("a", rest, True)):
+            assert cache.pays(key, tenant, found.after, found.end, size) is paid
+        assert not cache.pays(key, "a", found.after, found.end, 1)
+
+
+@in_virtual_time
 async def test_a_tenants_ranges_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ranges(monkeypatch, ranges_max=5) as (there, cache, key, log):
         log.write(8)
@@ -162,7 +191,7 @@ async def test_room_for_a_plan_costs_the_same_however_many_ranges_there_are(monk
             planned = await small_ranges(cache, key, count)
             account = there.manager.accounts.of("a")
             account.quotas = Quotas(retained_bytes=account.retained_bytes)
-            costs.add(lines_run(lambda: cache._charge(account, 1)))
+            costs.add(lines_run(partial(cache._charge, account, 1)))
             first, second = (cache.read(key, "a", each.after, each.end, 1) is not None for each in planned[:2])
             assert (first, second) == (False, True), "it has evicted one range"
     assert len(costs) == 1

@@ -5,6 +5,7 @@ import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
+from feedmux_server.core.limits.rates import Rates
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.read_range import ReadRange
 from feedmux_server.rpc.resolve_position import ResolvePosition
@@ -60,3 +61,33 @@ async def test_a_range_that_ends_before_it_begins_is_rejected() -> None:
         error = await refused(ReadRange(there.service), wire.ReadRangeRequest(feed=FEED, after=second, until=first))
         assert error.status == "INVALID_ARGUMENT"
         assert (await refused(ReadRange(there.service), wire.ReadRangeRequest(feed=FEED))).status == "INVALID_ARGUMENT"
+
+
+@in_virtual_time
+async def test_a_range_is_charged_by_its_plan_and_by_each_read_after_the_first() -> None:
+    """So a bulk reader may read as much in a second as Watch."""
+    async with served() as there:
+        resolve = wire.ResolvePositionRequest(feed=FEED, start={"latest": {}})
+        data = await call(ResolvePosition(there.service), resolve)
+        after = wire.ResolvePositionResponse.FromString(data).position
+        there.mongo.transaction("db", "a", 20, 1_000)
+        account = there.service.manager.accounts.of("default")
+        charged: list[tuple[int, int]] = []
+
+        def deliver(_: Rates, events: int, size: int, now_s: float) -> None:
+            charged.append((events, size))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Rates, "deliver", deliver)
+            request = wire.PlanRangeRequest(feed=FEED, after=after, events_max=20, bytes_max=1 << 20, slices=3)
+            plan = wire.PlanRangeResponse.FromString(await call(PlanRange(there.service), request))
+            whole = (20, plan.size_bytes)
+            assert (sum(events for events, _ in charged), sum(size for _, size in charged)) == whole
+            charged.clear()
+            for each in plan.slices:
+                await events_of(there, each)
+            assert charged == []
+            assert (account.events_sent, account.bytes_sent) == whole
+            for each in plan.slices:  # now from MongoDB
+                await events_of(there, each)
+            assert (sum(events for events, _ in charged), sum(size for _, size in charged)) == whole

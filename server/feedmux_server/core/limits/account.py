@@ -67,11 +67,12 @@ class Account:
         if existing >= self.quotas.subscriptions:
             raise exceeded("subscriptions", self.quotas.subscriptions)
 
-    def sent(self, events: int, size: int, now_s: float) -> None:
-        """Count a delivery."""
+    def sent(self, events: int, size: int, now_s: float, *, paid: bool = False) -> None:
+        """Count a delivery. `paid`: the plan that read these events has charged the rates."""
         self.events_sent += events
         self.bytes_sent += size
-        self.rates.deliver(events, size, now_s)
+        if not paid:
+            self.rates.deliver(events, size, now_s)
 
     @property
     def retains_too_much(self) -> bool:
