@@ -43,12 +43,10 @@ class QuotaSection(Section):
     events_per_s: int = Field(
         default=100_000,
         ge=1,
-        description="Events delivered to all sessions of the tenant, and read by its plans (PlanRange); more are throttled."
-        " What a plan has read, and the server retains, is delivered once without being counted again.",
+        description="Events delivered to all sessions of the tenant, and events read by PlanRange; more are throttled."
+        " ReadRange delivers what PlanRange has read once without counting it again.",
     )
-    bytes_per_s: int = Field(
-        default=64 << 20, ge=1_024, description="The bytes of these events; more are throttled."
-    )
+    bytes_per_s: int = Field(default=64 << 20, ge=1_024, description="The bytes of these events; more are throttled.")
     outstanding_bytes: int = Field(
         default=64 << 20,
         ge=1,
@@ -84,9 +82,10 @@ class QuotaSection(Section):
     requests_per_s: int = Field(
         default=50,
         ge=1,
-        description="Calls of any kind. A request counts as one more call for every 8 KiB of its size and for every 5"
-        " ms of CPU that checking its pipeline takes. Five seconds' worth may come at once. Above this limit, a call"
-        " waits for up to a second; a call that would wait longer is rejected.",
+        description="Calls of any kind. A request counts as one more call for every 8 KiB of its size, for every 5"
+        " ms of CPU that checking its pipeline takes, and for every 50 slices that PlanRange returns. Five seconds'"
+        " worth may come at once. Above this limit, a call waits for up to a second; a call that would wait longer is"
+        " rejected.",
     )
 
 

@@ -1,12 +1,14 @@
-"""PlanRange: which requests are rejected."""
+"""PlanRange: which requests are rejected, and what an answer costs."""
 
 from typing import Any
 
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.limits.rates import Rates
 from feedmux_server.rpc.plan_range import PlanRange
-from tests.unit.rpc.service_support import FEED, refused, served
+from feedmux_server.rpc.resolve_position import ResolvePosition
+from tests.unit.rpc.service_support import FEED, call, refused, served
 from tests.virtual_time import in_virtual_time
 
 GOOD: dict[str, Any] = {"feed": FEED, "after": b"p", "events_max": 10, "bytes_max": 1 << 20}
@@ -33,3 +35,22 @@ async def test_requests_that_are_rejected(fields: dict[str, Any], field: str) ->
     async with served() as there:
         error = await refused(PlanRange(there.service), wire.PlanRangeRequest(**fields))
         assert (error.status, error.field) == ("INVALID_ARGUMENT", field)
+
+
+@pytest.mark.parametrize(("events", "slices", "requests"), [(0, 1000, 0), (1, 0, 0), (60, 1, 0), (60, 1000, 59 / 50)])
+@in_virtual_time
+async def test_the_slices_of_an_answer_count_as_requests(
+    monkeypatch: pytest.MonkeyPatch, events: int, slices: int, requests: float
+) -> None:
+    charged: list[float] = []
+    monkeypatch.setattr(Rates, "charge", lambda _, requests, now_s: charged.append(requests))
+    async with served() as there:
+        start = wire.ResolvePositionRequest(feed=FEED, start={"latest": {}})
+        after = wire.ResolvePositionResponse.FromString(await call(ResolvePosition(there.service), start)).position
+        for _ in range(events):
+            there.mongo.insert("db", "a", 0)
+        charged.clear()
+        request = wire.PlanRangeRequest(feed=FEED, after=after, events_max=60, bytes_max=1 << 20, slices=slices)
+        plan = wire.PlanRangeResponse.FromString(await call(PlanRange(there.service), request))
+        assert len(plan.slices) == min(events, slices or 1)
+        assert sum(charged) == pytest.approx(requests)
