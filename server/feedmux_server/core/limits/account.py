@@ -29,7 +29,7 @@ class Account:
         self.events_sent = 0
         self.bytes_sent = 0
         self.throttled_s = 0.0
-        """How long sessions have waited for a rate or for acks, all together."""
+        """How long sessions and plans have waited for a rate, or sessions for acks, all together."""
 
     def apply(self, quotas: Quotas, now_s: float) -> None:
         """Apply other limits from now on. What is open stays open, even above a lower limit."""
