@@ -233,7 +233,7 @@ THROTTLED: Final = Metric(
     "feedmux.quota.throttled",
     _C,
     "s",
-    "How long quotas have throttled sessions, in total: waits for a rate or for acks.",
+    "How long quotas have throttled sessions and plans, in total: waits for a rate or for acks.",
     (TENANT,),
 )
 REJECTIONS: Final = Metric(
