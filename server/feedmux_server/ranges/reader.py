@@ -46,9 +46,8 @@ class RangeReader:
         """Whether every event at or before this time was returned or does not match the feed."""
         if self.place.cluster_time > cluster_time:
             return True
-        subscriber = self._subscriber
-        stream = subscriber.stream
-        return stream is not None and subscriber.at_head and stream.complete_time >= cluster_time
+        stream = self._streams.stream_of(self._subscriber)
+        return stream is not None and self._subscriber.at_head and stream.complete_time >= cluster_time
 
     def has_reached(self, mark: ResumeToken) -> bool:
         """Whether every event at or before a position was returned or does not match the feed."""
@@ -89,7 +88,7 @@ class RangeReader:
             if target is not None:
                 if self.has_read(target):
                     return None
-                if (stream := self._subscriber.stream) is not None:
+                if (stream := self._streams.stream_of(self._subscriber)) is not None:
                     stream.awaited_time = max(stream.awaited_time, target)
             left_s = deadline_s - monotonic_s()
             if left_s <= 0:
