@@ -96,7 +96,7 @@ async def _measure(manager: StreamManager, count: int) -> Figures:
         manager.streams_of(_key(0)).streams.take(waiting[0])
     manager.slots._most = 1
     with _timed(took, "end_of_a_stream_ms"):
-        manager.slot_turns.slot_free()
+        manager.slots.admit()
         for number, each in enumerate(waiting):
             manager.streams_of(_key(number)).streams.take(each)
     account = manager.accounts.of("t")

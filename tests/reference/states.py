@@ -17,7 +17,10 @@ _STREAM = {
     StreamState.PAUSED: "The cursor is open, but no subscriber can take more.",
     StreamState.IDLE: "The cursor is closed, and the position is retained.",
     StreamState.RECOVERING: "MongoDB has failed; the pump waits before the next attempt.",
-    StreamState.ENDED: "Nothing more is read. Subscribers read the ring to its end.",
+    StreamState.ENDED: (
+        "Nothing more is read, after an error or because another stream needs the slot. Subscribers read the ring to"
+        " its end."
+    ),
 }
 _SESSION = {
     Phase.OPEN: "Events are sent, and heartbeats when there are none.",

@@ -40,7 +40,7 @@ _CLIENT: Final = _folder(feedmux)
 
 GROUPS: Final = (
     Group("streams", _SERVER, ("streams/pump.py", "streams/manager.py", "streams/key_streams.py", "streams/upstream.py",
-                               "streams/left_streams.py", "streams/slot_turns.py", "core/delivery/shared_stream.py",
+                               "streams/left_streams.py", "core/delivery/slots.py", "core/delivery/shared_stream.py",
                                "core/delivery/stream_steps.py",
                                "core/delivery/feed_streams.py", "core/delivery/replay_buffer.py",
                                "core/events/chunk.py", "source/reader.py", "source/stream_request.py",

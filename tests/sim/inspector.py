@@ -72,9 +72,10 @@ def _of_ring(stream: SharedStream, holders: Counter[Chunk]) -> Iterator[str]:
 
 
 def _of_streams(streams: FeedStreams) -> Iterator[str]:
+    waiting = {number for each in streams._waiting.values() for number in each}
     for stream in streams.open:
         for number, subscriber in stream.subscribers.items():
-            if subscriber.ring is not stream.ring or number in streams.detached or number in streams._waiting:
+            if subscriber.ring is not stream.ring or number in streams.detached or number in waiting:
                 yield "a subscriber is attached twice"
             ring = stream.ring
             if ring.first_seq <= subscriber.seq < ring.next_seq:
@@ -84,7 +85,7 @@ def _of_streams(streams: FeedStreams) -> Iterator[str]:
     for subscriber in streams.detached.values():
         if subscriber.ring is not None:
             yield "a detached subscriber has a stream"
-    if not streams._waiting.keys() <= streams.detached.keys():
+    if not waiting <= streams.detached.keys():
         yield "a subscriber that waits for a slot is attached"
 
 

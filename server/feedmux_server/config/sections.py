@@ -184,7 +184,7 @@ class LimitsSection(Section):
         default=32,
         ge=1,
         description="Streams, in total, that read history in addition to the live stream of their feed. Each costs an"
-        " oplog scan.",
+        " oplog scan. When more are needed, they take turns.",
     )
     batch_events: int = Field(
         default=4_000,

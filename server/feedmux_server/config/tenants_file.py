@@ -37,8 +37,8 @@ class QuotaSection(Section):
     catch_up_streams: int = Field(
         default=4,
         ge=0,
-        description="Streams that read history at a time. Further streams wait; with more, more subscribers catch up at"
-        " once.",
+        description="Streams that read history at a time. Further streams wait, and take turns; with more, more"
+        " subscribers catch up at once.",
     )
     events_per_s: int = Field(
         default=100_000,

@@ -143,7 +143,7 @@ def _stream(each: KeyStreams, stream: SharedStream, now: int, pipeline: str) -> 
         scope=each.key.spec.scope.namespace,
         pipeline=pipeline,
         state=_STATES[stream.state],
-        catch_up=each.streams.open.is_catch_up(stream),
+        catch_up=stream.gave_way or each.streams.open.is_catch_up(stream),
         oldest=convert.cluster_time(ring.oldest.cluster_time),
         newest=convert.cluster_time(ring.newest.cluster_time),
         ring_events=ring.events,

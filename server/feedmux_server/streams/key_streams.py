@@ -93,7 +93,7 @@ class KeyStreams:
             "pump", pump.run, of=f"{stream.id}-{self.key.spec.scope.namespace}", context=contextvars.Context()
         )
         self.tasks[stream.id] = task
-        task.add_done_callback(lambda _: self._pump_done(stream))
+        task.add_done_callback(lambda _: self._pump_done(stream), context=contextvars.Context())
 
     def may_catch_up(self, tenant: str) -> bool:
         return self._parts.slots.may_catch_up(tenant)
@@ -104,7 +104,6 @@ class KeyStreams:
 
     def waits(self, subscriber: Subscriber) -> None:
         self._parts.slots.waits(self.streams, subscriber)
-        self._parts.slots.poke_stalled()
 
     def waits_no_longer(self, subscriber: Subscriber) -> None:
         self._parts.slots.waits_no_longer(subscriber)
@@ -163,5 +162,5 @@ class KeyStreams:
         del self.pumps[stream.id]
         self._views.pop(stream.id, None)
         self._parts.left.discard(stream.id)
-        self._parts.host.slots.slot_free()
+        self._parts.slots.closed(stream)
         self._on_empty()

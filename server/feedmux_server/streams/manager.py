@@ -23,7 +23,6 @@ from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits, Stream
 from feedmux_server.streams.left_streams import LeftStreams
 from feedmux_server.streams.pump import PumpHost
 from feedmux_server.streams.scheduler import Scheduler
-from feedmux_server.streams.slot_turns import SlotTurns
 from feedmux_server.streams.wide.manager import WideStreams
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.observer import NOBODY, Observer
@@ -60,9 +59,8 @@ class StreamManager:
         self.slots = Slots(limits.catch_up_max, self.accounts)
         self.left = LeftStreams(self.accounts)
         self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read, self.memory)
-        self.slot_turns = SlotTurns(self.slots)
         self._ids = itertools.count(1)
-        host = PumpHost(self.memory, self.slot_turns, self.accounts, observer)
+        host = PumpHost(self.memory, self.slots, self.accounts, observer)
         self._parts = StreamParts(limits, host, tasks, self.usage, self.slots, self.left, self.wide, self._ids)
         self._keys: dict[StreamKey, KeyStreams] = {}
 
@@ -133,7 +131,7 @@ class StreamManager:
     def stop(self) -> None:
         """End every pump and wide stream; their cursors are killed."""
         self.wide.stop()
-        self.slot_turns.stop()
+        self.slots.stop()  # or the end of a pump would begin another one
         for each in self._keys.values():
             for task in each.tasks.values():
                 task.cancel()

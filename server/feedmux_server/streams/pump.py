@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
-from feedmux_server.core.delivery.stream_steps import RestLimits, Step, after_rest, next_step, rest_s
+from feedmux_server.core.delivery.slots import Slots
+from feedmux_server.core.delivery.stream_steps import RestLimits, Step, after_rest, rest_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.memory import Memory
 from feedmux_server.source.reader import Batch, Failed
-from feedmux_server.streams.slot_turns import SlotTurns
 from feedmux_server.streams.upstream import Reader, TraceContext, Upstream
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.telemetry.log import correlation_id
@@ -50,7 +50,7 @@ class PumpHost:
     """What all pumps of a process share."""
 
     memory: Memory
-    slots: SlotTurns
+    slots: Slots
     accounts: Accounts
     """The tenants' accounts, which limit reads and count them."""
     observer: Observer
@@ -79,6 +79,7 @@ class Pump:
         self._demand = Wakeup()
         self._upstream: Upstream | None = None
         self._not_before_s = 0.0
+        self._began_s = 0.0
         stream.demand_changed = self._demand_changed
 
     @property
@@ -94,9 +95,14 @@ class Pump:
         stream = self._stream
         try:
             await asyncio.sleep(self._limits.coalesce_s)
+            self._began_s = asyncio.get_running_loop().time()
             while (step := self._next_step()) is not Step.END:
                 if step is Step.READ:
                     await self._advance()
+                elif step is Step.GIVE_WAY:
+                    self._host.slots.give_way(self._streams, stream)
+                    await self._let_subscribers_finish()
+                    break
                 elif await self._rest() is Step.END:
                     break
         except FeedmuxError as error:
@@ -114,7 +120,8 @@ class Pump:
             await self._close_reader()
 
     def _next_step(self) -> Step:
-        return next_step(self._stream, self._streams.open, slots_wanted=self._host.slots.wanted)
+        turn_over = asyncio.get_running_loop().time() - self._began_s >= self._limits.rest.slot_turn_s
+        return self._host.slots.next_step(self._streams, self._stream, turn_over=turn_over)
 
     async def _advance(self) -> None:
         """Take one step: open the cursor if there is none, then do one getMore."""
@@ -169,7 +176,7 @@ class Pump:
         was_catch_up = self._streams.open.is_catch_up(stream)
         stream.append(batch.chunks, batch.post_batch, batch.complete_time)
         if was_catch_up and not self._streams.open.is_catch_up(stream):
-            self._host.slots.slot_free()
+            self._host.slots.admit()
         if batch.chunks:
             size = stream.ring.cum_bytes - before
             self._host.memory.grew(size)
@@ -235,6 +242,7 @@ class Pump:
     async def _let_subscribers_finish(self) -> None:
         """Wait until the subscribers of an ended stream have read the ring to the end, or have left."""
         self._host.memory.grew(0)
+        self._host.slots.admit()
         await self._close_reader()
         while self._stream.subscribers:
             await self._demand.wait(self._limits.rest.idle_close_s)

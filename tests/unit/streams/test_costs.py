@@ -11,6 +11,7 @@ import pytest
 
 from bench.scale import IdleReader
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.stream_steps import Step
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
@@ -20,7 +21,6 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.upstream import Reader
-from tests.integration.wire import PATIENCE_S
 from tests.sim.events import event
 from tests.unit.core.delivery.streams_support import behind, mark, token
 from tests.unit.streams.manager_support import World, rings_of, world
@@ -98,7 +98,7 @@ async def the_end_of_a_stream(feeds: Feeds) -> Callable[[], object]:
     for number in range(5):
         assert feeds.join(key(number), behind(0), f"tenant-{number}").ring is None
     feeds.manager.slots._most = 2
-    return feeds.manager.slot_turns.slot_free
+    return feeds.manager.slots.admit
 
 
 async def bytes_beyond_the_bound(feeds: Feeds) -> Callable[[], object]:
@@ -149,21 +149,33 @@ async def test_no_cost_grows_with_the_feeds_of_others(operation: Any, monkeypatc
     assert costs[2] > 20, "no work was done"
 
 
-async def test_a_slot_that_is_not_taken_goes_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as here:
-        monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
-        feeds, woken = Feeds(here.manager), list[int]()
-        await feeds.fill(3)
-        here.manager.slots._most = 0
-        for number in range(3):
-            late = feeds.join(key(number), behind(0))
-            late.wake = lambda number=number: woken.append(number)  # type: ignore[misc]
-        here.manager.slots._most = 1
-        here.manager.slot_turns.slot_free()
-        assert woken == [0]
-        async with asyncio.timeout(PATIENCE_S):
-            while woken != [0, 1, 2]:
-                await asyncio.sleep(0.001)
+@pytest.mark.parametrize("same_feed", [True, False])
+async def test_a_slot_is_handed_over_at_the_same_cost_however_many_wait(
+    monkeypatch: pytest.MonkeyPatch, *, same_feed: bool
+) -> None:
+    costs = []
+    for count in (10, 10, 100, 1_000):
+        async with world(monkeypatch, slots=4) as here:
+            monkeypatch.setattr(KeyStreams, "_reader_at", lambda *_: cast(Reader, IdleReader()))
+            feeds = Feeds(here.manager)
+            await feeds.fill(1 if same_feed else count + 4)
+            keys = [key(0 if same_feed else number) for number in range(count + 4)]
+            late = list[Subscriber]()
+            for number, each in enumerate(keys):
+                late.append(feeds.join(each, behind(-number), f"tenant-{number}"))
+                opened = here.manager.streams_of(each).streams.open
+                while number < 4 and any(stream.state is StreamState.GATHERING for stream in opened):
+                    await asyncio.sleep(0)  # until its stream begins no further back for others
+            assert sum(each.ring is None for each in late) == count
+            streams, slots = here.manager.streams_of(keys[0]).streams, here.manager.slots
+            stream = streams.stream_of(late[0])
+            assert stream is not None
+            with counted() as cost:
+                assert slots.next_step(streams, stream, turn_over=True) is Step.GIVE_WAY
+                slots.give_way(streams, stream)
+            assert late[4].ring is not None
+        costs.append(cost.instructions)
+    assert max(costs[2:]) <= 1.1 * max(costs[:2]), costs
 
 
 async def test_memory_is_the_sum_of_all_rings(monkeypatch: pytest.MonkeyPatch) -> None:

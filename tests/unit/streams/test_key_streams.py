@@ -22,7 +22,6 @@ from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits, StreamParts
 from feedmux_server.streams.left_streams import LeftStreams
 from feedmux_server.streams.pump import PumpHost
-from feedmux_server.streams.slot_turns import SlotTurns
 from feedmux_server.streams.wide.manager import WideStreams
 from feedmux_server.streams.wide.stream import WideStreamLimits
 from feedmux_server.streams.wide.view_reader import ViewReader
@@ -45,7 +44,7 @@ def key_streams(spec: FeedSpec, wide_enabled: bool) -> KeyStreams:
     wide = WideStreams({"main": source}, tasks, wide_limits, WideStreamLimits(), ReadLimits())
     parts = StreamParts(
         ManagerLimits(wide=wide_limits),
-        PumpHost(memory, SlotTurns(slots), accounts, NOBODY),
+        PumpHost(memory, slots, accounts, NOBODY),
         tasks,
         UsageMeter(),
         slots,

@@ -1,15 +1,20 @@
 """The streams of the process: found by key, and gone when nobody needs them."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
+from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
-from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.source.reader import Batch
+from feedmux_server.streams.key_streams import KeyStreams
+from feedmux_server.streams.upstream import Reader
 from tests.unit.core.delivery.streams_support import mark
-from tests.unit.streams.manager_support import world
+from tests.unit.streams.manager_support import Client, LogReader, World, world
 from tests.virtual_time import in_virtual_time
 
 ABSENT = stream_key(FeedSpec(Scope("absent", "shop", "orders")))
@@ -81,3 +86,108 @@ async def test_only_durable_sessions_hold_what_is_not_acknowledged(monkeypatch: 
         for client in (durable, watching):
             client.close()
         assert there.manager.accounts.of("a").outstanding.bytes == 0
+
+
+# Slots for reading history: real pumps and sessions.
+
+
+async def history(there: World, name: str, count: int) -> StreamKey:
+    """A feed with large events, and a session at its end, whose stream begins no further back for others."""
+    key, log = there.feed(name)
+    log.write(count, padding=100_000)
+    there.session(key, "live", count)
+    await asyncio.sleep(0.1)
+    return key
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@in_virtual_time
+async def test_clients_that_do_not_read_keep_nobody_from_reading_history(
+    monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    async with world(monkeypatch, slots=slots) as there:
+        key, other_key = await history(there, "a", 30), await history(there, "b", 30)
+        unread = list[Client]()
+        for n, tenant in enumerate("hgfedcba"):
+            unread.append(there.session(key, tenant, 7 - n))
+            await asyncio.sleep(0.1)
+        assert sum(there.manager.slots.used().values()) == slots
+        async with asyncio.timeout(60.0):
+            assert len(await there.session(other_key, "victim", 0).take(30)) == 30
+            for n, late in enumerate(reversed(unread)):
+                assert await late.take(30 - n) == there.logs[key].events[n:], "exactly, once they read"
+                late.close()
+
+
+@in_virtual_time
+async def test_slots_go_round_among_clients_that_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one slot and three readers that never let it rest, none has everything before the others have a part."""
+    async with world(monkeypatch, slots=1, slot_turn_s=0.0, ring_bytes=64 << 20) as there:
+        keys = [await history(there, name, 400) for name in "abc"]
+        clients = [there.session(key, name, 0, credit=64 << 20) for key, name in zip(keys, "abc", strict=True)]
+        least: list[int] = []
+
+        async def read(client: Client) -> None:
+            await client.take(400)
+            least.append(min(len(each.events) for each in clients))
+
+        async with asyncio.timeout(60.0):
+            await asyncio.gather(*map(read, clients))
+        assert least[0] >= 100
+        for client in clients:
+            assert len(client.events) == len(set(client.events)) == 400
+
+
+@in_virtual_time
+async def test_clients_that_read_slowly_all_come_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three clients with one slot, each of which takes a message now and then: every one of them gets every event."""
+    async with world(monkeypatch, slots=1) as there:
+        keys = [await history(there, name, 120) for name in "abc"]
+        clients = [there.session(key, name, 0, heartbeat_s=1000.0) for key, name in zip(keys, "abc", strict=True)]
+
+        async def read(client: Client, pause_s: float) -> None:
+            while len(client.events) < 120:
+                await client.next()
+                await asyncio.sleep(pause_s)
+
+        async with asyncio.timeout(600.0):
+            await asyncio.gather(*map(read, clients, (0.1, 1.0, 3.0)))
+        for key, client in zip(keys, clients, strict=True):
+            assert client.events == there.logs[key].events
+
+
+@in_virtual_time
+async def test_a_stream_that_has_ended_needs_no_slot_although_its_subscriber_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch, slots=1) as there:
+        broken, key = await history(there, "a", 30), await history(there, "b", 30)
+
+        class Broken(LogReader):
+            async def read(self) -> Batch:
+                await asyncio.sleep(5.0)
+                raise FeedmuxError(ErrorReason.PIPELINE_FAILED, "a fault")
+
+        def reader_at(streams: KeyStreams, stream: SharedStream) -> Reader:
+            kind = Broken if streams.key is broken else LogReader
+            return cast(Reader, kind(there.logs[streams.key], stream, 2000))
+
+        monkeypatch.setattr(KeyStreams, "_reader_at", reader_at)
+        there.session(broken, "a", 0)
+        await asyncio.sleep(0.1)
+        other = there.session(key, "b", 0, heartbeat_s=1000.0)
+        assert other.session.subscriber.ring is None
+        async with asyncio.timeout(60.0):
+            assert len(await other.take(30)) == 30
+
+
+@in_virtual_time
+async def test_after_a_stop_nobody_gets_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, slots=1) as there:
+        key, other_key = await history(there, "a", 30), await history(there, "b", 30)
+        there.session(key, "a", 0)
+        await asyncio.sleep(0.1)
+        waiting = there.session(other_key, "b", 0)
+        there.manager.stop()
+        await asyncio.sleep(1.0)
+        assert (there.manager.cursors, waiting.session.subscriber.ring) == (0, None)

@@ -39,7 +39,7 @@ const (
 	SharedStream_STATE_IDLE SharedStream_State = 4
 	// Waiting to retry after an error.
 	SharedStream_STATE_RECOVERING SharedStream_State = 5
-	// Ended by an invalidate event or an error.
+	// Ended by an invalidate event or an error, or because another stream needs its slot for reading history.
 	SharedStream_STATE_ENDED SharedStream_State = 6
 )
 

@@ -26,7 +26,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.rings import Rings
 from feedmux_server.core.limits.usage_meter import UsageMeter
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import Given, ResumeToken
+from feedmux_server.core.positions.resume_token import Given, PlaceKey, ResumeToken
 
 PLACE_BOUND = frozenset(
     {
@@ -102,7 +102,8 @@ class FeedStreams:
         self._limits = limits
         self._port = port
         self.open = OpenStreams()
-        self._waiting: dict[int, Subscriber] = {}
+        self._waiting: dict[PlaceKey, dict[int, Subscriber]] = {}
+        """Subscribers that wait for a slot, by position."""
         self.detached: dict[int, Subscriber] = {}
         """Subscribers on no stream: out of credit or waiting for a catch-up slot."""
 
@@ -122,7 +123,7 @@ class FeedStreams:
         stream = self.stream_of(subscriber)
         if stream is None:
             return SubscriberState.LAGGING
-        return SubscriberState.CATCH_UP if self.open.is_catch_up(stream) else SubscriberState.LIVE
+        return SubscriberState.CATCH_UP if stream.gave_way or self.open.is_catch_up(stream) else SubscriberState.LIVE
 
     # What a session does.
 
@@ -138,13 +139,13 @@ class FeedStreams:
                     stream.poke()  # the pump may rest because of what was passed over, or taken now
                 if taken is not None:
                     return taken
-            if stream.end_error is None:
+            if not stream.ended:
                 subscriber.advance()
                 return None
             error = self.end_met(subscriber)
             if error is not None:
                 return Ended(error)
-            # The end concerns others: it has joined another stream at its own position.
+            # The end concerns others, or the stream gave way: the subscriber continues on another stream.
         return None  # it waits for a slot
 
     def grant(self, subscriber: Subscriber, events: int, size: int, *, zero_allowed: bool = False) -> None:
@@ -167,9 +168,14 @@ class FeedStreams:
 
     def end_met(self, subscriber: Subscriber) -> FeedmuxError | None:
         """Return the error that ended the stream, if it applies to this subscriber's position. A subscriber further
-        ahead than a position-bound error joins another stream instead."""
+        ahead than a position-bound error joins another stream instead. One at the end of a stream that gave way leaves
+        the stream; to continue, it joins again."""
         stream = self.stream_of(subscriber)
-        if stream is None or stream.end_error is None or not subscriber.at_head:
+        if stream is None or not stream.ended or not subscriber.at_head:
+            return None
+        if stream.end_error is None:
+            subscriber.advance()
+            self.leave(subscriber)
             return None
         place = subscriber.at.place
         if (
@@ -205,16 +211,18 @@ class FeedStreams:
             here = None
         return self.join(subscriber) if here is None else self._hand_over(subscriber, here)
 
-    def join(self, subscriber: Subscriber) -> SharedStream | None:
-        """Attach to a stream that covers the position or soon will; else open a stream there, or wait for a slot."""
+    def join(self, subscriber: Subscriber, *, has_slot: bool = False) -> SharedStream | None:
+        """Attach to a stream that covers the position or soon will; else open a stream there, or wait for a slot.
+        `has_slot`: it has waited, and now has one."""
         at = subscriber.at
         stream = covering(self.open, at) or approaching(self.open, at, self._limits.join_distance_s)
         if stream is not None and at.native is not None:
             subscriber.at = JoinPoint(at.place, exact=True)  # exactly this token is in the ring, so MongoDB finds it
-        if stream is None and self._must_wait(subscriber.tenant):
+        if stream is None and not has_slot and self._must_wait(subscriber.tenant):
             stream = far_behind(self.open, at)
             if stream is None:
-                self.detached[subscriber.id] = self._waiting[subscriber.id] = subscriber
+                self.detached[subscriber.id] = subscriber
+                self._waiting.setdefault(at.place.key, {})[subscriber.id] = subscriber
                 self._port.waits(subscriber)
                 return None
         if stream is not None:
@@ -237,9 +245,7 @@ class FeedStreams:
     def _must_wait(self, tenant: str) -> bool:
         """Whether a subscriber must wait for a slot, because the feed has a stream that it could join, or one of its
         tenant. Streams that other tenants have for themselves do not count."""
-        beside = any(
-            stream.end_error is None and (stream.joinable or tenant in stream.account.tenants) for stream in self.open
-        )
+        beside = any(not stream.ended and (stream.joinable or tenant in stream.account.tenants) for stream in self.open)
         return beside and not self._port.may_catch_up(tenant)
 
     def leave(self, subscriber: Subscriber) -> None:
@@ -286,13 +292,32 @@ class FeedStreams:
             self.detached[subscriber.id] = subscriber
             subscriber.wake()
         stream.ring.close()
-        for subscriber in list(self._waiting.values()):
-            self.admit(subscriber)  # another stream may now be near enough
+        if self._waiting and not any(each.joinable for each in self.open):
+            # The first of them needs no slot.
+            for subscriber in [each for at_place in self._waiting.values() for each in at_place.values()]:
+                self._wait_no_longer(subscriber)
+                subscriber.wake()
+
+    def give_way(self, stream: SharedStream) -> None:
+        """End a catch-up stream, so that another stream gets its slot. Its subscribers take what its ring still has,
+        and then join again."""
+        stream.give_way()
+        for subscriber in list(stream.subscribers.values()):
+            if subscriber.at_head:
+                self.end_met(subscriber)
+                subscriber.wake()
 
     def admit(self, subscriber: Subscriber) -> None:
-        """Let one waiting subscriber try to join again."""
+        """Give a slot to a waiting subscriber. It joins at once, or its session could find the slot taken. All that
+        wait at its position share its stream."""
+        key = subscriber.at.place.key
         self._wait_no_longer(subscriber)
+        stream = self.join(subscriber, has_slot=True)
         subscriber.wake()
+        for other in list(self._waiting.get(key, {}).values()):
+            if stream is not None and covering((stream,), other.at) is not None:
+                self._attach(other, stream)
+                other.wake()
 
     def _attach(self, subscriber: Subscriber, stream: SharedStream) -> None:
         self.detached.pop(subscriber.id, None)
@@ -307,7 +332,11 @@ class FeedStreams:
             self._port.left(stream)
 
     def _wait_no_longer(self, subscriber: Subscriber) -> None:
-        if self._waiting.pop(subscriber.id, None) is not None:
+        key = subscriber.at.place.key
+        waiting = self._waiting.get(key)
+        if waiting is not None and waiting.pop(subscriber.id, None) is not None:
+            if not waiting:
+                del self._waiting[key]
             self._port.waits_no_longer(subscriber)
 
 

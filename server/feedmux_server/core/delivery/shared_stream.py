@@ -51,8 +51,8 @@ class SharedStream:
 
     __slots__ = (
         "_batches", "account", "at_present", "awaited_time", "batches_read", "complete_time", "demand_changed",
-        "end_error", "events_read", "id", "left_by", "opened", "origin", "read_ahead_bytes", "resumes", "ring", "state",
-        "subscribers", "trace", "unavailable", "unwanted", "watching",
+        "end_error", "ended", "events_read", "id", "left_by", "opened", "origin", "read_ahead_bytes", "resumes", "ring",
+        "state", "subscribers", "trace", "unavailable", "unwanted", "watching",
     )  # fmt: skip
 
     def __init__(
@@ -84,7 +84,9 @@ class SharedStream:
         """The newest `complete_time` for which a plan has waited."""
         self.unavailable = False
         """MongoDB has failed and has not answered since then."""
+        self.ended = False
         self.end_error: FeedmuxError | None = None
+        """Why it has ended; None if it gave way."""
         self.demand_changed: Callable[[], None] = _nothing
         """Called when the pump should check `wants_more` and `subscribers` again."""
         self.account = StreamAccount(usage_meter or UsageMeter())
@@ -104,12 +106,17 @@ class SharedStream:
     def joinable(self) -> bool:
         """Whether others may join. They may not join a start at a client's token that MongoDB has not checked yet: its
         rejection concerns only that client."""
-        return self.end_error is None and self.verified
+        return not self.ended and self.verified
 
     @property
     def verified(self) -> bool:
         """Whether MongoDB has accepted the start of the stream: it checks a client's token at the first event."""
         return self.origin.native is None or self.events_read > 0
+
+    @property
+    def gave_way(self) -> bool:
+        """Whether the stream has ended because it gave its slot to another one."""
+        return self.ended and self.end_error is None
 
     @property
     def invalidated(self) -> bool:
@@ -119,6 +126,7 @@ class SharedStream:
         if state not in TRANSITIONS[self.state]:
             raise RuntimeError(f"a stream cannot go from {self.state} to {state}")
         self.state = state
+        self.ended = state is StreamState.ENDED
         if state is not StreamState.READING:
             self.at_present = False
 
@@ -222,6 +230,15 @@ class SharedStream:
         """Wake all subscribers: the state of the stream also concerns those without credit."""
         for subscriber in self.subscribers.values():
             subscriber.wake()
+
+    def give_way(self) -> None:
+        """End without an error. Subscribers read the ring to its end and then join another stream; what they have taken
+        is of no use to others, who cannot join this stream."""
+        self.move_to(StreamState.ENDED)
+        ring = self.ring
+        untaken = min((each.seq for each in self.subscribers.values() if each.seq >= ring.first_seq), default=0)
+        while ring.first_seq < untaken:
+            ring.drop_oldest()
 
     def end(self, error: FeedmuxError) -> None:
         """End the stream. Subscribers read the ring to its end and get the error there."""

@@ -18,6 +18,8 @@ class Step(StrEnum):
     """Wait for a change of demand, and then decide with `after_rest`."""
     CLOSE_CURSOR = "close the cursor"
     """Close the cursor in MongoDB, retain the position, and continue to rest."""
+    GIVE_WAY = "give way"
+    """End, so that another stream gets the slot (`slots`)."""
     END = "end"
 
 
@@ -29,6 +31,9 @@ class RestLimits:
     """A stream without subscribers stays open for this long, so that a reconnect finds its ring."""
     idle_close_s: float = 60.0
     """If no subscriber can take more for this long, the cursor in MongoDB is closed; the position is retained."""
+    slot_turn_s: float = 10.0
+    """If subscribers wait for a slot, a stream that reads history without a rest keeps its slot for this long. Each
+    hand-over costs MongoDB another cursor; a longer time makes subscribers wait longer."""
 
 
 class OpenStreams(list[SharedStream]):
@@ -41,7 +46,7 @@ class OpenStreams(list[SharedStream]):
         no other."""
         best: SharedStream | None = None
         for stream in self:
-            if stream.end_error is None and (
+            if not stream.ended and (
                 best is None
                 or (stream.joinable and not best.joinable)
                 or (stream.joinable == best.joinable and stream.ring.newest.is_after(best.ring.newest))
@@ -52,37 +57,34 @@ class OpenStreams(list[SharedStream]):
     def is_beside(self, stream: SharedStream) -> bool:
         """Whether the stream is open in addition to the live one: it catches up, or it starts at a client's token at
         the present and is not merged with the others until MongoDB has checked that token at the feed's next event."""
-        return stream.end_error is None and stream is not self.live()
+        return not stream.ended and stream is not self.live()
 
     def is_catch_up(self, stream: SharedStream) -> bool:
         """Whether the stream reads history, in addition to the live stream. Such streams need a slot."""
         return not stream.at_present and self.is_beside(stream)
 
+    def beside(self) -> Iterator[SharedStream]:
+        """The streams that are open in addition to the live one."""
+        live = self.live()
+        return (stream for stream in self if not stream.ended and stream is not live)
+
     @property
     def catch_up_count(self) -> int:
-        return sum(self.is_catch_up(stream) for stream in self)
+        return sum(not stream.at_present for stream in self.beside())
 
     def is_superfluous(self, stream: SharedStream) -> bool:
         """Whether no subscriber reads the stream and none would join it."""
-        return (
-            stream.end_error is None and not stream.subscribers and (not stream.joinable or stream is not self.live())
-        )
-
-    def stalled_catch_up(self) -> Iterator[SharedStream]:
-        """Catch-up streams without a subscriber that has credit, so that other streams can get their slots."""
-        return (stream for stream in self if self.is_catch_up(stream) and not stream.has_usable_credit)
+        return not stream.ended and not stream.subscribers and (not stream.joinable or stream is not self.live())
 
 
-def next_step(stream: SharedStream, others: OpenStreams, *, slots_wanted: bool) -> Step:
-    """What the pump does next. `slots_wanted`: whether a subscriber waits for a slot to read history."""
-    if stream.state is StreamState.ENDED:
+def next_step(stream: SharedStream, others: OpenStreams) -> Step:
+    """What the pump does next, if the stream need not give way (`slots`)."""
+    if stream.ended:
         return Step.END
     if stream.wants_more() or (stream.subscribers and not stream.opened):
         return Step.END if others.is_superfluous(stream) else Step.READ
     if stream.subscribers:
-        # A stream without a subscriber that has credit releases its slot.
-        gives_way = slots_wanted and others.is_catch_up(stream) and not stream.has_usable_credit
-        return Step.END if gives_way else Step.REST
+        return Step.REST
     if stream.unwanted or others.is_superfluous(stream) or stream.state is StreamState.RECOVERING:
         return Step.END
     return Step.REST

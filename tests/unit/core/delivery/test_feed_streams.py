@@ -331,16 +331,87 @@ def test_the_leading_stream_needs_no_slot() -> None:
     assert feed.subscriber(behind(9)).ring is not None, "only a live stream counts"
 
 
-def test_stalled_streams_are_told_that_their_slot_is_wanted() -> None:
-    """A pump checks when it is about to rest; a pump that already rests would hold the slot for its whole idle time."""
+def catching_up(*, acks_max: int = 0) -> tuple[Feed, SharedStream, Subscriber]:
+    """A stream at event 100, and one whose subscriber has taken the events 1 and 2 of 5."""
+    feed = Feed()
+    fill(feed.stream_of(feed.subscriber(behind(99))), 100, 100)
+    late = feed.subscriber(behind(0), events=2, acks_max=acks_max)
+    stream = feed.stream_of(late)
+    fill(stream, 1, 5, chunk_events=1)
+    assert numbers(feed.take(late)) == [1, 2]
+    return feed, stream, late
+
+
+def test_of_a_stream_that_gives_way_its_subscribers_take_what_its_ring_has_and_then_wait() -> None:
+    feed, stream, late = catching_up(acks_max=10)
+    feed.port.slot_free = False
+    feed.streams.give_way(stream)
+    assert feed.streams.state_of(late) is SubscriberState.CATCH_UP
+    assert (stream.ring.first_seq, len(stream.ring)) == (2, 3), "others cannot join it"
+    assert feed.subscriber(behind(3)).ring is None
+    feed.grant(late, 100, 10**6)
+    assert numbers(feed.take(late)) == [3, 4, 5]
+    assert feed.take(late) is None
+    assert (late.ring, late.at, late.id in feed.port.waiting) == (None, behind(5), True)
+    feed.streams.admit(late)
+    assert feed.stream_of(late).origin == behind(5)
+    fill(feed.stream_of(late), 6, 7)
+    assert numbers(feed.take(late)) == [6, 7]
+
+
+def test_one_that_can_take_nothing_does_not_wait_for_a_slot() -> None:
+    feed, stream, late = catching_up()
+    feed.port.slot_free = False
+    feed.grant(late, 3, 10**6)
+    assert numbers(feed.take(late)) == [3, 4, 5]
+    feed.streams.give_way(stream)
+    assert (late.ring, late.at, feed.take(late), feed.port.waiting) == (None, behind(5), None, set())
+    feed.grant(late, 1, 10**6)
+    assert feed.port.waiting == {late.id}
+
+
+def test_the_subscribers_of_a_stream_that_gave_way_share_the_next_one() -> None:
+    feed, stream, late = catching_up()
+    other = feed.subscriber(behind(0))
+    assert other.ring is stream.ring
+    feed.port.slot_free = False
+    feed.streams.give_way(stream)
+    feed.grant(late, 100, 10**6)
+    apart = feed.subscriber(behind(7))
+    for each, count in ((late, 3), (other, 5)):
+        assert len(numbers(feed.take(each))) == count
+        assert feed.take(each) is None
+    feed.streams.close(stream)
+    assert feed.port.waiting == {late.id, other.id, apart.id}
+    feed.woken.clear()
+    feed.streams.admit(late)
+    assert feed.woken == [late.id, other.id]
+    assert other.ring is late.ring
+    assert feed.port.waiting == {apart.id}
+
+
+def test_a_stream_that_gave_way_before_it_opened_leaves_its_subscribers_where_they_were() -> None:
     feed = Feed()
     opened(feed.stream_of(feed.subscriber(behind(100))))
-    stalled = feed.stream_of(feed.subscriber(behind(10), events=0))
-    opened(stalled).move_to(StreamState.PAUSED)
+    late = feed.subscriber(native(3))
+    stream = feed.stream_of(late)
+    feed.streams.give_way(stream)
+    assert (late.at, late.ring, feed.woken) == (native(3), None, [late.id])
+
+
+def test_those_who_wait_need_no_slot_when_the_last_stream_they_could_join_is_closed() -> None:
+    feed = Feed()
+    live = opened(feed.stream_of(feed.subscriber(behind(100), events=0)))
     feed.port.slot_free = False
-    feed.subscriber(behind(0))
-    assert feed.port.waiting
-    assert list(feed.streams.open.stalled_catch_up()) == [stalled]
+    waiting = [feed.subscriber(behind(n)) for n in (0, 1)]
+    live.end(error())
+    feed.woken.clear()
+    feed.streams.close(live)
+    assert not feed.port.waiting
+    assert feed.woken == [1, *(each.id for each in waiting)]
+    for each in waiting:
+        feed.take(each)
+    assert {feed.stream_of(each) for each in waiting} == {feed.port.started[-1]}
 
 
 def test_removing_gives_everything_back() -> None:

@@ -9,8 +9,8 @@ from tests.unit.core.delivery.streams_support import Feed, behind, error, fill, 
 LIMITS = RestLimits(unused_stream_s=10.0, idle_close_s=60.0)
 
 
-def step(feed: Feed, stream: SharedStream, *, slots_wanted: bool = False) -> Step:
-    return next_step(stream, feed.streams.open, slots_wanted=slots_wanted)
+def step(feed: Feed, stream: SharedStream) -> Step:
+    return next_step(stream, feed.streams.open)
 
 
 def test_it_reads_while_a_subscriber_can_take_more_and_rests_otherwise() -> None:
@@ -55,27 +55,6 @@ def test_without_subscribers_it_does_not_recover() -> None:
     assert step(feed, stream) is Step.READ
     feed.streams.remove(subscriber)
     assert step(feed, stream) is Step.END
-
-
-def test_a_stream_of_history_that_nobody_can_read_on_gives_its_slot_to_others() -> None:
-    feed = Feed()
-    fill(feed.stream_of(feed.subscriber(behind(9))), 10, 10)
-    late = feed.subscriber(behind(0), events=1)
-    catch_up = feed.stream_of(late)
-    fill(catch_up, 1, 1)
-    feed.take(late)
-    assert feed.streams.open.is_catch_up(catch_up)
-    assert step(feed, catch_up) is Step.REST
-    assert step(feed, catch_up, slots_wanted=True) is Step.END
-
-
-def test_a_stream_whose_ring_is_still_being_read_keeps_its_slot() -> None:
-    feed = Feed(read_ahead_bytes=1)
-    fill(feed.stream_of(feed.subscriber(behind(9))), 10, 10)
-    catch_up = feed.stream_of(feed.subscriber(behind(0)))
-    fill(catch_up, 1, 5, chunk_events=1)
-    assert feed.streams.open.is_catch_up(catch_up)
-    assert step(feed, catch_up, slots_wanted=True) is Step.REST
 
 
 def test_a_stream_that_has_ended_ends_its_pump() -> None:
