@@ -187,6 +187,21 @@ async def _fail_reads(world: "World") -> None:
         await asyncio.sleep(world.rng.uniform(0.0, 2.0))
 
 
+async def _leave_history_unread(world: "World") -> None:
+    """More programs than there are slots begin to read history, and stop; somebody else has to read history, too."""
+    user = _user(world)
+    if user is not None:
+        user.kill()
+    for number in range(40):
+        world.mongo.insert("db", "ab"[number % 2], 5_000, g=1 + number // 2 % 2)
+    await asyncio.sleep(0.1)  # until they are committed
+    for _ in range(3):
+        world.leave_unread()
+    await asyncio.sleep(world.rng.uniform(1.0, 3.0))
+    if user is not None:
+        user.start()
+
+
 async def _roll_back(world: "World") -> None:
     """The primary writes entries that no other member gets, and is replaced."""
     lag_s, world.mongo.lag_s = world.mongo.lag_s, 60.0
@@ -625,6 +640,7 @@ FAULTS: Final = (
     Fault("protocol broken", _distort, (*_BUSY, "ProtocolError"), apart=True),
     Fault("a newer version beside", _newer_version, _BUSY, apart=True),
     Fault("reads fail", _fail_reads),
+    Fault("history left unread", _leave_history_unread, apart=True),
     Fault("writes rolled back", _roll_back),
     Fault("MongoDB unavailable", _mongo_away),
     Fault("oplog moves on", _oplog_moves_on),
@@ -673,6 +689,8 @@ class Scenario:
     """Subscriptions expire after this time; 0: as drawn."""
     short_of_memory: bool = False
     """Servers have room for little more than one large batch."""
+    slots: int = 0
+    """Servers have this many slots for reading history, and small rings; 0: as drawn."""
 
 
 SCENARIOS: Final = {
@@ -703,5 +721,6 @@ SCENARIOS: Final = {
     "seek": Scenario(("seek", "connections cut", "seek", "network silent", "seek")),
     "history lost": Scenario(("history lost",) * 2),
     "a slowed tenant": Scenario(one_is_slowed=True),
+    "history left unread": Scenario(("history left unread", "connections cut", "user killed"), slots=1),
     "short of memory": Scenario(("user frozen", "connections cut", "reads fail"), short_of_memory=True),
 }

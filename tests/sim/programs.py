@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from bson import Timestamp
 
 from feedmux import Start
 from feedmux.requests import feed_message, start_message
@@ -116,6 +117,27 @@ class Watching(Program):
         self.recorder.add(records.Acked(session, batch.first_delivery_sequence + len(numbers) - 1))
         self.newest = max(self.newest, int(numbers[-1]) % PART)
         self._position = batch.position
+
+
+class Unread(Program):
+    """Opens a Watch in history, and reads nothing of it until the run ends."""
+
+    async def _step(self, channel: SimChannel) -> None:
+        request = wire.WatchRequest(feed=feed_message(self.shape.feed(), "main"))
+        time = self.rng.choice(self.mongo.entries).token.cluster_time
+        request.start.CopyFrom(start_message(Start.operation_time(Timestamp(time >> 32, time & 0xFFFFFFFF))))
+        call = channel.stream_stream(f"{_SERVICE}Watch")(metadata=metadata_of(self.tenant.key))
+        self.opening = True
+        await call.write(request.SerializeToString())
+        call.half_close()
+        try:
+            opened = await call.read()
+            self.opening = False
+            while opened is not grpc.aio.EOF and not self.leaving:
+                await asyncio.sleep(0.1)
+        finally:
+            self.opening = False
+            call.cancel()
 
 
 class Ranging(Program):

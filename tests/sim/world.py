@@ -45,7 +45,7 @@ from tests.sim.inspector import discrepancies
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry, Shown, SimMongo
 from tests.sim.network import SUBSCRIBE, Network, SimChannel, Watcher
-from tests.sim.programs import OperatorClient, Program, Ranging, Watching, run_apart
+from tests.sim.programs import OperatorClient, Program, Ranging, Unread, Watching, run_apart
 from tests.sim.readers import FeedShape, Reader
 from tests.sim.redis import SimRedis
 from tests.sim.servers import ServerSettings, SimServer, config_of
@@ -275,6 +275,12 @@ class World:
             # Rings that only memory bounds, with many chunks each.
             streams = replace(limits.streams, ring=RingLimits())
             limits = replace(limits, streams=streams, read=replace(limits.read, chunk_bytes_max=10_000))
+        if scenario and SCENARIOS[scenario].slots:
+            streams = StreamLimits(RingLimits(bytes_max=20_000), 10_000, 0)
+            pump = replace(limits.pump, rest=replace(limits.pump.rest, slot_turn_s=0.5))
+            limits = replace(limits, streams=streams, pump=pump, catch_up_max=SCENARIOS[scenario].slots)
+            # With less, those who read wait for the memory of messages that other clients of their tenant do not read.
+            limits = replace(limits, memory_bytes_max=1 << 30)
         unused_s = rng.choice((0.0, UNUSED_S))
         if scenario:
             unused_s = SCENARIOS[scenario].unused_s or unused_s
@@ -334,19 +340,26 @@ class World:
         kinds: list[type[Program]] = [kind for kind in (Watching, Ranging) if rng.random() < 0.15]
         if self.settings.limits.memory_bytes_max < RANGE_BYTES and Ranging in kinds:
             kinds.remove(Ranging)
-        return [
-            kind(
-                self.loop,
-                Random(rng.random()),
-                self.mongo,
-                self.network,
-                self.recorder,
-                kind.__name__.lower(),
-                rng.choice(self.shapes),
-                rng.choice(self.tenants or [Tenant(EVERYBODY)]),
-            )
-            for kind in kinds
-        ]
+        return [self._draw_program(kind, kind.__name__.lower()) for kind in kinds]
+
+    def _draw_program(self, kind: type[Program], name: str) -> Program:
+        rng = self.rng
+        return kind(
+            self.loop,
+            Random(rng.random()),
+            self.mongo,
+            self.network,
+            self.recorder,
+            name,
+            rng.choice(self.shapes),
+            rng.choice(self.tenants or [Tenant(EVERYBODY)]),
+        )
+
+    def leave_unread(self) -> None:
+        """Start a program that opens a Watch in history, and does not read it."""
+        program = self._draw_program(Unread, f"unread{len(self.programs)}")
+        self.programs.append(program)
+        program.start()
 
     def rival_of(self, user: User, *, takeover: bool, creates: bool = False) -> User:
         """A program that also opens the user's subscription, once."""
