@@ -172,5 +172,10 @@ def source_of(definition: bytes) -> str:
         return ""
 
 
+def stored_feed(definition: bytes) -> feed_pb2.Feed:
+    """The feed of a stored definition."""
+    return subscriptions_pb2.Subscription.FromString(definition).feed
+
+
 def _invalid(field: str, rule: str) -> FeedmuxError:
     return FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{field} {rule}", {"field": field}, field=field)
