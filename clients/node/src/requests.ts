@@ -3,10 +3,13 @@
  * only modules that touch generated messages.
  */
 
+import { types } from "node:util";
+
 import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { type Duration, type Timestamp as WallTime, timestampDate, timestampFromDate } from "@bufbuild/protobuf/wkt";
-import { deserialize, type Document, serialize, Timestamp } from "bson";
+import { deserialize, type Document, Timestamp } from "bson";
 
+import { encode } from "./documents.js";
 import type {
   Explanation,
   Feed,
@@ -120,7 +123,7 @@ export function lastAcked(feedPosition: FeedPosition, epoch: bigint): MessageIni
     : { place: { case: "resumeToken", value: feedPosition.token }, epoch };
 }
 
-/** A feed for the wire. Throws TypeError for what is no feed, BSONError for what BSON cannot hold. */
+/** A feed for the wire. Throws TypeError for what is no feed, or has a value that is not one of BSON's. */
 export function feedMessage(feed: Feed, defaultSource: string): FeedMessage {
   checkNames(feed, FEED_NAMES, "a feed");
   const { pipeline } = feed;
@@ -133,12 +136,14 @@ export function feedMessage(feed: Feed, defaultSource: string): FeedMessage {
     collection: feed.collection ?? "",
     ...(typeof pipeline === "string" && { pipeline: { notation: { case: "extendedJson", value: pipeline } } }),
     ...(Array.isArray(pipeline) &&
-      pipeline.length > 0 && { pipeline: { notation: { case: "bson", value: serialize({ pipeline }) } } }),
+      pipeline.length > 0 && {
+        pipeline: { notation: { case: "bson", value: encode(new Map([["pipeline", pipeline]]), "a feed") } },
+      }),
     fullDocument: feed.fullDocument ?? "",
     fullDocumentBeforeChange: feed.fullDocumentBeforeChange ?? "",
     showExpandedEvents: feed.showExpandedEvents ?? false,
-    ...(feed.collation !== undefined && { collation: serialize(feed.collation) }),
-    ...(feed.comment !== undefined && { comment: serialize({ comment: feed.comment }) }),
+    ...(feed.collation !== undefined && { collation: encode(feed.collation, "a feed.collation") }),
+    ...(feed.comment !== undefined && { comment: encode({ comment: feed.comment }, "a feed") }),
     batchSize: feed.batchSize ?? 0,
     maxAwaitTimeMs: feed.maxAwaitTimeMs ?? 0,
     readPreference: feed.readPreference ?? "",
@@ -156,13 +161,16 @@ export function startMessage(start: Start): StartInit {
     throw notAStart();
   }
   if ("position" in start) {
+    if (!types.isUint8Array(start.position)) {
+      throw notAStart(); // undefined would begin now
+    }
     return { at: { case: "position", value: start.position } };
   }
   if ("resumeAfter" in start) {
-    return { at: { case: "resumeAfter", value: serialize(start.resumeAfter) } };
+    return { at: { case: "resumeAfter", value: encode(start.resumeAfter, "resumeAfter") } };
   }
   if ("startAfter" in start) {
-    return { at: { case: "startAfter", value: serialize(start.startAfter) } };
+    return { at: { case: "startAfter", value: encode(start.startAfter, "startAfter") } };
   }
   if ("operationTime" in start) {
     const { t, i } = start.operationTime;
