@@ -4,7 +4,7 @@ Only this module and `responses` use generated messages.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, cast
 
@@ -49,7 +49,11 @@ CLOSE: Final = change_feed_pb2.SubscribeRequest(close=change_feed_pb2.Close()).S
 
 
 def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
-    """Return a feed's message. Raises bson.errors.InvalidDocument for values that BSON cannot represent."""
+    """Return a feed's message.
+
+    Raises TypeError for a pipeline that is no list, and bson.errors.InvalidDocument for values that BSON cannot
+    represent.
+    """
     message = feed_pb2.Feed(
         source=feed.source or default_source,
         database=feed.database or "",
@@ -65,6 +69,11 @@ def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
     )
     if isinstance(feed.pipeline, str):
         message.pipeline.extended_json = feed.pipeline
+    elif feed.pipeline is not None and (
+        not isinstance(feed.pipeline, Sequence) or isinstance(feed.pipeline, bytes | bytearray | memoryview)
+    ):
+        # A generator would be empty when the feed is used a second time, and everybody's events would come.
+        raise TypeError(f"a feed's pipeline is a list of stages or Extended JSON, not {type(feed.pipeline).__name__}")
     elif feed.pipeline:
         message.pipeline.bson = bson.encode({"pipeline": list(feed.pipeline)})
     if feed.collation is not None:

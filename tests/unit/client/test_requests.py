@@ -1,9 +1,13 @@
 """Values as messages, and messages as values."""
 
+import math
+from collections import ChainMap, UserList, deque
 from datetime import UTC, datetime
+from typing import Any
 
 import bson
 import pytest
+from bson import SON
 from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidDocument
 
@@ -60,6 +64,34 @@ def test_the_source_of_a_client_is_that_of_feeds_without_one() -> None:
 def test_values_that_bson_cannot_hold_are_refused() -> None:
     with pytest.raises(InvalidDocument):
         requests.feed_message(Feed("shop", pipeline=[{"$match": {"x": object()}}]), "main")
+
+
+def test_a_condition_is_sent_whatever_its_value() -> None:
+    nothing = [None, [None], {"a": None}, {}, [], "", 0, False, math.nan, SON(a=None), ChainMap({"a": None})]
+    stages = [{"$match": {"fullDocument.owner": value}} for value in nothing]
+    for value, stage in zip(nothing, stages, strict=True):
+        message = requests.feed_message(Feed("shop", pipeline=[stage], collation={"a": value}, comment=value), "main")
+        if value is not None:
+            assert message.comment == bson.encode({"comment": value})
+        assert message.pipeline.bson == bson.encode({"pipeline": [stage]})
+        assert message.collation == bson.encode({"a": value})
+
+
+def test_what_is_no_list_of_stages_is_refused() -> None:
+    """A generator's stages were sent once: the second session of the feed had no condition."""
+    stages = [{"$match": {"fullDocument.owner": "x"}}]
+    generator = (each for each in stages)
+    wrong: list[Any] = [iter(stages), generator, map(dict, stages), stages[0], {}, set(), 0, False, b"", b"[]"]
+    for each in wrong:
+        feed = Feed("shop", pipeline=each)
+        for _ in range(2):
+            with pytest.raises(TypeError, match="pipeline is a list of stages"):
+                requests.feed_message(feed, "main")
+    lists: list[Any] = [tuple(stages), deque(stages), UserList(stages)]
+    for each in lists:
+        feed = Feed("shop", pipeline=each)
+        for _ in range(2):
+            assert requests.feed_message(feed, "main").pipeline.bson == bson.encode({"pipeline": stages})
 
 
 @pytest.mark.parametrize(("database", "collection"), [(None, None), ("shop", None), ("shop", "orders.eu")])
