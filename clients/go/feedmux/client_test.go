@@ -282,3 +282,43 @@ func TestTheOptionsOfAFeedComeBackAsTheyWent(t *testing.T) {
 		[]string{"updateLookup", "required", "secondaryPreferred"})
 	same(t, feedOf(message), feed)
 }
+
+func TestAConditionIsSentWhateverItsValue(t *testing.T) {
+	type owner struct {
+		Name  *string `bson:"name"`
+		Names []string
+		Left  string `bson:"left,omitempty"`
+	}
+	null := bson.D{{Key: "pipeline", Value: bson.A{bson.D{{Key: "$match", Value: bson.D{{Key: "owner"}}}}}}}
+	for _, nothing := range []any{
+		nil, (*string)(nil), bson.D(nil), bson.M(nil), bson.A(nil), []string(nil), map[string]any(nil), (*owner)(nil),
+		(*bson.ObjectID)(nil), error(nil), []byte(nil), (*time.Time)(nil),
+	} {
+		for _, stage := range []any{
+			bson.D{{Key: "$match", Value: bson.D{{Key: "owner", Value: nothing}}}},
+			bson.M{"$match": bson.M{"owner": nothing}},
+			map[string]map[string]any{"$match": {"owner": nothing}},
+			struct {
+				Match any `bson:"$match"`
+			}{struct{ Owner any }{nothing}},
+		} {
+			message, err := (&Feed{Pipeline: []any{stage}, Comment: bson.D{{Key: "a", Value: nothing}}}).message("main")
+			same(t, err, nil)
+			same(t, bson.Raw(message.GetPipeline().GetBson()).String(), marshal(null).String())
+			same(t, bson.Raw(message.GetComment()).String(), `{"comment": {"a": null}}`)
+		}
+	}
+	// omitempty is the user's own word, as with the driver.
+	message, err := (&Feed{Pipeline: bson.A{bson.M{"$match": owner{}}}}).message("main")
+	same(t, err, nil)
+	same(t, bson.Raw(message.GetPipeline().GetBson()).String(), `{"pipeline": [{"$match": {"name": null,"names": null}}]}`)
+
+	for _, wrong := range []any{func() {}, make(chan int), complex(1, 1), uint64(1) << 63, bson.Raw{}, bson.RawValue{}} {
+		match := bson.D{{Key: "$match", Value: bson.D{{Key: "owner", Value: wrong}}}}
+		for _, feed := range []Feed{{Pipeline: bson.A{match}}, {Collation: match}, {Comment: match}} {
+			if _, err := feed.message("main"); err == nil {
+				t.Errorf("%T was encoded", wrong)
+			}
+		}
+	}
+}

@@ -51,7 +51,9 @@ type Feed struct {
 	Database   string
 	Collection string
 	// Pipeline is any value that BSON encodes as an array of stages, such as mongo.Pipeline, []bson.D or bson.A; or a
-	// string with that array in JSON, which the server parses (docs/pipelines.md).
+	// string with that array in JSON, which the server parses (docs/pipelines.md). As in MongoDB's driver, nil is null,
+	// and a struct's unexported fields and empty ones with omitempty are left out: a filter from such a struct has fewer
+	// conditions.
 	Pipeline                 any
 	FullDocument             FullDocument
 	FullDocumentBeforeChange FullDocumentBeforeChange
