@@ -3,11 +3,13 @@ import json
 import math
 import uuid
 from array import array
+from contextlib import suppress
 from typing import Any
 
 import bson
 import pytest
 from bson import Binary, Code, DatetimeMS, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
+from bson.codec_options import CodecOptions
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +42,7 @@ DOCUMENTS = st.dictionaries(
     ),
     max_size=4,
 )
+MILLISECONDS = CodecOptions[dict[str, Any]](datetime_conversion=bson.DatetimeConversion.DATETIME_MS)
 LOSSLESS = json_util.JSONOptions(
     json_mode=json_util.JSONMode.CANONICAL, datetime_conversion=bson.DatetimeConversion.DATETIME_MS
 )
@@ -66,6 +69,75 @@ def test_canonical_text_parses_back(document: dict[str, Any]) -> None:
 def test_relaxed_text_is_json(document: dict[str, Any]) -> None:
     (text,) = render(document)
     assert list(json.loads(text)) == sorted(document, key=lambda name: name != "_id"), "BSON puts `_id` first"
+
+
+@settings(max_examples=50)
+@given(DOCUMENTS, st.booleans())
+def test_the_text_is_the_one_of_json_util(document: dict[str, Any], canonical: bool) -> None:
+    options = json_util.CANONICAL_JSON_OPTIONS if canonical else json_util.RELAXED_JSON_OPTIONS
+    ordered = bson.decode(bson.encode(document), MILLISECONDS)
+    expected = json_util.dumps(ordered, json_options=options, ensure_ascii=False, separators=(",", ":"))
+    assert render(document, canonical=canonical) == [expected]
+
+
+def of(kind: int, value: bytes, name: bytes = b"a") -> bytes:
+    """A document with one field, of a type that pymongo may not have."""
+    body = bytes([kind]) + name + b"\0" + value + b"\0"
+    return (len(body) + 4).to_bytes(4, "little") + body
+
+
+def text(value: str) -> bytes:
+    return len(value.encode() + b"\0").to_bytes(4, "little") + value.encode() + b"\0"
+
+
+ID = ObjectId("0123456789abcdef01234567")
+SYMBOL, UNDEFINED = of(0x0E, text("é\0")), of(0x06, b"")
+POINTER = of(0x0C, text("d.c") + ID.binary)
+EXACT: list[tuple[bytes | dict[str, Any], str]] = [
+    # What pymongo has no type for.
+    (SYMBOL, '{"a":{"$symbol":"é\\u0000"}}'),
+    (of(0x0E, text("")), '{"a":{"$symbol":""}}'),
+    (UNDEFINED, '{"a":{"$undefined":true}}'),
+    (POINTER, '{"a":{"$dbPointer":{"$ref":"d.c","$id":{"$oid":"0123456789abcdef01234567"}}}}'),
+    (of(0x03, SYMBOL), '{"a":{"a":{"$symbol":"é\\u0000"}}}'),
+    (of(0x04, of(0x06, b"", b"0")), '{"a":[{"$undefined":true}]}'),
+    (of(0x04, of(0x0A, b"", b"7")), '{"a":[null]}'),
+    (of(0x0F, (4 + len(text("f()") + SYMBOL)).to_bytes(4, "little") + text("f()") + SYMBOL),
+     '{"a":{"$code":"f()","$scope":{"a":{"$symbol":"é\\u0000"}}}}'),
+    (of(0x05, b"\x07\0\0\0\x02\x03\0\0\0abc"), '{"a":{"$binary":{"base64":"YWJj","subType":"02"}}}'),
+    (of(0x0B, b"^a\0xi\0"), '{"a":{"$regularExpression":{"pattern":"^a","options":"ix"}}}'),
+    (of(0x0B, b'"\\\0g\0'), '{"a":{"$regularExpression":{"pattern":"\\"\\\\","options":"g"}}}'),
+    # What pymongo takes for a DBRef.
+    ({"q": {"$id": "1", "$ref": "c"}}, '{"q":{"$id":"1","$ref":"c"}}'),
+    ({"q": {"$db": "d", "x": "y", "$ref": "c", "$id": ID}},
+     '{"q":{"$db":"d","x":"y","$ref":"c","$id":{"$oid":"0123456789abcdef01234567"}}}'),
+    ({"q": {"$ref": "c"}}, '{"q":{"$ref":"c"}}'),
+    ({"q": {"$ref": None, "$id": None}}, '{"q":{"$ref":null,"$id":null}}'),
+    ({"q": [{"$ref": ["c"], "$db": True}]}, '{"q":[{"$ref":["c"],"$db":true}]}'),
+    # Other names that begin with $, and one that stands twice.
+    ({"q": {"$regex": "^a", "$ne": "x"}}, '{"q":{"$regex":"^a","$ne":"x"}}'),
+    ({"q": {"$oid": "abc", "": {"$date": "yesterday"}}}, '{"q":{"$oid":"abc","":{"$date":"yesterday"}}}'),
+    (bson.encode({"a": "x", "b": "y"}).replace(b"b\0", b"a\0"), '{"a":"x","a":"y"}'),
+    ({"_id": "x", '"\n': "\u2028"}, '{"_id":"x","\\"\\n":"\u2028"}'),
+]  # fmt: skip
+
+
+def test_every_type_and_every_order_has_its_text() -> None:
+    for document, expected in EXACT:
+        assert render(document, canonical=True) == render(document) == [expected]
+
+
+@given(st.sampled_from([each for each, _ in EXACT]), st.data())
+def test_bytes_that_are_no_bson_are_refused_and_nothing_else_happens(
+    document: bytes | dict[str, Any], data: st.DataObject
+) -> None:
+    damaged = bytearray(document if isinstance(document, bytes) else bson.encode(document))
+    for _ in range(data.draw(st.integers(0, 3))):
+        damaged[data.draw(st.integers(4, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    damaged = damaged[: data.draw(st.integers(4, len(damaged)))]
+    with suppress(FeedmuxError):
+        (rendered,) = render(bytes(damaged))
+        json.loads(rendered)
 
 
 def test_events_come_one_by_one() -> None:
