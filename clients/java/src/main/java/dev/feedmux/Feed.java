@@ -1,6 +1,7 @@
 package dev.feedmux;
 
 import java.util.List;
+import java.util.Objects;
 import org.bson.BsonDocument;
 import org.bson.BsonValue;
 import org.bson.conversions.Bson;
@@ -152,7 +153,7 @@ public record Feed(
 
         /** Sets {@link Feed#collation}. */
         public Builder collation(@Nullable Bson document) {
-            collation = document == null ? null : document.toBsonDocument();
+            collation = document == null ? null : Objects.requireNonNull(document.toBsonDocument());
             return this;
         }
 
