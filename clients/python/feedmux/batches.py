@@ -13,11 +13,11 @@ from itertools import repeat
 from typing import Any
 
 import bson
-from bson import json_util
 from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
 
 from feedmux.errors import ProtocolError
+from feedmux.extended_json import decode
 from feedmux.positions import FeedPosition, event_id, json_event_id
 
 _INT32 = struct.Struct("<i")
@@ -285,15 +285,7 @@ class JsonBatch(Batch):
         return self._size_bytes
 
     def _decode(self, first: int, end: int) -> list[Any]:
-        given = self._options
-        options = json_util.DEFAULT_JSON_OPTIONS.with_options(
-            document_class=given.document_class,
-            tz_aware=given.tz_aware,
-            tzinfo=given.tzinfo,
-            uuid_representation=given.uuid_representation,
-            datetime_conversion=given.datetime_conversion,
-        )
-        return [json_util.loads(text, json_options=options) for text in self.texts[first:end]]
+        return [decode(text, self._options) for text in self.texts[first:end]]
 
     def raw_event(self, index: int) -> bytes:
         return self.texts[index].encode()
