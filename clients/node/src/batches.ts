@@ -6,9 +6,10 @@
  * count from 1 over the life of a session object, through reconnects.
  */
 
-import { deserialize, type DeserializeOptions, type Document, EJSON, serialize, type Timestamp } from "bson";
+import { deserialize, type DeserializeOptions, type Document, type Timestamp } from "bson";
 
 import { ProtocolError } from "./errors.js";
+import { toBson } from "./extended-json.js";
 import { eventId, jsonEventId, FeedPosition } from "./positions.js";
 
 const SMALLEST_DOCUMENT = 5;
@@ -195,12 +196,9 @@ export class JsonBatch<T extends Document = Document> extends Batch<T> {
 
   decode(index: number): T {
     // By way of BSON, so that a value looks the same whatever the format it came in.
-    const text = withExactNumbers(this.#text(index));
-    let wrapped = parsed(() => EJSON.parse(text, { relaxed: false }) as Document);
-    if (/"\$date"\s*:\s*\{\s*"\$numberLong"\s*:\s*"-?\d{16}/.test(text)) {
-      wrapped = withFarDates(wrapped) as Document;
-    }
-    return deserialize(serialize(wrapped), this.options) as T;
+    const text = this.#text(index);
+    const raw = parsed(() => toBson(text), "an event cannot be decoded from its Extended JSON; use format bson");
+    return deserialize(raw, this.options) as T;
   }
 
   rawEvent(index: number): Buffer {
@@ -208,7 +206,7 @@ export class JsonBatch<T extends Document = Document> extends Batch<T> {
   }
 
   eventKey(index: number): Buffer {
-    return parsed(() => jsonEventId(this.#text(index)));
+    return parsed(() => jsonEventId(this.#text(index)), "an event is not extended JSON");
   }
 
   part(first: number, end: number): JsonBatch<T> {
@@ -225,51 +223,12 @@ export class JsonBatch<T extends Document = Document> extends Batch<T> {
   }
 }
 
-function parsed<T>(parse: () => T): T {
+function parsed<T>(parse: () => T, message: string): T {
   try {
     return parse();
   } catch (error) {
-    throw new ProtocolError("an event is not extended JSON", error);
+    throw new ProtocolError(message, error);
   }
-}
-
-/**
- * Relaxed extended JSON writes an int64 as a bare number, which JSON.parse would round, and a double that is whole as
- * `1.0` or `1e+20`, which would become an integer.
- */
-function withExactNumbers(text: string): string {
-  if (!/\d{16}|\.0[,\]}\s]|\d[eE][+-]\d/.test(text)) {
-    return text;
-  }
-  return text.replace(/"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g, (token) => {
-    if (token.startsWith('"') || !Number.isInteger(Number(token))) {
-      return token;
-    }
-    if (/[.eE]/.test(token)) {
-      return `{"$numberDouble":"${token}"}`;
-    }
-    return /\d{16}/.test(token) ? `{"$numberLong":"${token}"}` : token;
-  });
-}
-
-/** A date that JavaScript cannot hold. BSON of it is one too, where that of an invalid Date would be 1970. */
-class FarDate extends Date {
-  override getTime(): number {
-    return 2 ** 62;
-  }
-}
-
-function withFarDates(value: unknown): unknown {
-  if (value instanceof Date) {
-    return Number.isNaN(value.getTime()) ? new FarDate() : value;
-  }
-  if (Array.isArray(value)) {
-    return value.map(withFarDates);
-  }
-  if (value === null || typeof value !== "object" || "_bsontype" in value) {
-    return value;
-  }
-  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, withFarDates(inner)]));
 }
 
 function split(raw: Buffer, count: number): Int32Array {

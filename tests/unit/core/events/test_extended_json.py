@@ -1,9 +1,11 @@
+import base64
 import datetime
 import json
 import math
 import uuid
 from array import array
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import bson
@@ -125,6 +127,13 @@ EXACT: list[tuple[bytes | dict[str, Any], str]] = [
 def test_every_type_and_every_order_has_its_text() -> None:
     for document, expected in EXACT:
         assert render(document, canonical=True) == render(document) == [expected]
+
+
+def test_the_texts_that_all_clients_are_tested_with_are_the_servers() -> None:
+    samples = json.loads((Path(__file__).parents[4] / "clients/testdata/extended_json.json").read_text())
+    for sample in samples:
+        assert render(base64.b64decode(sample["bson"]), canonical=True) == [sample["canonical"]], sample["name"]
+    assert len(samples) > 100
 
 
 @given(st.sampled_from([each for each, _ in EXACT]), st.data())
