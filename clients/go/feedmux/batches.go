@@ -14,23 +14,34 @@ type Event struct {
 	index int
 }
 
-// Decode decodes the event into a pointer, as bson.Unmarshal does; with an extended JSON format, as
-// bson.UnmarshalExtJSON does.
+// Decode decodes the event into a pointer, as bson.Unmarshal does, whatever the session's format. An event whose extended
+// JSON cannot be read is ErrProtocol.
 func (e Event) Decode(into any) error {
-	if e.batch.format == FormatBSON {
-		return bson.Unmarshal(e.batch.bytes(e.index), into)
+	raw, err := e.bson()
+	if err != nil {
+		return err
 	}
-	return bson.UnmarshalExtJSON(e.batch.bytes(e.index), false, into)
+	return bson.Unmarshal(raw, into)
 }
 
 // Document decodes the whole event, as Decode into a bson.D does, in a third of the time.
 func (e Event) Document() (bson.D, error) {
-	if e.batch.format == FormatBSON {
-		return decodeDocument(e.batch.bytes(e.index))
+	raw, err := e.bson()
+	if err != nil {
+		return nil, err
 	}
-	var document bson.D
-	err := e.Decode(&document)
-	return document, err
+	return decodeDocument(raw)
+}
+
+func (e Event) bson() (bson.Raw, error) {
+	if e.batch.format == FormatBSON {
+		return e.batch.bytes(e.index), nil
+	}
+	raw, err := bsonOf(e.batch.bytes(e.index))
+	if err != nil {
+		return nil, protocolError("an event cannot be decoded from its extended JSON; use FormatBSON: %v", err)
+	}
+	return raw, nil
 }
 
 // Raw is the event as MongoDB sent it. It is not a copy: do not change it. Nil with an extended JSON format.

@@ -44,8 +44,12 @@ var hexDigits = regexp.MustCompile("^[0-9A-Fa-f]+$")
 // A token is {_data: <hex>} or {_data: <hex>, _typeBits: <binary>}. MongoDB adds `_typeBits` if the hex alone does not
 // determine the type of a number: int64, double and decimal `_id`s.
 func jsonToken(event []byte) bson.Raw {
+	raw, err := bsonOf(jsonMember(event, "_id"))
+	if err != nil {
+		return nil
+	}
 	var token bson.D
-	if bson.UnmarshalExtJSON(jsonMember(event, "_id"), false, &token) != nil {
+	if bson.Unmarshal(raw, &token) != nil {
 		return nil
 	}
 	known := map[string]bool{}
@@ -57,8 +61,7 @@ func jsonToken(event []byte) bson.Raw {
 			known[element.Key] = element.Key == "_typeBits"
 		}
 	}
-	raw, err := bson.Marshal(token)
-	if err != nil || !known["_data"] || len(token) > 1 && !known["_typeBits"] || len(token) > len(known) {
+	if !known["_data"] || len(token) > 1 && !known["_typeBits"] || len(token) > len(known) {
 		return nil
 	}
 	return raw
