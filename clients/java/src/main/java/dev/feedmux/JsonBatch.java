@@ -1,9 +1,11 @@
 package dev.feedmux;
 
+import dev.feedmux.errors.ProtocolException;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Instant;
 import java.util.List;
+import org.bson.BsonDocument;
 import org.bson.Document;
 import org.bson.RawBsonDocument;
 import org.jspecify.annotations.Nullable;
@@ -34,12 +36,20 @@ final class JsonBatch extends Batch {
 
     @Override
     RawBsonDocument bson(int index) {
-        return RawBsonDocument.parse(texts.get(index));
+        try {
+            BsonDocument document = ExtendedJson.parse(texts.get(index));
+            return new RawBsonDocument(Documents.encode(document).toByteArray());
+        } catch (RuntimeException error) {
+            ProtocolException told =
+                    new ProtocolException("an event cannot be decoded from its extended JSON; use Format.BSON");
+            told.initCause(error);
+            throw told;
+        }
     }
 
     @Override
     Document document(int index) {
-        return Document.parse(texts.get(index));
+        return Documents.decode(bson(index));
     }
 
     @Override

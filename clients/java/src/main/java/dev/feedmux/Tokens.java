@@ -10,9 +10,6 @@ import org.bson.BsonTimestamp;
 import org.bson.BsonType;
 import org.bson.BsonValue;
 import org.bson.RawBsonDocument;
-import org.bson.codecs.BsonDocumentCodec;
-import org.bson.codecs.DecoderContext;
-import org.bson.json.JsonReader;
 import org.jspecify.annotations.Nullable;
 
 /** Reads resume tokens as far as the client needs: to identify events, and to see which of two is later. */
@@ -25,7 +22,6 @@ final class Tokens {
     private static final Set<String> DATA = Set.of("_data");
     private static final Set<String> DATA_AND_TYPES = Set.of("_data", "_typeBits");
     private static final Pattern HEX = Pattern.compile("[0-9A-Fa-f]+");
-    private static final BsonDocumentCodec DOCUMENTS = new BsonDocumentCodec();
 
     private static final int TIME_END = TIME_FOLLOWS.length() + 16;
 
@@ -71,19 +67,8 @@ final class Tokens {
     }
 
     private static @Nullable BsonDocument jsonId(String event) {
-        try (JsonReader reader = new JsonReader(event)) {
-            reader.readStartDocument();
-            while (reader.readBsonType() != BsonType.END_OF_DOCUMENT) {
-                if (!reader.readName().equals("_id")) {
-                    reader.skipValue();
-                } else if (reader.getCurrentBsonType() == BsonType.DOCUMENT) {
-                    return DOCUMENTS.decode(reader, DecoderContext.builder().build());
-                } else {
-                    return null;
-                }
-            }
-        }
-        return null;
+        BsonValue id = ExtendedJson.member(event, "_id");
+        return id != null && id.isDocument() ? id.asDocument() : null;
     }
 
     static @Nullable RawBsonDocument document(@Nullable ByteBuffer key) {

@@ -2,14 +2,17 @@ package dev.feedmux;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import com.google.protobuf.ByteString;
+import dev.feedmux.errors.ProtocolException;
 import dev.feedmux.support.Wire;
 import java.util.List;
 import org.bson.BsonDateTime;
 import org.bson.BsonDocument;
 import org.bson.Document;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.ValueSource;
 
@@ -32,6 +35,28 @@ final class BatchTest {
     }
 
     @Test
+    void aTextThatCannotBeDecodedIsAnErrorThatNamesTheWayOut() {
+        for (String text : List.of(
+                "",
+                "{",
+                "[]",
+                "5",
+                "null",
+                "{\"a\": 1} x",
+                "{\"a\\u0000b\": 1}",
+                "{\"n\": 100000000000000000000}",
+                "{\"a\": \"x",
+                "{\"a\":".repeat(5000) + "1" + "}".repeat(5000))) {
+            Event event = new JsonBatch(List.of(text), FeedPosition.NONE, null).event(0);
+            for (Executable decode : List.<Executable>of(event::document, event::bson)) {
+                ProtocolException error = assertThrows(ProtocolException.class, decode, text);
+                assertTrue(error.getMessage().contains("use Format.BSON"), error.getMessage());
+            }
+            assertEquals(text, event.json());
+        }
+    }
+
+    @Test
     void anEventThatCannotBeDecodedFailsAlone() {
         ByteString undecodable = ByteString.copyFrom(new byte[] {9, 0, 0, 0, 77, 'x', 0, 0, 0});
         ByteString data = Wire.events(1, 1).concat(undecodable).concat(Wire.events(3, 1));
@@ -39,7 +64,7 @@ final class BatchTest {
         Batch json = new JsonBatch(
                 List.of(
                         Wire.event(1).toJson(),
-                        "{\"_id\": {\"$date\": \"never\"}}",
+                        "{\"_id\": never}",
                         Wire.event(3).toJson()),
                 FeedPosition.NONE,
                 null);
