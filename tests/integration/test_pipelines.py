@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import bson
 import pytest
 import pytest_asyncio
 from pymongo import MongoClient
@@ -47,6 +48,50 @@ async def test_a_bomb_is_refused_by_every_call(site: Tenancy, name: str) -> None
     assert is_bounds_refusal(await api.read_range(feed=bomb, after=position, until=position).end())
     await api.create(name, harmless)
     assert is_bounds_refusal(await refused(api.update(["feed"], name=name, feed=bomb)))
+
+
+@pytest.mark.parametrize("key", ["key-bounded", "key-trusted"])
+async def test_text_that_is_no_query_is_rejected_by_every_call(site: Tenancy, name: str, key: str) -> None:
+    wrong = feed("pipelines", "c", '[{"$match": {"a": 1, "b": {"$in": [{"$oid": "abc"}]}}}]')
+    harmless = asked(HARMLESS)
+
+    def is_named(refusal: Refused) -> bool:
+        assert refusal.metadata["path"] == "pipeline.0.$match.b.$in.0"
+        return (refusal.code, refusal.reason) == ("INVALID_ARGUMENT", "PIPELINE_INVALID")
+
+    async with site.here.api.with_key(key) as api:
+        assert is_named(await api.watch(wrong).end())
+        assert is_named(await (await api.session(feed=wrong)).end())
+        assert is_named(await refused(api.create(name, wrong)))
+        assert is_named(await refused(api.resolve(wrong, LATEST)))
+        assert (await api.explain(feed=wrong)).refusal.reason == "PIPELINE_INVALID"
+        position = (await api.resolve(harmless, LATEST)).position
+        assert is_named(await refused(api.plan(feed=wrong, after=position)))
+        assert is_named(await api.read_range(feed=wrong, after=position, until=position).end())
+        await api.create(name, harmless)
+        assert is_named(await refused(api.update(["feed"], name=name, feed=wrong)))
+
+
+@pytest.mark.parametrize("key", ["key-bounded", "key-trusted"])
+async def test_every_call_reads_both_conditions_of_a_text(
+    site: Tenancy, name: str, key: str, mongo_client: MongoClient[dict[str, Any]]
+) -> None:
+    """An inline feed, a stored subscription and a range."""
+    text = feed(name, "c", '[{"$match": {"fullDocument.name": {"$regex": "^a", "$ne": "abc"}}}]')
+    async with site.here.api.with_key(key) as api:
+        start = feed_pb2.Start(position=(await api.resolve(text, LATEST)).position)
+        await api.create(name, text, start)
+        mongo_client[name].c.insert_many([{"name": each} for each in ("abc", "b", "abd", "abc", "ax")])
+        durable = await api.session(name)
+        await durable.credit(2)
+        for receiver in (api.watch(text, start), durable):
+            names = [bson.decode(event.data)["fullDocument"]["name"] for event in await receiver.take(2)]
+            assert names == ["abd", "ax"]
+            receiver.cancel()
+        planned = await api.plan(feed=text, after=start.position, events_max=2)
+        assert planned.event_count == 2
+        assert "$ne" in (await api.explain(feed=text)).pipeline
+    mongo_client.drop_database(name)
 
 
 async def test_a_trusted_tenant_may_do_all(site: Tenancy) -> None:
