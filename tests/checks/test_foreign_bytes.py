@@ -23,7 +23,6 @@ PATTERNS = {
 DECODERS = {
     "core/grants/match.py": "a grant's condition, from the tenants file",
     "core/grants/stages.py": "the stages of grants, which the server has made",
-    "core/events/extended_json.py": "events, in a separate process",
     "core/feeds/pipeline_bounds/stages.py": "pipelines, in a separate process",
     "core/feeds/simple_filter.py": "pipelines of up to 64 KiB; an exception only means that the filter is not simple",
     "core/feeds/stream_key.py": "pipelines that were checked, without decoding what is in their stages",

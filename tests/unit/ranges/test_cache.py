@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from feedmux_server.core.delivery.cached_range import CachedRange
-from feedmux_server.core.delivery.subscriber import JoinPoint
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.ranges import cache as ranges_cache
 from feedmux_server.ranges.cache import PIECE_BYTES_MAX, GivenUp, RangeCache, RangeLimits, Wanted

@@ -69,7 +69,11 @@ def test_options_with_any_number_of_values_make_no_groups() -> None:
 
 def test_all_wide_streams_share_one_rate() -> None:
     plan = planned(4)
-    options = [{"full_document": "updateLookup"}, {"show_expanded_events": True}, {"read_preference": "nearest"}]
+    options: list[dict[str, object]] = [
+        {"full_document": "updateLookup"},
+        {"show_expanded_events": True},
+        {"read_preference": "nearest"},
+    ]
     for each in options:
         for number in range(4):
             plan.enter(feed("d", f"c{number}", **each), 0.0)
