@@ -60,6 +60,7 @@ ACROSS: Final = {
     "client/test_sync_and_async.py": "both interfaces have the same methods",
     "core/delivery/test_counted_sizes.py": "what is counted for an object is the memory that it takes",
     "core/feeds/test_pipelines_page.py": "docs/pipelines.md lists what the code allows",
+    "core/positions/test_long_tokens.py": "positions of events with a large `_id`, from the token to the subscriber",
     "core/positions/test_token_versions.py": "positions of one token version in a stream of the other",
     "spark/rows/test_documented.py": "spark_connector/docs/rows.md has the columns and types of the code",
     "streams/test_costs.py": "the work for one feed does not grow with the number of others",

@@ -114,7 +114,7 @@ class RangeCache:
 
     async def plan(self, key: StreamKey, tenant: str, at: JoinPoint, wanted: Wanted) -> Plan:
         """Read the next events and retain them. Raises the FeedmuxError that ended the feed at this position."""
-        if wanted.until is not None and not wanted.until.is_after(at.place):
+        if wanted.until is not None and at.place.reaches(wanted.until):
             return Plan(CachedRange(at.place, at.place, ()), caught_up=True)
         reader, account, charged = await self._reader(key, tenant, at), self.manager.accounts.of(tenant), 0
 

@@ -51,7 +51,7 @@ class RangeReader:
 
     def has_reached(self, mark: ResumeToken) -> bool:
         """Whether every event at or before a position was returned or does not match the feed."""
-        return not mark.is_after(self.place) or (mark.is_high_water_mark and self.has_read(mark.cluster_time - 1))
+        return self.place.reaches(mark) or (mark.is_high_water_mark and self.has_read(mark.cluster_time - 1))
 
     @property
     def can_receive(self) -> bool:

@@ -16,10 +16,12 @@ from feedmux_server.core.feeds.feed_fingerprint import FINGERPRINT_BYTES_MAX
 from feedmux_server.core.feeds.pipeline_policy import PIPELINE_BYTES_MAX
 from feedmux_server.core.positions.position import POSITION_BYTES_MAX
 
-TOKEN_BYTES_MAX: Final = 16 * 1024
-"""The most bytes of a MongoDB resume token, which holds the document's `_id` in twice its size."""
+TOKEN_BYTES_MAX: Final = 128 * 1024
+"""The most bytes of a MongoDB resume token, which holds the document's `_id` in twice its size. Clients read it in
+`Opened.limits`."""
 JSON_BYTES_MAX: Final = 192 * 1024
-"""The most bytes of a pipeline in Extended JSON; a request with every field at its bound fits into 256 KiB."""
+"""The most bytes of a pipeline in Extended JSON; a request with every field at its bound, except a token, fits into
+256 KiB."""
 OPTION_BYTES_MAX: Final = 4 * 1024
 """The most bytes of a comment or a collation."""
 _NAME_BYTES: Final = 1024
@@ -32,13 +34,16 @@ class Bound:
     reason: ErrorReason = ErrorReason.MESSAGE_INVALID
     count_max: int = 1
     """The most values of a repeated field."""
+    advice: str = ""
 
 
 # Names have their own, narrower rules and error messages in `core.feeds.names`.
 _NAME: Final = Bound(_NAME_BYTES, ErrorReason.NAME_INVALID)
 _WORD: Final = Bound(_WORD_BYTES)
 _POSITION: Final = Bound(POSITION_BYTES_MAX, ErrorReason.POSITION_INVALID)
-_TOKEN: Final = Bound(TOKEN_BYTES_MAX)
+_TOKEN: Final = Bound(
+    TOKEN_BYTES_MAX, advice="; use the position that feedmux sent with the event: it is short, whatever the `_id`"
+)
 
 BOUNDS: Final[dict[str, Bound]] = {
     "feedmux.v1.Feed.source": _NAME,
@@ -89,31 +94,32 @@ _NOTHING_TO_CHECK_BYTES: Final = 32
 
 # A message of a quarter of a megabyte can hold a hundred thousand fields, which protobuf takes milliseconds to parse.
 SMALL_BYTES: Final = 40 * 1024
-"""No valid message has more bytes than this besides its longest field."""
+"""No valid message has more bytes than this besides its long fields."""
 _FIELDS_MAX: Final = 64
 _LONG_BYTES: Final = 8 * 1024
 
 
 def check_shape(kind: Any, data: bytes) -> None:
-    """Check before parsing that most of a large message is one long field. Raises MESSAGE_INVALID."""
+    """Check before parsing that most of a large message is a few long fields. Raises MESSAGE_INVALID."""
     if len(data) <= SMALL_BYTES:
         return
-    rest, at, end = len(data), 0, len(data)
-    message: Any = kind
-    while message is not None:
-        inner: tuple[Any, int, int] | None = None
+    rest, waiting = len(data), [(kind, 0, len(data))]
+    seen: set[str] = set()
+    while waiting:
+        message, at, end = waiting.pop()
         for number, start, size in _fields(data, at, end):
-            if size < _LONG_BYTES:
-                continue
             field = message.fields_by_number.get(number)
-            if field is not None and field.message_type is not None and inner is None:
-                inner = field.message_type, start, start + size
-            elif field is not None and field.message_type is None and not field.is_repeated:
+            # A field counts once: protobuf also accepts a message with many long values of one field.
+            if size < _LONG_BYTES or field is None or field.is_repeated or field.full_name in seen:
+                continue
+            seen.add(field.full_name)
+            if field.message_type is not None:
+                waiting.append((field.message_type, start, start + size))
+            else:
                 rest -= size
-        message, at, end = inner or (None, 0, 0)
     if rest > SMALL_BYTES:
         raise FeedmuxError(
-            ErrorReason.MESSAGE_INVALID, f"the request has more than {SMALL_BYTES} bytes besides its longest field"
+            ErrorReason.MESSAGE_INVALID, f"the request has more than {SMALL_BYTES} bytes besides its long fields"
         )
 
 
@@ -154,7 +160,7 @@ def _check(message: Message, path: str) -> None:
             # A character has four bytes at most, so most texts need not be encoded for this check.
             size = len(each) if isinstance(each, bytes) or 4 * len(each) <= bound.bytes_max else len(each.encode())
             if size > bound.bytes_max:
-                raise _over(bound.reason, name, f"must not be longer than {bound.bytes_max} bytes")
+                raise _over(bound.reason, name, f"must not be longer than {bound.bytes_max} bytes{bound.advice}")
 
 
 def _over(reason: ErrorReason, name: str, rule: str) -> FeedmuxError:

@@ -127,7 +127,7 @@ class ReadRange:
                 await call.send(delivery)
                 end = delivery.end
                 del delivery
-                if not call.until.is_after(end):
+                if end.reaches(call.until):
                     return None
                 held = call.usual_bytes
                 if not call.holds_instead(held):

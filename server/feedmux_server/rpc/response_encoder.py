@@ -59,7 +59,7 @@ class ResponseEncoder:
             first_delivery_sequence=delivery.first_sequence,
             event_count=delivery.count,
             position=self._positions.encode(end),
-            resume_token=self._token(end),
+            resume_token=token_of(end),
             cluster_time=cluster_time(end.cluster_time),
             read_time=timestamp(delivery.read_time_s),
         ).SerializeToString()
@@ -84,13 +84,9 @@ class ResponseEncoder:
             )
             if index == count - 1:
                 fragment.position = self._positions.encode(end)
-                fragment.resume_token = self._token(end)
+                fragment.resume_token = token_of(end)
                 fragment.cluster_time.CopyFrom(cluster_time(end.cluster_time))
             yield wire.SubscribeResponse(event_fragment=fragment).SerializeToString()
-
-    def _token(self, place: ResumeToken) -> bytes:
-        # A token holds the document's key; a token of many kilobytes is omitted, to stay within the message limit.
-        return place.raw if len(place.raw) <= FRAME_BYTES // 2 else b""
 
     def _other(self, output: Output) -> wire.SubscribeResponse:
         match output:
@@ -98,7 +94,7 @@ class ResponseEncoder:
                 return wire.SubscribeResponse(
                     progress=wire.Progress(
                         position=self._positions.encode(place),
-                        resume_token=self._token(place),
+                        resume_token=token_of(place),
                         cluster_time=cluster_time(place.cluster_time),
                     )
                 )
@@ -133,3 +129,9 @@ class ResponseEncoder:
 
     def opened(self, message: wire.Opened) -> bytes:
         return wire.SubscribeResponse(opened=message).SerializeToString()
+
+
+def token_of(place: ResumeToken) -> bytes:
+    """MongoDB's token of a position. Empty for a long one: the server has a summary of it, and the event itself has the
+    token."""
+    return b"" if place.digest else place.raw

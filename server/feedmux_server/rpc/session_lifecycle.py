@@ -12,9 +12,10 @@ from feedmux_server.core.feeds.feed import route_of
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX
 from feedmux_server.rpc.convert import cluster_time, duration
 from feedmux_server.rpc.live_sessions import LiveSession
-from feedmux_server.rpc.response_encoder import ResponseEncoder
+from feedmux_server.rpc.response_encoder import ResponseEncoder, token_of
 from feedmux_server.rpc.service import Service
 from feedmux_server.sessions.session import AGED, Session
 
@@ -79,13 +80,14 @@ def opened_message(
     return wire.Opened(
         epoch=epoch,
         position=positions.encode(at.place),
-        resume_token=at.place.raw,
+        resume_token=token_of(at.place),
         cluster_time=cluster_time(at.place.cluster_time),
         limits=wire.Limits(
             credit_events_max=limits.credit.events_max,
             credit_bytes_max=limits.credit.bytes_max,
             unacked_events_max=limits.unacked_events_max,
             message_bytes_max=message_bytes_max,
+            resume_token_bytes_max=TOKEN_BYTES_MAX,
         ),
         heartbeat_interval=duration(heartbeat_s),
         at_last_acked=at_last_acked,

@@ -159,7 +159,7 @@ class ChangeStreamReader:
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
         complete_time = self._complete_time(raw, post_batch)
         if post_batch is not None and self._key.policy:
-            post_batch = _without_hidden(post_batch, raw.data)
+            post_batch = _without_hidden(post_batch, raw.post_batch or b"", raw.data)
         read_time_s = wall_s()
         chunks = (
             cut_batch(
@@ -296,10 +296,10 @@ def _report(source: Source, chunks: list[Chunk], read_time_s: float) -> None:
     source.observer.batch_read(source.name, events, size, happened_s, read_time_s)
 
 
-def _without_hidden(post_batch: ResumeToken, data: bytes) -> ResumeToken:
+def _without_hidden(post_batch: ResumeToken, token: bytes, data: bytes) -> ResumeToken:
     """Return a position that reveals nothing of an event that the policy withheld: a token holds the document key, and
     may hold more. Such a token comes from a hidden invalidate, or from a mongos whose shards read further."""
-    if post_batch.is_high_water_mark or data.rfind(post_batch.raw) >= 0:
+    if post_batch.is_high_water_mark or data.rfind(token) >= 0:
         return post_batch
     # An invalidate is alone at its cluster time; after it comes the next cluster time.
     time_ = post_batch.cluster_time + 1 if post_batch.from_invalidate else post_batch.cluster_time

@@ -32,10 +32,11 @@ class StreamRequest:
         """The pipeline of a request at the present position."""
         at, stage = self.at, change_stream_options(self.key.spec)
         place, token = at.place, bson.decode(at.place.raw, _RAW)
+        by_token = at.exact and not place.digest  # of a long token, only its time is known
         self._drop_until = None
         if at.native is not None:
             stage["resumeAfter" if at.native == "resume_after" else "startAfter"] = token
-        elif at.exact:
+        elif by_token:
             # startAfter also continues past an invalidate, which resumeAfter rejects.
             stage["startAfter" if place.from_invalidate else "resumeAfter"] = token
         else:
@@ -54,6 +55,8 @@ class StreamRequest:
         for chunk in chunks:
             first = chunk.first_after(until)
             if first == chunk.count:
+                if until.digest:
+                    kept.clear()  # they were before the event of the position, at its cluster time
                 continue
             self._drop_until = None
             kept.append(chunk if first == 0 else chunk.without_first(first, until))
@@ -70,7 +73,7 @@ class StreamRequest:
     def by_time(self) -> bool:
         """Begin at the cluster time of the position next, instead of its token. Returns whether that is another
         request."""
-        if self.at.native is not None or not self.at.exact:
+        if self.at.native is not None or not self.at.exact or self.at.place.digest:
             return False
         self.at = JoinPoint(self.at.place, exact=False)
         return True

@@ -82,6 +82,19 @@ def test_what_is_over_its_bound() -> None:
         assert refused(subscriptions_pb2.UpdateSubscriptionRequest, update.SerializeToString()) == "MESSAGE_INVALID"
 
 
+def test_a_pipeline_and_a_token_may_both_be_long() -> None:
+    kind = change_feed_pb2.WatchRequest
+    feed = feed_pb2.Feed(pipeline=feed_pb2.Pipeline(extended_json="x" * 120_000), comment=b"x" * 4000)
+    at_bound = kind(feed=feed, start=feed_pb2.Start(start_after=b"x" * bounds.TOKEN_BYTES_MAX))
+    parse(kind, at_bound.SerializeToString())
+    at_bound.start.start_after += b"x"
+    with pytest.raises(FeedmuxError, match="use the position"):
+        parse(kind, at_bound.SerializeToString())
+    other = kind(feed=feed).SerializeToString()
+    # protobuf merges messages of one field, and takes the last of its values.
+    assert refused(kind, other + other[:] + kind(feed=feed).SerializeToString()) == "MESSAGE_INVALID"
+
+
 def test_what_is_at_its_bound() -> None:
     comment = bson.encode({"comment": "x" * 4000})
     pipeline = feed_pb2.Pipeline(extended_json="x" * 192 * 1024)

@@ -10,9 +10,12 @@ from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.stream_request import StreamRequest
 from tests.sim.events import BEGIN, event, event_token
 from tests.unit.core.delivery.streams_support import mark, token
+from tests.unit.core.positions.test_long_tokens import document as long_document
+from tests.unit.core.positions.test_long_tokens import key_string
 
 KEY = stream_key(FeedSpec(Scope("main", "shop", "orders")))
 INVALIDATE = event_token(BEGIN + 10, invalidate=True)
@@ -85,6 +88,20 @@ def test_the_start_of_a_user_stays_until_the_first_event() -> None:
     assert start(request) == {"startAfter": mark(2).raw}
     request.advance(token(3), has_events=True)
     assert start(request) == {"resumeAfter": token(3).raw}
+
+
+def test_of_a_long_token_mongodb_is_asked_for_its_time() -> None:
+    """Unless a client gave the token, and MongoDB is to judge it."""
+    long = ResumeToken.from_client(long_document(key_string("x" * 9_000, 7)))
+    request = StreamRequest(KEY, JoinPoint(long.as_summary(), exact=True))
+    assert start(request) == {"startAtOperationTime": timestamp(long.cluster_time)}
+    assert not request.by_time(), "it is the same request"
+    keys = ["x" * 9_000 + each for each in ("a", "b", "", "c")]  # of four shards, in any order of their digests
+    data = b"".join(bson.encode({"_id": {"_data": key_string(key, 7).hex().upper()}}) for key in keys)
+    [kept] = request.after(cut_batch(data, mark(0), None, 0.0, bytes_max=1 << 20))
+    assert kept.bson is not None
+    assert (kept.count, bson.decode(kept.bson.data)["_id"]) == (1, bson.decode(long_document(key_string(keys[-1], 7))))
+    assert start(StreamRequest(KEY, JoinPoint(long, native="resume_after"))) == {"resumeAfter": long.raw}
 
 
 def test_only_a_token_of_feedmux_can_be_replaced_by_its_time() -> None:

@@ -396,7 +396,7 @@ type LastAcked_Position struct {
 }
 
 type LastAcked_ResumeToken struct {
-	// The resume token (BSON document) of an event of this subscription.
+	// The resume token (BSON document) of an event of this subscription. At most `Limits.resume_token_bytes_max` bytes.
 	ResumeToken []byte `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3,oneof"`
 }
 
@@ -823,8 +823,11 @@ type Limits struct {
 	UnackedEventsMax int64 `protobuf:"varint,3,opt,name=unacked_events_max,json=unackedEventsMax,proto3" json:"unacked_events_max,omitempty"`
 	// No message is larger than this many bytes.
 	MessageBytesMax int32 `protobuf:"varint,4,opt,name=message_bytes_max,json=messageBytesMax,proto3" json:"message_bytes_max,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// A resume token in a request is at most this many bytes. 16,384 when unset. The server sends an event with a token of
+	// more than 8 KiB as the last one of its batch, so that `Batch.position` names it.
+	ResumeTokenBytesMax int32 `protobuf:"varint,5,opt,name=resume_token_bytes_max,json=resumeTokenBytesMax,proto3" json:"resume_token_bytes_max,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
@@ -885,6 +888,13 @@ func (x *Limits) GetMessageBytesMax() int32 {
 	return 0
 }
 
+func (x *Limits) GetResumeTokenBytesMax() int32 {
+	if x != nil {
+		return x.ResumeTokenBytesMax
+	}
+	return 0
+}
+
 // Consecutive events, in MongoDB's order.
 type Batch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -894,7 +904,8 @@ type Batch struct {
 	EventCount int32 `protobuf:"varint,2,opt,name=event_count,json=eventCount,proto3" json:"event_count,omitempty"`
 	// The position after the last event of this batch.
 	Position []byte `protobuf:"bytes,3,opt,name=position,proto3" json:"position,omitempty"`
-	// MongoDB's resume token (BSON document) of that position.
+	// MongoDB's resume token (BSON document) of that position. May be empty if it has more than 4,000 bytes: then only the
+	// event has it.
 	ResumeToken []byte `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// The cluster time of that position.
 	ClusterTime *ClusterTime `protobuf:"bytes,5,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
@@ -1007,7 +1018,7 @@ type EventFragment struct {
 	Data []byte `protobuf:"bytes,4,opt,name=data,proto3" json:"data,omitempty"`
 	// Set in the last part. The position after the event.
 	Position []byte `protobuf:"bytes,5,opt,name=position,proto3" json:"position,omitempty"`
-	// Set in the last part. MongoDB's resume token (BSON document) of that position.
+	// Set in the last part. MongoDB's resume token (BSON document) of that position, as in Batch.
 	ResumeToken []byte `protobuf:"bytes,6,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// Set in the last part. The cluster time of that position.
 	ClusterTime   *ClusterTime `protobuf:"bytes,7,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
@@ -3080,12 +3091,13 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x12heartbeat_interval\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12\"\n" +
 	"\rat_last_acked\x18\a \x01(\bR\vatLastAcked\x12\x1f\n" +
 	"\vrouting_key\x18\b \x01(\tR\n" +
-	"routingKey\"\xb8\x01\n" +
+	"routingKey\"\xed\x01\n" +
 	"\x06Limits\x12*\n" +
 	"\x11credit_events_max\x18\x01 \x01(\x03R\x0fcreditEventsMax\x12(\n" +
 	"\x10credit_bytes_max\x18\x02 \x01(\x03R\x0ecreditBytesMax\x12,\n" +
 	"\x12unacked_events_max\x18\x03 \x01(\x03R\x10unackedEventsMax\x12*\n" +
-	"\x11message_bytes_max\x18\x04 \x01(\x05R\x0fmessageBytesMax\"\xbc\x02\n" +
+	"\x11message_bytes_max\x18\x04 \x01(\x05R\x0fmessageBytesMax\x123\n" +
+	"\x16resume_token_bytes_max\x18\x05 \x01(\x05R\x13resumeTokenBytesMax\"\xbc\x02\n" +
 	"\x05Batch\x126\n" +
 	"\x17first_delivery_sequence\x18\x01 \x01(\x03R\x15firstDeliverySequence\x12\x1f\n" +
 	"\vevent_count\x18\x02 \x01(\x05R\n" +

@@ -628,12 +628,13 @@ type Start_Position struct {
 }
 
 type Start_ResumeAfter struct {
-	// A MongoDB resume token (BSON document), as for resumeAfter.
+	// A MongoDB resume token (BSON document), as for resumeAfter. At most 128 KiB (`Limits.resume_token_bytes_max`).
 	ResumeAfter []byte `protobuf:"bytes,2,opt,name=resume_after,json=resumeAfter,proto3,oneof"`
 }
 
 type Start_StartAfter struct {
-	// A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event.
+	// A MongoDB resume token (BSON document), as for startAfter: it may also be the token of an invalidate event. At
+	// most 128 KiB (`Limits.resume_token_bytes_max`).
 	StartAfter []byte `protobuf:"bytes,3,opt,name=start_after,json=startAfter,proto3,oneof"`
 }
 

@@ -109,16 +109,18 @@ class Opened(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., at_last_acked: bool = ..., routing_key: _Optional[str] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("credit_events_max", "credit_bytes_max", "unacked_events_max", "message_bytes_max")
+    __slots__ = ("credit_events_max", "credit_bytes_max", "unacked_events_max", "message_bytes_max", "resume_token_bytes_max")
     CREDIT_EVENTS_MAX_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     UNACKED_EVENTS_MAX_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     credit_events_max: int
     credit_bytes_max: int
     unacked_events_max: int
     message_bytes_max: int
-    def __init__(self, credit_events_max: _Optional[int] = ..., credit_bytes_max: _Optional[int] = ..., unacked_events_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
+    resume_token_bytes_max: int
+    def __init__(self, credit_events_max: _Optional[int] = ..., credit_bytes_max: _Optional[int] = ..., unacked_events_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., resume_token_bytes_max: _Optional[int] = ...) -> None: ...
 
 class Batch(_message.Message):
     __slots__ = ("first_delivery_sequence", "event_count", "position", "resume_token", "cluster_time", "read_time", "bson", "json")

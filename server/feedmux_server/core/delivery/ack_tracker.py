@@ -29,7 +29,7 @@ class AckTracker:
         self.outstanding_max = outstanding_max
         self.sent = 0
         self.acked = 0
-        self.place = place
+        self.place = place.as_summary()
         """Everything at or before this position is acknowledged. Store it only after it has moved: a session may begin
         inside a split event."""
 

@@ -91,23 +91,29 @@ class CachedRange:
         The range must cover it. The last piece ends at `until` if no more events are before `until`.
         """
         sequence, last = 1, self.deliveries[-1].end if self.deliveries else self.end
+        begun = False
         for piece, start in self._pieces():
-            if after.reaches(piece.end):
+            if not begun and after.reaches(piece.end):
                 continue
-            if not until.is_after(start):
+            if start.reaches(until):
                 break
             part = piece
             if after.is_after(start):
                 chunk = as_chunk(piece, start)
                 part = _part(piece, chunk, chunk.first_after(after), chunk.count)
                 start = after
+            if not part.count:
+                continue
+            begun = True  # as a reader of MongoDB delivers everything after its first event
             cut = trimmed(part, start, until)
             if cut is None:
-                continue
+                break
             for small in _pieces_of(cut, start, payload_max):
                 end = until if small.end.raw == last.raw and until.is_after(last) else small.end
                 yield replace(small, first_sequence=sequence, end=end)
                 sequence += small.count
+            if cut is not part:
+                break
 
     def _pieces(self) -> Iterator[tuple[Delivery, ResumeToken]]:
         """Each delivery with the position before it."""

@@ -55,8 +55,7 @@ class ReplayBuffer:
         self.closed = False
         self.first_seq = 0
         self.next_seq = 0
-        self.oldest = start
-        self.newest = start
+        self.oldest = self.newest = start.as_summary()
         self.events = 0
         self.bytes = 0
         self.cum_bytes = 0
@@ -73,7 +72,7 @@ class ReplayBuffer:
         """Set the position of a ring that is still empty."""
         if self.next_seq:
             raise RuntimeError("a ring that was filled keeps its start")
-        self.oldest = self.newest = place
+        self.oldest = self.newest = place.as_summary()
 
     def append(self, chunk: Chunk) -> None:
         """Append the next chunk. `trim` applies the bounds."""

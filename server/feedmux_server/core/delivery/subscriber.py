@@ -154,7 +154,7 @@ class Subscriber:
                 self.acks.record(chunk, first, stop)
             self.at = JoinPoint(chunk.place_after(stop - 1), exact=True)
             self.index = stop
-            if stop < chunk.count:
+            if stop < chunk.count or chunk.ends_delivery:
                 break
             self.seq, self.index = self.seq + 1, 0
         if not parts:

@@ -7,6 +7,7 @@ position inside the chunk is requested.
 Invariant: `offsets` has one entry per event and one for the end, so event i is `data[offsets[i]:offsets[i + 1]]`.
 """
 
+import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -25,6 +26,10 @@ _SPLIT_EVENT: Final = b"\x03splitEvent\x00"
 _FIELDS_BEFORE_ID_MAX: Final = 10_000
 """Limit of the search for an `_id` that the pipeline has moved: a few milliseconds. An event can have millions of
 fields."""
+_LARGE_TOKEN_BYTES: Final = 8 * 1024
+"""Every server accepts a token of this size from a client."""
+_LARGE_TOKEN: Final = re.compile(rb"\x03_id\x00(?:.[\x20-\xff]..|..[^\x00].|...[^\x00])\x02_data\x00", re.DOTALL)
+"""A token whose length, the four bytes after its name, is at least `_LARGE_TOKEN_BYTES`."""
 
 
 def document_offsets(data: bytes) -> "array[int]":
@@ -153,6 +158,7 @@ class Chunk:
         "cum_bytes",
         "cum_events",
         "end",
+        "ends_delivery",
         "evicted",
         "held_bytes",
         "index",
@@ -170,6 +176,7 @@ class Chunk:
         read_time_s: float,
         *,
         split: bool = False,
+        ends_delivery: bool = False,
     ) -> None:
         self.bson: View | None = View(data, offsets)
         """The events' BSON. None once the ring has evicted the chunk."""
@@ -183,6 +190,9 @@ class Chunk:
         self.end = end
         """The later of the last event's token and the batch's postBatchResumeToken."""
         self.read_time_s = read_time_s
+        self.ends_delivery = ends_delivery
+        """The last event has a large token. A client names an event within a delivery by its token, but the last event
+        by the delivery's position: so no client needs to send a large token."""
         self.cum_bytes = 0
         """Bytes appended to the ring before this chunk."""
         self.cum_events = 0
@@ -197,7 +207,7 @@ class Chunk:
 
     @property
     def size_bytes(self) -> int:
-        size = CHUNK_OVERHEAD_BYTES
+        size = CHUNK_OVERHEAD_BYTES + self.end.extra_bytes
         if self.bson is not None:
             size += self.bson.size_bytes
         if self._tokens is not None:
@@ -249,6 +259,8 @@ class Chunk:
         If `place` has another token version, the first event that may be after it: of the events at its time, only
         leading ones that are the very event of `place` are known to be passed. If a reader ends at `place` and one
         begins there, each event is delivered exactly once by one of the two.
+
+        The token of `place` may be long. Then the first event after the very event of `place`, if that is here.
         """
         if place.reaches(self.end):
             return self.count
@@ -256,6 +268,13 @@ class Chunk:
         if place.version != self.end.version:
             while first < self.count and self.token(first).is_of_passed_event(place):
                 first += 1
+        elif place.digest:
+            for index in range(first, self.count):
+                token = self.token(index)
+                if token.is_same(place):
+                    return index + 1
+                if token.is_after(place):
+                    break
         return first
 
     def ack_place(self, index: int) -> ResumeToken | None:
@@ -272,7 +291,15 @@ class Chunk:
         view = self._view()
         base = view.offsets[first]
         offsets = array("L", [at - base for at in view.offsets[first:]])
-        return Chunk(view.data[base:], offsets, start, self.end, self.read_time_s, split=self._split)
+        return Chunk(
+            view.data[base:],
+            offsets,
+            start,
+            self.end,
+            self.read_time_s,
+            split=self._split,
+            ends_delivery=self.ends_delivery,
+        )
 
     def render_error(self, wire_format: str) -> FeedmuxError | None:
         """Why the chunk cannot be rendered in `wire_format`."""
@@ -359,7 +386,8 @@ def cut_batch(
     bytes_max: int,
     split: bool = False,
 ) -> list[Chunk]:
-    """One MongoDB batch as chunks of at most `bytes_max` bytes each; a larger event stands alone.
+    """One MongoDB batch as chunks of at most `bytes_max` bytes each; a larger event stands alone. A chunk also ends
+    after an event with a large token.
 
     `start` is the position the batch was read from. Raises ValueError on bytes that are not BSON documents.
     """
@@ -371,7 +399,7 @@ def cut_batch(
         pieces = -(-len(data) // bytes_max)
         bytes_max = min(bytes_max, len(data) // pieces + len(data) // last)
     while first < last:
-        stop = max(whole.stop_within(first, bytes_max), first + 1)
+        stop, ends_delivery = _to_large_token(whole, first, max(whole.stop_within(first, bytes_max), first + 1))
         piece = whole.cut(first, stop)
         end = read_token(event_id(data, offsets[stop - 1]))
         if stop == last and post_batch is not None and post_batch.is_after(end):
@@ -380,6 +408,29 @@ def cut_batch(
         piece_offsets = (
             offsets if len(piece) == len(data) else array("L", [at - base for at in offsets[first : stop + 1]])
         )
-        chunks.append(Chunk(piece, piece_offsets, start, end, read_time_s, split=split))
+        chunks.append(Chunk(piece, piece_offsets, start, end, read_time_s, split=split, ends_delivery=ends_delivery))
         first, start = stop, end
     return chunks
+
+
+def _to_large_token(view: View, first: int, stop: int) -> tuple[int, bool]:
+    """Where to cut events `first` to `stop - 1`: after the first one with a large token; and whether there is one.
+
+    Smaller events cannot have one: they are passed over together."""
+    offsets = view.offsets
+    while first < stop:
+        small = view.stop_within(first, _LARGE_TOKEN_BYTES)
+        if small == first:
+            if _has_large_token(view.data, offsets[first], offsets[first + 1]):
+                return first + 1, True
+            small += 1
+        first = small
+    return stop, False
+
+
+def _has_large_token(data: bytes, at: int, end: int) -> bool:
+    if data[at + 4 : at + 9] == _ID:
+        size: int = length_at(data, at + 9)[0]
+        return size > _LARGE_TOKEN_BYTES
+    # A pipeline has moved the field. Anything that looks like it counts, because no field needs to be read for that.
+    return _LARGE_TOKEN.search(data, at, end) is not None

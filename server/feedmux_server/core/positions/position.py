@@ -4,7 +4,7 @@ Clients store them as they are. A position is authenticated by a key of the depl
 one that is damaged, forged, of another version, or of another tenant, source or scope is rejected, never read as
 another point. It serves every feed of its scope; the stream key and the flags in it say whether MongoDB can be asked to
 resume after the token, must judge it first, or is to be asked for its cluster time. A start at an operation time is the
-high-water mark of that time.
+high-water mark of that time. Of a long token, a position contains a summary (`ResumeToken.digest`).
 
 Layout: version, flags, key id (4), fingerprint (8), stream key (8), token, MAC of all before it (16).
 """
@@ -53,7 +53,7 @@ def scope_fingerprint(tenant: str, source_id: str, namespace: str) -> bytes:
 class PositionEncoder:
     """Encodes the positions of one feed of one tenant; `encode` runs once for each delivered batch."""
 
-    __slots__ = ("_key", "_keys", "_scope", "_usual_head")
+    __slots__ = ("_key", "_keys", "_last", "_scope", "_usual_head")
 
     def __init__(self, keys: PositionKeys, scope_fingerprint: bytes, stream_key: bytes) -> None:
         if len(scope_fingerprint) != _PART_BYTES or len(stream_key) != _PART_BYTES:
@@ -63,24 +63,28 @@ class PositionEncoder:
         self._key: PositionKey | None = None
         self._usual_head = b""
         """The head of a compact position that came from MongoDB."""
+        self._last: tuple[ResumeToken, bytes] | None = None
+        """An idle feed repeats its position with each heartbeat, and an acknowledgement that of its batch."""
 
     def encode(self, token: ResumeToken) -> bytes:
-        """At most `POSITION_BYTES_MAX` bytes.
-
-        A token too large for that (an `_id` of kilobytes) gives way to the high-water mark of its cluster
-        time, which lies before it: what is at that time comes again, and nothing is lost.
-        """
+        """At most `POSITION_BYTES_MAX` bytes."""
         key = self._keys.signing
         if key is not self._key:
-            self._key, self._usual_head = key, self._head(key, _FLAG_COMPACT)
+            self._key, self._usual_head, self._last = key, self._head(key, _FLAG_COMPACT), None
+        if self._last is not None and self._last[0] is token:
+            return self._last[1]
+        position = self._encode(token, key)
+        self._last = token, position
+        return position
+
+    def _encode(self, token: ResumeToken, key: PositionKey) -> bytes:
+        token = token.as_summary()
         data = key_string(token)
         if data is not None and token.given is Given.BY_MONGODB:
             content = self._usual_head + data
         else:
             flags = _FLAGS_OF[token.given] | (0 if data is None else _FLAG_COMPACT)
             content = self._head(key, flags) + (token.raw if data is None else data)
-        if len(content) > POSITION_BYTES_MAX - MAC_BYTES:
-            return self.encode(ResumeToken.high_water_mark(token.cluster_time, token.version))
         return content + key.sign(content)
 
     def _head(self, key: PositionKey, flags: int) -> bytes:
@@ -128,7 +132,7 @@ def _read(content: bytes) -> Position:
     given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT)
     if given is None:
         raise _invalid("the position has flags that this server does not know")
-    read = ResumeToken.from_key_string if flags & _FLAG_COMPACT else ResumeToken.decode
+    read = ResumeToken.from_key_string if flags & _FLAG_COMPACT else ResumeToken.from_position
     try:
         token = read(content[_HEAD_BYTES:])
     except UnknownTokenLayout:

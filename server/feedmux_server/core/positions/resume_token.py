@@ -4,6 +4,9 @@ A token is a BSON document `{_data: hex}`, at times with `_typeBits`; `_data` is
 fields say where in the history of the cluster it stands. Within one token version the bytes sort as the
 events do; across versions only the leading fields do (`is_after`, `reaches`). A layout that is not
 known is never compared: decoding raises.
+
+A token holds the document's `_id` in twice its size, so it may have megabytes. Of a long token, only the beginning and
+a digest are kept (docs/adr/0022): enough to recognize its event, and to order it among events of other documents.
 Down the data path: chunks keep tokens, `position` wraps them, `source` hands them to MongoDB as they are.
 """
 
@@ -12,6 +15,7 @@ from binascii import hexlify, unhexlify
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
+from hashlib import blake2b
 from typing import Any, Final, Self
 from uuid import UUID
 
@@ -34,6 +38,15 @@ _NUMBER_MAX: Final = 0x32
 _FALSE: Final = 0x6E
 _TRUE: Final = 0x6F
 _END: Final = 0x04
+WHOLE_BYTES_MAX: Final = 4000
+"""A token with a longer KeyString is long. Up to this size a position contains the whole token."""
+_BEGINNING_BYTES: Final = 1024
+_DIGEST_BYTES: Final = 16
+_USUAL_BYTES: Final = 512
+"""A token with a small `_id`. What each chunk costs includes this much."""
+# After the beginning of a long token. Servers that do not know digests compare the tail alone: by this byte, the event
+# of the token is before the position and not after it.
+_CUT: Final = b"\xff"
 # What follows the cluster time of a high-water mark, and the tail in it: version 2 writes null for the
 # collection that is missing (6.0.5 and 6.0.27 refuse one without).
 _HIGH_WATER_MARKS: Final = {1: b"\x2b\x02\x29\x29\x6e\x04", 2: b"\x2b\x04\x29\x29\x6e\x14\x04"}
@@ -60,10 +73,13 @@ class ResumeToken:
     """A position in the history of a cluster, as MongoDB wrote it."""
 
     raw: bytes
-    """The BSON document as MongoDB sent it."""
+    """The BSON document as MongoDB sent it; for a long token a summary, which MongoDB cannot read."""
     version: int
     key: PlaceKey
     given: Given = field(default=Given.BY_MONGODB, compare=False)
+    digest: bytes = b""
+    """Set if the token is long: a hash of its KeyString without the fragment number. The key then has the beginning of
+    what follows, this digest and the fragment number."""
 
     @property
     def cluster_time(self) -> int:
@@ -79,6 +95,11 @@ class ResumeToken:
         return self.key[3] == 1
 
     @property
+    def extra_bytes(self) -> int:
+        """What it retains in memory (the document, and what is compared of its KeyString) beyond a usual token."""
+        return max(0, len(self.raw) + len(self.key[4]) - _USUAL_BYTES)
+
+    @property
     def may_be_inside_event(self) -> bool:
         """Whether fragments of the same event may follow. A token says which fragment it is, and not of how many.
 
@@ -86,7 +107,12 @@ class ResumeToken:
         that the fragment is its last (`Chunk.ack_place`). A session may begin here, for a client that has the fragments
         before; a process that has not would get the rest of an event.
         """
-        _, _, fragment, undecoded = _read_tail(self.key[4])
+        tail = self.key[4]
+        if self.digest:
+            return not tail.endswith(self.digest)
+        if tail.endswith(b"\0"):
+            return False  # the end of the document key; a fragment number ends so only from 128 on
+        _, _, fragment, undecoded = _read_tail(tail)
         return fragment is not None or bool(undecoded)
 
     def before_event(self) -> "ResumeToken":
@@ -95,19 +121,33 @@ class ResumeToken:
         return ResumeToken.high_water_mark(self.cluster_time, self.version) if self.may_be_inside_event else self
 
     def is_after(self, other: "ResumeToken") -> bool:
-        """Whether this position is surely later. Across versions what follows the leading fields does not say so: the
-        events of one time, of several shards, come in another order."""
-        if self.version == other.version:
+        """Whether this position is surely later. Where the keys do not say so (`_sorts_with`), the events of one time,
+        of several shards, may come in another order."""
+        if self._sorts_with(other):
             return self.key > other.key
         return self.key[:4] > other.key[:4]
 
     def reaches(self, other: "ResumeToken") -> bool:
-        """Whether who has come here has surely passed `other`. Within one version that is `not other.is_after(self)`;
-        across versions both may be false, and then what lies between is to be delivered again rather than lost."""
-        if self.version == other.version:
+        """Whether who has come here has surely passed `other`. Where the keys decide (`_sorts_with`), that is
+        `not other.is_after(self)`; elsewhere both may be false, and then what lies between is to be delivered again
+        rather than lost."""
+        if self._sorts_with(other):
             return self.key >= other.key
         mine, others = self.key[:4], other.key[:4]
         return mine > others or (mine == others and self.is_high_water_mark)
+
+    def _sorts_with(self, other: "ResumeToken") -> bool:
+        """Whether the whole keys order the two: not across versions, and not for different tokens with the beginning
+        of a long one."""
+        if self.version != other.version:
+            return False
+        if self.digest == other.digest:  # usually both are empty
+            return True
+        return self._beginning != other._beginning
+
+    @property
+    def _beginning(self) -> bytes:
+        return self.key[4][:_BEGINNING_BYTES]
 
     def is_of_passed_event(self, place: "ResumeToken") -> bool:
         """Whether this is the very event of `place`, a token of another version, or an earlier fragment of it."""
@@ -119,14 +159,48 @@ class ResumeToken:
         fragment, passed = mine[1], its[1]
         return passed is None or (fragment is not None and fragment <= passed)
 
+    def is_same(self, other: "ResumeToken") -> bool:
+        """Whether both are the token of one event, or of one fragment of it."""
+        return self.version == other.version and self.key == other.key
+
     def given_as(self, given: Given) -> Self:
         return self if given is self.given else replace(self, given=given)
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
         """From the BSON document. Raises `UnknownTokenLayout`."""
-        version, key = _read_places(_key_string(raw))
+        data = _key_string(raw)
+        version, key = _read_places(data)
+        if len(raw) > WHOLE_BYTES_MAX and (len(data) > WHOLE_BYTES_MAX or _document(data) != raw):
+            return cls._shortened(data, version, key)
         return cls(raw, version, key)
+
+    @classmethod
+    def _shortened(cls, data: bytes, version: int, key: PlaceKey) -> Self:
+        """A long token, of which MongoDB can only be asked for the cluster time."""
+        tail = key[4]
+        fragment = tail[len(tail) - _fragment_bytes(tail) :]
+        whole, kept = data[: -1 - len(fragment)], tail[: len(tail) - len(fragment)][:_BEGINNING_BYTES]
+        digest = blake2b(whole, digest_size=_DIGEST_BYTES, person=b"feedmux-token").digest()
+        head = data[: -1 - len(tail)]
+        raw = bson.encode({"_data": (head + kept + _CUT + bytes((_END,))).hex().upper(), "digest": digest + fragment})
+        return cls.from_position(raw)
+
+    @classmethod
+    def from_position(cls, raw: bytes) -> Self:
+        """From a document in a position: a token, or the summary of a long one. Raises `UnknownTokenLayout`."""
+        token = cls.decode(raw)
+        match bson.decode(raw).get("digest"):
+            case None:
+                return token
+            case bytes(digest) if len(digest) >= _DIGEST_BYTES and not token.digest:
+                key = (*token.key[:4], token.key[4] + digest)
+                return replace(token, key=key, given=Given.AS_TIME, digest=digest[:_DIGEST_BYTES])
+        raise UnknownTokenLayout("the digest is malformed")
+
+    def as_summary(self) -> Self:
+        """This position as it is retained: without the bytes of a long token that a client gave."""
+        return self if not self.digest or len(self.raw) <= WHOLE_BYTES_MAX else self.decode(self.raw)
 
     @classmethod
     def from_client(cls, raw: bytes) -> Self:
@@ -139,13 +213,12 @@ class ResumeToken:
         token = cls.decode(raw)
         if key_string(token) is None and not _has_form_of_mongodb(raw):
             raise UnknownTokenLayout("the token does not have MongoDB's form: _data, and sometimes _typeBits")
-        return replace(token, given=Given.BY_CLIENT)
+        return replace(token, raw=raw, given=Given.BY_CLIENT)
 
     @classmethod
     def from_key_string(cls, data: bytes) -> Self:
         """From the bytes that `_data` spells in hex. Raises `UnknownTokenLayout`."""
-        version, key = _read_places(data)
-        return cls(_document(data), version, key)
+        return cls.decode(_document(data))
 
     @classmethod
     def high_water_mark(cls, cluster_time: int, version: int = 1) -> Self:
@@ -237,6 +310,14 @@ def _read_tail(tail: bytes) -> tuple[str | None, dict[str, Any] | None, int | No
     except ValueError:
         pass
     return collection_uuid, identifier, fragment, tail[read_to:]
+
+
+def _fragment_bytes(tail: bytes) -> int:
+    """The size of the fragment number at the end; 0 without one. A document key ends with NUL, and a small number does
+    not."""
+    if tail.endswith(bytes((_ZERO,))):
+        return 1
+    return 2 if tail[-2:-1] == bytes((_NUMBER_BASE + 1,)) and not tail.endswith(b"\0") else 0
 
 
 def _identity(token: ResumeToken) -> tuple[bytes, int | None] | None:

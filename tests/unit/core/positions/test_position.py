@@ -144,18 +144,6 @@ def test_without_keys_nothing_is_made_or_read() -> None:
     assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
 
 
-@pytest.mark.parametrize("type_bits", [b"", b"@"])
-def test_a_huge_token_gives_way_to_the_time_before_it(type_bits: bytes) -> None:
-    data = EVENT_DATA[:-4] + "FF" * 5000 + "0004"
-    huge = ResumeToken.decode(bson.encode({"_data": data} | ({"_typeBits": type_bits} if type_bits else {})))
-    encoded = encode_position(Position(SCOPE, KEY, huge), KEYS)
-    assert len(encoded) <= POSITION_BYTES_MAX
-    token = decode_position(encoded, SCOPE, KEYS).token
-    assert token.is_high_water_mark
-    assert token.cluster_time == huge.cluster_time
-    assert huge.is_after(token)
-
-
 def test_the_encoder_wants_eight_bytes_each() -> None:
     with pytest.raises(ValueError, match="8 bytes"):
         PositionEncoder(KEYS, b"short", KEY)

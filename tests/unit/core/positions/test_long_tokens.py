@@ -1,0 +1,307 @@
+"""Long tokens: of a token with kilobytes of `_id`, positions contain the beginning and a digest.
+
+A sharded cluster has several events at one cluster time. If their documents' keys begin alike, the digests do not say
+which comes first: then nothing may be lost, and little may be repeated.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import bson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedmux_server.core.delivery.cached_range import CachedRange
+from feedmux_server.core.delivery.subscriber import Delivery, JoinPoint
+from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.positions.position import (
+    POSITION_BYTES_MAX,
+    Position,
+    PositionEncoder,
+    decode_position,
+    encode_position,
+    scope_fingerprint,
+)
+from feedmux_server.core.positions.position_keys import PositionKeys
+from feedmux_server.core.positions.resume_token import WHOLE_BYTES_MAX, Given, ResumeToken
+from feedmux_server.core.positions.stored_order import order_bytes
+from tests.sim.events import BEGIN, number
+from tests.unit.core.delivery.streams_support import Feed, opened, stream_of
+
+SCOPE, KEY = scope_fingerprint("acme", "rs0:65f0", "shop.orders"), b"streamky"
+KEYS = PositionKeys([bytes([1]) * 32])
+COLLECTION = "5A1004942584E96D514A63B59E7230E38388D7"
+OPERATION = "463C6F7065726174696F6E54797065003C696E73657274000046646F63756D656E744B657900"
+
+
+def key_string(
+    key: str, time: int = 0, *, version: int = 1, txn: int = 0, fragment: int | None = None, binary: bool = False
+) -> bytes:
+    """As MongoDB writes it for a document with a string as its `_id`."""
+    value = f"5AFF{len(key):08X}00{key.encode().hex()}" if binary else f"3C{key.encode().hex()}00"
+    document_key = f"46{value[:2]}5F696400{value}00"
+    identifier = document_key if version == 1 else f"{OPERATION}{document_key}00"
+    tail = "" if fragment is None else number(fragment)
+    return bytes.fromhex(
+        f"82{BEGIN + time:016X}{number(version)}{number(128)}{number(txn)}6E{COLLECTION}{identifier}{tail}04"
+    )
+
+
+def document(data: bytes, type_bits: bytes = b"") -> bytes:
+    return bson.encode({"_data": data.hex().upper()} | ({"_typeBits": type_bits} if type_bits else {}))
+
+
+def token(key: str, time: int = 0, **fields: Any) -> ResumeToken:
+    return ResumeToken.decode(document(key_string(key, time, **fields)))
+
+
+def through_position(place: ResumeToken) -> ResumeToken:
+    data = encode_position(Position(SCOPE, KEY, place), KEYS)
+    assert len(data) <= POSITION_BYTES_MAX
+    return decode_position(data, SCOPE, KEYS).token
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("fragment", [None, 0, 1, 12])
+@pytest.mark.parametrize("type_bits", [b"", b"@"])
+@pytest.mark.parametrize("size", [5_000, 40_000, 5_000_000])
+def test_a_position_has_the_very_event(version: int, fragment: int | None, type_bits: bytes, size: int) -> None:
+    data = key_string("x" * size, version=version, fragment=fragment)
+    long = ResumeToken.decode(document(data, type_bits))
+    assert long.digest
+    assert long.may_be_inside_event == (fragment is not None)
+    assert len(long.raw) + len(long.key[4]) + len(order_bytes(long)) < 5_000
+    back = through_position(long)
+    assert back == long
+    assert back.is_same(long)
+    assert (back.given, back.digest) == (Given.AS_TIME, long.digest)
+    assert through_position(back) == long
+    other = token("x" * size + "y", version=version, fragment=fragment)
+    assert not back.is_same(other)
+
+
+@pytest.mark.parametrize("type_bits", [b"", b"@"])
+def test_up_to_the_bound_a_position_has_the_whole_token(type_bits: bytes) -> None:
+    """A server of an older version, and MongoDB, can read it."""
+    rest = len(key_string("", fragment=None))
+    size = (WHOLE_BYTES_MAX - 50) // 2 - rest if type_bits else WHOLE_BYTES_MAX - rest
+    raw = document(key_string("x" * size), type_bits)
+    whole = ResumeToken.decode(raw)
+    assert (whole.raw, whole.digest) == (raw, b"")
+    assert through_position(whole).raw == raw
+    assert ResumeToken.decode(document(key_string("x" * (size + 51)), type_bits)).digest
+
+
+def test_a_time_with_many_type_bits_is_no_token() -> None:
+    mark = bson.decode(ResumeToken.high_water_mark(BEGIN).raw)
+    with pytest.raises(ValueError, match="more than a time"):
+        ResumeToken.from_client(bson.encode({**mark, "_typeBits": b"@" * 5_000}))
+
+
+def test_many_type_bits_make_a_token_long() -> None:
+    long = ResumeToken.decode(document(key_string("x"), b"@" * 50_000))
+    assert through_position(long) == long
+    assert long.is_same(ResumeToken.decode(document(key_string("x"), b"@" * 50_000)))
+
+
+def test_a_server_of_an_older_version_reads_a_position_after_the_event() -> None:
+    """It knows no digest: by its order, the event is passed, and a later document at this time is not."""
+    long = through_position(token("x" * 10_000))
+    older = ResumeToken.decode(long.raw)
+    assert not older.digest
+    assert older.key > (*older.key[:4], _tail("x" * 10_000))
+    assert older.key < (*older.key[:4], _tail("y" * 10_000))
+
+
+def _tail(key: str) -> bytes:
+    data = key_string(key)
+    return data[data.index(bytes.fromhex(COLLECTION)) : -1]
+
+
+def test_a_client_gives_the_whole_token() -> None:
+    raw = document(key_string("x" * 10_000))
+    given_token = ResumeToken.from_client(raw)
+    assert (given_token.raw, given_token.given) == (raw, Given.BY_CLIENT), "MongoDB is asked for it"
+    assert given_token.is_same(token("x" * 10_000))
+    kept = given_token.as_summary()
+    assert kept == token("x" * 10_000) == through_position(given_token)
+    assert kept.given is Given.AS_TIME
+    with pytest.raises(ValueError, match="form"):
+        ResumeToken.from_client(kept.raw)
+
+
+@pytest.mark.parametrize("digest", [b"", b"short", "x" * 16, 5])
+def test_a_malformed_digest(digest: Any) -> None:
+    raw = bson.encode({"_data": key_string("x").hex().upper(), "digest": digest})
+    with pytest.raises(ValueError, match="digest"):
+        ResumeToken.from_position(raw)
+
+
+def test_an_idle_feed_encodes_its_position_once() -> None:
+    keys = PositionKeys([bytes([1]) * 32])
+    encoder = PositionEncoder(keys, SCOPE, KEY)
+    long = token("x" * 10_000)
+    first = encoder.encode(long)
+    assert encoder.encode(long) is first
+    keys.replace([bytes([2]) * 32])
+    assert encoder.encode(long) != first, "another key signs"
+
+
+BEGINNINGS = ["x" * 400, "x" * 1_500, "x" * 1_500 + "y", "x" * 8_000, "\x7f" * 8_000]
+ENDS = ["", "a", "b", "c" * 9_000]
+CHANGES = st.tuples(st.integers(0, 2), st.integers(0, 1), st.sampled_from(BEGINNINGS), st.sampled_from(ENDS))
+HISTORIES = st.lists(CHANGES, min_size=2, max_size=10, unique=True).map(
+    lambda found: sorted((key_string(begin + end, time, txn=txn) for time, txn, begin, end in found))
+)
+"""KeyStrings in MongoDB's order."""
+
+
+@given(HISTORIES)
+@settings(max_examples=100)
+def test_no_order_is_made_up(history: list[bytes]) -> None:
+    tokens = [ResumeToken.decode(document(data)) for data in history]
+    for here, one in enumerate(tokens):
+        for there, other in enumerate(tokens):
+            assert one.is_after(other) <= (here > there)
+            assert one.reaches(other) <= (here >= there)
+            assert one.is_same(other) == (here == there)
+            if one.key[0] != other.key[0] or here == there:
+                assert one.reaches(other) == (not other.is_after(one)) == (here >= there)
+
+
+def fragments(key: str) -> list[ResumeToken]:
+    return [token(key, version=2, fragment=n) for n in range(4)]
+
+
+def test_fragments_are_in_order() -> None:
+    parts = fragments("x" * 9_000)
+    assert all(later.is_after(earlier) and later.reaches(earlier) for earlier, later in pairwise(parts))
+    assert not any(earlier.reaches(later) for earlier, later in pairwise(parts))
+    orders = [order_bytes(each) for each in parts]
+    assert orders == sorted(orders)
+
+
+def event(data: bytes, n: int) -> bytes:
+    return bson.encode({"_id": {"_data": data.hex().upper()}, "n": n})
+
+
+def chunks_of(history: list[bytes], cuts: list[int]) -> list[Chunk]:
+    found: list[Chunk] = []
+    start, lengths = ResumeToken.high_water_mark(BEGIN), iter(cuts)
+    at = 0
+    while at < len(history):
+        stop = min(at + next(lengths, len(history)), len(history))
+        mark = ResumeToken.high_water_mark(BEGIN + 100) if stop == len(history) else None
+        found += cut_batch(b"".join(event(history[n], n) for n in range(at, stop)), start, mark, 0.0, bytes_max=10**9)
+        start, at = found[-1].end, stop
+    return found
+
+
+def numbers(parts: tuple[bytes, ...]) -> list[int]:
+    return [each["n"] for each in bson.decode_all(b"".join(parts))]
+
+
+CUTS = st.lists(st.integers(1, 5), max_size=8)
+
+
+@given(HISTORIES, CUTS, st.data())
+@settings(max_examples=100)
+def test_nothing_is_lost_after_any_position(history: list[bytes], cuts: list[int], data: st.DataObject) -> None:
+    """In a ring, and by a start at the cluster time."""
+    here = data.draw(st.integers(0, len(history) - 1))
+    place = through_position(ResumeToken.decode(document(history[here])))
+    chunks = chunks_of(history, cuts)
+    feed = Feed()
+    stream = stream_of(feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN))))
+    opened(stream)
+    stream.append(chunks, chunks[-1].end)
+    subscriber = feed.subscriber(JoinPoint(place), acks_max=100)
+    delivered: list[int] = []
+    while isinstance(taken := subscriber.take(), Delivery):
+        delivered += numbers(taken.parts)
+    by_time: list[int] = []
+    for chunk in chunks:
+        first = chunk.first_after(place) if not by_time else 0
+        assert chunk.bson is not None
+        by_time += numbers((chunk.bson.cut(first, chunk.count),)) if first < chunk.count else []
+    for found in (delivered, by_time):
+        assert set(found) >= set(range(here + 1, len(history))), "lost"
+        assert found == sorted(set(found))
+        repeated = {ResumeToken.decode(document(history[n])).cluster_time for n in found if n <= here}
+        assert repeated <= {place.cluster_time}
+
+
+def test_within_one_run_of_events_nothing_is_repeated() -> None:
+    """Of one cluster time, with one beginning: the very event is found."""
+    history = sorted(key_string("x" * 9_000 + end) for end in "abcdef")
+    [*chunks] = chunks_of(history, [])
+    whole = b"".join(chunk.bson.data for chunk in chunks if chunk.bson is not None)
+    offsets = [0]
+    for chunk in chunks:
+        assert chunk.bson is not None
+        offsets += [offsets[-1] + end for end in chunk.bson.offsets[1:]]
+    run = Chunk(whole, offsets, chunks[0].start, chunks[-1].end, 0.0)
+    for here, each in enumerate(history):
+        assert run.first_after(through_position(ResumeToken.decode(document(each)))) == here + 1
+
+
+@given(HISTORIES, CUTS, st.data())
+@settings(max_examples=100)
+def test_ranges_that_meet_at_a_position(history: list[bytes], cuts: list[int], data: st.DataObject) -> None:
+    here = data.draw(st.integers(0, len(history) - 1))
+    place = through_position(ResumeToken.decode(document(history[here])))
+    start, end = ResumeToken.high_water_mark(BEGIN), ResumeToken.high_water_mark(BEGIN + 100)
+    deliveries = tuple(
+        Delivery(1, chunk.count, (chunk.bson.data,), len(chunk.bson.data), len(chunk.bson.data), chunk.end, 0.0)
+        for chunk in chunks_of(history, cuts)
+        if chunk.bson is not None
+    )
+    kept = CachedRange(start, end, deliveries)
+    first = [n for each in kept.read(start, place, 10**6) for n in numbers(each.parts)]
+    second = [n for each in kept.read(place, end, 10**6) for n in numbers(each.parts)]
+    assert set(first) | set(second) == set(range(len(history)))
+    times = {ResumeToken.decode(document(history[n])).cluster_time for n in set(first) & set(second)}
+    assert times <= {place.cluster_time}
+
+
+def test_an_event_with_a_large_token_ends_a_delivery() -> None:
+    history = [key_string("x" * size, time) for time, size in enumerate([10, 5_000, 10, 10, 9_000, 9_000, 10])]
+    chunks = chunks_of(history, [])
+    assert [(chunk.count, chunk.ends_delivery) for chunk in chunks] == [(2, True), (3, True), (1, True), (1, False)]
+    assert [chunk.first_after(chunks[0].end) for chunk in chunks] == [2, 0, 0, 0]
+    assert chunks[1].without_first(1, chunks[1].start).ends_delivery
+    feed = Feed()
+    subscriber = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN)))
+    stream = stream_of(subscriber)
+    opened(stream)
+    stream.append(chunks, chunks[-1].end)
+    delivered = []
+    while isinstance(taken := subscriber.take(), Delivery):
+        delivered.append(numbers(taken.parts))
+    assert delivered == [[0, 1], [2, 3, 4], [5], [6]]
+
+
+@pytest.mark.parametrize(
+    ("size", "ends"), [(3_000, False), (4_000, False), (4_100, True), (40_000, True), (9_000_000, True)]
+)
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_large_token_is_seen_wherever_the_pipeline_has_put_it(size: int, ends: bool, moved: bool) -> None:
+    large, small = ({"_id": {"_data": key_string("x" * each).hex().upper()}} for each in (size, 10))
+    beside = {"documentKey": {"_id": {"a": "x" * size}}}
+    documents = [beside | each if moved else each | beside for each in (small, large, small)]
+    data = b"".join(map(bson.encode, documents))
+    chunks = cut_batch(data, ResumeToken.high_water_mark(BEGIN), None, 0.0, bytes_max=10**9)
+    assert [(chunk.count, chunk.ends_delivery) for chunk in chunks] == (
+        [(2, True), (1, False)] if ends else [(3, False)]
+    )
+
+
+def test_a_chunk_counts_the_bytes_of_its_position() -> None:
+    start = ResumeToken.high_water_mark(BEGIN)
+    beside = []
+    for size in (10, 3_900):
+        [chunk] = cut_batch(event(key_string("x" * size), 0), start, None, 0.0, bytes_max=10**9)
+        assert chunk.bson is not None
+        beside.append(chunk.size_bytes - chunk.bson.size_bytes)
+    assert beside[1] - beside[0] > 3 * 3_900 - 1_000
