@@ -280,6 +280,9 @@ class ChangeStreamReader:
             if during == "aggregate":
                 return
             raise Failed(error, at_once=True) from error
+        if verdict.error.reason is ErrorReason.EVENT_TOO_LARGE and during == "getMore" and self._reads.ask_singly():
+            # The events of a batch and its postBatchResumeToken together: MongoDB counts only the events.
+            raise Failed(error, at_once=True) from error
         if verdict.error.reason is ErrorReason.HISTORY_LOST:
             await _add_oldest_time(self._source, verdict.error)
         raise verdict.error from error

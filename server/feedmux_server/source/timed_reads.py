@@ -75,7 +75,7 @@ class TimedReads:
         read = self._read
         if read is None:
             return await cursor.next_batch()
-        is_careful = self._careful_reads > 0 or self._batch_events == 1
+        is_careful = self._is_careful
         read.begin(wait_ms / 1000 + _LATE_S)
         try:
             async with read.scope():
@@ -98,6 +98,17 @@ class TimedReads:
             self._careful_reads -= 1
             if not self._careful_reads:
                 cursor.ask_for(self._batch_events)
+
+    def ask_singly(self) -> bool:
+        """Ask for one event per read for a while. False if the last read did already."""
+        if self._is_careful:
+            return False
+        self._careful_reads = _CAREFUL_READS
+        return True
+
+    @property
+    def _is_careful(self) -> bool:
+        return self._careful_reads > 0 or self._batch_events == 1
 
     def closed(self) -> None:
         """There is no cursor any more."""

@@ -11,6 +11,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.source.cursor import RawBatch
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import BACKLOG_BYTES
 from feedmux_server.source.reader import ChangeStreamReader, Failed
@@ -28,10 +29,12 @@ class Failing(SimSource):
         super().__init__(mongo)
         self.fails: list[PyMongoError] = []
         self.starts: list[str] = []
+        self.batch_events: list[int] = []
 
     async def open_cursor(self, spec: FeedSpec, stages: list[Any], *rest: Any) -> SimCursor:  # type: ignore[override]
         [start] = {"resumeAfter", "startAfter", "startAtOperationTime"} & set(stages[0]["$changeStream"])
         self.starts.append(start)
+        self.batch_events.append(rest[0])
         if self.fails:
             raise self.fails.pop(0)
         return await super().open_cursor(spec, stages, *rest)
@@ -103,6 +106,32 @@ async def test_only_what_may_pass_is_tried_again(error: PyMongoError, expected: 
     with pytest.raises(expected):
         await reader.open()
     assert (source.cursors, reader.is_open) == (0, False)
+
+
+@in_virtual_time
+async def test_events_that_are_too_large_together_are_read_singly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MongoDB fills a batch up to 16 MB without its postBatchResumeToken, which may have megabytes."""
+    reader, source, mongo = await make_reader()
+    await reader.open()
+    mongo.insert("db", "a", 0)
+    read, fails = SimCursor.next_batch, [failure(10334)]
+
+    async def next_batch(cursor: SimCursor) -> RawBatch:
+        if fails:
+            raise fails.pop()
+        return await read(cursor)
+
+    monkeypatch.setattr(SimCursor, "next_batch", next_batch)
+    with pytest.raises(Failed) as failed:
+        await reader.read()
+    assert failed.value.at_once
+    await reader.open()
+    assert source.batch_events == [ReadLimits().batch_events, 1]
+    fails.append(failure(10334))
+    with pytest.raises(FeedmuxError) as caught:
+        await reader.read()
+    assert caught.value.reason is ErrorReason.EVENT_TOO_LARGE, "a single event is too large"
+    await reader.close()
 
 
 @in_virtual_time

@@ -1,0 +1,174 @@
+"""Documents with an `_id` of kilobytes and megabytes: MongoDB's resume token has it in twice its size."""
+
+from typing import Any
+
+import bson
+import pytest
+import redis
+from bson.raw_bson import RawBSONDocument
+from pymongo.database import Database
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_server.core.positions.position import POSITION_BYTES_MAX
+from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX
+from tests.integration.servers import serving, settings
+from tests.integration.wire import LATEST, Api, Event, at, feed, refused
+
+Documents = Database[dict[str, Any]]
+KIB = 1024
+SIZES = [1 * KIB, 5 * KIB, 10 * KIB, 40 * KIB, 70 * KIB, 1024 * KIB, 2500 * KIB]
+TOO_LARGE = 5 * 1024 * KIB
+"""MongoDB cannot send the event: the `_id` is in it four times, and twice in the postBatchResumeToken."""
+NO_SHARING = bson.encode({"comment": "a stream of its own"})
+SMALL_IDS = 3
+
+
+def insert(database: Documents) -> int:
+    """One document of each size, each of them twice with the same beginning, and small ones around them."""
+    documents: list[dict[str, Any]] = []
+    for size in SIZES:
+        documents += [{"_id": f"{size}-{n}"} for n in range(SMALL_IDS)]
+        documents += [{"_id": "x" * size}, {"_id": "x" * size + "y"}]
+    for n, document in enumerate(documents):
+        database.c.insert_one({**document, "n": n})
+    return len(documents)
+
+
+def token_of(event: Event) -> bytes:
+    return bytes(RawBSONDocument(event.data)["_id"].raw)
+
+
+def wanted(database: Documents, pipeline: str = "", **fields: Any) -> Any:
+    return feed(database.name, "c", pipeline, **fields)
+
+
+async def test_what_is_acknowledged_does_not_come_again(
+    mongo: ReplicaSet, redis_server: RedisServer, api: Api, database: Documents, name: str
+) -> None:
+    """Each time on a new server, which has nothing in a ring."""
+    await api.create(name, wanted(database), LATEST)
+    count = insert(database)
+    configuration = settings(mongo.uri, redis_server.url)
+    n = 0
+    while n < count:
+        async with serving(configuration) as fresh:
+            session = await fresh.api.open(name, credit=wire.Credit(events=4, bytes=1 << 30), instance_id="i")
+            expected = list(range(n, min(n + 4, count)))
+            assert await session.numbers(len(expected)) == expected
+            acked = min(2, len(expected))
+            await session.ack_and_wait(acked)
+            await session.close()
+            n += acked
+    client = redis.Redis.from_url(redis_server.url)
+    fields = client.hgetall(f"feedmux:1:{{default/{name}}}")
+    assert len(fields[b"position"]) <= POSITION_BYTES_MAX
+    assert len(fields[b"order"]) <= POSITION_BYTES_MAX
+    [listed] = [each for each in (await api.page(1000)).subscriptions if each.name == name]
+    assert len(listed.position) <= POSITION_BYTES_MAX
+
+
+@pytest.mark.parametrize("sharing", [b"", NO_SHARING])
+async def test_a_session_resumes_after_each_position(
+    mongo: ReplicaSet, redis_server: RedisServer, api: Api, database: Documents, sharing: bytes
+) -> None:
+    """The position of each batch, on a stream of the same feed and on one with other options."""
+    session = await api.session(feed=wanted(database), start=LATEST, credit=wire.Credit(events=1, bytes=1 << 30))
+    await session.opened()
+    count = insert(database)
+    async with serving(settings(mongo.uri, redis_server.url)) as fresh:
+        for n in range(count):
+            assert await session.numbers(1) == [n]
+            assert len(session.position) <= POSITION_BYTES_MAX
+            if n < count - 1:
+                for server in (api, fresh.api):
+                    same = wanted(database, comment=sharing)
+                    again = server.watch(same, at(position=session.position), message_bytes_max=64 * KIB)
+                    assert await again.numbers(1) == [n + 1]
+                    again.cancel()
+            await session.credit(1)
+    session.cancel()
+
+
+async def test_an_event_with_a_large_token_is_the_last_of_its_batch(api: Api, database: Documents, name: str) -> None:
+    """So an acknowledgement within a batch never needs the large token to be sent."""
+    await api.create(name, wanted(database), LATEST)
+    for n in range(40):
+        database.c.insert_one({"_id": f"{n}-" + "x" * (10 * KIB if n % 5 == 0 else 3 * KIB), "n": n})
+    session = await api.open(name)
+    events = await session.take(40)
+    assert [event.n for event in events] == list(range(40))
+    sizes = [len(token_of(event)) for event in events]
+    last = {batch.first_delivery_sequence + batch.event_count - 1 for batch in session.batches}
+    assert {event.sequence for event, size in zip(events, sizes, strict=True) if size > 8 * KIB} <= last
+    assert len(session.batches) < 40
+    epoch = (await api.get(name)).epoch
+    session.cancel()
+    for event in events[3], events[7]:  # as a client names the last event that it has acknowledged
+        acked = wire.LastAcked(epoch=epoch, resume_token=token_of(event))
+        again = await api.open(name, last_acked=acked, instance_id="i", takeover=True)
+        assert (await again.numbers(1)) == [event.n + 1]
+        again.cancel()
+
+
+@pytest.mark.parametrize("events_max", [1, 4, 1000])
+async def test_ranges_end(
+    mongo: ReplicaSet, redis_server: RedisServer, api: Api, database: Documents, events_max: int
+) -> None:
+    same = wanted(database)
+    after = (await api.resolve(same, LATEST)).position
+    count = insert(database)
+    got: list[int] = []
+    async with serving(settings(mongo.uri, redis_server.url)) as fresh:
+        for _ in range(2 * count):
+            plan = await api.plan(feed=same, after=after, events_max=events_max, slices=3)
+            assert plan.event_count <= events_max
+            for each in plan.slices:
+                parts = [
+                    [event.n for event in await server.read_range(feed=same, after=each.after, until=each.until).rest()]
+                    for server in (api, fresh.api)  # from what is retained, and from MongoDB
+                ]
+                assert parts[0] == parts[1]
+                assert len(parts[0]) == each.event_count
+                got += parts[0]
+            assert plan.end != after or plan.caught_up
+            after = plan.end
+            if plan.caught_up:
+                break
+    assert got == list(range(count))
+
+
+async def test_tokens_as_starts_have_a_bound(api: Api, database: Documents) -> None:
+    receiver = api.watch(wanted(database), LATEST)
+    limits = (await receiver.opened()).limits
+    assert limits.resume_token_bytes_max == TOKEN_BYTES_MAX
+    count = insert(database)
+    events = await receiver.take(count)
+    receiver.cancel()
+    for event in events[:-1]:
+        token = token_of(event)
+        if len(token) <= limits.resume_token_bytes_max:
+            for start in (at(resume_after=token), at(start_after=token)):
+                again = api.watch(wanted(database, comment=NO_SHARING), start)
+                assert await again.numbers(1) == [event.n + 1]
+                again.cancel()
+        elif len(token) < 200 * KIB:
+            outcome = await refused(api.watch(wanted(database), at(resume_after=token)).opened())
+            assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "MESSAGE_INVALID")
+            assert "position" in outcome.message
+
+
+async def test_an_event_that_mongodb_cannot_send_is_an_error(api: Api, database: Documents, name: str) -> None:
+    await api.create(name, wanted(database), LATEST)
+    database.c.insert_one({"_id": "x" * TOO_LARGE, "n": 0})
+    session = await api.open(name)
+    outcome = await session.end()
+    assert outcome.reason == "EVENT_TOO_LARGE"
+    # The feed can leave such documents out, by what the event says of them or by another collection.
+    await api.update(
+        ["feed"], name=name, feed=wanted(database, pipeline='[{"$match": {"fullDocument.n": {"$gt": 0}}}]')
+    )
+    database.c.insert_one({"_id": "small", "n": 1})
+    session = await api.open(name)
+    assert await session.numbers(1) == [1]
+    session.cancel()
