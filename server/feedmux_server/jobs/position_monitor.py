@@ -1,14 +1,14 @@
 """Checks the stored positions of all durable subscriptions: a disconnected consumer gets no notice, so metrics and a
 line in the log warn the operator.
 
-Every replica checks all of them, page by page, every `limits.position_check_interval_s`. While Redis is unavailable,
-the last results remain.
+Every replica checks all of them, page by page, every `limits.position_check_interval_s`. If Redis does not answer for a
+tenant, the last results of this tenant remain.
 """
 
 import asyncio
 import logging
 from array import array
-from collections import Counter
+from dataclasses import dataclass, field
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import FeedmuxError
@@ -22,6 +22,17 @@ from feedmux_server.store.model import StoredSubscription
 log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class _Checked:
+    """What the last check of a tenant found."""
+
+    times: dict[str, "array[int]"] = field(default_factory=dict)
+    """By source: the cluster times (seconds) of stored positions, the oldest first."""
+    alarms: dict[str, HeadroomAlert] = field(default_factory=dict)
+    """By subscription."""
+    damaged: frozenset[str] = frozenset()
+
+
 class PositionMonitor:
     """Fills `stored_times` and `damaged` of the results."""
 
@@ -29,46 +40,48 @@ class PositionMonitor:
         self._service = service
         self._results = results
         self._every_s = every_s
-        self._alarms: dict[tuple[str, str], HeadroomAlert] = {}
-        self._damaged: set[tuple[str, str]] = set()
+        self._checked: dict[str, _Checked] = {}
 
     async def run(self) -> None:
         """Check again and again until cancelled."""
         while True:
             began_s = monotonic_s()
-            try:
-                await self._check()
-            except FeedmuxError as error:
-                log.debug("cannot check stored positions now", extra={"reason": error.reason.value})
+            await self._check()
             await asyncio.sleep(max(self._every_s - (monotonic_s() - began_s), self._every_s / 2))
 
     async def _check(self) -> None:
-        manager = self._service.manager
-        places: dict[tuple[str, str], array[int]] = {}
-        alarms: dict[tuple[str, str], HeadroomAlert] = {}
-        damaged: set[tuple[str, str]] = set()
         tenants = tuple(self._service.access.grants)
-        for tenant in tenants:
-            names: list[str] = []
+        checked = {tenant: await self._check_tenant(tenant) for tenant in tenants}
+        self._results.stored_times = {
+            (source, tenant): times for tenant, each in checked.items() for source, times in each.times.items()
+        }
+        self._results.damaged = {tenant: len(each.damaged) for tenant, each in checked.items()}
+        self._checked = checked
+
+    async def _check_tenant(self, tenant: str) -> "_Checked":
+        """What the check found. If Redis does not answer for this tenant, its last results; the others are checked."""
+        manager, last, names = self._service.manager, self._checked.get(tenant, _Checked()), list[str]()
+        checked = _Checked()
+        try:
             async for stored in self._service.store.every(tenant, names.append):
                 source, second = source_of(stored.definition), stored.cluster_time >> 32
                 if source not in manager.sources:
                     continue
-                places.setdefault((source, tenant), array("L")).append(second)
-                alarm = self._alarms.get((tenant, stored.name)) or HeadroomAlert(manager.limits.history_at_risk_s)
-                alarms[tenant, stored.name] = alarm
+                checked.times.setdefault(source, array("L")).append(second)
+                alarm = last.alarms.get(stored.name) or HeadroomAlert(manager.limits.history_at_risk_s)
+                checked.alarms[stored.name] = last.alarms[stored.name] = alarm
                 _warn(self._results.forecasts[source], alarm, source, tenant, stored)
-            damaged.update((tenant, name) for name in names)
-        self._results.stored_times = {key: array("L", sorted(found)) for key, found in places.items()}
-        self._alarms = alarms
-        for tenant, name in damaged - self._damaged:
+        except FeedmuxError as error:
+            log.debug("cannot check stored positions now", extra={"tenant": tenant, "reason": error.reason.value})
+            return last
+        checked.times = {source: array("L", sorted(times)) for source, times in checked.times.items()}
+        checked.damaged = frozenset(names)
+        for name in checked.damaged - last.damaged:
             log.error(
                 "Redis has lost a part of a subscription (docs/redis.md)",
                 extra={"tenant": tenant, "subscription": name},
             )
-        self._damaged = damaged
-        found = Counter(tenant for tenant, _ in damaged)
-        self._results.damaged = {tenant: found[tenant] for tenant in tenants}
+        return checked
 
 
 def _warn(forecast: OplogForecast, alarm: HeadroomAlert, source: str, tenant: str, stored: StoredSubscription) -> None:

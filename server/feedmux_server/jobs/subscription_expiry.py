@@ -30,11 +30,16 @@ async def sweep(service: Service) -> None:
     while True:
         await asyncio.sleep(every_s)
         try:
-            if await service.store.claim_sweep(every_s * 0.9):
-                for tenant in tuple(service.access.grants):
-                    await _sweep_tenant(service, tenant, unused_s, announced)
+            if not await service.store.claim_sweep(every_s * 0.9):
+                continue
         except FeedmuxError as error:
             log.warning("could not search for unused subscriptions: %s", error.message)
+            continue
+        for tenant in tuple(service.access.grants):
+            try:
+                await _sweep_tenant(service, tenant, unused_s, announced)
+            except FeedmuxError as error:
+                log.warning("could not search for unused subscriptions: tenant=%s: %s", tenant, error.message)
 
 
 async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announced: dict[tuple[str, str], int]) -> None:

@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.oplog_forecast import OplogState
 from feedmux_server.jobs.monitor_results import MonitorResults
 from feedmux_server.jobs.position_monitor import PositionMonitor
+from feedmux_server.store.model import StoredSubscription
 from tests.unit.rpc.service_support import served
 from tests.unit.store.store_support import key
 from tests.virtual_time import in_virtual_time
@@ -52,5 +55,36 @@ async def test_a_position_at_risk_is_logged_once_for_each_threshold(caplog: pyte
         await asyncio.sleep(3 * EVERY_S)
         assert not task.done(), "while Redis is unavailable, the last results remain"
         assert results.stored_times
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@in_virtual_time
+async def test_an_error_of_one_tenant_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served() as there:
+        every, failing = there.service.store.every, {"a"}
+
+        async def failing_every(tenant: str, on_damaged: Callable[[str], None]) -> AsyncIterator[StoredSubscription]:
+            async for stored in every("default", on_damaged):
+                yield stored
+                if tenant in failing:
+                    raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "the answer is too large")
+
+        monkeypatch.setattr(there.service.store, "every", failing_every)
+        monkeypatch.setattr(there.service.access, "grants", {"a": None, "default": None})
+        await there.create("one")
+        results = MonitorResults.of_sources(["main"])
+        task = asyncio.create_task(PositionMonitor(there.service, results, EVERY_S).run())
+        await asyncio.sleep(EVERY_S / 2)
+        assert {key: len(times) for key, times in results.stored_times.items()} == {("main", "default"): 1}
+        failing.clear()
+        await asyncio.sleep(EVERY_S)
+        assert len(results.stored_times["main", "a"]) == 1
+        await there.create("two")
+        failing.add("a")
+        await asyncio.sleep(EVERY_S)
+        assert [len(results.stored_times["main", tenant]) for tenant in ("a", "default")] == [1, 2], (
+            "the last results remain"
+        )
         task.cancel()
         await asyncio.wait([task])

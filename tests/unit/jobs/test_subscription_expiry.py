@@ -1,10 +1,13 @@
 """Unused subscriptions are announced and then deleted; and not searched for without a limit."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.jobs.subscription_expiry import sweep
+from feedmux_server.store.model import StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
 from tests.unit.rpc.service_support import served
 from tests.virtual_time import in_virtual_time
@@ -46,5 +49,29 @@ async def test_an_unavailable_redis_is_asked_again(down: bool, caplog: pytest.Lo
         await asyncio.sleep(0.02 * DAY_S)
         assert not task.done()
         assert ("could not search for unused subscriptions" in caplog.text) == down
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@in_virtual_time
+async def test_an_error_of_one_tenant_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(limits={"unused_subscription_days": 0.02}) as there:
+        every = there.service.store.every
+
+        async def failing_every(tenant: str) -> AsyncIterator[StoredSubscription]:
+            async for stored in every(tenant):
+                yield stored
+            if tenant == "a":
+                raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "the answer is too large")
+
+        monkeypatch.setattr(there.service.store, "every", failing_every)
+        monkeypatch.setattr(there.service.access, "grants", {"a": None, "default": None})
+        await there.create("unused")
+        task = asyncio.create_task(sweep(there.service))
+        await asyncio.sleep(0.02 * DAY_S * 1.5)
+        assert (AuditEvent.SUBSCRIPTION_EXPIRED, "unused") in there.audit.events
+        assert "tenant=a: the answer is too large" in caplog.text
         task.cancel()
         await asyncio.wait([task])

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.store.model import CommitRequest, CommitStatus, Place
 from tests.integration.state_support import create, place, place_of
 from tests.unit.store.store_support import key, redis_and_store
 from tests.virtual_time import in_virtual_time
@@ -110,3 +111,19 @@ async def test_a_change_that_a_failover_undoes_is_not_confirmed() -> None:
     await asyncio.sleep(2.0)
     redis.fail_over()  # what the first primary sent to replicas is gone too
     await create(store, "t", "s", content="b")  # nothing is left of the first
+
+
+@in_virtual_time
+async def test_a_huge_order_of_an_older_version_is_not_read_whole() -> None:
+    """Its beginning sorts before the whole, so the next commit at its time or later is stored."""
+    redis, store = redis_and_store()
+    await create(store, "t", "s")
+    stored, lease = await store.leases.open("t", "s", instance_id="i")
+    huge = b"\x80" + b"x" * (1 << 20)
+    redis.run(("HSET", key(), "order", huge))
+    for found in (await store.get("t", "s"), (await store.list("t", page_size=9))[0][0]):
+        assert found.order == huge[:4096]
+    later = Place(b"later", stored.cluster_time, huge[:1024] + b"\xff")
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, later)])
+    assert (outcome.status, outcome.position) == (CommitStatus.OK, b"later")
+    assert redis.hash_of(key().encode())[b"order"] == later.order

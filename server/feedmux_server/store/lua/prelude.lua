@@ -23,8 +23,15 @@ local function next_epoch(stored, now)
   return math.max((tonumber(stored) or 0) + 1, now)
 end
 
+-- Older versions stored megabytes as `order`, if the `_id` of a document had them. The beginning sorts before the whole.
+local order_bytes = 4096
+
 local function answer(status, now)
-  return {status, int(now), redis.call('HGETALL', key)}
+  local fields = redis.call('HGETALL', key)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'order' then fields[i + 1] = string.sub(fields[i + 1], 1, order_bytes) end
+  end
+  return {status, int(now), fields}
 end
 
 -- Whether there is no subscription. A subscription without an epoch is damaged, but not absent.
