@@ -1,5 +1,6 @@
 """Documents with an `_id` of kilobytes and megabytes: MongoDB's resume token has it in twice its size."""
 
+import asyncio
 from typing import Any
 
 import bson
@@ -8,11 +9,13 @@ import redis
 from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
+import feedmux
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import POSITION_BYTES_MAX
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX
-from tests.integration.servers import serving, settings
+from tests.integration.servers import Here, serving, settings
+from tests.integration.test_client_with_server import Proxy, address
 from tests.integration.wire import LATEST, Api, Event, at, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -172,3 +175,63 @@ async def test_an_event_that_mongodb_cannot_send_is_an_error(api: Api, database:
     session = await api.open(name)
     assert await session.numbers(1) == [1]
     session.cancel()
+
+
+@pytest.mark.parametrize("cutting", [True, False])
+async def test_the_client_repeats_nothing(here: Here, database: Documents, name: str, cutting: bool) -> None:
+    """In one session whose connection is cut, and in many sessions one after the other."""
+    options = feedmux.SessionOptions(backoff_first_s=0.02, backoff_most_s=0.1)
+    async with Proxy(address(here)) as proxy, asyncio.timeout(60):
+        client = feedmux.AsyncClient(proxy.address, session=options)
+        subscription = client.subscription(name)
+        await subscription.create(database=database.name, collection="c")
+        count = insert(database)
+        seen: list[int] = []
+        while len(seen) < count:
+            async with subscription.open() as session:
+                async for event in session:
+                    seen.append(event.document["fullDocument"]["n"])
+                    token = session.resume_token
+                    assert token is not None
+                    assert token["_data"] >= event.document["_id"]["_data"]
+                    if len(seen) % 2:
+                        session.ack(event)
+                    if len(seen) == count or (not cutting and len(seen) % 4 == 0):
+                        session.ack(event)
+                        break
+                    if cutting and len(seen) % 3 == 0:
+                        proxy.cut()
+        await client.close()
+    assert seen == list(range(count))
+
+
+async def test_an_inline_session_continues_after_cuts(here: Here, database: Documents) -> None:
+    options = feedmux.SessionOptions(backoff_first_s=0.02, backoff_most_s=0.1)
+    async with Proxy(address(here)) as proxy, asyncio.timeout(60):
+        client = feedmux.AsyncClient(proxy.address, session=options)
+        seen: list[int] = []
+        async with client.feed(database=database.name, collection="c").open() as session:
+            count = insert(database)
+            async for event in session:
+                seen.append(event.document["fullDocument"]["n"])
+                proxy.cut()
+                if len(seen) == count:
+                    break
+        await client.close()
+    assert seen == list(range(count))
+
+
+async def test_a_change_stream_has_the_token_of_its_last_event(here: Here, database: Documents) -> None:
+    client = feedmux.AsyncClient(address(here))
+    async with asyncio.timeout(60), await client[database.name].c.watch(max_await_time_ms=100) as stream:
+        for size in (10, 5 * KIB, 40 * KIB):
+            database.c.insert_one({"_id": "x" * size})
+            change = await stream.next()
+            assert stream.resume_token is not None
+            assert stream.resume_token["_data"] >= change["_id"]["_data"]
+            await stream.try_next()
+            assert stream.resume_token["_data"] >= change["_id"]["_data"]
+        async with await client[database.name].c.watch(resume_after=dict(change["_id"])) as again:
+            database.c.insert_one({"_id": "after"})
+            assert (await again.next())["documentKey"] == {"_id": "after"}
+    await client.close()

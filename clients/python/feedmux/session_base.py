@@ -86,10 +86,12 @@ class SessionBase:
     def resume_token(self) -> dict[str, Any] | None:
         """MongoDB's resume token after the last delivered event; once all are delivered, that of the latest
         progress."""
-        event, batch = self._last, self._batch
-        if event is not None and event.batch is batch and event.sequence < batch.last_sequence and not self._whole:
-            return event.resume_token
-        return self.progress.resume_token
+        event, batch, progress = self._last, self._batch, self.progress
+        if event is None or event.batch is not batch or self._whole:
+            return progress.resume_token
+        # The server omits a long token, which only the event itself has.
+        within = event.sequence < batch.last_sequence or not progress.token
+        return event.resume_token if within else progress.resume_token
 
     @property
     def progress(self) -> FeedPosition:

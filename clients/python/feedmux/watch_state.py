@@ -64,4 +64,7 @@ class WatchState:
 
     def _no_event(self) -> None:
         """Record a step without an event: the position up to which everything has been delivered."""
-        self._event, self._feed_position = None, self._session_base.progress
+        feed_position = self._session_base.progress
+        # Without a token, it is the position after the last event, whose token is long: the server omits that.
+        if feed_position.token or self._event is None:
+            self._event, self._feed_position = None, feed_position
