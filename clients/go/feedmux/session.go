@@ -220,10 +220,12 @@ func (s *Session) ResumeToken() bson.Raw {
 	b := s.buffer
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.batch != nil && b.given > 0 && b.given < b.batch.Len() {
+	at := b.feedPosition().ResumeToken
+	// The server omits a long token, which only the event itself has.
+	if b.batch != nil && b.given > 0 && (b.given < b.batch.Len() || len(at) == 0) {
 		return b.batch.token(b.given - 1)
 	}
-	return b.feedPosition().ResumeToken
+	return at
 }
 
 // Committed is the stored position as last confirmed by the server; nil before the first confirmation.

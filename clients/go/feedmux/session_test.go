@@ -234,6 +234,15 @@ func TestFragmentsAreJoined(t *testing.T) {
 	same(t, take(t, session, 1), []int{2})
 }
 
+func TestATokenThatTheServerOmitsIsThatOfTheEvent(t *testing.T) {
+	batch := batchOf(1, 1, 2)
+	batch.GetBatch().ResumeToken = nil
+	session := subscribe(t, serve(t, nil, play(openedAt(0, nil), batch)), nil)
+	same(t, take(t, session, 2), []int{1, 2})
+	same(t, session.ResumeToken(), token(2))
+	same(t, session.Progress().Position, position(2))
+}
+
 func TestAFragmentOfABrokenStreamIsForgotten(t *testing.T) {
 	whole := documentOf(1, 1000)
 	server := serve(t, nil,

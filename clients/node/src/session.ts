@@ -156,10 +156,12 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   /** MongoDB's resume token after the last event handed out or, at the end of a batch, that of `progress`. */
   get resumeToken(): Document | undefined {
     const batch = this.#batch;
-    if (batch !== undefined && this.#index > 0 && this.#index < batch.length) {
+    const progress = this.progress;
+    // The server omits a long token, which only the event itself has.
+    if (batch !== undefined && this.#index > 0 && (this.#index < batch.length || progress.token.length === 0)) {
       return new ChangeEvent(batch, this.#index - 1).resumeToken;
     }
-    return this.progress.resumeToken;
+    return progress.resumeToken;
   }
 
   /**

@@ -116,6 +116,18 @@ test("positions move with what was handed out", LIMIT, async () => {
   });
 });
 
+test("a token that the server omits is that of the event", LIMIT, async () => {
+  const message = batch(1, [1, 2]);
+  assert.ok(message.case === "batch");
+  message.value.resumeToken = Buffer.alloc(0);
+  await serving([play(opened(), message)], async (client) => {
+    await using session = await open(client);
+    assert.deepEqual(await take(session, 2), [1, 2]);
+    assert.deepEqual(session.resumeToken, token(2));
+    assert.equal(session.position.toString(), "P2");
+  });
+});
+
 test("a wait that was given up loses nothing", LIMIT, async () => {
   const script: Script = async (call) => {
     call.send(opened());

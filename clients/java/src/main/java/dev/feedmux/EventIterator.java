@@ -61,10 +61,14 @@ final class EventIterator {
     /** Returns the token of the last event handed out if that event is in the middle of a batch; else null. */
     @Nullable
     BsonDocument tokenWithin() {
+        return batch == null || next == batch.size() ? null : tokenOfLast();
+    }
+
+    /** Returns the token of the last event handed out of the current batch; null if there is none. */
+    @Nullable
+    BsonDocument tokenOfLast() {
         Batch current = batch;
-        return current == null || next == 0 || next == current.size()
-                ? null
-                : current.event(next - 1).resumeToken();
+        return current == null || next == 0 ? null : current.event(next - 1).resumeToken();
     }
 
     /**

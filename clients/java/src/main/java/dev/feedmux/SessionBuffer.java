@@ -197,7 +197,12 @@ final class SessionBuffer {
     @Nullable
     BsonDocument resumeToken() {
         BsonDocument within = locked(iterator::tokenWithin);
-        return within != null ? within : progress().resumeToken();
+        if (within != null) {
+            return within;
+        }
+        BsonDocument token = progress().resumeToken();
+        // The server omits a long token, which only the event itself has.
+        return token != null ? token : locked(iterator::tokenOfLast);
     }
 
     Position committed() {

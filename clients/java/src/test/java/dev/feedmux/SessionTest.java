@@ -120,6 +120,18 @@ final class SessionTest {
     }
 
     @Test
+    void aTokenThatTheServerOmitsIsThatOfTheEvent() {
+        SubscribeResponse.Builder batch = Wire.batch(1, 1, 2).toBuilder();
+        batch.getBatchBuilder().clearResumeToken();
+        Session session = opened(play(Wire.opened(), batch.build()));
+        session.take();
+        assertEquals(Wire.token(1).toBsonDocument(), session.resumeToken());
+        session.take();
+        assertEquals(Wire.token(2).toBsonDocument(), session.resumeToken());
+        assertEquals(Position.of(Wire.position(2)), session.position());
+    }
+
+    @Test
     void batchesWithinALoopOverEventsTakeTheRestOfTheBatch() {
         Session session = opened(play(Wire.opened(), Wire.batch(1, 1, 4), Wire.batch(5, 5, 2), Wire.batch(7, 7, 2)));
         List<Long> seen = new ArrayList<>();
