@@ -7,6 +7,7 @@ import bson
 import pytest
 import redis
 from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
 from pymongo.database import Database
 
 import feedmux
@@ -235,3 +236,48 @@ async def test_a_change_stream_has_the_token_of_its_last_event(here: Here, datab
             database.c.insert_one({"_id": "after"})
             assert (await again.next())["documentKey"] == {"_id": "after"}
     await client.close()
+
+
+async def test_a_split_event_with_a_large_id(newer_mongo: ReplicaSet, redis_server: RedisServer, name: str) -> None:
+    """A session resumes between its fragments, and a subscription does not."""
+    pad = "x" * (9 << 20)
+    key = {"_id": "k" * (10 * KIB)}
+    images: dict[str, Any] = {"full_document": "required", "full_document_before_change": "required"}
+    split = '[{"$changeStreamSplitLargeEvent": {}}]'
+    async with (
+        serving(settings(newer_mongo.uri, redis_server.url)) as there,
+        serving(settings(newer_mongo.uri, redis_server.url)) as fresh,
+    ):
+        with MongoClient[dict[str, Any]](newer_mongo.uri) as client:
+            database = client[name]
+            database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
+            database.c.insert_one({**key, "n": 0, "pad": pad})
+            same = feed(name, "c", split, **images)
+            await there.api.create(name, same, LATEST)
+            session = await there.api.open(name, credit=wire.Credit(events=1, bytes=1 << 30), instance_id="i")
+            database.c.update_one(key, {"$set": {"n": 1}})
+            database.c.update_one(key, {"$set": {"n": 2}})
+            positions = []
+            for sequence in range(1, 5):
+                [event] = await session.take(1)
+                assert event.document["splitEvent"]["of"] == 2
+                assert event.document["splitEvent"]["fragment"] == 2 - sequence % 2
+                positions.append(session.position)
+                await session.ack(sequence)
+                await session.credit(1)
+                if sequence == 3:
+                    await session.until(lambda: session.committed)
+                    break
+            session.cancel()
+            for comment in b"", NO_SHARING:
+                other = feed(name, "c", split, comment=comment, **images)
+                for after, fragment in enumerate([2, 1, 2]):
+                    again = fresh.api.watch(other, at(position=positions[after]))
+                    [event] = await again.take(1)
+                    assert event.document["splitEvent"]["fragment"] == fragment
+                    again.cancel()
+            reopened = await fresh.api.open(name, instance_id="i")
+            [event] = await reopened.take(1)
+            assert event.document["splitEvent"]["fragment"] == 1, "the fragments of the second event come again"
+            reopened.cancel()
+            client.drop_database(name)
