@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.delivery.cached_range import CachedRange
-from feedmux_server.core.delivery.subscriber import Delivery, JoinPoint
+from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import (
     POSITION_BYTES_MAX,
     Position,
@@ -27,7 +28,7 @@ from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import WHOLE_BYTES_MAX, Given, ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from tests.sim.events import BEGIN, number
-from tests.unit.core.delivery.streams_support import Feed, opened, stream_of
+from tests.unit.core.delivery.streams_support import Feed, opened
 
 SCOPE, KEY = scope_fingerprint("acme", "rs0:65f0", "shop.orders"), b"streamky"
 KEYS = PositionKeys([bytes([1]) * 32])
@@ -213,12 +214,12 @@ def test_nothing_is_lost_after_any_position(history: list[bytes], cuts: list[int
     place = through_position(ResumeToken.decode(document(history[here])))
     chunks = chunks_of(history, cuts)
     feed = Feed()
-    stream = stream_of(feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN))))
+    stream = feed.stream_of(feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN))))
     opened(stream)
     stream.append(chunks, chunks[-1].end)
     subscriber = feed.subscriber(JoinPoint(place), acks_max=100)
     delivered: list[int] = []
-    while isinstance(taken := subscriber.take(), Delivery):
+    while isinstance(taken := feed.take(subscriber), Delivery):
         delivered += numbers(taken.parts)
     by_time: list[int] = []
     for chunk in chunks:
@@ -273,11 +274,11 @@ def test_an_event_with_a_large_token_ends_a_delivery() -> None:
     assert chunks[1].without_first(1, chunks[1].start).ends_delivery
     feed = Feed()
     subscriber = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN)))
-    stream = stream_of(subscriber)
+    stream = feed.stream_of(subscriber)
     opened(stream)
     stream.append(chunks, chunks[-1].end)
     delivered = []
-    while isinstance(taken := subscriber.take(), Delivery):
+    while isinstance(taken := feed.take(subscriber), Delivery):
         delivered.append(numbers(taken.parts))
     assert delivered == [[0, 1], [2, 3, 4], [5], [6]]
 
