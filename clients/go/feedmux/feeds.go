@@ -44,7 +44,8 @@ const (
 )
 
 // Feed is what to watch: scope, pipeline and MongoDB's change stream options. Without Collection, it covers the whole
-// database; without Database, the whole deployment. A zero field is not sent to MongoDB.
+// database; without Database, the whole deployment. A zero field is not sent to MongoDB. The entries of maps such as
+// bson.M are sorted by key, so that equal maps make equal feeds; bson.D and structs keep their order.
 type Feed struct {
 	// Source is by default Options.Source of the client.
 	Source     string
@@ -96,19 +97,19 @@ func (f *Feed) message(defaultSource string) (*feedmuxpb.Feed, error) {
 	case string:
 		message.Pipeline = &feedmuxpb.Pipeline{Notation: &feedmuxpb.Pipeline_ExtendedJson{ExtendedJson: pipeline}}
 	default:
-		stages, err := bson.Marshal(bson.D{{Key: "pipeline", Value: pipeline}})
+		stages, err := encode(bson.D{{Key: "pipeline", Value: pipeline}})
 		if err != nil {
 			return nil, fmt.Errorf("feedmux: the pipeline cannot be encoded as BSON: %w", err)
 		}
 		message.Pipeline = &feedmuxpb.Pipeline{Notation: &feedmuxpb.Pipeline_Bson{Bson: stages}}
 	}
 	if f.Collation != nil {
-		if message.Collation, err = bson.Marshal(f.Collation); err != nil {
+		if message.Collation, err = encode(f.Collation); err != nil {
 			return nil, fmt.Errorf("feedmux: the collation cannot be encoded as BSON: %w", err)
 		}
 	}
 	if f.Comment != nil {
-		if message.Comment, err = bson.Marshal(bson.D{{Key: "comment", Value: f.Comment}}); err != nil {
+		if message.Comment, err = encode(bson.D{{Key: "comment", Value: f.Comment}}); err != nil {
 			return nil, fmt.Errorf("feedmux: the comment cannot be encoded as BSON: %w", err)
 		}
 	}
