@@ -76,7 +76,11 @@ public record Feed(
         return new Builder();
     }
 
-    /** Sets the components of a {@link Feed} one by one. Components that are not set are not sent to MongoDB. */
+    /**
+     * Sets the components of a {@link Feed} one by one. Components that are not set are not sent to MongoDB. Within
+     * documents, maps and sets without an order ({@code Map.of}, {@code HashMap}, …) are sorted, so that equal ones make
+     * equal feeds; {@code Document}, {@code LinkedHashMap} and all others keep their order.
+     */
     public static final class Builder {
         private @Nullable String source;
         private @Nullable String database;
@@ -117,7 +121,7 @@ public record Feed(
         /** Sets the stages, as documents or made with the builders of MongoDB's driver. */
         public Builder pipeline(List<? extends Bson> stages) {
             pipelineJson = null;
-            pipeline = stages.stream().map(Bson::toBsonDocument).toList();
+            pipeline = stages.stream().map(UnorderedCodecs::document).toList();
             return this;
         }
 
@@ -153,7 +157,7 @@ public record Feed(
 
         /** Sets {@link Feed#collation}. */
         public Builder collation(@Nullable Bson document) {
-            collation = document == null ? null : Objects.requireNonNull(document.toBsonDocument());
+            collation = document == null ? null : Objects.requireNonNull(UnorderedCodecs.document(document));
             return this;
         }
 
