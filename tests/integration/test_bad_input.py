@@ -250,7 +250,8 @@ TOKENS: dict[str, tuple[bytes, str, str]] = {
     "no hex": (bson.encode({"_data": "zz"}), INVALID, "POSITION_INVALID"),
     "a number": (bson.encode({"_data": 5}), INVALID, "POSITION_INVALID"),
     "short": (bson.encode({"_data": "82"}), INVALID, "POSITION_INVALID"),
-    "too long": (bson.encode({"_data": "8" * 70_000}), INVALID, "MESSAGE_INVALID"),
+    "long": (bson.encode({"_data": "8" * 100_000}), INVALID, "POSITION_INVALID"),
+    "too long": (bson.encode({"_data": "8" * 140_000}), INVALID, "MESSAGE_INVALID"),
 }
 
 

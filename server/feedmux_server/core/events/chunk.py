@@ -321,9 +321,9 @@ class Chunk:
         if self.evicted:
             return
         if self._holders:
-            tokens: list[bytes] = []
+            view, tokens = self._view(), list[bytes]()
             for index in range(self.count):
-                token = self._leading_ack_token(index)
+                token = _leading_token(view, index, self._split)
                 if token is None:
                     self.retain_whole()
                     return
@@ -356,25 +356,26 @@ class Chunk:
 
     def _ack_token(self, index: int) -> bytes:
         """Empty for a fragment with others to come."""
-        token = self._leading_ack_token(index)
         view = self._view()
+        token = _leading_token(view, index, self._split)
         return event_id(view.data, view.offsets[index]) if token is None else token
-
-    def _leading_ack_token(self, index: int) -> bytes | None:
-        """The same if `_id` is the event's first field, as it is in all fragments; else None."""
-        view = self._view()
-        data, at = view.data, view.offsets[index]
-        token = _leading_id(data, at)
-        if not token:
-            return None
-        if self._split and _more_fragments(data, at + 4 + len(_ID) + len(token)):
-            return b""
-        return token
 
     def _view(self) -> View:
         if self.bson is None:
             raise LookupError("the chunk's bytes are gone")
         return self.bson
+
+
+def _leading_token(view: View, index: int, split: bool) -> bytes | None:
+    """The token of event `index` if `_id` is its first field, as it is in all fragments; empty for a fragment with
+    others to come. None if the pipeline has moved `_id`."""
+    at = view.offsets[index]
+    token = _leading_id(view.data, at)
+    if not token:
+        return None
+    if split and _more_fragments(view.data, at + 4 + len(_ID) + len(token)):
+        return b""
+    return token
 
 
 def cut_batch(
