@@ -374,8 +374,8 @@ MUTANTS: Final = (
         "the client counts each grant twice",
         "Convergent",
         "feedmux.window:CreditWindow.refill",
-        "self._granted_events += events",
-        "self._granted_events += 2 * events",
+        "self._granted_events += grant.events",
+        "self._granted_events += 2 * grant.events",
     ),
     Mutant(
         "sessions keep what their tenant is not granted any more",

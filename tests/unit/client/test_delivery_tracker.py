@@ -317,9 +317,9 @@ def test_random_reconnects_under_a_growing_filter_lose_nothing(seed: int) -> Non
 
 
 def test_an_event_that_cannot_be_read_ends_nothing() -> None:
-    """Its `_id` is not the first field, so that a look for it meets the broken text before."""
+    """Its `_id` is not the first field, so that the search for it meets a value of no known type before."""
     inner = bson.encode({"event": {"text": "abc", "_id": token(2)}})[4 + len(b"\x03event\0") : -1]
-    broken = inner.replace(b"abc", b"\xff\xfe\xfd")
+    broken = inner.replace(b"\x02text\0", b"\x99text\0")
     texts = ('{"_id": ' + json_util.dumps(token(1)) + "}", "no JSON")
     for batch in (
         BsonBatch(memoryview(event(1) + broken), 2, at(2), 0, CodecOptions()),

@@ -181,9 +181,12 @@ def test_values_of_a_match(tmp_path: Path, match: str, value: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("match", "words"),
     [
-        ("{a: {$oid: canary}}", 'match.a: $oid marks a value, whose form is {"$oid": "24 hexadecimal digits"}'),
-        ("{$or: [{b: {$binary: UVE=, $type: '00', $ne: canary}}]}", "match.$or.0.b: $binary marks a value"),
-        ("{a: {$date: 5}}", "match.a: $date marks a value"),
+        (
+            "{a: {$oid: canary}}",
+            'match.a: $oid marks extended JSON, whose form is {"$oid": "24 hexadecimal digits"}',
+        ),
+        ("{$or: [{b: {$binary: UVE=, $type: '00', $ne: canary}}]}", "match.$or.0.b: $binary marks extended JSON"),
+        ("{a: {$date: 5}}", "match.a: $date marks extended JSON"),
         ("{a: 2026-11-28}", "written as extended JSON"),
         ("&a {b: *a}", "match"),
         ("{a: {1: x, '1': y}}", "twice"),

@@ -186,7 +186,7 @@ class _Form(NamedTuple):
 
 
 def _form(form: str, make: Callable[[Any], Any]) -> _Form:
-    return _Form(f"a value, whose form is {form}", make)
+    return _Form(f"extended JSON, whose form is {form}", make)
 
 
 def _deprecated(value: Any) -> Any:
