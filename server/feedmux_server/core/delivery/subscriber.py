@@ -154,9 +154,11 @@ class Subscriber:
                 self.acks.record(chunk, first, stop)
             self.at = JoinPoint(chunk.place_after(stop - 1), exact=True)
             self.index = stop
-            if stop < chunk.count or chunk.ends_delivery:
+            if stop < chunk.count:
                 break
             self.seq, self.index = self.seq + 1, 0
+            if chunk.ends_delivery:
+                break
         if not parts:
             return None
         self.credit.spend(count, size)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.delivery.cached_range import CachedRange
-from feedmux_server.core.delivery.taken import Delivery
+from feedmux_server.core.delivery.taken import Delivery, Ended
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import (
@@ -28,7 +28,7 @@ from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import WHOLE_BYTES_MAX, Given, ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from tests.sim.events import BEGIN, number
-from tests.unit.core.delivery.streams_support import Feed, opened
+from tests.unit.core.delivery.streams_support import Feed, error, opened
 
 SCOPE, KEY = scope_fingerprint("acme", "rs0:65f0", "shop.orders"), b"streamky"
 KEYS = PositionKeys([bytes([1]) * 32])
@@ -281,6 +281,21 @@ def test_an_event_with_a_large_token_ends_a_delivery() -> None:
     while isinstance(taken := feed.take(subscriber), Delivery):
         delivered.append(numbers(taken.parts))
     assert delivered == [[0, 1], [2, 3, 4], [5], [6]]
+
+
+def test_after_an_event_with_a_large_token_the_end_of_a_feed_needs_no_credit() -> None:
+    chunks = chunks_of([key_string("x" * 5_000)], [])
+    assert chunks[0].ends_delivery
+    feed = Feed()
+    subscriber = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN)), events=1)
+    stream = feed.stream_of(subscriber)
+    opened(stream)
+    stream.append(chunks, chunks[-1].end)
+    assert isinstance(feed.take(subscriber), Delivery)
+    assert subscriber.at_head
+    assert feed.take(subscriber) is None
+    stream.end(error())
+    assert isinstance(feed.take(subscriber), Ended)
 
 
 @pytest.mark.parametrize(
