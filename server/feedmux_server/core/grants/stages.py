@@ -24,8 +24,9 @@ from feedmux_server.core.grants.match import Expression, match_expression
 Stage = dict[str, Any]
 
 _FIELDS: Final = (
-    "_id", "operationType", "clusterTime", "wallTime", "collectionUUID", "fullDocument", "ns", "to", "documentKey",
-    "updateDescription", "fullDocumentBeforeChange", "operationDescription", "stateBeforeChange", "txnNumber", "lsid",
+    "_id", "operationType", "clusterTime", "wallTime", "collectionUUID", "fullDocument", "ns", "nsType", "to",
+    "documentKey", "updateDescription", "fullDocumentBeforeChange", "operationDescription", "stateBeforeChange",
+    "txnNumber", "lsid", "commitTimestamp",
 )  # fmt: skip
 _CHANGES: Final = ("insert", "update", "replace", "delete")
 # Their description is part of their resume token and cannot be removed, so the whole event is withheld.
@@ -322,6 +323,7 @@ def _event(hides: list[tuple[int, tuple[str, ...]]], images: _Images) -> Stage:
         "wallTime": "$e.wallTime",
         "fullDocument": _keep(after, content("fullDocument", "after")),
         "ns": _keep({"$or": [known, {"$eq": ["$op", "dropDatabase"]}]}, "$e.ns"),
+        "nsType": _keep(known, "$e.nsType"),
         "to": _keep("$to", "$e.to"),
         "documentKey": "$e.documentKey",
         "updateDescription": _keep({"$eq": ["$op", "update"]}, content("updateDescription", "update")),
@@ -330,6 +332,7 @@ def _event(hides: list[tuple[int, tuple[str, ...]]], images: _Images) -> Stage:
         "stateBeforeChange": "$e.stateBeforeChange",
         "txnNumber": "$e.txnNumber",
         "lsid": "$e.lsid",
+        "commitTimestamp": "$e.commitTimestamp",
     }
 
 
