@@ -54,7 +54,8 @@ def code_of(error: Exception) -> str:
     if isinstance(error, redis_errors.AuthenticationError) and "without any password" in str(error):
         return "NOPASSWORD"
     status = getattr(error, "status_code", None)
-    if isinstance(status, str) and status.isupper():
+    # The status of a script that failed in Redis 6.2 is ERR; its text has the code.
+    if isinstance(status, str) and status.isupper() and status != "ERR":
         return status
     if isinstance(error, redis_errors.ResponseError):
         text = str(error)
