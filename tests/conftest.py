@@ -5,6 +5,7 @@ servers. To inject faults, start your own servers with `replica_set_factory` and
 the test. All servers die with pytest, whatever ends pytest.
 """
 
+import os
 import signal
 import sys
 import uuid
@@ -54,9 +55,32 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> schedul
     return scheduling.Scheduling(config, log)
 
 
+RUNNING = os.environ.get("FEEDMUX_TEST_MONGODB_URI", "")
+"""A MongoDB that runs already (`./run test --mongodb-uri`)."""
+
+
+class RunningDeployment(ReplicaSet):
+    """Stands for a MongoDB that the tests may use, but not stop: a test that wants more than its URI is skipped."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def uri(self) -> str:
+        return RUNNING
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "uri" and not name.startswith("__"):
+            pytest.skip(f"needs a MongoDB of its own ({name}); --mongodb-uri names one that runs")
+        return super().__getattribute__(name)
+
+
 @pytest_asyncio.fixture(scope="session")
 async def mongo() -> AsyncIterator[ReplicaSet]:
     """A one-node replica set with an oplog of 1 GB."""
+    if RUNNING:
+        yield RunningDeployment()
+        return
     async with ReplicaSet(oplog_mb=1024, cache_gb=CACHE_GB) as replica_set:
         yield replica_set
 
@@ -71,7 +95,11 @@ async def redis_server() -> AsyncIterator[RedisServer]:
 @pytest.fixture(scope="session")
 def newer_mongod() -> Path:
     """The binary of MongoDB 6.0.27, which splits large events (`./run test` installs it). Skips the test if the binary
-    is missing."""
+    is missing. Where the run names its MongoDB, that one."""
+    if RUNNING:
+        pytest.skip("--mongodb-uri names one MongoDB for all tests")
+    if named := os.environ.get("FEEDMUX_MONGOD"):
+        return Path(named)
     binary = Path(sys.prefix, "mongod-6.0.27", "fiftyone", "db", "bin", "mongod")
     if not binary.exists():
         pytest.skip("no MongoDB 6.0.27: ./run test installs it")
@@ -103,6 +131,8 @@ def database(mongo_client: MongoClient[dict[str, Any]]) -> Iterator[Database[dic
 @pytest_asyncio.fixture
 async def replica_set_factory() -> AsyncIterator[ReplicaSetFactory]:
     """Start a replica set: `await replica_set_factory(nodes=3, oplog_mb=…)` takes the arguments of ReplicaSet."""
+    if RUNNING:
+        pytest.skip("needs a MongoDB of its own; --mongodb-uri names one that runs")
     async with AsyncExitStack() as stack:
 
         async def make(*args: Any, **kwargs: Any) -> ReplicaSet:

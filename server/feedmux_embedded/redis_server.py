@@ -39,9 +39,16 @@ class RedisServer:
     """`async with RedisServer() as redis: … redis.url`. Its port stays the same over restarts."""
 
     def __init__(
-        self, *, persistence: bool = True, config: Mapping[str, str] | None = None, port: int | None = None
+        self,
+        *,
+        persistence: bool = True,
+        config: Mapping[str, str] | None = None,
+        port: int | None = None,
+        binary: Path | None = None,
     ) -> None:
-        """`config` holds further redis.conf directives, such as {"maxmemory-policy": "allkeys-lru"}."""
+        """`config` holds further redis.conf directives, such as {"maxmemory-policy": "allkeys-lru"}; `binary` is used
+        instead of the server that `find_redis_server` finds."""
+        self._binary = binary
         self._persistence = persistence
         self._config = dict(config or {})
         self.port = port or free_ports(1)[0]
@@ -71,7 +78,7 @@ class RedisServer:
             self._workdir = WorkDir("redis")
             self._process = Process(
                 "redis-server",
-                [find_redis_server(), *self._arguments(self._workdir.path)],
+                [self._binary or find_redis_server(), *self._arguments(self._workdir.path)],
                 self._workdir.path / "redis.log",
                 # redis-server refuses to start with a locale that the machine lacks.
                 env={"LC_ALL": "C"},
@@ -128,7 +135,8 @@ class RedisServer:
             "maxmemory-policy": "noeviction",
             **self._config,
         }
-        return [part for name, value in directives.items() for part in (f"--{name}", value)]
+        # Redis 6.2 takes each word of a value as an argument of its own; an empty value is an argument too.
+        return [part for name, value in directives.items() for part in (f"--{name}", *(value.split() or [""]))]
 
     async def _wait_ready(self) -> None:
         give_up_at = time.monotonic() + READY_TIMEOUT_S

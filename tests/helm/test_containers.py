@@ -65,6 +65,12 @@ def test_what_is_copied_builds_the_package_with_the_server(steps: list[list[str]
     assert {"feedmux_server/store/lua/commit.lua", "feedmux/py.typed"} <= names
 
 
+@pytest.fixture(scope="module", params=["compose.yaml", "tests/deployments/sharded.compose.yaml"])
+def any_compose(request: pytest.FixtureRequest) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((ROOT / request.param).read_text())
+    return content
+
+
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -77,16 +83,20 @@ def mounts(service: dict[str, Any]) -> dict[str, str]:
     return {target: source for source, target, *_ in volumes}
 
 
-def test_the_compose_file_fits_together(compose: dict[str, Any]) -> None:
-    services = compose["services"]
+def test_each_compose_file_fits_together(any_compose: dict[str, Any]) -> None:
+    compose, services = any_compose, any_compose["services"]
     for service in services.values():
         for name, awaited in service.get("depends_on", {}).items():
             assert awaited["condition"] == "service_completed_successfully" or "healthcheck" in services[name]
         for source in mounts(service).values():
             assert source in compose["volumes"] or (ROOT / source).is_dir()
-        assert {config["source"] for config in service.get("configs", [])} <= set(compose["configs"])
+        assert {config["source"] for config in service.get("configs", [])} <= set(compose.get("configs", {}))
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         assert re.search(r":v?\d+\.\d+\.\d+(-\w+)?$", service["image"])
+
+
+def test_what_the_compose_file_starts(compose: dict[str, Any]) -> None:
+    services = compose["services"]
     assert "noeviction" in services["redis"]["command"]
     assert (ROOT / services["feedmux"]["build"]["dockerfile"]).exists()
 

@@ -1,11 +1,13 @@
 """Real Redis in the two forms that fail over: a primary watched by sentinels, and a cluster. Both die with the test."""
 
+import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from redis import exceptions as redis_errors
 from redis.asyncio import Redis
 
@@ -136,6 +138,9 @@ class Cluster:
 async def cluster(
     *, node_timeout_ms: int = 1500, config: dict[str, str] | None = None, announce: Announce = _as_it_is
 ) -> AsyncIterator[Cluster]:
+    version = subprocess.run([find_redis_server(), "--version"], capture_output=True, text=True, check=True).stdout
+    if " v=6." in version:
+        pytest.skip("Redis 6.2 puts the bus of a cluster on a port that may not be free; 7.0 lets us choose it")
     async with AsyncExitStack() as stack:
         servers: list[RedisServer] = []
         ports, buses = free_ports(4), free_ports(4)

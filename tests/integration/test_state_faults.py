@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,19 @@ from feedmux_server.store.store import SubscriptionStore
 from tests.integration import servers
 from tests.integration.balancer import balanced
 from tests.integration.redis_topologies import SYNC_AT_ONCE, ask, has_all_of, is_in_step
-from tests.integration.state_support import Clock, Recorder, client, create, place, place_of, running, submit, until
+from tests.integration.state_support import (
+    STATE_SERVERS,
+    Clock,
+    Recorder,
+    client,
+    create,
+    place,
+    place_of,
+    running,
+    state_server,
+    submit,
+    until,
+)
 from tests.integration.wire import PATIENCE_S
 
 RedisFactory = Callable[..., Awaitable[RedisServer]]
@@ -55,6 +68,12 @@ async def listed(store: SubscriptionStore, count: int) -> Sequence[StoredSubscri
         while len(page := (await store.list("t", page_size=100))[0]) < count:
             await asyncio.sleep(0.02)
     return page
+
+
+@pytest.fixture(params=STATE_SERVERS)
+def redis_factory(request: pytest.FixtureRequest, redis_factory: RedisFactory) -> RedisFactory:
+    """A server of each kind."""
+    return partial(redis_factory, binary=state_server(request.param))
 
 
 async def test_killed_and_restarted_commits_resume(redis_factory: RedisFactory) -> None:

@@ -24,7 +24,14 @@ from feedmux_server.store.model import (
 )
 from feedmux_server.store.store import SubscriptionStore
 from tests.integration.servers import until
-from tests.integration.state_support import client, commit, create, place, place_of
+from tests.integration.state_support import STATE_SERVERS, client, commit, create, place, place_of, state_server
+
+
+@pytest_asyncio.fixture(scope="module", params=STATE_SERVERS)
+async def redis_server(request: pytest.FixtureRequest) -> AsyncIterator[RedisServer]:
+    """An empty server of each kind."""
+    async with RedisServer(persistence=False, binary=state_server(request.param)) as server:
+        yield server
 
 
 @pytest_asyncio.fixture
