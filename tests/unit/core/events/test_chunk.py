@@ -171,6 +171,13 @@ def test_first_after_behind_the_last_event_and_before_the_end() -> None:
     assert chunk.first_after(run[-1].token) == 2
 
 
+def test_a_mark_before_the_last_event_moves_no_place_back() -> None:
+    """As mongos 9.0.0 sends (SERVER-135099): with the mark as its end, the stream would repeat the last events."""
+    run = events(3)
+    (chunk,) = cut_batch(joined(run), START, ResumeToken.high_water_mark(BEGIN + 1), 0.0, bytes_max=10**6)
+    assert chunk.end == event_token(BEGIN + 2, key=2)
+
+
 def test_events_of_one_transaction_are_places_of_their_own() -> None:
     run = [event(n, event_token(BEGIN, n, key=n)) for n in range(300)]
     chunk = chunk_of(run)
