@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from bson import encode
 from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
 from tests.conformance.conftest import Document, Site
 from tests.conformance.same import assert_same
-from tests.conformance.statements import EVENTS, SERVER, UPDATES, shows
-from tests.integration.wire import feed
+from tests.conformance.statements import EVENTS, FEEDMUX, SERVER, UPDATES, shows
+from tests.integration.wire import at, feed
 
 Documents = Database[Document]
 
@@ -95,6 +96,26 @@ async def test_a_transaction_of_many_events(site: Site, database: Documents) -> 
 
     seen = await assert_same(site, feed(database.name, "c"), act, kinds=["insert"] * 10_000)
     assert [event["documentKey"]["_id"] for event in seen.documents] == list(range(1, 10_001))
+
+
+@shows(FEEDMUX, "Resuming", "between events that share one cluster time, exactly the next ones come")
+async def test_resuming_between_the_events_of_a_transaction(site: Site, database: Documents) -> None:
+    database.c.insert_one({"_id": 0})
+
+    def act() -> None:
+        with transaction(site) as session:
+            database.c.insert_many([{"_id": n} for n in range(1, 501)], session=session)
+        database.c.insert_one({"_id": 501})
+
+    seen = await assert_same(site, feed(database.name, "c"), act, kinds=["insert"] * 501)
+    # Wherever the number of an event takes one byte more in its token.
+    for number in (*range(130), *range(250, 260), *range(495, 500)):
+        # A feed that no other shares reads MongoDB, not what a shared stream retains.
+        own = feed(database.name, "c", comment=encode({"comment": str(number)}))
+        watched = site.api.watch(own, at(resume_after=encode(seen.documents[number]["_id"])))
+        following = seen.events[number + 1 : 501][:2]
+        assert [each.data for each in await watched.take(len(following))] == following
+        watched.cancel()
 
 
 @shows(SERVER, "`$_internalChangeStreamUnwindTransaction`", "definitions inside a transaction come as events too")
