@@ -17,6 +17,13 @@ from feedmux_server.core.check_result import CheckResult, Level, check_clock
 OLDEST_VERSION: Final = (6, 0)
 NEWEST_VERSION: Final = (8, 99)
 """The newest version whose change streams are known to us; tests run on 6.0.5 and 6.0.27."""
+_FAULTY_VERSIONS: Final = frozenset({(9, 0, 0), (9, 0, 1)})
+_HOSTED: Final = {
+    ".docdb.amazonaws.com": "Amazon DocumentDB",
+    ".docdb-elastic.amazonaws.com": "Amazon DocumentDB",
+    ".cosmos.azure.com": "Azure Cosmos DB",
+}
+"""Services that speak MongoDB's protocol, by the end of their host names, as MongoDB's drivers recognise them."""
 _WINDOW_WANTED_H: Final = 24.0
 _WINDOW_LEAST_H: Final = 1.0
 _NOT_PERMITTED: Final = (13, 8000)
@@ -27,7 +34,33 @@ _Client = AsyncMongoClient[Mapping[str, Any]]
 
 def judge_hello(name: str, hello: Mapping[str, Any], build: Mapping[str, Any]) -> list[CheckResult]:
     """Judge a deployment by its answers to `hello` and `buildInfo`."""
+    if other := _not_mongodb(hello, build):
+        return [
+            CheckResult(
+                f"{name}.deployment",
+                Level.FAILED,
+                f"source {name!r} is {other}, not MongoDB",
+                "feedmux needs change streams as MongoDB 6.0 and later has them: any edition, Atlas, or Percona Server"
+                " for MongoDB (docs/operations.md, Requirements)",
+            )
+        ]
     return [_deployment(name, hello), _version(name, build)]
+
+
+def _not_mongodb(hello: Mapping[str, Any], build: Mapping[str, Any]) -> str:
+    """Return the name of a service or server that only speaks MongoDB's protocol; empty for MongoDB."""
+    addresses = [*hello.get("hosts", ()), hello.get("me", ""), hello.get("primary", "")]
+    for address in addresses:
+        host = str(address).rpartition(":")[0].lower()
+        for suffix, service in _HOSTED.items():
+            if host.endswith(suffix):
+                return service
+    if "ferretdbVersion" in build or "ferretdb" in build:
+        return "FerretDB"
+    internal = hello.get("internal")
+    if isinstance(internal, Mapping) and not internal.keys().isdisjoint(("documentdb_versions", "cosmos_versions")):
+        return "Azure DocumentDB, or the documentdb extension of PostgreSQL"
+    return ""
 
 
 def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
@@ -59,6 +92,14 @@ def _version(name: str, build: Mapping[str, Any]) -> CheckResult:
             Level.FAILED,
             f"source {name!r} is MongoDB {version}",
             "feedmux needs 6.0 or later (6.0, 7.0 and 8.x are supported)",
+        )
+    if tuple(build["versionArray"][:3]) in _FAULTY_VERSIONS:
+        return CheckResult(
+            f"{name}.version",
+            Level.WARNING,
+            f"source {name!r} is MongoDB {version}, where updateLookup may show null for a document that exists"
+            " (SERVER-134970)",
+            "Upgrade MongoDB to 9.0.2 or later, or use stored images (full_document: whenAvailable)",
         )
     if numbers > NEWEST_VERSION:
         return CheckResult(

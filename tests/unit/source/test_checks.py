@@ -20,7 +20,7 @@ def version(*numbers: int) -> dict[str, Any]:
         (SET, version(6, 0, 5), [Level.OK, Level.OK]),
         (SET, version(8, 2, 0), [Level.OK, Level.OK]),
         (SET, version(5, 0, 30), [Level.OK, Level.FAILED]),
-        (SET, version(9, 0, 0), [Level.OK, Level.WARNING]),
+        (SET, version(9, 0, 1), [Level.OK, Level.WARNING]),
         (SET, version(10, 1, 0), [Level.OK, Level.WARNING]),
         ({}, version(6, 0, 5), [Level.FAILED, Level.OK]),
         ({"msg": "isdbgrid"}, version(7, 0, 0), [Level.WARNING, Level.OK]),
@@ -31,3 +31,26 @@ def test_deployments_and_versions(hello: dict[str, Any], build: dict[str, Any], 
     assert [each.level for each in found] == levels
     assert [each.check for each in found] == ["main.deployment", "main.version"]
     assert all(bool(each.advice) == (each.level is not Level.OK) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("hello", "build", "service"),
+    [
+        ({"setName": "rs0", "hosts": ["db.c0.eu-west-1.docdb.amazonaws.com:27017"]}, {}, "Amazon DocumentDB"),
+        ({"msg": "isdbgrid", "me": "x.eu-west-1.docdb-elastic.amazonaws.com:27017"}, {}, "Amazon DocumentDB"),
+        ({"setName": "globaldb", "primary": "Shop.mongo.cosmos.azure.com:10255"}, {}, "Azure Cosmos DB"),
+        ({"msg": "isdbgrid", "internal": {"documentdb_versions": ["0.117.0"]}}, {}, "Azure DocumentDB"),
+        ({}, {"ferretdbVersion": "v1.24.0"}, "FerretDB"),
+    ],
+)
+def test_what_only_speaks_the_protocol_of_mongodb(hello: dict[str, Any], build: dict[str, Any], service: str) -> None:
+    [found] = judge_hello("main", hello, version(7, 0, 0) | build)
+    assert found.level is Level.FAILED
+    assert f"is {service}" in found.says
+
+
+def test_faulty_releases() -> None:
+    [_, found] = judge_hello("main", SET, version(9, 0, 1))
+    assert "SERVER-134970" in found.says
+    [_, found] = judge_hello("main", SET, version(9, 0, 2))
+    assert "newer than this version" in found.says
