@@ -125,6 +125,8 @@ FAILINGS: Final = (
     Failing("election", lambda: _operation_failure(10107, "NotWritablePrimary", "not primary", _RESUMABLE)),
     Failing("cursor-not-found", lambda: _operation_failure(43, "CursorNotFound", "cursor id not found")),
     Failing("cursor-killed", lambda: _operation_failure(237, "CursorKilled", "cursor was killed")),
+    # After a change of the feature compatibility version, since MongoDB 8.3.
+    Failing("retry", lambda: _operation_failure(234, "RetryChangeStream", "retry change stream", _RESUMABLE)),
     Failing("interrupted", lambda: _operation_failure(11601, "Interrupted", "operation was interrupted")),
 )
 
@@ -172,6 +174,9 @@ class SimMongo:
         """Entries that a majority has."""
         self.committed: Callable[[list[Entry], bool], None] = lambda entries, whole: None
         """Called when a majority has the entries; `whole` says that they are from one transaction."""
+        self.early_marks = False
+        """The token of a batch may be before the batch's last event, as in sharded clusters of 9.0.0 and 9.0.1
+        (SERVER-135099)."""
         self.lag_s = 0.0
         """The time until a majority has what the primary has."""
         self._pending: deque[tuple[list[Entry], bool]] = deque()
@@ -480,6 +485,8 @@ class SimCursor:
             await mongo.grown(until_s)
         # Taken at the same moment as the scan: the process that asks may have been frozen while it waited.
         post_batch = self._place if exhausted else self._post_batch(found)
+        if found and mongo.early_marks and not exhausted:
+            post_batch = mongo.mark(found[0].token.cluster_time)
         costs = mongo.costs
         each_s = costs.any_event_s + (costs.event_s if self._computes else 0.0)
         try:

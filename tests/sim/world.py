@@ -189,6 +189,7 @@ class World:
         self.network = Network(self.loop, Random(rng.random()))
         self.network.watch = self._watch
         self.mongo = SimMongo(self.loop, Random(rng.random()), rng.choice((1, 2)))
+        self.mongo.early_marks = self.mongo.token_version == 2 and seed % 3 == 1
         self.mongo.committed = self._committed
         self.mongo.lag_s = rng.choice((0.0, 0.01, 0.05))
         self.redis = SimRedis(self.loop, Random(rng.random()))
