@@ -6,7 +6,7 @@ from tests.sim.__main__ import run_block, told
 from tests.sim.faults import SCENARIOS
 from tests.sim.test_small import FIRST
 
-SEEDS = 20
+SEEDS = 5
 ALL_SEEDS = 200
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.sim.__main__ import run_block, told
 
 FIRST = int(os.environ.get("FEEDMUX_SIM_SEED", "0"))
-SEEDS = 2_000
-FAST_SEEDS = 400
+SEEDS = 500
+FAST_SEEDS = 300
 ALL_SEEDS = 20_000
 BLOCK = 100
 

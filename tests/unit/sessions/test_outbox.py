@@ -118,7 +118,7 @@ async def test_a_message_holds_its_events_once(monkeypatch: pytest.MonkeyPatch) 
     async with world(monkeypatch) as here:
         key, log = here.feed("one")
         log.write(3)
-        client = here.session(key, "t", 0)
+        client = here.session(key, "t", 0, heartbeat_s=3600)
         output = await client.session.next_output()
         assert isinstance(output, Delivery)
         (frame,) = client.encoder.frames(output)
