@@ -14,6 +14,9 @@ WORK_MAX: Final = 1024
 OPERATOR_WORK: Final = 8
 _WORK_CONSTANT_MAX: Final = 4 << 20
 _PARTS_MAX: Final = 64
+STEPS_MAX: Final = 500_000
+"""Steps of the check itself, which looks at each part of a bound at every use: a fifth of a second at most. The largest
+pipeline that refers to each value a few times takes 20,000."""
 
 
 class PipelineUnbounded(Exception):
@@ -40,11 +43,23 @@ class Budget:
         self._work = [Bound()]
         """The work of the stage, and of the loops within one another."""
         self._work_total = Size(0.0, 0.0)
+        self._steps = 0
+
+    def count(self, steps: int) -> None:
+        """Count steps of the check, before they are taken."""
+        self._steps += steps
+        if self._steps > STEPS_MAX:
+            raise self.rejection(
+                self.operator,
+                f"up to here the check of the pipeline takes more than {STEPS_MAX} steps. Refer less often to values"
+                " that are made of many fields",
+            )
 
     def rejection(self, operator: str, message: str) -> PipelineUnbounded:
         return PipelineUnbounded(operator, tuple(self.at), message)
 
     def size(self, bound: Bound) -> Size:
+        self.count(len(bound.weights))
         weight, constant = 0.0, bound.constant
         for symbol, each in weigh(bound.weights, self.origins).items():
             size = self.origins[symbol].size
@@ -82,12 +97,14 @@ class Budget:
         """The bound, or a coarser one that can be used often without much work."""
         if len(bound.weights) <= _PARTS_MAX:
             return bound
+        self.count(len(bound.weights))
         whole = weigh(bound.weights, self.origins)
         return Bound(bound.constant, {(symbol, ()): weight for symbol, weight in whole.items()})
 
     def charge(self, *bounds: Bound) -> None:
         """Count work."""
         for each in bounds:
+            self.count(len(each.weights))
             self._work[-1].add(each)
 
     def charge_operator(self) -> None:
@@ -123,6 +140,7 @@ class Budget:
 
     def weight_in_loop(self, bound: Bound, loop: Symbol, name: str) -> float:
         """What a bound weighs on the loop's element. Raises where it weighs on anything outside."""
+        self.count(len(bound.weights))
         for symbol, path in bound.weights:
             if symbol != loop:
                 what = ".".join(path) or "the document"

@@ -80,7 +80,9 @@ class Document:
                 return self.follow(node.bound, path[count:])
         bound = self._reference((DOCUMENT, ()), path) if charge else self._original(DOCUMENT, path)
         if node.children:
-            bound = self._budget.few_parts(sum_of([bound, *node.below()]))
+            below = list(node.below())
+            self._budget.count(sum(1 + len(each.weights) for each in below))
+            bound = self._budget.few_parts(sum_of([bound, *below]))
         bound.document = not path
         return bound
 
@@ -147,10 +149,10 @@ class Document:
         node = self._set
         for name in path:
             if node.bound is not None:
-                node.bound = sum_of([node.bound, bound], names)
+                node.bound = self._budget.few_parts(sum_of([node.bound, bound], names))
                 return
             node = node.children.setdefault(name, _Node())
-        kept = bound.copy()
+        kept = self._budget.few_parts(bound).copy()
         kept.constant += names
         kept.document = False
         node.bound, node.children = kept, {}

@@ -31,6 +31,8 @@ from feedmux_server.core.feeds.pipeline_bounds.weights import (
 )
 
 CONSTANT_VARIABLES: Final = frozenset({"REMOVE", "NOW", "CLUSTER_TIME", "DESCEND", "PRUNE", "KEEP"})
+_VARIABLES_PER_STEP: Final = 32
+"""How many variables are copied in the time of one step of the check."""
 _OBJECT_BYTES: Final = ELEMENT_BYTES + SUBDOCUMENT_BYTES
 
 
@@ -50,6 +52,7 @@ class Scope:
 
     def within(self, variables: Mapping[str, Bound]) -> "Scope":
         """With more variables."""
+        self.budget.count(len(self.variables) // _VARIABLES_PER_STEP)
         return replace(self, variables={**self.variables, **variables})
 
     def in_loop(self, loop: Symbol, name: str) -> "Scope":
@@ -59,6 +62,13 @@ class Scope:
 
 def evaluate(scope: Scope, value: Any) -> Bound:
     """The bound of an expression. Raises PipelineUnbounded."""
+    bound = _evaluate(scope, value)
+    # The operator around it looks at each of its parts.
+    scope.budget.count(1 + len(bound.weights))
+    return bound
+
+
+def _evaluate(scope: Scope, value: Any) -> Bound:
     budget = scope.budget
     budget.charge_operator()
     if isinstance(value, Code):

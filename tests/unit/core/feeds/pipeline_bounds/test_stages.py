@@ -43,6 +43,38 @@ COSTLY: dict[str, list[Any]] = {
     ),
     "paths": set_(x=["$" + ".".join(["a"] * 100)] * 250),
     "conditions": [{"$match": {"$or": [{f"ns.{i}": i} for i in range(2600)]}}],
+    "a stored array of many parts, in variables": [
+        {"$set": {"x": [f"$f{i}" for i in range(2000)]}},
+        *set_(y={"$let": {"vars": {f"v{i}": "$x" for i in range(2000)}, "in": 1}}),
+    ],
+    "a stored array of many parts, in branches": [
+        {"$set": {"x": [f"$f{i}" for i in range(1200)]}},
+        *set_(y={"$switch": {"branches": [{"case": "$x", "then": "$x"}] * 1200}}),
+    ],
+    "below a stored array of many parts": [
+        {"$set": {"x": [f"$f{i}" for i in range(2000)]}},
+        *set_(y={"$and": ["$x.b"] * 2000}),
+    ],
+    "set below a stored array of many parts": [
+        {"$set": {"x": [f"$f{i}" for i in range(2200)]}},
+        {"$set": {f"x.f{i}": 1 for i in range(2200)}},
+    ],
+    "a stored object of many fields, in variables": [
+        {"$set": {"x": {f"a{i}": f"$f{i}" for i in range(1800)}}},
+        *set_(y={"$let": {"vars": {f"v{i}": "$x" for i in range(1800)}, "in": 1}}),
+    ],
+    "conditions on a stored object of many fields": [
+        {"$set": {f"x.f{i}": 1 for i in range(1800)}},
+        {"$match": {"x": {"$all": list(range(2500))}}},
+    ],
+    "loops beside many variables": set_(
+        y={
+            "$let": {
+                "vars": {f"v{i}": 1 for i in range(1200)},
+                "in": {"$and": [{"$map": {"input": 1, "in": 1}}] * 1200},
+            }
+        }
+    ),
     "deep": set_(x=lets(24, {"$ifNull": [[f"$a{i}" for i in range(100)], "$$x"]})),
 }
 
