@@ -109,7 +109,12 @@ def assemble(
     checks = RequestChecks(side_processes)
     manager.memory.include("checks", lambda: checks.held_bytes)
     admission = Admission(
-        credentials.auth, credentials.operator_auth, accounts, manager.memory.requests, config.limits.sessions
+        credentials.auth,
+        credentials.operator_auth,
+        accounts,
+        manager.memory.requests,
+        manager.memory.unsent,
+        config.limits.sessions,
     )
     access = Access(manager, checks, admission, credentials.grants(), credentials.trusted())
     manager.memory.include("policies", lambda: access.policies.bytes)

@@ -12,12 +12,14 @@ _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 
 _END_HEADERS, _ACK = 4, 1
 _DEFAULT_WINDOW = 65_535
 _FRAME_BYTES = 16_384
+_NO_WINDOW = struct.pack(">HI", 4, 0)
 
 
 class RawConnection:
     """One connection. It reads only in `pump`."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, takes: bool = True) -> None:
+        """`takes`: whether the server may send messages at all; it may always end streams."""
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._received = b""
         self._window = self._stream_window = _DEFAULT_WINDOW
@@ -27,7 +29,7 @@ class RawConnection:
         self.closed = False
         self.ended: set[int] = set()
         """Streams that the server has reset or ended."""
-        self._send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b""))
+        self._send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b"" if takes else _NO_WINDOW))
 
     def __enter__(self) -> Self:
         return self

@@ -277,6 +277,20 @@ async def _outcome(here: Here, more: tuple[tuple[str, str], ...]) -> str:
     return "OK"
 
 
+async def test_answers_that_are_not_taken_count(limited: Limited) -> None:
+    """A client may forbid the server to send messages, and leave its calls open."""
+    async with limited({"calls": 3}) as here:
+        account, known = here.server.service.manager.accounts.of("a"), (("authorization", f"Bearer {KEY_A}"),)
+        page = subscriptions_pb2.ListSubscriptionsRequest(page_size=1).SerializeToString()
+        with RawConnection(here.api.data_port, takes=False) as connection:
+            for _ in range(3):
+                connection.call("/feedmux.v1.Subscriptions/ListSubscriptions", known, message=page)
+            await asyncio.to_thread(pump_until, [connection], lambda: account.calls == 3)
+            assert (await refused(here.api.page())).metadata["quota"] == "calls"
+        await until(lambda: account.calls == 0)
+        await here.api.page()
+
+
 # --- Health, which needs no credentials.
 
 

@@ -76,7 +76,8 @@ class QuotaSection(Section):
     calls: int = Field(
         default=200,
         ge=1,
-        description="Concurrent calls other than Subscribe, Watch and ReadRange; each may hold a request in memory.",
+        description="Concurrent calls other than Subscribe, Watch and ReadRange, each until the client has taken its"
+        " answer; each may hold a request in memory.",
     )
     pipeline_bytes: int = Field(default=64 << 10, ge=0, description="Size of a feed's pipeline as BSON.")
     requests_per_s: int = Field(

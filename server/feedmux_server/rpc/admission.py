@@ -11,6 +11,7 @@ from feedmux_server.core.limits.memory import Pool
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.caller import caller, identified
 from feedmux_server.rpc.status import Context
+from feedmux_server.sessions.outbox import MESSAGE_COPIES
 from feedmux_server.tenants.model import Identity, Unauthenticated
 
 BYTES_PER_REQUEST = 8 * 1024
@@ -32,9 +33,10 @@ class Admission:
         operator_auth: Authenticator,
         accounts: Accounts,
         requests: Pool,
+        unsent: Pool,
         sessions_max: int,
     ) -> None:
-        """`requests` is the memory for the pipelines of open streams."""
+        """`requests` is the memory for the pipelines of open streams, `unsent` that for what clients have not taken."""
         self.auth = auth
         self.draining = False
         self.sessions = 0
@@ -42,6 +44,7 @@ class Admission:
         self._operator_auth = operator_auth
         self._accounts = accounts
         self._requests = requests
+        self._unsent = unsent
         self._sessions_max = sessions_max
 
     async def identify(self, context: Context) -> Identity:
@@ -113,6 +116,23 @@ class Admission:
                 ErrorReason.QUOTA_EXCEEDED,
                 "the pipelines of open streams fill the memory reserved for them; send shorter pipelines, or fewer",
                 {"quota": "requests_memory"},
+                retry_after_s=5.0,
+            )
+        held = pool.hold(tenant, size)
+        try:
+            yield
+        finally:
+            held.release()
+
+    @contextmanager
+    def answering(self, size: int) -> Iterator[None]:
+        """Count the memory of an answer while it is written. Raises QUOTA_EXCEEDED."""
+        tenant, pool, size = caller().tenant, self._unsent, MESSAGE_COPIES * size
+        if size > pool.room(tenant) and not pool.may_overdraw(tenant):
+            raise FeedmuxError(
+                ErrorReason.QUOTA_EXCEEDED,
+                "answers and events that the tenant's clients do not read fill the memory reserved for them; read them",
+                {"quota": "unsent_memory"},
                 retry_after_s=5.0,
             )
         held = pool.hold(tenant, size)

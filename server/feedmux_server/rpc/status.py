@@ -1,5 +1,6 @@
 """Errors on the wire: a gRPC status with `google.rpc` details, from the table in `core.errors`."""
 
+import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable
@@ -112,6 +113,9 @@ def guarded(
                 failure = error
             except grpc.aio.AbortError:
                 raise
+            except grpc.aio.InternalError as error:
+                # A message could not be written: the client has gone, and gRPC is about to cancel the call.
+                raise asyncio.CancelledError from error
             except Exception:  # noqa: BLE001 the last barrier: no internal text leaves the process
                 failure = internal_error(method)
             seen.answered(failure.status, failure.reason.value)

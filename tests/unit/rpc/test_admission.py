@@ -1,5 +1,6 @@
 """Whether a call may run now, and what it is charged for."""
 
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -37,7 +38,7 @@ def make_admission(
     accounts = Accounts(lambda _: Quotas(**quotas), lambda: 0.0)
     pool = Pool(pool_bytes, 0, lambda size: None)
     auth, operator_auth = cast(Authenticator, Auth("team")), cast(Authenticator, Auth(operator))
-    admission = Admission(auth, operator_auth, accounts, pool, sessions_max)
+    admission = Admission(auth, operator_auth, accounts, pool, pool, sessions_max)
     identified(cast(Identity, SimpleNamespace(tenant="team")))
     return admission
 
@@ -73,6 +74,17 @@ def test_a_call_counts_while_it_runs() -> None:
     with admission.calling():
         assert reason(admission.calling()) is ErrorReason.QUOTA_EXCEEDED
     with admission.calling():
+        pass
+
+
+def test_answers_fit_into_the_memory_for_what_clients_have_not_taken() -> None:
+    admission = make_admission(pool_bytes=100_000)
+    with ExitStack() as stack:
+        stack.enter_context(admission.answering(10_000))
+        # One answer of a tenant may be larger than its room.
+        stack.enter_context(admission.answering(20_000))
+        assert reason(admission.answering(20_000)) is ErrorReason.QUOTA_EXCEEDED
+    with admission.answering(20_000):
         pass
 
 

@@ -1,5 +1,6 @@
 """Errors on the wire: each status has the details that belong to it, and no internal text leaves the process."""
 
+import asyncio
 import base64
 import logging
 from types import SimpleNamespace
@@ -113,6 +114,12 @@ async def test_what_nobody_expected_is_told_by_its_reference_alone(caplog: pytes
 async def test_a_call_that_was_aborted_already_is_left_alone() -> None:
     context, noted = await outcome(grpc.aio.AbortError("done"))
     assert (context.aborted, noted) == ((), [])
+
+
+async def test_a_client_that_leaves_while_it_is_written_to_is_no_defect(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await outcome(grpc.aio.InternalError("execute_batch"))
+    assert not caplog.records
 
 
 async def test_an_answer_goes_through() -> None:
