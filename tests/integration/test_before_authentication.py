@@ -300,7 +300,7 @@ def watching(here: Here, name: str = "liveness") -> Any:
 
 
 async def test_health_is_watched_by_so_many(limited: Limited, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_service, "WATCHERS_MAX", 3)
+    monkeypatch.setattr(health_service, "WATCHERS_MAX", 5)
     async with limited() as here:
         watches = [watching(here) for _ in range(3)]
         for each in watches:
@@ -338,6 +338,22 @@ async def test_unfinished_checks_do_not_keep_a_probe_waiting(limited: Limited, m
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
             await asyncio.to_thread(pump_until, connections, lambda: ended(connections) > most)
             assert ended(connections) == most + 1
+
+
+@pytest.mark.parametrize("method", HEALTH_METHODS[:3])
+async def test_answers_that_strangers_do_not_take_count(
+    limited: Limited, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """The callers of one network have the half of 9 calls, and the others are rejected."""
+    for most in ("WATCHERS_MAX", "CHECKS_MAX"):
+        monkeypatch.setattr(health_service, most, 9)
+    async with limited() as here:
+        request = b"\x0a\x08liveness" if "Health" in method else b"\x3a\x00"
+        with RawConnection(here.api.data_port, takes=False) as connection:
+            for _ in range(12):
+                connection.call(method, message=request)
+            await asyncio.to_thread(pump_until, [connection], lambda: len(connection.ended) >= 7)
+            assert len(connection.ended) == 7
 
 
 async def test_a_watcher_that_does_not_read_keeps_nobody_waiting(limited: Limited) -> None:

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from feedmux_server.rpc import health_service
-from feedmux_server.rpc.health_service import RECEIVING_MAX, HealthService, Unnamed
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.rpc.health_service import RECEIVING_MAX, HealthService, Places, Unnamed, network_of
 from tests.virtual_time import in_virtual_time
 
 
@@ -19,9 +20,13 @@ class Aborted(Exception): ...
 class Context:
     """Keeps what was written, and the status of an end."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str = "ipv4:10.0.0.1:5") -> None:
+        self._peer = peer
         self.statuses: list[str] = []
         self.code: grpc.StatusCode | None = None
+
+    def peer(self) -> str:
+        return self._peer
 
     async def write(self, data: bytes) -> None:
         status = health_pb2.HealthCheckResponse.FromString(data).status
@@ -65,23 +70,46 @@ async def test_a_watcher_is_told_each_status_that_lasts() -> None:
     assert context.statuses == ["SERVICE_UNKNOWN", "SERVING", "NOT_SERVING"]
     watcher.cancel()
     await asyncio.wait([watcher])
-    assert health._watchers == 0
+
+
+def test_a_network_may_hold_as_many_calls_as_it_leaves_free() -> None:
+    places = Places(10)
+
+    def take(peer: str) -> int:
+        count = 0
+        there: Any = Context(peer)
+        with suppress(FeedmuxError):
+            while True:
+                stack.enter_context(places.place(there))
+                count += 1
+        return count
+
+    with ExitStack() as stack:
+        assert [take(f"ipv4:10.0.0.{number}:{number}") for number in (1, 1, 2, 3, 4)] == [5, 0, 3, 1, 1]
+    with ExitStack() as stack:
+        assert take("ipv4:10.0.0.1:6") == 5
+
+
+def test_a_network_is_an_ipv4_address_or_64_bits() -> None:
+    same = ("ipv4:10.0.0.1:5", "ipv4:10.0.0.1:6", "ipv6:%5B::ffff:10.0.0.1%5D:5")
+    assert {network_of(peer) for peer in same} == {"10.0.0.1"}
+    assert network_of("ipv6:%5B2001:db8:1:2:3::1%5D:5") == network_of("ipv6:%5B2001:db8:1:2:4::9%5D:7")
+    assert network_of("ipv6:%5B2001:db8:1:3::1%5D:5") != network_of("ipv6:%5B2001:db8:1:2::1%5D:5")
+    assert network_of("ipv6:%5Bfe80::1%25eth0%5D:5") == network_of("ipv6:%5Bfe80::2%5D:5")
+    assert {network_of(peer) for peer in ("unix:/run/x", "unix:", None)} == {"unix", ""}
 
 
 @in_virtual_time
-async def test_watchers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_service, "WATCHERS_MAX", 1)
-    health = HealthService()
-    one, other = Context(), Context()
-    there: Any = one
-    watcher = asyncio.create_task(health._watch("", there))
-    await asyncio.sleep(0)
-    there = other
-    with pytest.raises(Aborted):
-        await health._watch("", there)
-    assert other.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    watcher.cancel()
-    await asyncio.wait([watcher])
+async def test_who_waits_alone_is_not_displaced() -> None:
+    unnamed, calls = Unnamed(), []
+    for number in range(3 * RECEIVING_MAX):
+        there: Any = Context("ipv4:10.0.0.2:1" if number == RECEIVING_MAX // 2 else "ipv4:10.0.0.1:1")
+        calls.append(asyncio.create_task(unnamed.receive(nothing(), there)))
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
+    assert not calls[RECEIVING_MAX // 2].done()
+    assert sum(not each.done() for each in calls) == RECEIVING_MAX
+    await asyncio.gather(*calls, return_exceptions=True)
 
 
 @in_virtual_time
@@ -89,7 +117,8 @@ async def test_a_check_of_a_name_that_is_not_served() -> None:
     health, context = HealthService(), Context()
     there: Any = context
     health.show("readiness", up=True)
-    assert await health._check("readiness", there) == health_pb2.HealthCheckResponse(status=1).SerializeToString()
+    await health._check("readiness", there)
+    assert context.statuses == ["SERVING"]
     with pytest.raises(Aborted):
         await health._check("source/main", there)
     assert context.code is grpc.StatusCode.NOT_FOUND
