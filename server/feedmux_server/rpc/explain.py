@@ -53,8 +53,9 @@ class Explain:
         key = service.access.key_of(feed, tenant)
         await self._describe(response, feed, key, tenant)
         source = service.manager.source(key.spec.scope.source)
-        response.scope_missing = await is_missing(source, feed.scope)
-        for each in await collection_images(source, service.access.grants_of(tenant), feed):
+        grants = service.access.grants_of(tenant)
+        response.scope_missing = await is_missing(source, grants, feed.scope)
+        for each in await collection_images(source, grants, feed):
             response.images.append(
                 wire.ExplainResponse.CollectionImages(
                     database=each.database, collection=each.collection, enabled=each.enabled, for_grants=each.for_grants

@@ -160,24 +160,26 @@ class Source:
         with self._commands.span("listDatabases", "admin"):
             return await self._commands.answer(self._client.list_database_names())
 
-    async def collections(self, database: str) -> dict[str, bool]:
-        """The collections of a database, and whether pre- and post-images are stored. Raises as `databases` does."""
-        with self._commands.span("listCollections", database):
-            return await self._commands.answer(self._list(database))
-
-    async def exists(self, database: str, collection: str) -> bool:
-        """Whether a collection exists, or a database has any if `collection` is empty. Raises as `databases` does."""
+    async def collections(self, database: str, collection: str = "") -> dict[str, bool]:
+        """The collections of a database, or only the one of this name, and whether pre- and post-images are stored.
+        Raises as `databases` does."""
         with self._commands.span("listCollections", database, collection):
-            return await self._commands.answer(self._exists(database, collection))
+            return await self._commands.answer(self._list(database, collection))
 
-    async def _exists(self, database: str, collection: str) -> bool:
+    async def names(self, database: str, collection: str = "") -> list[str]:
+        """The names of a database's collections and views, or only this one if it exists. Raises as `databases`
+        does."""
+        with self._commands.span("listCollections", database, collection):
+            return await self._commands.answer(self._names(database, collection))
+
+    async def _names(self, database: str, collection: str) -> list[str]:
         wanted = {"name": collection} if collection else {}
         listed = await self._client[database].list_collections(filter=wanted, nameOnly=True, authorizedCollections=True)
-        names = [each["name"] async for each in listed]
-        return collection in names if collection else bool(names)
+        return [each["name"] async for each in listed]
 
-    async def _list(self, database: str) -> dict[str, bool]:
-        listed = await self._client[database].list_collections(filter={"type": "collection"})
+    async def _list(self, database: str, collection: str) -> dict[str, bool]:
+        wanted = {"type": "collection"} | ({"name": collection} if collection else {})
+        listed = await self._client[database].list_collections(filter=wanted)
         return {
             each["name"]: bool(each.get("options", {}).get("changeStreamPreAndPostImages", {}).get("enabled"))
             async for each in listed

@@ -7,7 +7,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.names import is_served
 from feedmux_server.core.feeds.stream_key import StreamKey
-from feedmux_server.core.grants.grant import Grants
+from feedmux_server.core.grants.grant import Grants, granted
 from feedmux_server.core.grants.report import judged_by_images
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.source.deployment import Source
@@ -39,10 +39,11 @@ async def collection_images(source: Source, grants: Grants, feed: FeedSpec) -> l
     found: list[CollectionImages] = []
     try:
         for database in [scope.database] if scope.database else sorted(await source.databases()):
-            for number, (name, enabled) in enumerate(sorted((await source.collections(database)).items())):
+            listed = await source.collections(database, scope.collection)
+            for number, (name, enabled) in enumerate(sorted(listed.items())):
                 if number % _COLLECTIONS_AT_ONCE == 0:
                     await asyncio.sleep(0)  # deliveries do not wait for thousands of collections
-                if (scope.collection and name != scope.collection) or not is_served(database, name):
+                if not is_served(database, name):
                     continue
                 judged = judged_by_images(grants, scope, database, name)
                 if judged or (wanted and judged is not None):
@@ -56,14 +57,24 @@ async def collection_images(source: Source, grants: Grants, feed: FeedSpec) -> l
     return found
 
 
-async def is_missing(source: Source, scope: Scope) -> bool:
-    """Whether the scope's collection does not exist, or its database has none; False if feedmux may not list them."""
+async def is_missing(source: Source, grants: Grants, scope: Scope) -> bool:
+    """Whether the scope's collection does not exist, or its database has none that is granted: of others, the tenant
+    learns nothing. False if feedmux may not list them."""
+    if not scope.database:
+        return False
     try:
-        return bool(scope.database) and not await source.exists(scope.database, scope.collection)
+        names = await source.names(scope.database, scope.collection)
     except FeedmuxError as error:
         if error.reason not in _NOT_PERMITTED:
             raise
         return False
+    cases = None if grants is None else granted(grants, scope)
+    for number, name in enumerate(names, 1):
+        if number % _COLLECTIONS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        if judged_by_images(cases, scope, scope.database, name) is not None:
+            return False
+    return True
 
 
 async def headroom_s(source: Source, at: JoinPoint) -> int | None:

@@ -27,6 +27,7 @@ class Asked:
 
     def __init__(self, error: ErrorReason | None = None) -> None:
         self._error = error
+        self.listed: list[str] = []
         self.oplog = SimpleNamespace(oldest_time=self._oldest)
 
     def _check(self) -> None:
@@ -37,13 +38,14 @@ class Asked:
         self._check()
         return list(COLLECTIONS)
 
-    async def collections(self, database: str) -> dict[str, bool]:
+    async def collections(self, database: str, collection: str = "") -> dict[str, bool]:
         self._check()
-        return COLLECTIONS[database]
+        self.listed.append(f"{database}.{collection}")
+        found = COLLECTIONS[database]
+        return {name: found[name] for name in found if name == (collection or name)}
 
-    async def exists(self, database: str, collection: str) -> bool:
-        self._check()
-        return not collection or collection in COLLECTIONS[database]
+    async def names(self, database: str, collection: str = "") -> list[str]:
+        return list(await self.collections(database, collection))
 
     async def _oldest(self) -> int:
         self._check()
@@ -88,12 +90,26 @@ async def test_all_databases_that_are_served_and_so_many_collections(monkeypatch
     assert await collection_images(source(), None, everything) == found[:2]
 
 
+async def test_only_the_collection_of_the_feed_is_listed() -> None:
+    asked = Asked()
+    await collection_images(cast(Source, asked), None, replace(IMAGES, scope=Scope("main", "shop", "log")))
+    assert asked.listed == ["shop.log"]
+
+
 @pytest.mark.parametrize(
-    ("scope", "missing"),
-    [(Scope("main"), False), (Scope("main", "shop", "orders"), False), (Scope("main", "shop", "oders"), True)],
+    ("grants", "scope", "missing"),
+    [
+        (None, Scope("main"), False),
+        (None, Scope("main", "shop"), False),
+        (None, Scope("main", "shop", "orders"), False),
+        (None, Scope("main", "shop", "oders"), True),
+        ((make_grant("*", "shop", "or*"),), Scope("main", "shop"), False),
+        # Whether the database has others is not the tenant's to know.
+        ((make_grant("*", "shop", "private"),), Scope("main", "shop"), True),
+    ],
 )
-async def test_a_collection_that_does_not_exist(scope: Scope, missing: bool) -> None:
-    assert await is_missing(source(), scope) == missing
+async def test_a_collection_that_does_not_exist(grants: Grants, scope: Scope, missing: bool) -> None:
+    assert await is_missing(source(), grants, scope) == missing
 
 
 @pytest.mark.parametrize(("seconds", "headroom"), [(160, 60), (100, 0), (40, -60)])
@@ -103,7 +119,7 @@ async def test_the_headroom_of_a_start(seconds: int, headroom: int) -> None:
 
 QUESTIONS: list[Any] = [
     (lambda it: collection_images(it, None, IMAGES), []),
-    (lambda it: is_missing(it, Scope("main", "shop", "oders")), False),
+    (lambda it: is_missing(it, None, Scope("main", "shop", "oders")), False),
     (lambda it: headroom_s(it, JoinPoint(ResumeToken.high_water_mark(1))), None),
 ]
 
