@@ -18,8 +18,9 @@ BYTES_PER_REQUEST = 8 * 1024
 """Bytes of a request that count as one more request in the quota `requests_per_s`; …"""
 CPU_S_PER_REQUEST = 0.005
 """… and the seconds of CPU for checking it that count the same."""
-SLICES_PER_REQUEST = 50
-"""Slices of a plan that count as one more request: each takes 25 µs of the event loop, a call about 1 ms."""
+ITEMS_PER_REQUEST = 50
+"""Slices of a plan, or subscriptions of a page, that count as one more request: each takes 25 to 40 µs of the event
+loop, a call about 1 ms."""
 REQUEST_COPIES = 3
 """How many copies of its pipeline a long call keeps, about: as it was sent, as it was checked, and for MongoDB."""
 
@@ -145,9 +146,9 @@ class Admission:
         """Charge the caller for a request of `size` bytes."""
         self._accounts.of(caller().tenant).rates.charge(size / BYTES_PER_REQUEST, self._accounts.clock())
 
-    def charge_slices(self, count: int) -> None:
-        """Charge the caller for the slices of a plan after the first."""
-        self._accounts.of(caller().tenant).rates.charge((count - 1) / SLICES_PER_REQUEST, self._accounts.clock())
+    def charge_items(self, count: int) -> None:
+        """Charge the caller for the slices or subscriptions of an answer after the first."""
+        self._accounts.of(caller().tenant).rates.charge((count - 1) / ITEMS_PER_REQUEST, self._accounts.clock())
 
     def charge_cpu(self, tenant: str) -> Callable[[float], None]:
         """A function that charges a tenant for seconds of CPU used outside the event loop."""

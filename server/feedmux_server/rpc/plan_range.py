@@ -55,7 +55,7 @@ class PlanRange:
         slices: list[wire.RangeSlice] = []
         begin = place(plan.range.after)
         slices_max = request.slices or 1
-        service.admission.charge_slices(max(1, min(slices_max, plan.range.count)))
+        service.admission.charge_items(max(1, min(slices_max, plan.range.count)))
         for number, each in enumerate(plan.range.slices(slices_max), 1):
             end = place(each.until)
             slices.append(wire.RangeSlice(after=begin, until=end, event_count=each.count, size_bytes=each.size))

@@ -86,6 +86,7 @@ class Subscriptions:
         page, after = await self._service.store.list(
             tenant, page_size=page_size, after=request.page_token, bytes_max=PAGE_BYTES_MAX
         )
+        self._service.admission.charge_items(max(1, len(page)))
         response = subscriptions_pb2.ListSubscriptionsResponse(next_page_token=after)
         for number, stored in enumerate(page, 1):
             response.subscriptions.append(self._message(stored))

@@ -6,6 +6,7 @@ import pytest
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.limits.rates import Rates
 from feedmux_server.rpc.subscriptions import DEFINITION_BYTES_MAX, Subscriptions, _checked
 from feedmux_server.telemetry.audit import AuditEvent
 from tests.unit.rpc.service_support import FEED, call, refused, served
@@ -114,6 +115,18 @@ async def test_pages_end_with_an_empty_token() -> None:
         assert found == [["a", "b"], ["c"]]
         negative = subscriptions_pb2.ListSubscriptionsRequest(page_size=-1)
         assert (await refused(Subscriptions(there.service).list_, negative)).field == "page_size"
+
+
+@in_virtual_time
+async def test_the_subscriptions_of_a_page_count_as_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    charged: list[float] = []
+    async with served() as there:
+        for number in range(60):
+            await there.create(f"s{number}")
+        monkeypatch.setattr(Rates, "charge", lambda _, requests, now_s: charged.append(requests))
+        for size in (1, 60):
+            await call(Subscriptions(there.service).list_, subscriptions_pb2.ListSubscriptionsRequest(page_size=size))
+    assert charged == pytest.approx([0, 59 / 50])
 
 
 @in_virtual_time
