@@ -3,8 +3,9 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, TypeVar
 
 from google.protobuf import empty_pb2
 from google.protobuf.message import Message
@@ -33,6 +34,7 @@ DEFINITION_BYTES_MAX = 64 * 1024
 """The most bytes of a stored definition."""
 QUOTED_MAX = 200
 """The most characters of a value quoted in an error text."""
+T = TypeVar("T")
 _UPDATABLE = frozenset({"feed", "on_invalidate", "on_history_lost"})
 
 
@@ -52,22 +54,26 @@ class Subscriptions:
         place = await self._resolve(convert.start(request.start), tenant, key)
         definition = _checked(convert.definition(wanted))
         await self._check_room(tenant, wanted.name)
-        async with self._room_for(tenant, wanted.name, definition):
-            try:
-                stored = await self._service.store.create(
-                    tenant,
-                    wanted.name,
-                    definition=definition,
-                    etag=_etag(definition),
-                    position=self._service.positions(key, tenant).encode(place),
-                    cluster_time=place.cluster_time,
-                    order=order_bytes(place),
-                )
-            except FeedmuxError as error:
-                if error.reason is not ErrorReason.SUBSCRIPTION_EXISTS:
-                    raise
-                raise await self._exists(tenant, wanted.name, definition) or error from None
-        return self._message(stored).SerializeToString()
+        position = self._service.positions(key, tenant).encode(place)
+
+        async def change() -> StoredSubscription:
+            async with self._room_for(tenant, wanted.name, definition):
+                try:
+                    return await self._service.store.create(
+                        tenant,
+                        wanted.name,
+                        definition=definition,
+                        etag=_etag(definition),
+                        position=position,
+                        cluster_time=place.cluster_time,
+                        order=order_bytes(place),
+                    )
+                except FeedmuxError as error:
+                    if error.reason is not ErrorReason.SUBSCRIPTION_EXISTS:
+                        raise
+                    raise await self._exists(tenant, wanted.name, definition) or error from None
+
+        return self._message(await self._to_its_end(change)).SerializeToString()
 
     async def get(self, data: bytes, context: Context) -> bytes:
         tenant = caller().tenant
@@ -119,25 +125,32 @@ class Subscriptions:
             )
         self._service.access.key_of(spec, tenant)
         definition = _checked(convert.definition(content))
-        # If the caller gives no etag, the etag just read guards the read-modify-write.
-        async with self._room_for(tenant, wanted.name, definition):
-            with self._rechecking(tenant, wanted.name):
-                updated = await self._service.store.update(
-                    tenant,
-                    wanted.name,
-                    definition=definition,
-                    etag=_etag(definition),
-                    expected_etag=wanted.etag or stored.etag,
-                )
-        return self._message(updated).SerializeToString()
+
+        async def change() -> StoredSubscription:
+            # If the caller gives no etag, the etag just read guards the read-modify-write.
+            async with self._room_for(tenant, wanted.name, definition):
+                with self._rechecking(tenant, wanted.name):
+                    return await self._service.store.update(
+                        tenant,
+                        wanted.name,
+                        definition=definition,
+                        etag=_etag(definition),
+                        expected_etag=wanted.etag or stored.etag,
+                    )
+
+        return self._message(await self._to_its_end(change)).SerializeToString()
 
     async def delete(self, data: bytes, context: Context) -> bytes:
         tenant = caller().tenant
         request = convert.parse(subscriptions_pb2.DeleteSubscriptionRequest, data)
         check_name("name", request.name)
-        try:
+
+        async def change() -> None:
             with self._rechecking(tenant, request.name):
                 await self._service.store.delete(tenant, request.name, expected_etag=request.etag)
+
+        try:
+            await self._to_its_end(change)
         except FeedmuxError as error:
             if not (request.allow_missing and error.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND):
                 raise
@@ -164,6 +177,27 @@ class Subscriptions:
             )
         self._service.audit.did(AuditEvent.SEEK, "SeekSubscription", context, subscription=request.name)
         return self._message(sought).SerializeToString()
+
+    async def _to_its_end(self, change: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a change that takes several commands. If the client leaves in between, the other commands still follow:
+        otherwise a subscription could be in no list, or take room for a definition that it does not have."""
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        result.add_done_callback(lambda done: done.cancelled() or done.exception())  # the client may be gone
+
+        async def run() -> None:
+            try:
+                changed = await change()
+            except Exception as error:  # noqa: BLE001 the call raises it
+                if not result.done():
+                    result.set_exception(error)
+            else:
+                if not result.done():
+                    result.set_result(changed)
+            finally:
+                result.cancel()  # no effect on a finished result
+
+        self._service.manager.tasks.run_once("subscription-change", run)
+        return await result
 
     @contextmanager
     def _rechecking(self, tenant: str, name: str) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """The calls of the Subscriptions service: what is stored, what is rejected, and how the error names it."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -127,6 +128,42 @@ async def test_the_subscriptions_of_a_page_count_as_requests(monkeypatch: pytest
         for size in (1, 60):
             await call(Subscriptions(there.service).list_, subscriptions_pb2.ListSubscriptionsRequest(page_size=size))
     assert charged == pytest.approx([0, 59 / 50])
+
+
+@pytest.mark.parametrize("method", ["create", "update", "delete"])
+@in_virtual_time
+async def test_a_call_that_is_cancelled_leaves_nothing_half_done(method: str) -> None:
+    """Whenever the client leaves, what is stored is listed and counted, and nothing else is."""
+    async with served() as there:
+        store, outcomes = there.service.store, set[bool]()
+        calls = Subscriptions(there.service)
+        for number in range(80):
+            name = f"s{number}"
+            if method == "create":
+                work = there.create(name)
+            else:
+                await there.create(name)
+                changed = updating(
+                    ["feed"], feed=feed_pb2.Feed(source="main", database="db", collection="a", comment=b"x")
+                )
+                changed.subscription.name = name
+                work = (
+                    call(calls.update, changed)
+                    if method == "update"
+                    else call(calls.delete, subscriptions_pb2.DeleteSubscriptionRequest(name=name))
+                )
+            task = asyncio.create_task(work)
+            await asyncio.sleep(0.0002 * number)
+            task.cancel()
+            await asyncio.wait([task])
+            await asyncio.sleep(30)
+            stored = (await store._scripts.run("get", "default", name))[0] == b"OK"
+            assert await store.names.has("default", name) == stored
+            sizes = (await store.sizes.sums(["default"]))["default"]
+            page, _ = await store.list("default", page_size=1000)
+            assert sizes == sum(len(each.definition) for each in page)
+            outcomes.add(stored)
+    assert outcomes == ({True} if method == "update" else {True, False})
 
 
 @in_virtual_time
