@@ -1,7 +1,7 @@
 """The public keys of a JWT issuer: read from a file or URL, kept in memory, and replaced as a whole.
 
 Invariants: the event loop never waits for the source itself; keys that were read stay in force until others have been
-read; unknown key ids cause a URL to be read again at most every `MISS_REFRESH_S`, whoever sends them.
+read; unknown key ids cause a URL to be read again at most every `MISS_REFRESH_S`, whoever sends them; few calls wait.
 """
 
 import asyncio
@@ -21,12 +21,17 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+
 log = logging.getLogger(__name__)
 
 MISS_REFRESH_S: Final = 10.0
 FETCH_TIMEOUT_S: Final = 5.0
+WAITING_MAX: Final = 256
+"""The most calls that wait for a source: their caller is not known yet, and each holds up to 28 KiB."""
 JWKS_BYTES_MAX: Final = 1024 * 1024
 RSA_BITS_MIN: Final = 2048
+_RETRY_AFTER_S: Final = 2.0
 _KINDS: Final = frozenset({"RSA", "EC", "OKP"})
 
 
@@ -55,7 +60,7 @@ class Keys(Protocol):
 
     async def find(self, kid: str | None) -> Sequence[SigningKey]:
         """The keys with this id, which need not be unique (RFC 7517, section 4.5); all keys for a token that names
-        none."""
+        none. Raises QUOTA_EXCEEDED if too many calls already wait for the keys."""
 
     def knows(self, fingerprint: str) -> bool: ...
 
@@ -126,6 +131,7 @@ class Jwks:
         self._miss_refresh_s = miss_refresh_s
         self._keys: Mapping[str, Sequence[SigningKey]] = {}
         self._reading: asyncio.Task[bool] | None = None
+        self._waiting = 0
         self._read_at_s = float("-inf")
         self._failed = False
         self._left_out: tuple[str, ...] = ()
@@ -138,7 +144,7 @@ class Jwks:
         found = self._look_up(kid)
         if not found and self._miss_refresh_s is not None:
             if self._reading is not None or time.monotonic() - self._read_at_s >= self._miss_refresh_s:
-                await self.refresh()
+                await self._wait()
             found = self._look_up(kid)
         return found
 
@@ -153,6 +159,20 @@ class Jwks:
             self._reading = asyncio.create_task(self._refresh(), name="jwks")
             self._reading.add_done_callback(self._done)
         return await asyncio.shield(self._reading)
+
+    async def _wait(self) -> None:
+        if self._waiting >= WAITING_MAX:
+            raise FeedmuxError(
+                ErrorReason.QUOTA_EXCEEDED,
+                "too many calls wait for the keys of the token's issuer; try again",
+                {"quota": "unnamed"},
+                retry_after_s=_RETRY_AFTER_S,
+            )
+        self._waiting += 1
+        try:
+            await self.refresh()
+        finally:
+            self._waiting -= 1
 
     async def run(self, every_s: float) -> None:
         """Read the source now, and again every `every_s`."""

@@ -1,14 +1,17 @@
 """Which keys of a JSON Web Key Set are usable; an unusable key does not affect the others."""
 
+import asyncio
 import json
 import logging
+import threading
 from typing import Any
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from feedmux_server.tenants.jwks import Jwks, JwksAway, JwksUnusable, parse_jwks
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.tenants.jwks import WAITING_MAX, Jwks, JwksAway, JwksUnusable, parse_jwks
 
 
 def rsa_key(kid: str, bits: int = 2048) -> dict[str, Any]:
@@ -87,3 +90,27 @@ async def test_a_source_that_is_away_is_worth_another_try() -> None:
 
     assert not await Jwks(away, "of an issuer").refresh()
     assert await Jwks(lambda: b"[1", "of an issuer").refresh()
+
+
+async def test_few_calls_wait_for_a_slow_source() -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def read() -> bytes:
+        asked.set()
+        go_on.wait()
+        return document(GOOD)
+
+    keys = Jwks(read, "of an issuer")
+    waiting = [asyncio.create_task(keys.find("good")) for _ in range(WAITING_MAX)]
+    try:
+        await asyncio.to_thread(asked.wait)
+        with pytest.raises(FeedmuxError) as caught:
+            await keys.find("good")
+        assert (caught.value.reason, caught.value.retry_after_s) == (ErrorReason.QUOTA_EXCEEDED, 2.0)
+        waiting.pop().cancel()
+        await asyncio.sleep(0)
+        waiting.append(asyncio.create_task(keys.find("good")))
+        await asyncio.sleep(0)
+    finally:
+        go_on.set()
+    assert {len(found) for found in await asyncio.gather(*waiting)} == {1}
