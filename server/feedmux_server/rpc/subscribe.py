@@ -266,7 +266,11 @@ async def _listen(requests: Requests, session: Session, account: Account) -> Non
                 case "credit":
                     session.grant(request.credit.events, request.credit.bytes)
                 case "ack":
-                    session.ack(request.ack.delivery_sequence)
+                    sequence = request.ack.delivery_sequence
+                    while (part := session.part_of_ack(sequence)) != sequence:
+                        session.ack(part)
+                        await asyncio.sleep(0)
+                    session.ack(sequence)
                 case "close":
                     session.ask_close()
                 case "open":

@@ -169,6 +169,11 @@ class Session:
     def grant(self, events: int, size: int, *, zero_allowed: bool = False) -> None:
         self.streams.grant(self.subscriber, events, size, zero_allowed=zero_allowed)
 
+    def part_of_ack(self, sequence: int) -> int:
+        """How far an ack up to `sequence` may go in one turn of the event loop."""
+        acks = self.subscriber.acks
+        return sequence if acks is None else acks.part_of_ack(sequence)
+
     def ack(self, sequence: int) -> None:
         if self.streams.ack(self.subscriber, sequence):
             self.commits.submit(self.subscriber.acks)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from feedmux_server.core.delivery.ack_tracker import AckTracker
+from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE, TRACKED_BYTES, AckTracker
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -179,3 +179,29 @@ def test_an_ack_over_many_chunks_asks_for_the_newest_place_alone(monkeypatch: py
     assert acks.place == chunks[149].end
     assert (asked, len(paid)) == (1, 1)
     assert [chunk.holders for chunk in chunks] == [0] * 150 + [1] * 50
+
+
+def test_a_chunk_in_many_messages_is_tracked_once() -> None:
+    paid = list[int]()
+    acks, chunk = AckTracker(START, 1000, paid.append), chunk_of(0, 200)
+    for index in range(200):
+        acks.record(chunk, index, index + 1)
+    assert paid == [TRACKED_BYTES]
+    assert acks.ack(199)
+    assert (acks.place, chunk.holders) == (token(198), 1)
+    assert acks.ack(200)
+    assert (acks.place, chunk.holders, sum(paid)) == (chunk.end, 0, 0)
+
+
+def test_an_ack_over_many_chunks_has_parts() -> None:
+    acks, count = AckTracker(START, 10**6), 2 * ENTRIES_AT_ONCE + 10
+    chunks = [chunk_of(0, 2), chunk_of(2, 2)]
+    for number in range(count):
+        acks.record(chunks[number % 2], 0, 2)
+    assert acks.part_of_ack(7) == 7
+    assert acks.part_of_ack(2 * count + 1) == 2 * count + 1, "it is rejected as a whole"
+    parts = list[int]()
+    while not parts or parts[-1] != 2 * count - 1:
+        parts.append(acks.part_of_ack(2 * count - 1))
+        acks.ack(parts[-1])
+    assert parts == [2 * ENTRIES_AT_ONCE, 4 * ENTRIES_AT_ONCE, 2 * count - 1]
