@@ -28,11 +28,14 @@ _LAYOUT_MOVED: Final = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED
 
 
 class Commands:
-    def __init__(self, client: Client, *, timeout_s: float, observer: Observer = NOBODY) -> None:
+    def __init__(
+        self, client: Client, *, timeout_s: float, observer: Observer = NOBODY, turns: int = COMMANDS_MAX
+    ) -> None:
+        """`turns`: round trips at a time."""
         self._client = client
         self._observer = observer
         self._timeout_s = timeout_s
-        self._turn = asyncio.Semaphore(COMMANDS_MAX)
+        self._turn = asyncio.Semaphore(turns)
         self._replicated_turn = asyncio.Semaphore(REPLICATED_MAX)
         self._layout_read: asyncio.Task[None] | None = None
 

@@ -24,9 +24,11 @@ Client = Redis | RedisCluster
 
 COMMANDS_MAX = 16
 """The most round trips to one server at a time, so that a frozen Redis does not gather a connection per request."""
+LEASES_MAX = 8
+"""The most additional round trips for leases and commits, which do not wait for tenants that list and read."""
 REPLICATED_MAX = 8
 """The most additional round trips that wait for a replica. Commits and leases need no replica, and so do not wait."""
-CONNECTIONS_MAX = COMMANDS_MAX + REPLICATED_MAX
+CONNECTIONS_MAX = COMMANDS_MAX + LEASES_MAX + REPLICATED_MAX
 SENTINEL_TIMEOUT_S = 1.0
 _NO_PRIMARY = frozenset({"READONLY", "MASTERDOWN"})
 

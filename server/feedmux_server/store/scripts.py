@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from redis import exceptions as redis_errors
 
 from feedmux_server.store.commands import Argument, Command, Commands
-from feedmux_server.store.connection import Client
+from feedmux_server.store.connection import COMMANDS_MAX, Client
 from feedmux_server.store.errors import code_of, state_unavailable
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
@@ -44,8 +44,10 @@ def _sha_of(script: str) -> str:
 
 
 class ScriptRunner:
-    def __init__(self, client: Client, *, timeout_s: float, observer: Observer = NOBODY) -> None:
-        self._commands = Commands(client, timeout_s=timeout_s, observer=observer)
+    def __init__(
+        self, client: Client, *, timeout_s: float, observer: Observer = NOBODY, turns: int = COMMANDS_MAX
+    ) -> None:
+        self._commands = Commands(client, timeout_s=timeout_s, observer=observer, turns=turns)
 
     async def run(self, call: ScriptCall) -> Answer:
         """Run a script and return its answer. Raises STATE_UNAVAILABLE."""

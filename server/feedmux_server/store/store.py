@@ -13,7 +13,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.lease import LeaseRules
 from feedmux_server.store.answers import check, check_replicated, digits, found, status, subscription
 from feedmux_server.store.commands import Argument
-from feedmux_server.store.connection import Client
+from feedmux_server.store.connection import LEASES_MAX, Client
 from feedmux_server.store.definition_sizes import DefinitionSizes
 from feedmux_server.store.errors import is_of_one_key, state_unavailable
 from feedmux_server.store.lease_store import LeaseStore
@@ -57,7 +57,8 @@ class SubscriptionStore:
         self._scripts = StoreScripts(redis, key_prefix, timeout_s, observer)
         self.sizes = DefinitionSizes(self._scripts.runner, key_prefix)
         self.names = NameIndex(self._scripts, self.sizes)
-        self.leases = LeaseStore(self._scripts, self.names, self._rules, observer)
+        of_leases = StoreScripts(redis, key_prefix, timeout_s, observer, LEASES_MAX)
+        self.leases = LeaseStore(of_leases, self.names, self._rules, observer)
 
     async def create(
         self,

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from feedmux_server.store.answers import status
 from feedmux_server.store.commands import Argument
-from feedmux_server.store.connection import Client
+from feedmux_server.store.connection import COMMANDS_MAX, Client
 from feedmux_server.store.deadlines import Deadlines
 from feedmux_server.store.errors import state_unavailable
 from feedmux_server.store.scripts import Answer, ScriptCall, ScriptRunner
@@ -17,8 +17,10 @@ Send = Callable[[ScriptCall], Awaitable[tuple[Answer, bool]]]
 class StoreScripts:
     """Every method raises STATE_UNAVAILABLE if Redis rejects a command or does not answer within `timeout_s`."""
 
-    def __init__(self, redis: Client, prefix: str, timeout_s: float, observer: Observer) -> None:
-        self.runner = ScriptRunner(redis, timeout_s=timeout_s, observer=observer)
+    def __init__(
+        self, redis: Client, prefix: str, timeout_s: float, observer: Observer, turns: int = COMMANDS_MAX
+    ) -> None:
+        self.runner = ScriptRunner(redis, timeout_s=timeout_s, observer=observer, turns=turns)
         self.prefix = prefix
         self._deadlines = Deadlines(timeout_s)
 

@@ -1,10 +1,12 @@
 """Leases: who may open a subscription, and what commits and restores send."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.store.connection import COMMANDS_MAX
 from feedmux_server.store.model import CommitRequest, CommitStatus, Lease, RestoreRequest
 from tests.integration.state_support import commit, create, place, place_of
 from tests.unit.store.store_support import LEASE_S, key, redis_and_store
@@ -41,6 +43,27 @@ async def test_many_commits_are_answered_in_order_and_each_by_itself() -> None:
     assert [each.status for each in outcomes] == [ok, fenced, ok, missing]
     assert (await commit(store, leases[0], None)).status is ok
     assert place_of(await store.get("t", "a")) == place(3), "a renewal leaves the place"
+
+
+@in_virtual_time
+async def test_a_commit_does_not_wait_for_calls_that_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    redis, store = redis_and_store()
+    await create(store, "t", "s")
+    _, lease = await store.leases.open("t", "s", instance_id="one")
+    await commit(store, lease, 1)
+    run, commands = redis.run, list[tuple[Any, ...]]()
+
+    def noting(command: tuple[Any, ...]) -> Any:
+        commands.append(command)
+        return run(command)
+
+    monkeypatch.setattr(redis, "run", noting)
+    lists = [asyncio.create_task(store.list("t", page_size=1)) for _ in range(200)]
+    await asyncio.sleep(1e-6)
+    assert (await commit(store, lease, 2)).status is CommitStatus.OK
+    await asyncio.gather(*lists)
+    [turn] = [number for number, command in enumerate(commands) if lease.nonce in command]
+    assert turn < 2 * COMMANDS_MAX
 
 
 @in_virtual_time
