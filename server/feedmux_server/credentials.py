@@ -16,6 +16,7 @@ from feedmux_server.config.errors import ConfigError, FileUnreadable
 from feedmux_server.config.load import load_tenants
 from feedmux_server.config.sections import JwtSection
 from feedmux_server.config.server import Config
+from feedmux_server.config.tenants_file import QuotaSection
 from feedmux_server.core.grants.grant import Grants
 from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Quotas
 from feedmux_server.core.positions.position_keys import PositionKeys, parse_keys
@@ -32,6 +33,8 @@ from feedmux_server.tenants.watched_files import WatchedFiles
 from feedmux_server.tls_files import load_tls, tls_paths
 
 log = logging.getLogger(__name__)
+
+_REMOVED_QUOTAS = Quotas(**QuotaSection().model_dump())
 
 
 class Credentials:
@@ -77,9 +80,12 @@ class Credentials:
         self.operator_auth = Authenticator(Registry([TenantRecord("operator", operators)]))
 
     def quotas_of(self, tenant: str) -> Quotas:
-        """Return the tenant's present quotas."""
-        record = self._registry.tenants.get(tenant) if self._registry is not None else None
-        return record.quotas if record is not None else UNLIMITED_QUOTAS
+        """Return the tenant's present quotas. A tenant that was removed has the defaults until its streams have
+        ended."""
+        if self._registry is None:
+            return UNLIMITED_QUOTAS
+        record = self._registry.tenants.get(tenant)
+        return record.quotas if record is not None else _REMOVED_QUOTAS
 
     def grants(self) -> dict[str, Grants]:
         """Return each tenant's present grants; without a tenants file, the grants of the anonymous tenant."""

@@ -7,6 +7,7 @@ import pytest
 
 from feedmux_server.config.errors import ConfigError, FileUnreadable
 from feedmux_server.config.load import make_config
+from feedmux_server.config.tenants_file import QuotaSection
 from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS
 from feedmux_server.core.positions.position_keys import format_keys
 from feedmux_server.credentials import Credentials, read_position_keys
@@ -34,7 +35,7 @@ def test_tenants_have_what_their_file_says(tmp_path: Path) -> None:
     assert made.trusted() == {"shop"}
     assert made.grants()["bank"] == ()
     assert set(made.grants()) == {"shop", "bank"}
-    assert [made.quotas_of(name).sessions for name in ("shop", "gone")] == [7, UNLIMITED_QUOTAS.sessions]
+    assert [made.quotas_of(name).sessions for name in ("shop", "gone")] == [7, QuotaSection().sessions]
 
 
 @pytest.mark.parametrize(
