@@ -327,7 +327,8 @@ class Chunk:
                 if token is None:
                     self.retain_whole()
                     return
-                tokens.append(token)
+                # The position after the last event is the chunk's end, however large its token is.
+                tokens.append(token if index < self.count - 1 else token[:1])
             self._tokens = View(b"".join(tokens), array("L", (0, *accumulate(map(len, tokens)))))
         self.bson = None
         self._leave_ring()

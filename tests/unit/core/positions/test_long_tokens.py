@@ -321,3 +321,20 @@ def test_a_chunk_counts_the_bytes_of_its_position() -> None:
         assert chunk.bson is not None
         beside.append(chunk.size_bytes - chunk.bson.size_bytes)
     assert beside[1] - beside[0] > 3 * 3_900 - 1_000
+
+
+def test_an_evicted_chunk_keeps_no_long_token() -> None:
+    class Payer:
+        def pays(self, size: int) -> None:
+            pass
+
+    places = [token("y"), token("x" * 100_000, 1)]
+    data = b"".join(
+        bson.encode({"_id": bson.decode(document(key_string(key, time))), "n": 1})
+        for key, time in (("y", 0), ("x" * 100_000, 1))
+    )
+    (chunk,) = cut_batch(data, token("a"), None, 0.0, bytes_max=1 << 20)
+    chunk.hold(Payer())
+    chunk.drop_bytes()
+    assert chunk.size_bytes < 10_000
+    assert [chunk.ack_place(index) for index in range(2)] == [each.as_summary() for each in places]
