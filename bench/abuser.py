@@ -324,15 +324,7 @@ async def _half_a_message(address: str, authorization: str) -> None:
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         size = 255 * 1024
-        headers = [
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", "/feedmux.v1.ChangeFeed/Explain"),
-            (":authority", address),
-            ("content-type", "application/grpc"),
-            ("te", "trailers"),
-            *([("authorization", authorization)] if authorization else []),
-        ]
+        headers = _headers(address, "/feedmux.v1.ChangeFeed/Explain", authorization)
         block = b"".join(b"\x00" + _hpack(name) + _hpack(value) for name, value in headers)
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b"") + _frame(1, 4, 1, block))
         # A connection initially has a window of 64 KiB.
@@ -346,6 +338,18 @@ async def _half_a_message(address: str, authorization: str) -> None:
         writer.close()
 
 
+def _headers(address: str, method: str, authorization: str) -> list[tuple[str, str]]:
+    return [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", method),
+        (":authority", address),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+        *([("authorization", authorization)] if authorization else []),
+    ]
+
+
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
 
@@ -353,6 +357,55 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 def _hpack(text: str) -> bytes:
     """Return the HPACK literal of a text of fewer than 127 bytes."""
     return bytes((len(text),)) + text.encode()
+
+
+def _arithmetic(tenant: Tenant) -> list[Call]:
+    """Send pipelines that refer to many fields again and again, so that the check of each has much to add up."""
+
+    async def explain() -> None:
+        number = tenant.number()
+        fields = {f"a{index}": f"$fullDocument.f{index}" for index in range(1_700)}
+        uses = {f"v{index}": "$x" for index in range(1_700)}
+        feed = _feed()
+        feed.pipeline.bson = bson.encode(
+            {"pipeline": [{"$set": {"x": fields}}, {"$set": {"y": {"$let": {"vars": uses, "in": number}}}}]}
+        )
+        await tenant.ask("Explain", wire.ExplainRequest(feed=feed))
+
+    return [explain] * _TASKS
+
+
+def _untaken(tenant: Tenant) -> list[Call]:
+    """Make calls whose answers are not taken, with and without credentials."""
+    page = subscriptions_pb2.ListSubscriptionsRequest(page_size=1_000).SerializeToString()
+    calls = (
+        ("/feedmux.v1.Subscriptions/ListSubscriptions", f"Bearer {tenant.task.key}", page),
+        ("/grpc.health.v1.Health/Check", "", b""),
+        ("/grpc.health.v1.Health/Watch", "", b""),
+    )
+    return [partial(_not_taken, tenant.task.address, *each) for each in calls for _ in range(2)]
+
+
+async def _not_taken(address: str, method: str, authorization: str, message: bytes) -> None:
+    """Make call after call on one connection, whose streams have a window of 0."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        headers = _headers(address, method, authorization)
+        block = b"".join(b"\x00" + _hpack(name) + _hpack(value) for name, value in headers)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, struct.pack(">HI", 4, 0)))
+        content = b"\x00" + len(message).to_bytes(4) + message
+        for stream in range(1, 2_000, 2):
+            writer.write(_frame(1, 4, stream, block) + _frame(0, 1, stream, content))
+            await writer.drain()
+            await asyncio.sleep(_PAUSE_S)
+        async with asyncio.timeout(_CALL_S):
+            while await reader.read(65536):
+                pass
+    except TimeoutError:
+        pass
+    finally:
+        writer.close()
 
 
 async def _create_large(tenant: Tenant) -> None:
@@ -446,5 +499,7 @@ VECTORS: Final[dict[str, Callable[[Tenant], list[Call]]]] = {
     "lists": _lists,
     "positions": _positions,
     "comments": _comments,
+    "arithmetic": _arithmetic,
+    "untaken": _untaken,
 }
 _PREPARED: Final[dict[str, Callable[[Tenant], Awaitable[None]]]] = {"lists": _create_large}
