@@ -58,11 +58,15 @@ def error_status(error: FeedmuxError) -> status_pb2.Status:
 async def abort(context: Context, error: FeedmuxError) -> NoReturn:
     """End the call with the error's status."""
     status = error_status(error)
-    await context.abort(
-        getattr(grpc.StatusCode, error.status),
-        _percent_encoded_within_limit(status.message),
-        ((_DETAILS_KEY, status.SerializeToString()),),
-    )
+    try:
+        await context.abort(
+            getattr(grpc.StatusCode, error.status),
+            _percent_encoded_within_limit(status.message),
+            ((_DETAILS_KEY, status.SerializeToString()),),
+        )
+    except grpc.aio.InternalError as failure:
+        # The client has gone, or a message that it does not take is in the way.
+        raise asyncio.CancelledError from failure
     raise AssertionError("abort returned")
 
 

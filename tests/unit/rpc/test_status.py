@@ -122,6 +122,16 @@ async def test_a_client_that_leaves_while_it_is_written_to_is_no_defect(caplog: 
     assert not caplog.records
 
 
+async def test_a_status_that_cannot_be_written_is_no_defect() -> None:
+    class Left(Context):
+        async def abort(self, *_: Any) -> None:
+            raise grpc.aio.InternalError("execute_batch")
+
+    there: Any = Left()
+    with pytest.raises(asyncio.CancelledError):
+        await abort(there, FeedmuxError(ErrorReason.METHOD_DENIED, "no"))
+
+
 async def test_an_answer_goes_through() -> None:
     async def handler(request: Any, context: Any) -> bytes:
         return bytes(request)
