@@ -25,6 +25,7 @@ from feedmux_server.ranges.cache import RangeCache, RangeLimits
 from feedmux_server.rpc.access import Access
 from feedmux_server.rpc.admission import Admission
 from feedmux_server.rpc.call_audit import CallAudit
+from feedmux_server.rpc.convert import is_definition
 from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.rpc.receiving import RequestLimits
@@ -99,6 +100,7 @@ def assemble(
         redis,
         lease_s=config.redis.lease_s,
         observer=observer,
+        readable=is_definition,
         control_replicas=None if config.redis.control_replicas == "auto" else config.redis.control_replicas,
     )
     committer = Committer(store.leases, interval_s=config.redis.commit_interval_s)

@@ -30,7 +30,7 @@ from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.credentials import read_position_keys
 from feedmux_server.dependencies import redis_access
 from feedmux_server.rpc.auth import ANONYMOUS
-from feedmux_server.rpc.convert import feed_parts, stored_feed
+from feedmux_server.rpc.convert import feed_parts, is_definition, stored_feed
 from feedmux_server.source.checks import SourceExamination
 from feedmux_server.store.checks import (
     RedisUnavailable,
@@ -151,7 +151,7 @@ def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
 async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> list[CheckResult]:
     """Check whether each subscription can be opened, as far as Redis is concerned."""
     check, found, count = "redis.subscriptions", list[CheckResult](), 0
-    store = SubscriptionStore(redis, lease_s=config.redis.lease_s, timeout_s=timeout_s)
+    store = SubscriptionStore(redis, lease_s=config.redis.lease_s, timeout_s=timeout_s, readable=is_definition)
     file = config.positions.key_file
     keys = PositionKeys(read_position_keys(file) if file else await stored_position_keys(redis, timeout_s=timeout_s))
     known = load_tenants(config.tenants_file).tenants if config.tenants_file else []
@@ -170,7 +170,8 @@ async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> lis
                 found.append(CheckResult(check, Level.FAILED, says, advice))
             found += _pipeline(check, tenant, stored, bounded=bounded[tenant])
         for name in damaged:
-            says = f"Redis has lost a part of subscription {name} of tenant {tenant}"
+            key = store.key(tenant, name)
+            says = f"Redis has lost or changed a part of subscription {name} of tenant {tenant} (key {key})"
             found.append(CheckResult(check, Level.FAILED, says, "Restore its key, or create it again (docs/redis.md)"))
     return found or [CheckResult(check, Level.OK, f"{count} subscriptions can be opened")]
 

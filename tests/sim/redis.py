@@ -89,6 +89,7 @@ class SimRedis:
         self._lua_redis = _runtime().table_from(
             {
                 b"call": lambda name, *arguments: call()(name, *arguments),  # type: ignore[misc]
+                b"pcall": lambda name, *arguments: call()(name, *arguments, protected=True),  # type: ignore[misc]
                 b"replicate_commands": lambda: True,
                 b"sha1hex": _sha1,
             }
@@ -171,7 +172,12 @@ class SimRedis:
         self.wrote(keys[0])
         return _from_lua(answer)
 
-    def _call(self, name: bytes, *arguments: Any) -> Any:
+    def _call(self, name: bytes, *arguments: Any, protected: bool = False) -> Any:
+        if protected:
+            try:
+                return self._call(name, *arguments)
+            except exceptions.ResponseError as error:
+                return _runtime().table_from({b"err": str(error).encode()})
         if name == b"TIME":
             now_us = int((self.loop.true_wall_s() + self.ahead_s) * 1_000_000)
             return _runtime().table_from([b"%d" % (now_us // 1_000_000), b"%d" % (now_us % 1_000_000)])

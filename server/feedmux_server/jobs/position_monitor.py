@@ -78,7 +78,8 @@ class PositionMonitor:
         checked.damaged = frozenset(names)
         for name in checked.damaged - last.damaged:
             log.error(
-                "Redis has lost a part of a subscription (docs/redis.md)",
+                "Redis has lost or changed a part of a subscription: key %s (docs/redis.md)",
+                self._service.store.key(tenant, name),
                 extra={"tenant": tenant, "subscription": name},
             )
         return checked

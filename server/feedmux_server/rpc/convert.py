@@ -164,12 +164,18 @@ def definition(message: subscriptions_pb2.Subscription) -> bytes:
     return kept.SerializeToString(deterministic=True)
 
 
-def source_of(definition: bytes) -> str:
-    """The source of a stored definition; empty if a newer version has stored what this one cannot read."""
+def is_definition(stored: bytes) -> bool:
+    """Whether a stored definition can be parsed. One of a newer version can."""
     try:
-        return subscriptions_pb2.Subscription.FromString(definition).feed.source
+        subscriptions_pb2.Subscription.FromString(stored)
     except DecodeError:
-        return ""
+        return False
+    return True
+
+
+def source_of(definition: bytes) -> str:
+    """The source of a stored definition."""
+    return stored_feed(definition).source
 
 
 def stored_feed(definition: bytes) -> feed_pb2.Feed:

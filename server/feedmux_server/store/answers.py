@@ -2,7 +2,7 @@
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.errors import RETRY_AFTER_S
-from feedmux_server.store.model import CommitOutcome, CommitStatus, FenceCause, StoredSubscription
+from feedmux_server.store.model import TIME_MS_MAX, CommitOutcome, CommitStatus, FenceCause, StoredSubscription
 from feedmux_server.store.scripts import Answer
 
 
@@ -40,19 +40,14 @@ def check(name: str, answer: Answer) -> None:
                 f"Subscription {name!r} was changed after this etag was read: get the subscription again and repeat",
             )
         case "DAMAGED":
-            raise _damaged(name)
+            raise damaged(name)
 
 
-def found(name: str, answer: Answer) -> StoredSubscription:
-    check(name, answer)
-    return subscription(name, answer)
-
-
-def _damaged(name: str) -> FeedmuxError:
+def damaged(name: str) -> FeedmuxError:
     return FeedmuxError(
         ErrorReason.STATE_UNAVAILABLE,
-        f"Redis has lost a part of subscription {name!r}: restore its key from a backup, or delete the subscription and"
-        " create it at a known position (docs/redis.md)",
+        f"Redis has lost or changed a part of subscription {name!r}: restore its key from a backup, or delete the"
+        " subscription and create it at a known position (docs/redis.md)",
         {"redis_error": "DAMAGED"},
         retry_after_s=RETRY_AFTER_S,
     )
@@ -65,27 +60,42 @@ def subscription(name: str, answer: Answer) -> StoredSubscription:
     try:
         return _parse(name, dict(zip(flat[::2], flat[1::2], strict=True)), now_ms)
     except (KeyError, ValueError):
-        raise _damaged(name) from None
+        raise damaged(name) from None
 
 
 def _parse(name: str, fields: dict[bytes, bytes], now_ms: int) -> StoredSubscription:
-    active = fields.get(b"nonce", b"") != b"" and int(fields.get(b"lease_until_ms", 0)) > now_ms
+    active = fields.get(b"nonce", b"") != b"" and _number(fields, b"lease_until_ms") > now_ms
     return StoredSubscription(
         name=name,
         definition=fields[b"definition"],
         etag=fields[b"etag"].decode(),
         position=fields[b"position"],
-        cluster_time=int(fields[b"cluster_time"]),
+        cluster_time=_cluster_time(fields[b"cluster_time"]),
         order=fields[b"order"],
-        epoch=int(fields.get(b"epoch", 0)),
-        seek_epoch=int(fields.get(b"seek_epoch", 0)),
-        commit_epoch=int(fields.get(b"commit_epoch", 0)),
+        epoch=_number(fields, b"epoch"),
+        seek_epoch=_number(fields, b"seek_epoch"),
+        commit_epoch=_number(fields, b"commit_epoch"),
         owner=fields.get(b"owner", b"").decode() if active else "",
         active=active,
-        create_ms=int(fields.get(b"create_ms", 0)),
-        update_ms=int(fields.get(b"update_ms", 0)),
-        used_ms=max(int(fields.get(name, 0)) for name in (b"used_ms", b"lease_until_ms", b"update_ms")),
+        create_ms=_number(fields, b"create_ms"),
+        update_ms=_number(fields, b"update_ms"),
+        used_ms=max(_number(fields, name) for name in (b"used_ms", b"lease_until_ms", b"update_ms")),
     )
+
+
+def _number(fields: dict[bytes, bytes], name: bytes) -> int:
+    """0 if the field is missing. Raises ValueError for anything that the scripts would not have written."""
+    text = fields.get(name, b"0")
+    if len(text) > len(str(TIME_MS_MAX)) or not text.isdigit() or int(text) > TIME_MS_MAX:
+        raise ValueError
+    return int(text)
+
+
+def _cluster_time(text: bytes) -> int:
+    """The reverse of `digits`."""
+    if len(text) != len(digits(0)) or not text.isdigit() or int(text) >= 1 << 64:
+        raise ValueError
+    return int(text)
 
 
 def outcome(answer: Answer | Exception) -> CommitOutcome:

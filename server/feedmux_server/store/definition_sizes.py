@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.limits.quota import exceeded
 from feedmux_server.store.model import StoredSubscription
-from feedmux_server.store.scripts import ScriptCall, ScriptRunner
+from feedmux_server.store.scripts import ScriptCall, ScriptRunner, count_of
 
 _NO_LIMIT = 1 << 53
 
@@ -53,13 +53,13 @@ class DefinitionSizes:
             return
         known = await self._scripts.command("HMGET", self._key(tenant), *(stored.name for stored in found))
         for stored, size in zip(found, known, strict=True):
-            if int(size or 0) != len(stored.definition):
+            if count_of(size) != len(stored.definition):
                 await self._set(tenant, stored.name, len(stored.definition))
 
     async def sums(self, tenants: Sequence[str]) -> Mapping[str, int]:
         """The bytes of all definitions, by tenant."""
-        found = await self._scripts.commands([("HGET", self._key(tenant), "") for tenant in tenants])
-        return {tenant: int(size or 0) for tenant, size in zip(tenants, found, strict=True)}
+        sums = await self._scripts.counts([("HGET", self._key(tenant), "") for tenant in tenants])
+        return dict(zip(tenants, sums, strict=True))
 
     async def _set(self, tenant: str, name: str, size: int, most: int = _NO_LIMIT) -> bool:
         """Set the size of one definition. Returns whether there was room."""

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.lease import LeaseRules
-from feedmux_server.store.answers import digits, found, outcome, status
+from feedmux_server.store.answers import digits, outcome, status
 from feedmux_server.store.commands import Argument
 from feedmux_server.store.model import CommitOutcome, CommitRequest, Lease, RestoreRequest, StoredSubscription
 from feedmux_server.store.name_index import NameIndex
-from feedmux_server.store.scripts import ScriptCall
+from feedmux_server.store.scripts import Answer, ScriptCall
 from feedmux_server.store.store_scripts import StoreScripts
 from feedmux_server.telemetry.observer import Observer
 
@@ -33,7 +33,7 @@ class LeaseStore:
     async def open(
         self, tenant: str, name: str, *, instance_id: str, takeover: bool = False
     ) -> tuple[StoredSubscription, Lease]:
-        """Begin a session with the next epoch; the returned values have that epoch. Does not change a damaged
+        """Begin a session with the next epoch; the returned values have that epoch. Does not open a damaged
         subscription.
 
         An empty `instance_id` never counts as the same instance.
@@ -46,9 +46,9 @@ class LeaseStore:
             raise FeedmuxError(
                 ErrorReason.SUBSCRIPTION_BUSY,
                 f"Another client holds subscription {name!r}: wait until that client ends, or open with takeover",
-                {"owner": answer[1].decode()},
+                {"owner": answer[1].decode(errors="replace")},
             )
-        stored = found(name, answer)
+        stored = await self._opened(tenant, name, answer, nonce)
         try:
             await self._names.add(tenant, name)
         except FeedmuxError as error:  # a call that failed here would leave a lease that nobody holds
@@ -59,6 +59,17 @@ class LeaseStore:
                 error.message,
             )
         return stored, Lease(tenant, name, stored.epoch, nonce, instance_id, taken_over=bool(answer[3]))
+
+    async def _opened(self, tenant: str, name: str, answer: Answer, nonce: str) -> StoredSubscription:
+        """The subscription just opened. Of one that the script took for whole and that cannot be read, nobody keeps the
+        lease."""
+        try:
+            return self._scripts.found(name, answer)
+        except FeedmuxError:
+            if status(answer) == "OK":
+                epoch = dict(zip(answer[2][::2], answer[2][1::2], strict=True))[b"epoch"]
+                await self._scripts.run("release", tenant, name, epoch, nonce)
+            raise
 
     async def release(self, lease: Lease) -> None:
         """End the lease, if it is still the current one."""

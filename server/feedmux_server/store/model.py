@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import Final
 
 DAY_S: Final = 86_400.0
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The end of the year 9999, the last that a timestamp of protobuf can name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class StoredSubscription:
         """When the server will delete the subscription if nobody uses it; None if never, or while it is open."""
         if not unused_days or self.active:
             return None
-        return self.used_ms + round(unused_days * DAY_S * 1000)
+        return min(self.used_ms + round(unused_days * DAY_S * 1000), TIME_MS_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.store.answers import status, subscription
+from feedmux_server.store.answers import status
 from feedmux_server.store.definition_sizes import DefinitionSizes
 from feedmux_server.store.store_scripts import StoreScripts
 
@@ -36,17 +36,20 @@ class NameIndex:
         if status(answer) == "OK":
             await self.add(tenant, name)
             with suppress(FeedmuxError):
-                await self._sizes.correct(tenant, [subscription(name, answer)])
+                await self._sizes.correct(tenant, [self._scripts.found(name, answer)])
 
-    async def page(self, tenant: str, after: str, most: int) -> list[str]:
-        """At most `most` names after `after`; all names are after ''."""
-        lower = f"({after}" if after else "-"
-        found = await self._scripts.runner.command("ZRANGEBYLEX", self._key(tenant), lower, "+", "LIMIT", 0, most)
-        return [name.decode() for name in found]
+    async def page(self, tenant: str, after: bytes, most: int) -> list[bytes]:
+        """At most `most` names after `after`; all names are after b"". They may be invalid if feedmux has not written
+        them."""
+        lower = b"(" + after if after else "-"
+        found: list[bytes] = await self._scripts.runner.command(
+            "ZRANGEBYLEX", self._key(tenant), lower, "+", "LIMIT", 0, most
+        )
+        return found
 
     async def count(self, tenants: Sequence[str]) -> dict[str, int]:
         """How many names each tenant has."""
-        counts = await self._scripts.runner.commands([("ZCARD", self._key(tenant)) for tenant in tenants])
+        counts = await self._scripts.runner.counts([("ZCARD", self._key(tenant)) for tenant in tenants])
         return dict(zip(tenants, counts, strict=True))
 
     async def has(self, tenant: str, name: str) -> bool:

@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 Answer = list[Any]
 
+_DIGITS_MAX = 16
+
 
 class ScriptCall(NamedTuple):
     """`script` is the name of a file in `lua/`, without the extension."""
@@ -41,6 +43,13 @@ def source_of(script: str) -> str:
 @cache
 def _sha_of(script: str) -> str:
     return hashlib.sha1(source_of(script).encode(), usedforsecurity=False).hexdigest()
+
+
+def count_of(answer: Any) -> int:
+    """The number of an answer; 0 for anything that feedmux would not have written."""
+    if isinstance(answer, bytes):
+        return int(answer) if answer.isdigit() and len(answer) <= _DIGITS_MAX else 0
+    return answer if isinstance(answer, int) else 0
 
 
 class ScriptRunner:
@@ -80,6 +89,10 @@ class ScriptRunner:
             for i, answer in zip(unknown, again, strict=True):
                 answers[i] = answer
         return answers
+
+    async def counts(self, commands: Sequence[tuple[Argument, ...]]) -> list[int]:
+        """The number that each plain command answers; 0 for a key that holds no number. Raises STATE_UNAVAILABLE."""
+        return [count_of(answer) for answer in await self._commands.run(commands)]
 
     async def command(self, *arguments: Argument) -> Any:
         """Run one plain command. Raises STATE_UNAVAILABLE."""

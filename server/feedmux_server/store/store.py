@@ -10,8 +10,9 @@ from functools import partial
 from typing import Final
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.limits.lease import LeaseRules
-from feedmux_server.store.answers import check, check_replicated, digits, found, status, subscription
+from feedmux_server.store.answers import check, check_replicated, digits, status
 from feedmux_server.store.commands import Argument
 from feedmux_server.store.connection import LEASES_MAX, Client
 from feedmux_server.store.definition_sizes import DefinitionSizes
@@ -49,15 +50,17 @@ class SubscriptionStore:
         tombstone_s: float = TOMBSTONE_S,
         observer: Observer = NOBODY,
         control_replicas: int | None = None,
+        readable: Callable[[bytes], bool] = lambda _: True,
     ) -> None:
         """`control_replicas`: how many replicas must have a change of `create`, `update`, `seek` or `delete` before the
-        method returns; None: one, if any is connected."""
+        method returns; None: one, if any is connected. `readable`: whether a definition can be parsed; a subscription
+        with another definition is damaged."""
         self._rules = LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)
         self._control_replicas = control_replicas
-        self._scripts = StoreScripts(redis, key_prefix, timeout_s, observer)
+        self._scripts = StoreScripts(redis, key_prefix, timeout_s, observer, readable)
         self.sizes = DefinitionSizes(self._scripts.runner, key_prefix)
         self.names = NameIndex(self._scripts, self.sizes)
-        of_leases = StoreScripts(redis, key_prefix, timeout_s, observer, LEASES_MAX)
+        of_leases = StoreScripts(redis, key_prefix, timeout_s, observer, readable, LEASES_MAX)
         self.leases = LeaseStore(of_leases, self.names, self._rules, observer)
 
     async def create(
@@ -81,11 +84,11 @@ class SubscriptionStore:
             )
         await self.names.add(tenant, name)
         check_replicated(replicated)
-        return subscription(name, answer)
+        return self._scripts.found(name, answer)
 
     async def get(self, tenant: str, name: str) -> StoredSubscription:
         """Raises SUBSCRIPTION_NOT_FOUND."""
-        return found(name, await self._scripts.run("get", tenant, name))
+        return self._scripts.found(name, await self._scripts.run("get", tenant, name))
 
     async def every(
         self, tenant: str, on_damaged: Callable[[str], None] = lambda _: None
@@ -116,10 +119,11 @@ class SubscriptionStore:
         are omitted, and `on_damaged` gets their names.
         """
         listed: list[StoredSubscription] = []
-        size = 0
+        size, last = 0, after.encode()
         while len(listed) <= page_size:
             wanted = min(_PIECE, page_size + 1 - len(listed))
-            names = await self.names.page(tenant, after, wanted)
+            found = await self.names.page(tenant, last, wanted)
+            names = _valid(found, on_damaged)
             calls = [ScriptCall("get", self._scripts.key(tenant, name)) for name in names]
             answers = await self._scripts.runner.run_many(calls)
             for name, answer in zip(names, answers, strict=True):
@@ -130,7 +134,7 @@ class SubscriptionStore:
                     continue
                 if status(answer) == "OK":
                     try:
-                        stored = subscription(name, answer)
+                        stored = self._scripts.found(name, answer)
                     except FeedmuxError:
                         on_damaged(name)
                         continue
@@ -140,9 +144,9 @@ class SubscriptionStore:
                     listed.append(stored)
                 else:
                     await self.names.remove(tenant, name)
-            if len(names) < wanted:
+            if len(found) < wanted:
                 break
-            after = names[-1]
+            last = found[-1]
         page = listed[:page_size]
         return page, page[-1].name if len(listed) > page_size else ""
 
@@ -155,7 +159,7 @@ class SubscriptionStore:
         """
         answer, replicated = await self._control("update", tenant, name, definition, etag, expected_etag)
         check_replicated(replicated)
-        return found(name, answer)
+        return self._scripts.found(name, answer)
 
     async def seek(
         self, tenant: str, name: str, *, position: bytes, cluster_time: int, order: bytes
@@ -163,7 +167,7 @@ class SubscriptionStore:
         """Move the position, forwards or backwards, and fence an open session. Raises SUBSCRIPTION_NOT_FOUND."""
         answer, replicated = await self._control("seek", tenant, name, position, digits(cluster_time), order)
         check_replicated(replicated)
-        return found(name, answer)
+        return self._scripts.found(name, answer)
 
     async def delete(self, tenant: str, name: str, *, expected_etag: str = "") -> None:
         """Delete a subscription and fence an open session. Raises SUBSCRIPTION_NOT_FOUND, ETAG_MISMATCH."""
@@ -183,6 +187,10 @@ class SubscriptionStore:
         await self.names.remove(tenant, name)
         return True
 
+    def key(self, tenant: str, name: str) -> str:
+        """The key of a subscription in Redis."""
+        return self._scripts.key(tenant, name)
+
     async def claim_sweep(self, for_s: float) -> bool:
         """Whether this replica should search for unused subscriptions now."""
         key, for_ms = f"{self._scripts.prefix}:sweep", round(for_s * 1000)
@@ -199,3 +207,18 @@ class SubscriptionStore:
         # If there is nothing to delete, an earlier try may have deleted it.
         rejected = status(answer) == "ETAG_MISMATCH" or (status(answer) == "NOT_FOUND" and script != "delete")
         return answer, replicated or rejected
+
+
+def _valid(names: Sequence[bytes], on_damaged: Callable[[str], None]) -> list[str]:
+    """The names that a subscription can have. No call can name the others, so nobody but the operator can remove them;
+    `on_damaged` gets them in a form that can be printed."""
+    valid = list[str]()
+    for raw in names:
+        name = raw.decode("ascii", errors="replace")
+        try:
+            check_name("name", name)
+        except FeedmuxError:
+            on_damaged(repr(raw)[2:-1])
+        else:
+            valid.append(name)
+    return valid

@@ -2,11 +2,12 @@
 
 from collections.abc import Awaitable, Callable
 
-from feedmux_server.store.answers import status
+from feedmux_server.store.answers import check, damaged, status, subscription
 from feedmux_server.store.commands import Argument
 from feedmux_server.store.connection import COMMANDS_MAX, Client
 from feedmux_server.store.deadlines import Deadlines
 from feedmux_server.store.errors import state_unavailable
+from feedmux_server.store.model import StoredSubscription
 from feedmux_server.store.scripts import Answer, ScriptCall, ScriptRunner
 from feedmux_server.telemetry.observer import Observer
 
@@ -18,15 +19,32 @@ class StoreScripts:
     """Every method raises STATE_UNAVAILABLE if Redis rejects a command or does not answer within `timeout_s`."""
 
     def __init__(
-        self, redis: Client, prefix: str, timeout_s: float, observer: Observer, turns: int = COMMANDS_MAX
+        self,
+        redis: Client,
+        prefix: str,
+        timeout_s: float,
+        observer: Observer,
+        readable: Callable[[bytes], bool],
+        turns: int = COMMANDS_MAX,
     ) -> None:
+        """`readable`: whether a definition can be parsed."""
         self.runner = ScriptRunner(redis, timeout_s=timeout_s, observer=observer, turns=turns)
         self.prefix = prefix
         self._deadlines = Deadlines(timeout_s)
+        self._readable = readable
 
     def key(self, tenant: str, name: str) -> str:
         """The key of a subscription."""
         return f"{self.prefix}:{{{tenant}/{name}}}"
+
+    def found(self, name: str, answer: Answer) -> StoredSubscription:
+        """The subscription of an answer. Raises the error that an answer without one stands for, and STATE_UNAVAILABLE
+        (`redis_error` DAMAGED) for a subscription that feedmux would not have written."""
+        check(name, answer)
+        stored = subscription(name, answer)
+        if not self._readable(stored.definition):
+            raise damaged(name)
+        return stored
 
     async def run(self, script: str, tenant: str, name: str, *arguments: Argument) -> Answer:
         return await self.runner.run(ScriptCall(script, self.key(tenant, name), arguments))

@@ -3,7 +3,7 @@
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.store.answers import check, digits, found, outcome, subscription
+from feedmux_server.store.answers import check, digits, outcome, subscription
 from feedmux_server.store.model import CommitOutcome, CommitStatus, FenceCause
 from feedmux_server.store.scripts import Answer
 
@@ -20,7 +20,7 @@ def answer(now_ms: int = 1000, without: str = "", **changed: bytes) -> Answer:
 
 
 def test_a_subscription_is_read_from_its_fields() -> None:
-    stored = found("s", answer())
+    stored = subscription("s", answer())
     assert (stored.name, stored.definition, stored.etag, stored.position) == ("s", b"feed", "e1", b"p")
     assert (stored.cluster_time, stored.epoch, stored.owner, stored.active) == (7, 3, "me", True)
 
@@ -36,6 +36,28 @@ def test_a_missing_field_that_a_session_needs_is_damage(field: str) -> None:
     with pytest.raises(FeedmuxError) as caught:
         subscription("s", answer(without=field))
     assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
+    assert caught.value.metadata == {"redis_error": "DAMAGED"}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epoch", b"1180591620717411303424"),  # 2^70
+        ("epoch", b"9007199254740992"),
+        ("epoch", b"-1"),
+        ("seek_epoch", b"1_0"),
+        ("commit_epoch", b"9" * 5000),
+        ("cluster_time", b"7"),
+        ("cluster_time", b"18446744073709551616"),
+        ("create_ms", b"253402300800000"),
+        ("lease_until_ms", b"9007199254740991"),
+        ("etag", b"\xff"),
+        ("owner", b"\xff"),
+    ],
+)
+def test_what_feedmux_would_not_have_written_is_damage(field: str, value: bytes) -> None:
+    with pytest.raises(FeedmuxError) as caught:
+        subscription("s", answer(1000, "", **{field: value}))
     assert caught.value.metadata == {"redis_error": "DAMAGED"}
 
 

@@ -29,7 +29,7 @@ class Answers:
 
 def scripts() -> StoreScripts:
     redis: Any = None
-    return StoreScripts(redis, "prefix", TIMEOUT_S, NOBODY)
+    return StoreScripts(redis, "prefix", TIMEOUT_S, NOBODY, lambda _: True)
 
 
 @in_virtual_time

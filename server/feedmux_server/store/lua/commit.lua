@@ -1,21 +1,19 @@
 -- ARGV: epoch, nonce, lease_ms [, position, cluster_time, order]
 -- Never creates a hash. A stored epoch below the caller's means that Redis lost the caller's open: MISSING too, as for
 -- a hash that was damaged since.
-local stored = redis.call('HMGET', key, 'epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order', 'position',
-  'etag')
-local epoch, mine = tonumber(stored[1]), tonumber(ARGV[1])
+local stored = read('epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order', 'position', 'etag')
+local epoch, mine = number(stored[1]), tonumber(ARGV[1])
 if not epoch or epoch < mine then return {'MISSING'} end
 if stored[3] then return {'FENCED', 'DELETE'} end
 if epoch ~= mine or stored[2] ~= ARGV[2] then return {'FENCED', stored[4] or 'LEASE'} end
-if not (stored[5] and stored[6] and stored[7] and stored[8]) or redis.call('HEXISTS', key, 'definition') == 0 then
-  return {'MISSING'}
-end
+local whole = is_cluster_time(stored[5]) and stored[6] and stored[7] and stored[8]
+if not whole or redis.call('HEXISTS', key, 'definition') == 0 then return {'MISSING'} end
 local lease_until = int(now_ms() + tonumber(ARGV[3]))
 if not ARGV[4] then
   redis.call('HSET', key, 'lease_until_ms', lease_until)
   return {'OK', ''}
 end
--- Cluster times have one width, so the two compare as one string.
+-- Cluster times have one width, so a time and its order compare as one string.
 if before(stored[5] .. stored[6], ARGV[5] .. ARGV[6]) then
   redis.call('HSET', key, 'lease_until_ms', lease_until,
     'position', ARGV[4], 'cluster_time', ARGV[5], 'order', ARGV[6], 'commit_epoch', ARGV[1])

@@ -1,7 +1,7 @@
 -- ARGV: definition, etag, position, cluster_time, order, until_ms
 local too_late = late(ARGV[6])
 if too_late then return too_late end
-local stored = redis.call('HMGET', key, 'epoch', 'etag', 'deleted')
+local stored = read('epoch', 'etag', 'deleted')
 local now = now_ms()
 if not absent(stored[1], stored[3]) then
   if stored[2] == ARGV[2] then return answer('UNCHANGED', now) end

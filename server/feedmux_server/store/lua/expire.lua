@@ -1,11 +1,11 @@
 -- ARGV: unused_ms, tombstone_ms
 -- A hash written before used_ms existed counts from its last change.
-local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'used_ms', 'lease_until_ms', 'update_ms')
+local stored = read('epoch', 'deleted', 'used_ms', 'lease_until_ms', 'update_ms')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 local now = now_ms()
 -- A damaged hash is left for the operator.
 if damaged() then return {'USED'} end
-local used = math.max(tonumber(stored[3]) or 0, tonumber(stored[4]) or 0, tonumber(stored[5]) or 0)
+local used = math.max(number(stored[3]) or 0, number(stored[4]) or 0, number(stored[5]) or 0)
 if used + tonumber(ARGV[1]) > now then return {'USED'} end
 redis.call('DEL', key)
 redis.call('HSET', key, 'deleted', '1', 'epoch', int(next_epoch(stored[1], now)))

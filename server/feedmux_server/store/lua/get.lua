@@ -1,3 +1,3 @@
-local stored = redis.call('HMGET', key, 'epoch', 'deleted')
+local stored = read('epoch', 'deleted')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 return answer('OK', now_ms())

@@ -1,11 +1,11 @@
 -- ARGV: instance_id, nonce, takeover ('1' or '0'), lease_ms, until_ms
 local too_late = late(ARGV[5])
 if too_late then return too_late end
-local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'nonce', 'owner', 'lease_until_ms')
+local stored = read('epoch', 'deleted', 'nonce', 'owner', 'lease_until_ms')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
 if damaged() then return {'DAMAGED'} end
 local now = now_ms()
-local active = (stored[3] or '') ~= '' and (tonumber(stored[5]) or 0) > now
+local active = (stored[3] or '') ~= '' and (number(stored[5]) or 0) > now
 -- A client without an instance id cannot be distinguished from another client.
 local same = ARGV[1] ~= '' and stored[4] == ARGV[1]
 if active and not same and ARGV[3] ~= '1' then return {'BUSY', stored[4]} end

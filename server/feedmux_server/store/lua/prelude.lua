@@ -12,6 +12,29 @@ local function int(number)
   return string.format('%.0f', number)
 end
 
+-- The number of fields; nil if the key holds something that is not a hash. The documented permissions allow no TYPE.
+local function size()
+  local fields = redis.pcall('HLEN', key)
+  return type(fields) == 'number' and fields or nil
+end
+
+local function foreign()
+  return not size()
+end
+
+-- The values of fields. Something that is not a hash has none.
+local function read(...)
+  return foreign() and {} or redis.call('HMGET', key, ...)
+end
+
+-- A whole number that is at most the last millisecond of the year 9999, which a double holds exactly; nil for anything
+-- that feedmux would not have written. Epochs are times or little more.
+local function number(text)
+  if not text or #text > 15 or not string.find(text, '^%d+$') then return nil end
+  local value = tonumber(text)
+  return value <= 253402300799999 and value or nil
+end
+
 -- The answer to a caller that has given up: the caller said how long it waits, by the clock of this Redis.
 local function late(until_ms)
   local now = now_ms()
@@ -20,14 +43,14 @@ end
 
 -- At least Redis TIME, so that a Redis that lost its last writes does not give out an epoch twice.
 local function next_epoch(stored, now)
-  return math.max((tonumber(stored) or 0) + 1, now)
+  return math.max((number(stored) or 0) + 1, now)
 end
 
 -- Older versions stored megabytes as `order`, if the `_id` of a document had them. The beginning sorts before the whole.
 local order_bytes = 4096
 
 local function answer(status, now)
-  local fields = redis.call('HGETALL', key)
+  local fields = foreign() and {} or redis.call('HGETALL', key)
   for i = 1, #fields, 2 do
     if fields[i] == 'order' then fields[i + 1] = string.sub(fields[i + 1], 1, order_bytes) end
   end
@@ -36,13 +59,24 @@ end
 
 -- Whether there is no subscription. A subscription without an epoch is damaged, but not absent.
 local function absent(epoch, deleted)
-  return deleted or not epoch and redis.call('HLEN', key) == 0
+  return deleted or not epoch and size() == 0
 end
 
--- Whether a subscription lacks fields that a session needs and cannot get elsewhere: feedmux writes all fields at once.
+-- Cluster times have one width, so that they compare as strings.
+local function is_cluster_time(text)
+  return text and #text == 20 and string.find(text, '^%d+$')
+end
+
+-- Whether a subscription lacks what a session needs and cannot get elsewhere, or has a number that feedmux would not
+-- have written: feedmux writes all fields at once.
 local function damaged()
-  for _, field in ipairs({'definition', 'etag', 'position', 'cluster_time', 'order'}) do
+  if not is_cluster_time(read('cluster_time')[1]) then return true end
+  for _, field in ipairs({'definition', 'etag', 'position', 'order'}) do
     if redis.call('HEXISTS', key, field) == 0 then return true end
+  end
+  for _, field in ipairs({'epoch', 'seek_epoch', 'commit_epoch', 'lease_until_ms', 'used_ms', 'create_ms', 'update_ms'}) do
+    local stored = redis.call('HGET', key, field)
+    if stored and not number(stored) then return true end
   end
   return false
 end

@@ -1,7 +1,7 @@
 -- ARGV: definition, etag, position, cluster_time, order, epoch, seek_epoch, nonce, owner, lease_ms, create_ms, update_ms
 -- For a live owner whose state Redis lost: there is no hash, the hash is from before the owner's open, or the owner's
 -- own hash is damaged.
-local epoch = tonumber(redis.call('HGET', key, 'epoch') or nil)
+local epoch = number(read('epoch')[1])
 local mine = tonumber(ARGV[6])
 if epoch and (epoch > mine or epoch == mine and not damaged()) then return {'EXISTS'} end
 redis.call('DEL', key)

@@ -1,8 +1,9 @@
 -- ARGV: position, cluster_time, order, until_ms
 local too_late = late(ARGV[4])
 if too_late then return too_late end
-local stored = redis.call('HMGET', key, 'epoch', 'deleted')
+local stored = read('epoch', 'deleted')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
+if foreign() then return {'DAMAGED'} end
 local now = now_ms()
 local epoch = int(next_epoch(stored[1], now))
 redis.call('HSET', key,

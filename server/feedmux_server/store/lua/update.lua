@@ -1,8 +1,9 @@
 -- ARGV: definition, etag, expected_etag ('' for any), until_ms
 local too_late = late(ARGV[4])
 if too_late then return too_late end
-local stored = redis.call('HMGET', key, 'epoch', 'deleted', 'etag')
+local stored = read('epoch', 'deleted', 'etag')
 if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
+if foreign() then return {'DAMAGED'} end
 local now = now_ms()
 -- Nothing to change. This is also the answer to the second try of an update whose first answer was lost.
 if stored[3] == ARGV[2] then return answer('UNCHANGED', now) end
