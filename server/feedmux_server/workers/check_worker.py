@@ -10,15 +10,11 @@ import time
 from typing import Any
 
 import bson
-from bson.codec_options import CodecOptions, DatetimeConversion
-from bson.raw_bson import RawBSONDocument
 
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.events.extended_json import stages_as_json
+from feedmux_server.core.events.extended_json import pipeline_as_json
 from feedmux_server.core.feeds.feed_check import FeedParts, check_parts
 from feedmux_server.workers.side_worker import serve_requests
-
-RAW = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 
 def answer(data: bytes) -> bytes:
@@ -40,7 +36,7 @@ def _checked(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rendered(request: dict[str, Any]) -> dict[str, Any]:
-    text, most = stages_as_json(bson.decode(request["render"], RAW)["pipeline"]), request["chars"]
+    text, most = pipeline_as_json(request["render"]), request["chars"]
     return {"text": text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"}
 
 

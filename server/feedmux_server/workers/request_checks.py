@@ -13,7 +13,7 @@ from typing import Any, Final
 import bson
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.extended_json import stages_as_json
+from feedmux_server.core.events.extended_json import pipeline_as_json
 from feedmux_server.core.feeds.feed_check import FeedParts, check_parts
 from feedmux_server.core.limits.fair_queue import FairQueue
 from feedmux_server.workers import check_worker
@@ -96,7 +96,7 @@ class RequestChecks:
     async def render(self, pipeline: bytes, tenant: str, charge: Charge, chars_max: int = RENDERED_CHARS_MAX) -> str:
         """The stages of a BSON document `{pipeline: [stages]}` as relaxed Extended JSON, cut at `chars_max`."""
         if len(pipeline) <= INLINE_BYTES:
-            return stages_as_json(bson.decode(pipeline, check_worker.RAW)["pipeline"])[:chars_max]
+            return pipeline_as_json(pipeline)[:chars_max]
         name = FeedParts(pipeline).digest(f"render {chars_max} {tenant}")
         verdict = self._known.get(name)
         if verdict is None:

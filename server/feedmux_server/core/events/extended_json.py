@@ -9,18 +9,16 @@ name `$ref` for a DBRef, whose fields it puts in order.
 import math
 import struct
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from json.encoder import encode_basestring as quoted
-from typing import Any, Final
+from typing import Final
 
-from bson import json_util
 from bson.decimal128 import Decimal128
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 
-_RELAXED: Final = json_util.RELAXED_JSON_OPTIONS
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ISO_MS_MAX: Final = 253402300799999
 """The end of the year 9999. Relaxed dates after it, and before 1970, are numbers."""
@@ -41,11 +39,12 @@ def render_events(data: bytes, offsets: Sequence[int], canonical: bool) -> Itera
     An offset at the end of `data`, as some indexes close with, is no event.
     Raises FeedmuxError BSON_INVALID for an event that is not BSON.
     """
+    style = _CANONICAL if canonical else _RELAXED
     for start in offsets:
         if start == len(data):
             continue
         try:
-            text, _ = _document(data, start, canonical)
+            text, _ = _document(data, start, style)
         except (ValueError, IndexError, KeyError, struct.error, RecursionError):
             raise FeedmuxError(
                 ErrorReason.BSON_INVALID, "an event cannot be written as JSON; use format BSON to receive it"
@@ -53,29 +52,31 @@ def render_events(data: bytes, offsets: Sequence[int], canonical: bool) -> Itera
         yield text.encode()
 
 
-def stages_as_json(stages: Sequence[Any]) -> str:
-    """A pipeline as relaxed extended JSON, for people."""
-    return json_util.dumps(list(stages), json_options=_RELAXED)
+def pipeline_as_json(data: bytes) -> str:
+    """The stages of a BSON document `{pipeline: [stages]}`, for people: `query_json` reads the same stages from the
+    text, except from values of deprecated types. Raises ValueError and others for anything else."""
+    start = 4 + len(b"\x04pipeline\0")
+    return _array(data, start, _STAGES)[0]
 
 
-def _document(data: bytes, at: int, canonical: bool) -> _Value:
+def _document(data: bytes, at: int, style: "_Style") -> _Value:
     texts: list[str] = []
-    values = _CANONICAL if canonical else _RELAXED_VALUES
+    values = style.values
     end = _end(data, at)
     at += 4
     while at < end:
         name_end = data.index(0, at + 1, end)
         text, after = values[data[at]](data, name_end + 1)
-        texts.append(f"{_name(data[at + 1 : name_end])}:{text}")
+        texts.append(f"{_name(data[at + 1 : name_end])}{style.colon}{text}")
         at = after
     if at != end:
         raise ValueError
-    return f"{{{','.join(texts)}}}", end + 1
+    return f"{{{style.comma.join(texts)}}}", end + 1
 
 
-def _array(data: bytes, at: int, canonical: bool) -> _Value:
+def _array(data: bytes, at: int, style: "_Style") -> _Value:
     texts: list[str] = []
-    values = _CANONICAL if canonical else _RELAXED_VALUES
+    values = style.values
     end = _end(data, at)
     at += 4
     while at < end:
@@ -84,7 +85,7 @@ def _array(data: bytes, at: int, canonical: bool) -> _Value:
         at = after
     if at != end:
         raise ValueError
-    return f"[{','.join(texts)}]", end + 1
+    return f"[{style.comma.join(texts)}]", end + 1
 
 
 def _end(data: bytes, at: int) -> int:
@@ -126,6 +127,12 @@ def _double(data: bytes, at: int, canonical: bool) -> _Value:
 def _int32(data: bytes, at: int, canonical: bool) -> _Value:
     (value,) = _INT32(data, at)
     return f'{{"$numberInt":"{value}"}}' if canonical else str(value), at + 4
+
+
+def _typed_int64(data: bytes, at: int) -> _Value:
+    """As a plain number only if its size says that it has 64 bits."""
+    (value,) = _INT64(data, at)
+    return _int64(data, at, canonical=-(2**31) <= value < 2**31)
 
 
 def _int64(data: bytes, at: int, canonical: bool) -> _Value:
@@ -185,10 +192,10 @@ def _wrapped_text(name: str, data: bytes, at: int) -> _Value:
     return f'{{"{name}":{text}}}', at
 
 
-def _code_with_scope(data: bytes, at: int, canonical: bool) -> _Value:
+def _code_with_scope(data: bytes, at: int, style: "_Style") -> _Value:
     end = at + _INT32(data, at)[0]
     code, at = _text(data, at + 4)
-    scope, at = _document(data, at, canonical)
+    scope, at = _document(data, at, style)
     if at != end:
         raise ValueError
     return f'{{"$code":{code},"$scope":{scope}}}', at
@@ -203,13 +210,23 @@ def _decimal(data: bytes, at: int) -> _Value:
     return f'{{"$numberDecimal":"{Decimal128.from_bid(data[at : at + 16])}"}}', at + 16
 
 
-def _values(canonical: bool) -> Mapping[int, Callable[[bytes, int], _Value]]:
-    """How the value of each type is written."""
+class _Style:
+    """How the value of each type is written, and what is between them."""
+
+    __slots__ = ("colon", "comma", "values")
+
+    def __init__(self, *, canonical: bool, blank: str = "") -> None:
+        self.colon = f":{blank}"
+        self.comma = f",{blank}"
+        self.values = _values(canonical, self)
+
+
+def _values(canonical: bool, style: _Style) -> dict[int, Callable[[bytes, int], _Value]]:
     return {
         0x01: partial(_double, canonical=canonical),
         0x02: _text,
-        _DOCUMENT: partial(_document, canonical=canonical),
-        _ARRAY: partial(_array, canonical=canonical),
+        _DOCUMENT: partial(_document, style=style),
+        _ARRAY: partial(_array, style=style),
         0x05: _binary,
         0x06: partial(_constant, '{"$undefined":true}'),
         0x07: _object_id,
@@ -220,7 +237,7 @@ def _values(canonical: bool) -> Mapping[int, Callable[[bytes, int], _Value]]:
         0x0C: _db_pointer,
         0x0D: partial(_wrapped_text, "$code"),
         0x0E: partial(_wrapped_text, "$symbol"),
-        0x0F: partial(_code_with_scope, canonical=canonical),
+        0x0F: partial(_code_with_scope, style=style),
         0x10: partial(_int32, canonical=canonical),
         0x11: _timestamp,
         0x12: partial(_int64, canonical=canonical),
@@ -230,5 +247,7 @@ def _values(canonical: bool) -> Mapping[int, Callable[[bytes, int], _Value]]:
     }
 
 
-_CANONICAL: Final = _values(canonical=True)
-_RELAXED_VALUES: Final = _values(canonical=False)
+_CANONICAL: Final = _Style(canonical=True)
+_RELAXED: Final = _Style(canonical=False)
+_STAGES: Final = _Style(canonical=False, blank=" ")
+_STAGES.values[0x12] = _typed_int64

@@ -16,7 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.extended_json import render_events
+from feedmux_server.core.events.extended_json import pipeline_as_json, render_events
+from feedmux_server.core.feeds.pipeline_policy import pipeline_from_extended_json
 
 SCALARS = st.one_of(
     st.none(),
@@ -56,6 +57,20 @@ def render(*events: Any, canonical: bool = False) -> list[str]:
         offsets.append(len(data))
         data += event if isinstance(event, bytes) else bson.encode(event)
     return [text.decode() for text in render_events(data, offsets, canonical)]
+
+
+@settings(max_examples=50)
+@given(DOCUMENTS)
+@example({"n": [Int64(5), Int64(2**40), 5, 5.0, 1e300, math.inf], "d": DatetimeMS(2**62)})
+@example({"$regex": Regex("a", "im"), "$in": [Regex("b")], "c": Code("f", {"x": Int64(1)})})
+def test_what_is_shown_of_a_pipeline_can_be_typed(stage: dict[str, Any]) -> None:
+    pipeline = bson.encode({"pipeline": [{"$match": stage}]})
+    assert pipeline_from_extended_json(pipeline_as_json(pipeline)) == pipeline
+
+
+def test_a_pipeline_is_shown_with_blanks() -> None:
+    stages = bson.encode({"pipeline": [{"$match": {"a": 1, "b": [1, Int64(2)]}}, {}]})
+    assert pipeline_as_json(stages) == '[{"$match": {"a": 1, "b": [1, {"$numberLong":"2"}]}}, {}]'
 
 
 @settings(max_examples=50)
