@@ -30,7 +30,7 @@ from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.credentials import read_position_keys
 from feedmux_server.dependencies import redis_access
 from feedmux_server.rpc.auth import ANONYMOUS
-from feedmux_server.rpc.convert import feed_parts, is_definition, stored_feed
+from feedmux_server.rpc.convert import feed_parts, is_definition, stored_content
 from feedmux_server.source.checks import SourceExamination
 from feedmux_server.store.checks import (
     RedisUnavailable,
@@ -180,7 +180,7 @@ def _pipeline(check: str, tenant: str, stored: StoredSubscription, *, bounded: b
     """Check whether the server accepts the stored pipeline, and whether it gives the same events as in earlier
     versions."""
     subscription = f"subscription {stored.name} of tenant {tenant}"
-    feed = stored_feed(stored.definition)
+    feed = stored_content(stored.definition).feed
     try:
         check_parts(feed_parts(feed, bounded=bounded))
     except FeedmuxError as error:

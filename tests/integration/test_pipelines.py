@@ -51,12 +51,27 @@ async def test_a_bomb_is_refused_by_every_call(site: Tenancy, name: str) -> None
 
 
 @pytest.mark.parametrize("key", ["key-bounded", "key-trusted"])
-async def test_text_that_is_no_query_is_rejected_by_every_call(site: Tenancy, name: str, key: str) -> None:
-    wrong = feed("pipelines", "c", '[{"$match": {"a": 1, "b": {"$in": [{"$oid": "abc"}]}}}]')
+@pytest.mark.parametrize(
+    ("pipeline", "path"),
+    [
+        (
+            feed_pb2.Pipeline(extended_json='[{"$match": {"a": 1, "b": {"$in": [{"$oid": "abc"}]}}}]'),
+            "pipeline.0.$match.b.$in.0",
+        ),
+        (feed_pb2.Pipeline(extended_json=""), "pipeline"),
+        (feed_pb2.Pipeline(bson=b""), "pipeline"),
+    ],
+    ids=["no query", "empty text", "empty bson"],
+)
+async def test_what_is_no_pipeline_is_rejected_by_every_call(
+    site: Tenancy, name: str, key: str, pipeline: feed_pb2.Pipeline, path: str
+) -> None:
+    wrong = feed("pipelines", "c")
+    wrong.pipeline.CopyFrom(pipeline)
     harmless = asked(HARMLESS)
 
     def is_named(refusal: Refused) -> bool:
-        assert refusal.metadata["path"] == "pipeline.0.$match.b.$in.0"
+        assert refusal.metadata["path"] == path
         return (refusal.code, refusal.reason) == ("INVALID_ARGUMENT", "PIPELINE_INVALID")
 
     async with site.here.api.with_key(key) as api:

@@ -51,8 +51,13 @@ def feed_parts(feed: feed_pb2.Feed, *, bounded: bool) -> FeedParts:
     """The parts of a feed that take long to check, for `core.feeds.feed_check`. Raises FeedmuxError for a field over
     its bound."""
     check_bounds(feed, feed.ByteSize())
-    is_json = feed.pipeline.WhichOneof("notation") == "extended_json"
+    notation = feed.pipeline.WhichOneof("notation")
+    is_json = notation == "extended_json"
     pipeline = feed.pipeline.extended_json.encode() if is_json else feed.pipeline.bson
+    if notation and not pipeline:
+        # Most likely a variable that its program did not set: without a filter, everybody's events would come.
+        message = "the pipeline is empty; write [] for one without stages"
+        raise FeedmuxError(ErrorReason.PIPELINE_INVALID, message, {"path": "pipeline"}, field="feed.pipeline")
     return FeedParts(pipeline, is_json, feed.collation, feed.comment, bounded)
 
 
@@ -173,14 +178,18 @@ def is_definition(stored: bytes) -> bool:
     return True
 
 
+def stored_content(definition: bytes) -> subscriptions_pb2.Subscription:
+    """The content of a stored definition. Earlier versions stored an empty text as a pipeline without stages."""
+    content = subscriptions_pb2.Subscription.FromString(definition)
+    pipeline = content.feed.pipeline
+    if not (pipeline.extended_json or pipeline.bson):
+        content.feed.ClearField("pipeline")
+    return content
+
+
 def source_of(definition: bytes) -> str:
     """The source of a stored definition."""
-    return stored_feed(definition).source
-
-
-def stored_feed(definition: bytes) -> feed_pb2.Feed:
-    """The feed of a stored definition."""
-    return subscriptions_pb2.Subscription.FromString(definition).feed
+    return stored_content(definition).feed.source
 
 
 def _invalid(field: str, rule: str) -> FeedmuxError:

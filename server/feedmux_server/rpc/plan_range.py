@@ -3,7 +3,6 @@
 import asyncio
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.delivery.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, route_of
@@ -87,7 +86,7 @@ class PlanRange:
         check_name("subscription", request.subscription)
         stored, lease = await open_lease(service, tenant, request.subscription, instance_id=request.instance_id)
         async with released_on_error(service, lease):
-            content = subscriptions_pb2.Subscription.FromString(stored.definition)
+            content = convert.stored_content(stored.definition)
             feed = await service.access.feed_of(content.feed, tenant)
             key = service.access.key_of(feed, tenant)
             # Check before `processed` is stored: it may have been processed under another feed.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import subscriptions_pb2
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -141,7 +140,7 @@ class ReadRange:
             case "subscription":
                 check_name("subscription", request.subscription)
                 stored = await self._service.store.get(tenant, request.subscription)
-                content = subscriptions_pb2.Subscription.FromString(stored.definition)
+                content = convert.stored_content(stored.definition)
                 return await self._service.access.feed_of(content.feed, tenant)
         raise FeedmuxError(
             ErrorReason.MESSAGE_INVALID, "a range needs a subscription name or a feed", {"field": "target"}

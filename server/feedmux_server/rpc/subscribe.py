@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux.v1 import feed_pb2
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -184,7 +184,7 @@ class Subscribe:
             return await self._at_stored(request, tenant, stored, lease)
 
     async def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
-        content = subscriptions_pb2.Subscription.FromString(stored.definition)
+        content = convert.stored_content(stored.definition)
         feed = await self._service.access.feed_of(content.feed, tenant)
         key = self._service.access.key_of(feed, tenant)
         starts = self._service.starts(key, tenant)

@@ -106,7 +106,7 @@ class Subscriptions:
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
         stored = await self._service.store.get(tenant, wanted.name)
-        content = subscriptions_pb2.Subscription.FromString(stored.definition)
+        content = convert.stored_content(stored.definition)
         before = content.feed.source, content.feed.database, content.feed.collection
         for name in _masked(request):
             content.ClearField(name)
@@ -164,7 +164,7 @@ class Subscriptions:
         if request.to.WhichOneof("at") is None:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "to is required", {"field": "to"}, field="to")
         stored = await self._service.store.get(tenant, request.name)
-        content = subscriptions_pb2.Subscription.FromString(stored.definition)
+        content = convert.stored_content(stored.definition)
         key = self._service.access.key_of(await self._service.access.feed_of(content.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.to), tenant, key)
         with self._rechecking(tenant, request.name):
@@ -320,7 +320,7 @@ def _etag(definition: bytes) -> str:
 
 
 def _message(stored: StoredSubscription, unused_days: float) -> subscriptions_pb2.Subscription:
-    message = subscriptions_pb2.Subscription.FromString(stored.definition)
+    message = convert.stored_content(stored.definition)
     message.name = stored.name
     message.position = stored.position
     message.cluster_time.CopyFrom(convert.cluster_time(stored.cluster_time))

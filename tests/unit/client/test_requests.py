@@ -77,6 +77,11 @@ def test_a_condition_is_sent_whatever_its_value() -> None:
         assert message.collation == bson.encode({"a": value})
 
 
+def test_an_empty_text_is_sent_for_the_server_to_reject() -> None:
+    message = requests.feed_message(Feed("shop", "orders", ""), "main")
+    assert message.pipeline.WhichOneof("notation") == "extended_json"
+
+
 def test_what_is_no_list_of_stages_is_refused() -> None:
     """A generator's stages were sent once: the second session of the feed had no condition."""
     stages = [{"$match": {"fullDocument.owner": "x"}}]

@@ -63,6 +63,16 @@ def test_the_source_of_a_definition() -> None:
     assert not convert.is_definition(b"\xff")
 
 
+@pytest.mark.parametrize("pipeline", [feed_pb2.Pipeline(extended_json=""), feed_pb2.Pipeline(bson=b"")])
+def test_an_empty_pipeline_is_rejected_unless_an_earlier_version_stored_it(pipeline: feed_pb2.Pipeline) -> None:
+    feed = feed_pb2.Feed(source="main", pipeline=pipeline)
+    with pytest.raises(FeedmuxError) as caught:
+        convert.feed_parts(feed, bounded=True)
+    assert (caught.value.reason, caught.value.field) == (ErrorReason.PIPELINE_INVALID, "feed.pipeline")
+    stored = convert.stored_content(convert.definition(subscriptions_pb2.Subscription(feed=feed)))
+    assert convert.feed_parts(stored.feed, bounded=True).pipeline == b""
+
+
 def test_defaults_and_bounds() -> None:
     unset, minute = convert.duration(0.0), convert.duration(60.0)
     assert [convert.heartbeat_s(unset, False), convert.heartbeat_s(minute, True)] == [10.0, 60.0]
