@@ -129,7 +129,7 @@ async def running(
             )
             servers = Servers(service, health, listeners)
             readiness = dependencies.readiness(health)
-            keeping = assembly.start(tasks)
+            keeping = [*assembly.start(tasks), *dependencies.start(tasks)]
             try:
                 ports = await servers.start(health_port)
             except PortInUse as error:

@@ -13,17 +13,19 @@ from functools import partial
 
 from feedmux_server.cancellation import cancellable
 from feedmux_server.config.errors import ConfigError
-from feedmux_server.config.sections import RedisSection
+from feedmux_server.config.sections import RedisSection, SourceSection
 from feedmux_server.config.server import Config
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.readiness import ReadinessRules
 from feedmux_server.jobs.readiness import Check, Readiness
+from feedmux_server.login_files import LoginFiles, OnChange
 from feedmux_server.rpc.health import REDIS, Health
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.store.checks import RedisUnavailable, check_redis, check_writable
 from feedmux_server.store.connection import Client, RedisAccess, connect
 from feedmux_server.store.signing_keys import SigningKeys
+from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,9 @@ class Dependencies:
     sources: dict[str, Source]
     redis: Client
     redis_url: str
+    logins: dict[str, LoginFiles]
+    """Of `redis` and each `source/NAME` whose login is in files."""
+    reload_s: float
     stored_keys: SigningKeys | None
     """None if the keys of positions come from a file."""
     redis_checked: bool = False
@@ -49,14 +54,20 @@ class Dependencies:
         Raises FeedmuxError, StartupError, ConfigError.
         """
         wait = config.when_unavailable == "wait"
-        redis = connect(config.redis.url, redis_access(config.redis))
+        redis_login = redis_files(config.redis)
+        redis = connect(config.redis.url, redis_access(config.redis, redis_login))
         stack.push_async_callback(redis.aclose)
         stored_keys = SigningKeys(redis, position_keys) if config.positions.key_file is None else None
-        found = cls({}, redis, config.redis.url, stored_keys)
+        found = cls({}, redis, config.redis.url, {}, config.reload_s, stored_keys)
+        if redis_login.has_files:
+            found.logins[REDIS] = redis_login
         for name, section in config.sources.items():
+            login = source_files(name, section)
             chosen = SourceConfig(
                 name,
                 section.uri,
+                login.username,
+                login.password,
                 section.id,
                 section.server_selection_timeout_ms,
                 history_reads=section.history_reads,
@@ -64,6 +75,8 @@ class Dependencies:
             source = make_source(chosen, observer)
             stack.push_async_callback(source.close)
             found.sources[name] = source
+            if login.has_files:
+                found.logins[f"source/{name}"] = login
         checks = found._checks()
         log.info("connecting to %s", ", ".join(checks))
         outcomes = await asyncio.gather(*(check() for check in checks.values()), return_exceptions=True)
@@ -77,6 +90,20 @@ class Dependencies:
 
     def readiness(self, health: Health) -> Readiness:
         return Readiness(health, self._checks(), self.there, ReadinessRules())
+
+    def start(self, tasks: Tasks) -> list[asyncio.Task[None]]:
+        """Start the tasks that keep the logins up to date; to be cancelled at the end."""
+
+        async def nothing() -> None:
+            """Each new connection to Redis asks for the login."""
+
+        work = list[asyncio.Task[None]]()
+        for name, login in self.logins.items():
+            changed: OnChange = nothing
+            if name != REDIS:
+                changed = partial(_use_login, self.sources[name.removeprefix("source/")], login)
+            work.append(tasks.keep_running("login", partial(login.run, self.reload_s, changed), of=name))
+        return work
 
     def _checks(self) -> dict[str, Check]:
         return {
@@ -134,7 +161,21 @@ def make_source(config: SourceConfig, observer: Observer) -> Source:
         ) from None
 
 
-def redis_access(section: RedisSection) -> RedisAccess:
+async def _use_login(source: Source, login: LoginFiles) -> None:
+    source.logins.use(login.username, login.password)
+
+
+def source_files(name: str, section: SourceSection) -> LoginFiles:
+    """The files of a source's login. Raises ConfigError."""
+    return LoginFiles(f"sources.{name}", username_file=section.username_file, password_file=section.password_file)
+
+
+def redis_files(section: RedisSection) -> LoginFiles:
+    """The files of the login of Redis. Raises ConfigError."""
+    return LoginFiles("redis", username_file=section.username_file, password_file=section.password_file)
+
+
+def redis_access(section: RedisSection, files: LoginFiles) -> RedisAccess:
     return RedisAccess(
         section.username,
         section.password.get_secret_value(),
@@ -143,4 +184,5 @@ def redis_access(section: RedisSection) -> RedisAccess:
         section.ca_file,
         section.certificate_file,
         section.key_file,
+        login=(lambda: (files.username, files.password)) if files.has_files else None,
     )

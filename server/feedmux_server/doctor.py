@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +29,7 @@ from feedmux_server.core.feeds.former_json import changed_conditions
 from feedmux_server.core.positions.position import decode_position, inspect_position
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.credentials import read_position_keys
-from feedmux_server.dependencies import redis_access
+from feedmux_server.dependencies import redis_access, redis_files, source_files
 from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.rpc.convert import feed_parts, is_definition, stored_content
 from feedmux_server.source.checks import SourceExamination
@@ -109,15 +110,21 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
     for name, section in config.sources.items():
         mine = [each.rpartition(":")[2] for each in collections if each.rpartition(":")[0] in ("", name)]
         try:
-            examination = SourceExamination(name, section.uri, mine, timeout_ms=int(timeout_s * 500))
+            files = source_files(name, section)
+            login = {key: value for key, value in (("username", files.username), ("password", files.password)) if value}
+            examination = SourceExamination(name, section.uri, mine, timeout_ms=int(timeout_s * 500), login=login)
+        except ConfigError as error:
+            told = CheckResult(f"{name}.login", Level.FAILED, str(error), "Fix it in the configuration")
+            steps.append(Step(told.check, partial(_told, told), name))
+            continue
         except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
             steps.append(_unreadable(name, type(error).__name__))
             continue
         stack.push_async_callback(examination.close)
         steps += [Step(each, run, name, vital=each.endswith(".reachable")) for each, run in examination.steps()]
     try:
-        redis = connect(config.redis.url, redis_access(config.redis))
-    except StartupError as error:
+        redis = connect(config.redis.url, redis_access(config.redis, redis_files(config.redis)))
+    except (StartupError, ConfigError) as error:
         told = CheckResult("redis.url", Level.FAILED, str(error), "Fix it in the configuration (docs/redis.md)")
         return [*steps, Step("redis.url", lambda: _told(told), "redis")]
     stack.push_async_callback(redis.aclose)

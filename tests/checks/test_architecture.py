@@ -9,8 +9,8 @@ import pytest
 
 REPOSITORY: Final = Path(__file__).parents[2]
 SERVER: Final = REPOSITORY / "server/feedmux_server"
-SHARED: Final = frozenset({"cancellation", "clock", "gc_tuning", "health_probe", "supervision", "tls_files",
-                           "yaml_with_lines"})  # fmt: skip
+SHARED: Final = frozenset({"cancellation", "clock", "gc_tuning", "health_probe", "login_files", "supervision",
+                           "tls_files", "yaml_with_lines"})  # fmt: skip
 """Modules that any layer may import."""
 
 Layers = list[set[str]]

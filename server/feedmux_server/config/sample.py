@@ -51,6 +51,8 @@ _SAMPLE_VALUES = {
     "key_file": "server.key",
     "client_ca_file": "clients-ca.pem",
     "ca_file": "redis-ca.pem",
+    "username_file": "secrets/username",
+    "password_file": "secrets/password",
     "issuer": "https://login.example.com/",
     "audience": "feedmux",
     "jwks_file": "jwks.json",

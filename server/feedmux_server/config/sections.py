@@ -28,6 +28,15 @@ class SourceSection(Section):
     """A MongoDB deployment, under the name that feeds use."""
 
     uri: str = Field(description="MongoDB URI of a replica set or sharded cluster, with its credentials.")
+    username_file: Path | None = Field(
+        default=None,
+        description="File with the user of MongoDB, instead of a user in the URI. It is read again when it changes.",
+    )
+    password_file: Path | None = Field(
+        default=None,
+        description="File with the user's password, one line, not percent-encoded. It is read again when it changes,"
+        " and new connections use it: the password can rotate without a restart.",
+    )
     id: str = Field(
         default="",
         description="Identity of the deployment inside positions. Empty: the replica set's own id. Set it where the"
@@ -42,6 +51,12 @@ class SourceSection(Section):
         description="Concurrent reads of history from MongoDB. Each occupies one core of MongoDB while it lasts;"
         " streams at the head never wait for such a read. More lets feeds of different tenants catch up in parallel.",
     )
+
+    @model_validator(mode="after")
+    def _names_a_user(self) -> Self:
+        if self.password_file is not None and self.username_file is None and "@" not in self.uri:
+            raise ValueError("password_file needs username_file, or a user in the URI")
+        return self
 
 
 class ListenSection(Section):
@@ -316,6 +331,14 @@ class RedisSection(Section):
     password: SecretStr = Field(
         default=SecretStr(""), description="Password of the user. Empty: the password in the URL, or none."
     )
+    username_file: Path | None = Field(
+        default=None, description="File with the user, instead of `username`. It is read again when it changes."
+    )
+    password_file: Path | None = Field(
+        default=None,
+        description="File with the password, one line, instead of `password`. It is read again when it changes, and new"
+        " connections use it.",
+    )
     sentinel_username: str = Field(default="", description="User at the sentinels, if they require one.")
     sentinel_password: SecretStr = Field(default=SecretStr(""), description="Password at the sentinels.")
     ca_file: Path | None = Field(
@@ -340,6 +363,12 @@ class RedisSection(Section):
         ge=2,
         description="A subscription whose owner has disappeared can be opened again after this long.",
     )
+
+    @model_validator(mode="after")
+    def _names_one_login(self) -> Self:
+        if (self.username and self.username_file) or (self.password.get_secret_value() and self.password_file):
+            raise ValueError("set username or username_file, and password or password_file, not both")
+        return self
 
     @model_validator(mode="after")
     def _renews_in_time(self) -> Self:

@@ -117,8 +117,17 @@ Step = Callable[[], Awaitable[list[CheckResult]]]
 class SourceExamination:
     """Checks one source with a separate client. Raises what pymongo raises for an invalid URI."""
 
-    def __init__(self, name: str, uri: str, collections: Sequence[str] = (), *, timeout_ms: int = 5_000) -> None:
-        """`collections`: `database.collection` whose images are checked."""
+    def __init__(
+        self,
+        name: str,
+        uri: str,
+        collections: Sequence[str] = (),
+        *,
+        timeout_ms: int = 5_000,
+        login: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`collections`: `database.collection` whose images are checked. `login`: `username` and `password`, instead of
+        those in the URI."""
         self._name = name
         self._collections = collections
         self._client: _Client = AsyncMongoClient(
@@ -127,6 +136,7 @@ class SourceExamination:
             serverSelectionTimeoutMS=timeout_ms,
             connectTimeoutMS=timeout_ms,
             connect=False,
+            **(login or {}),
         )
         self._sharded = False
 

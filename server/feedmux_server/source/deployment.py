@@ -5,7 +5,8 @@ Owned by `app` for the life of the process; readers open cursors on it. Nothing 
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import bson
@@ -27,6 +28,7 @@ from feedmux_server.source.checks import judge_hello
 from feedmux_server.source.commands import RETRY_AFTER_S, Client, SourceCommands
 from feedmux_server.source.cursor import RawChangeStreamCursor, aggregate_on, run_on
 from feedmux_server.source.errors import rejects_login
+from feedmux_server.source.logins import Logins
 from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.read_watch import Address, Operation, ReadWatch
 from feedmux_server.source.source_clock import SourceClock
@@ -49,6 +51,10 @@ class SourceConfig:
 
     name: str
     uri: str
+    username: str = ""
+    """Instead of the user in the URI."""
+    password: str = field(default="", repr=False)
+    """Instead of the password in the URI."""
     source_id: str = ""
     """The id in positions. Empty: the replica set's own id, or its name if the account may not read the id."""
     server_selection_timeout_ms: int = 10_000
@@ -72,10 +78,11 @@ class Source:
         self._config = config
         wait_s = config.server_selection_timeout_ms / 1000
         self._commands = SourceCommands(
-            config.name, _new_client(config) if client is None else client, wait_s, observer
+            config.name, client or _new_client(config, config.username, config.password), wait_s, observer
         )
         self.clock = SourceClock(self._commands)
         self.oplog = Oplog(self._commands, self.clock)
+        self.logins = Logins(self._commands, partial(_new_client, config))
         self._source_id = config.source_id
         self._next_login_line_s = 0.0
         self.connected = False
@@ -135,8 +142,8 @@ class Source:
             self._next_login_line_s = now_s + _LOGIN_LINE_EVERY_S
             log.error(
                 "MongoDB of source %r rejects feedmux's user or password. Its feeds wait, and continue when MongoDB"
-                " accepts them again. Check sources.%s.uri and the account in MongoDB; after a change of the URI,"
-                " restart feedmux",
+                " accepts them again. Check sources.%s.uri, or its password_file, and the account in MongoDB; after"
+                " a change of the URI, restart feedmux",
                 self.name,
                 self.name,
             )
@@ -149,6 +156,7 @@ class Source:
 
     async def close(self) -> None:
         await self.clock.close()
+        await self.logins.close()
         await self._client.close()
 
     @property
@@ -194,6 +202,7 @@ class Source:
         opening: Callable[[bytes], None] | None = None,
     ) -> RawChangeStreamCursor:
         """Opens a change stream. Raises pymongo's errors, and FeedmuxError for a read preference that there is not."""
+        cursors = self.logins.cursors
         database = self._client[spec.scope.database or "admin"].with_options(
             codec_options=CodecOptions(document_class=RawBSONDocument),
             read_preference=_read_preference(spec.read_preference) if spec.read_preference else None,
@@ -208,7 +217,10 @@ class Source:
         if spec.comment:
             options["comment"] = bson.decode(spec.comment, _AS_GIVEN).get("comment")
         with self._commands.span("aggregate", database.name, spec.scope.collection):
-            return await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options, opening)
+            cursor = await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options, opening)
+        cursors.add(cursor)
+        await self.logins.close_unused()
+        return cursor
 
     async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
         wanted = [Binary(each, UUID_SUBTYPE) for each in sessions]
@@ -233,9 +245,11 @@ class Source:
             return str(hello["setName"])
 
 
-def _new_client(config: SourceConfig) -> Client:
+def _new_client(config: SourceConfig, username: str, password: str) -> Client:
+    login: dict[str, Any] = {"username": username, "password": password}
     return AsyncMongoClient(
         config.uri,
+        **{name: value for name, value in login.items() if value},
         appname="feedmux",
         maxPoolSize=None,  # every open stream holds a connection while MongoDB waits for an event
         serverSelectionTimeoutMS=config.server_selection_timeout_ms,

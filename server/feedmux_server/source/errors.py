@@ -7,6 +7,7 @@ from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure, P
 from feedmux_server.core.delivery.resume_policy import MongoFailure, Verdict, classify
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 
+UNAUTHORIZED = 13
 _LABELS_WIRE_VERSION = 9
 """MongoDB 4.4, from which on the server labels resumable errors; older ones are not supported."""
 _MESSAGE_CHARS_MAX = 10_000

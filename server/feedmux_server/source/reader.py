@@ -24,7 +24,7 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
-from feedmux_server.source.errors import judge, kind_of, rejects_login
+from feedmux_server.source.errors import UNAUTHORIZED, judge, kind_of, rejects_login
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import ReadPace
 from feedmux_server.source.stream_request import StreamRequest
@@ -264,8 +264,13 @@ class ChangeStreamReader:
 
     async def _fail(self, error: PyMongoError, during: Literal["aggregate", "getMore"]) -> None:
         """Close the cursor and raise, or return if the reader can open in another way at once."""
+        login_gone = (
+            self._cursor is not None
+            and getattr(error, "code", None) == UNAUTHORIZED
+            and self._source.logins.is_former(self._cursor)
+        )
         await self.close()
-        if self._reads.overran:
+        if self._reads.overran or login_gone:
             raise Failed(error, at_once=True) from error
         if rejects_login(error):
             self._source.login_rejected()

@@ -5,7 +5,7 @@ Invariant: no password leaves this module. Neighbours: `dependencies` calls it, 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
+from redis.credentials import CredentialProvider
 
 from feedmux_server.store.errors import FAILURES, code_of
 from feedmux_server.store.redis_url import Kind, RedisUrl, parse_redis_url
@@ -48,6 +49,8 @@ class RedisAccess:
     ca_file: Path | None = None
     certificate_file: Path | None = None
     key_file: Path | None = None
+    login: Callable[[], tuple[str, str]] | None = field(default=None, repr=False)
+    """Gives user and password of a new connection, instead of `username` and `password`; either may be empty."""
 
 
 def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: float = 2.0) -> Client:
@@ -76,6 +79,8 @@ def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: f
         "protocol": 2,
     }
     login = _login(access.username or where.username, access.password or where.password)
+    if access.login is not None:
+        login = {"credential_provider": _Login(access.login, login)}
     tls = _tls(access) if where.tls else {}
     match where.kind:
         case Kind.SERVER:
@@ -195,6 +200,23 @@ def _no_retry() -> Retry:
 
 def _login(username: str, password: str) -> dict[str, Any]:
     return {"username": username or None, "password": password or None}
+
+
+class _Login(CredentialProvider):
+    """Asks for the login whenever a connection is made."""
+
+    def __init__(self, login: Callable[[], tuple[str, str]], otherwise: dict[str, Any]) -> None:
+        self._login = login
+        self._otherwise = otherwise
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        username, password = self._login()
+        username = username or self._otherwise["username"] or ""
+        password = password or self._otherwise["password"] or ""
+        return (username, password) if username else (password,)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        return self.get_credentials()
 
 
 def _tls(access: RedisAccess) -> dict[str, Any]:
