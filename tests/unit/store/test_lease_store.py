@@ -1,6 +1,7 @@
 """Leases: who may open a subscription, and what commits and restores send."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -125,3 +126,18 @@ async def test_a_lost_name_is_listed_again(by: str) -> None:
     else:
         await store.leases.open("t", "s", instance_id="one")
     assert [each.name for each in (await store.list("t", page_size=9))[0]] == ["s"]
+
+
+@in_virtual_time
+async def test_a_lease_of_a_clock_that_was_ahead_lasts_no_longer_than_any_other() -> None:
+    redis, store = redis_and_store()
+    await create(store, "t", "s")
+    redis.ahead_s = 3600.0
+    with suppress(FeedmuxError):  # the first call only learns the clock
+        await store.leases.open("t", "s", instance_id="one")
+    redis.ahead_s = 0.0
+    with pytest.raises(FeedmuxError) as caught:
+        await store.leases.open("t", "s", instance_id="two")
+    assert caught.value.reason is ErrorReason.SUBSCRIPTION_BUSY
+    await asyncio.sleep(LEASE_S + 1.0)
+    assert (await store.leases.open("t", "s", instance_id="two"))[0].active

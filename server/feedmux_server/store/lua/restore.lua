@@ -9,6 +9,6 @@ redis.call('HSET', key,
   'definition', ARGV[1], 'etag', ARGV[2],
   'position', ARGV[3], 'cluster_time', ARGV[4], 'order', ARGV[5],
   'epoch', ARGV[6], 'commit_epoch', ARGV[6], 'seek_epoch', ARGV[7], 'nonce', ARGV[8], 'owner', ARGV[9],
-  'lease_until_ms', int(now_ms() + tonumber(ARGV[10])), 'fence_cause', 'LEASE',
+  'lease_until_ms', int(now_ms() + tonumber(ARGV[10])), 'lease_ms', ARGV[10], 'fence_cause', 'LEASE',
   'create_ms', ARGV[11], 'update_ms', ARGV[12])
 return {'OK'}
