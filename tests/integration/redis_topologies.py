@@ -129,6 +129,16 @@ class Cluster:
     servers: Sequence[RedisServer]
     known_ports: Sequence[int]
 
+    async def begin_to_move(self, slot: int, source: RedisServer, target: RedisServer) -> None:
+        """Keys of the slot that are not in the source are now asked for at the target."""
+        ids = [await ask(server.port, "CLUSTER", "MYID") for server in (source, target)]
+        await ask(target.port, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+        await ask(source.port, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+
+    async def move(self, key: str, source: RedisServer, target: RedisServer) -> None:
+        """Move one key of a slot that is being moved."""
+        assert await ask(source.port, "MIGRATE", "127.0.0.1", target.port, key, 0, 5000) == "OK"
+
     @property
     def url(self) -> str:
         return f"redis+cluster://{','.join(f'127.0.0.1:{port}' for port in self.known_ports)}"

@@ -300,9 +300,9 @@ async def test_redis_answers_while_the_caller_still_listens(
     sent: list[Command] = []
     pipeline = Commands._pipeline
 
-    async def recorded(commands: Commands, batch: Sequence[Command], node: Any = None) -> list[Any]:
+    async def recorded(commands: Commands, batch: Sequence[Command], node: Any = None, **how: Any) -> list[Any]:
         sent.extend(batch)
-        return await pipeline(commands, batch, node)
+        return await pipeline(commands, batch, node, **how)
 
     monkeypatch.setattr(Commands, "_pipeline", recorded)
     async with connected(pair[0].url, timeout_s=PATIENCE_S) as store:

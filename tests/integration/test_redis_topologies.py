@@ -14,6 +14,7 @@ import pytest
 from cryptography import x509
 from pymongo.database import Database
 from redis.asyncio import RedisCluster
+from redis.crc import key_slot
 
 import feedmux
 from feedmux_embedded import RedisServer, ReplicaSet
@@ -23,7 +24,7 @@ from feedmux_server.store import connection
 from feedmux_server.store.checks import RedisUnavailable, check_redis, check_writable, examine_sentinels, probe
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import Client, RedisAccess, StartupError, connect
-from feedmux_server.store.model import CommitStatus, RestoreRequest
+from feedmux_server.store.model import CommitRequest, CommitStatus, RestoreRequest
 from feedmux_server.store.schema import SCHEMA_KEY, check_layout
 from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
@@ -32,7 +33,7 @@ from tests.integration.certificates import Authority
 from tests.integration.client_history import ClientHistory, written_since
 from tests.integration.redis_topologies import SERVICE, Cluster, Sentinels, ask, cluster, is_replica, sentinels
 from tests.integration.servers import server_process, serving, settings, until
-from tests.integration.state_support import Recorder, commit, create, place, running, submit
+from tests.integration.state_support import Recorder, commit, create, place, place_of, running, submit
 from tests.integration.test_rolling_restart import Reader, Writer, reading
 from tests.integration.wire import LATEST, PATIENCE_S, feed, refused
 from tests.telemetry.scrape import scrape
@@ -186,6 +187,50 @@ async def test_a_cluster_node_fails_over_while_commits_flow(fault: str) -> None:
             await commits_through_failover(client, nodes, fault)
         finally:
             await client.aclose()
+
+
+@pytest.mark.parametrize("control_replicas", [None, 0])
+async def test_every_call_works_while_a_slot_moves(
+    control_replicas: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The keys of the slot are at both nodes, or at the new one; the layout still names the old one."""
+    async with cluster() as nodes:
+        client = connect(nodes.url)
+        try:
+            # The first primary has a replica.
+            store = SubscriptionStore(client, lease_s=30.0, timeout_s=PATIENCE_S, control_replicas=control_replicas)
+            names = [name for name in (f"s{number}" for number in range(500)) if _slot("t", name) < 5461][:3]
+            source, target = nodes.servers[0], nodes.servers[1]
+            for name in names[:2]:
+                await create(store, "t", name)
+            for name in names:
+                await nodes.begin_to_move(_slot("t", name), source, target)
+            await nodes.move(_key("t", names[0]), source, target)
+            for name in names:
+                if name == names[2]:
+                    await create(store, "t", name)
+                assert place_of(await store.get("t", name)) == place(0)
+                stored, lease = await store.leases.open("t", name, instance_id="i")
+                [outcome] = await store.leases.commit_many([CommitRequest(lease, place(4))])
+                assert outcome.status is CommitStatus.OK
+                await store.leases.release(lease)
+                to = place(2)
+                await store.seek("t", name, position=to.position, cluster_time=to.cluster_time, order=to.order)
+                await store.update("t", name, definition=b"x", etag="x", expected_etag=stored.etag)
+            assert [each.name for each in (await store.list("t", page_size=9))[0]] == sorted(names)
+            for name in names:
+                await store.delete("t", name)
+            assert not caplog.records
+        finally:
+            await client.aclose()
+
+
+def _key(tenant: str, name: str) -> str:
+    return f"feedmux:1:{{{tenant}/{name}}}"
+
+
+def _slot(tenant: str, name: str) -> int:
+    return int(key_slot(_key(tenant, name).encode()))
 
 
 async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, fault: str) -> None:

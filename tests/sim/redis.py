@@ -229,6 +229,8 @@ class SimRedis:
                 return [stored.get(field) for field in arguments]
             case b"HGETALL":
                 return [part for pair in stored.items() for part in pair]
+            case b"HKEYS":
+                return list(stored)
             case b"HLEN":
                 return len(stored)
             case b"HEXISTS":

@@ -12,6 +12,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from redis.asyncio import RedisCluster
+from redis.asyncio.cluster import ClusterNode, ClusterPipeline
+from redis.exceptions import AskError, MovedError, TryAgainError
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.store.connection import COMMANDS_MAX, REPLICATED_MAX, Client, leave_demoted
@@ -23,7 +25,8 @@ _log = logging.getLogger(__name__)
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
 
-_WITHOUT_KEY: Final = frozenset({"INFO", "WAIT"})
+_WITHOUT_KEY: Final = frozenset({"INFO", "WAIT", "ASKING"})
+_ASKING: Final[Command] = ("ASKING",)
 _LAYOUT_MOVED: Final = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN", "LOADING"})
 
 
@@ -70,26 +73,39 @@ class Commands:
 
     async def _run_replicated(self, command: Command, mark: Command, replicas: int | None) -> tuple[Any, bool]:
         node = await self._node_of(command)
+        answer, confirmed = await self._replicated_on(node, command, mark, replicas)
+        if isinstance(answer, AskError) and isinstance(self._client, RedisCluster):
+            there = _node_named(self._client, answer)
+            answer, confirmed = await self._replicated_on(there, command, mark, replicas, asking=True)
+        elif (await self._node_of(command)) is not node:
+            confirmed = False  # the slot has moved, and WAIT asked its former node
+        if isinstance(answer, Exception) and not is_of_one_key(answer):
+            raise answer
+        return answer, confirmed
+
+    async def _replicated_on(
+        self, node: Any, command: Command, mark: Command, replicas: int | None, *, asking: bool = False
+    ) -> tuple[Any, bool]:
+        """The answer of a node, which may be its failure, and whether enough of its replicas have the change."""
         if replicas is None:
             [info] = await self._pipeline([("INFO", "replication")], node)
             if isinstance(info, Exception):
                 raise info
             replicas = min(1, int(info.get("connected_slaves", 0)))
         if not replicas:
-            [answer] = await self._pipeline([command], node)
-            confirmed: Any = 0
-        else:
-            # Half of the time limit, so that an unconfirmed change is answered while the caller still waits.
-            wait = ("WAIT", replicas, int(self._timeout_s * 500))
-            answer, marked, confirmed = await self._pipeline([command, mark, wait], node)
-            for failure in (answer, marked, confirmed):
-                if isinstance(failure, Exception):
-                    raise failure
-            if (await self._node_of(command)) is not node:
-                confirmed = 0  # the slot has moved, and WAIT asked its former node
-        if isinstance(answer, Exception) and not is_of_one_key(answer):
-            raise answer
-        return answer, confirmed >= replicas
+            [answer] = await self._pipeline([command], node, asking=asking)
+            return answer, True
+        # Half of the time limit, so that an unconfirmed change is answered while the caller still waits.
+        wait = ("WAIT", replicas, int(self._timeout_s * 500))
+        answer, marked, confirmed = await self._pipeline([command, mark, wait], node, asking=asking)
+        if isinstance(answer, AskError):
+            return answer, False
+        for failure in (answer, marked, confirmed):
+            # If the slot is being moved and the key is still here, the mark is not: then WAIT waited for the change
+            # itself, if there was one.
+            if isinstance(failure, Exception) and not (failure is marked and isinstance(marked, AskError)):
+                raise failure
+        return answer, confirmed >= replicas and (not isinstance(marked, AskError) or _has_written(answer))
 
     async def _node_of(self, command: Command) -> Any:
         """The primary of the command's slot; None without a cluster."""
@@ -114,15 +130,35 @@ class Commands:
                 raise state_unavailable(answer) from answer
         return answers
 
-    async def _pipeline(self, commands: Sequence[Command], node: Any = None) -> list[Any]:
+    async def _pipeline(self, commands: Sequence[Command], node: Any = None, *, asking: bool = False) -> list[Any]:
         """Run commands on one connection, except those for other nodes of a cluster. `node` gets the commands without a
-        key."""
+        key. If `asking`, it gets all commands, also those for a slot that is still being moved to it."""
+        client = self._client
         there = {} if node is None else {"target_nodes": [node]}
-        async with self._client.pipeline(transaction=False) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command, **(there if command[0] in _WITHOUT_KEY else {}))
-            answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        sent = [part for each in commands for part in ((_ASKING, each) if asking and _has_key(each) else (each,))]
+        async with client.pipeline(transaction=False) as pipeline:
+            for command in sent:
+                pipeline.execute_command(*command, **(there if asking or not _has_key(command) else {}))
+            if not isinstance(client, RedisCluster):
+                return list(await pipeline.execute(raise_on_error=False))
+            assert isinstance(pipeline, ClusterPipeline)
+            received = await pipeline.execute(raise_on_error=False, allow_redirections=False)
+        answers = [answer for command, answer in zip(sent, received, strict=True) if command is not _ASKING]
+        for index, answer in enumerate(answers):
+            if isinstance(answer, MovedError | TryAgainError) or (isinstance(answer, AskError) and node is None):
+                answers[index] = await self._redirected(client, commands[index], answer)
         return answers
+
+    async def _redirected(self, cluster: RedisCluster, command: Command, error: Exception) -> Any:
+        """The answer to a command that a node has not executed. redis-py follows redirections too, but sends ASKING on
+        another connection than the command."""
+        try:
+            if isinstance(error, AskError):
+                [answer] = await self._pipeline([command], _node_named(cluster, error), asking=True)
+                return answer
+            return await cluster.execute_command(*command)
+        except FAILURES as failure:
+            return failure
 
     async def _by_node(self, cluster: RedisCluster, commands: Sequence[Command]) -> list[Any]:
         await cluster.initialize()
@@ -166,6 +202,24 @@ class Commands:
         with suppress(*FAILURES):
             async with asyncio.timeout(self._timeout_s):
                 await cluster.nodes_manager.initialize()
+
+
+def _node_named(cluster: RedisCluster, error: AskError) -> ClusterNode:
+    """The node that a slot is being moved to."""
+    node = cluster.get_node(host=error.host, port=error.port)
+    if node is None:
+        # It has no slots yet, so the layout does not name it. The client closes the nodes that it knows.
+        node = ClusterNode(error.host, error.port, **cluster.connection_kwargs)
+        cluster.nodes_manager.nodes_cache[node.name] = node
+    return node
+
+
+def _has_written(answer: Any) -> bool:
+    return isinstance(answer, list) and answer[:1] in ([b"OK"], [b"CREATED"])
+
+
+def _has_key(command: Command) -> bool:
+    return command[0] not in _WITHOUT_KEY
 
 
 def _key_of(command: Command) -> str:

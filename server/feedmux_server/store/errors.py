@@ -39,6 +39,16 @@ _BY_CODE: Final = {
 }
 """Messages for conditions that concern all of Redis, not one key."""
 
+_OF_ONE_KEY: Final = {
+    "ASK": "A slot of the Redis cluster is being moved, and its new node does not take its keys: run `redis-cli"
+    " cluster nodes`",
+    "TRYAGAIN": "A slot of the Redis cluster is being moved; the call succeeds when its keys have moved",
+    "WRONGTYPE": "A key of feedmux in Redis does not hold what feedmux writes there; the log of the feedmux server has"
+    " details",
+}
+"""Messages for conditions that concern one key."""
+_WORDS_CHARS_MAX: Final = 120
+
 
 def code_of(error: Exception) -> str:
     """The code that Redis gave, or one of our own, such as TIMEOUT, CONNECTION or ERR."""
@@ -73,6 +83,12 @@ def _is_of_certificate(error: BaseException | None) -> bool:
     return "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
+def words_of(error: Exception) -> str:
+    """What redis-py or Redis says, for the log, without what it quotes: that may be a command with its values."""
+    words = next(iter(str(error).replace("`", "'").replace('"', "'").split("'")), "")[:_WORDS_CHARS_MAX]
+    return f"{type(error).__name__}: {''.join(filter(str.isprintable, words)).strip()}"
+
+
 def is_of_one_key(error: Exception) -> bool:
     """Whether the failure concerns one command or key only, so that other keys are worth trying."""
     return isinstance(error, redis_errors.ResponseError) and code_of(error) not in _BY_CODE
@@ -81,5 +97,6 @@ def is_of_one_key(error: Exception) -> bool:
 def state_unavailable(error: Exception) -> FeedmuxError:
     """The error for the client, which says what is wrong and what to do."""
     code = code_of(error)
-    message = _BY_CODE.get(code, "Redis rejected a command from feedmux; the log of the feedmux server has details")
+    unknown = "Redis rejected a command from feedmux; the log of the feedmux server has details"
+    message = _BY_CODE.get(code) or _OF_ONE_KEY.get(code, unknown)
     return FeedmuxError(ErrorReason.STATE_UNAVAILABLE, message, {"redis_error": code}, retry_after_s=RETRY_AFTER_S)

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from redis import exceptions as redis_errors
 
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.store.commands import Argument, Command, Commands
 from feedmux_server.store.connection import COMMANDS_MAX, Client
-from feedmux_server.store.errors import code_of, state_unavailable
+from feedmux_server.store.errors import code_of, state_unavailable, words_of
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _log = logging.getLogger(__name__)
@@ -62,8 +63,7 @@ class ScriptRunner:
         """Run a script and return its answer. Raises STATE_UNAVAILABLE."""
         [answer] = await self.run_many([call])
         if isinstance(answer, Exception):
-            _log.error("redis refused script %s: %s", call.script, code_of(answer))
-            raise state_unavailable(answer)
+            raise _refused(f"script {call.script}", answer)
         return answer
 
     async def run_replicated(
@@ -74,8 +74,7 @@ class ScriptRunner:
         The script is sent whole: for a script that Redis does not know, the call would have to wait twice."""
         answer, confirmed = await self._commands.run_replicated(_command(call, with_source=True), mark, replicas)
         if isinstance(answer, Exception):
-            _log.error("redis refused script %s: %s", call.script, code_of(answer))
-            raise state_unavailable(answer)
+            raise _refused(f"script {call.script}", answer)
         return answer, confirmed
 
     async def run_many(self, calls: Sequence[ScriptCall]) -> list[Answer | Exception]:
@@ -104,8 +103,13 @@ class ScriptRunner:
         answers = await self._commands.run(commands)
         for answer in answers:
             if isinstance(answer, Exception):
-                raise state_unavailable(answer)
+                raise _refused("a command", answer)
         return answers
+
+
+def _refused(what: str, error: Exception) -> FeedmuxError:
+    _log.error("redis refused %s: %s (%s)", what, code_of(error), words_of(error))
+    return state_unavailable(error)
 
 
 def _command(call: ScriptCall, *, with_source: bool = False) -> Command:

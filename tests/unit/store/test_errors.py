@@ -5,7 +5,7 @@ from redis import exceptions
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import ResponseError
 
-from feedmux_server.store.errors import code_of, is_of_one_key, state_unavailable
+from feedmux_server.store.errors import code_of, is_of_one_key, state_unavailable, words_of
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,10 @@ def test_a_cluster_fails_as_its_node_did() -> None:
     error = exceptions.RedisClusterException("no node")
     error.__cause__ = TimeoutError()
     assert code_of(error) == "TIMEOUT"
+
+
+def test_the_words_of_an_error_quote_nothing() -> None:
+    error = ResponseError("ERR unknown command 'EVALX', with args beginning with: 'canary'")
+    assert words_of(error) == "ResponseError: ERR unknown command"
+    assert words_of(exceptions.ClusterError("TTL exhausted.\n")) == "ClusterError: TTL exhausted."
+    assert len(words_of(OSError("x" * 10_000))) < 200

@@ -7,7 +7,5 @@ local now = now_ms()
 if damaged() then return {'USED'} end
 local used = math.max(number(stored[3]) or 0, number(stored[4]) or 0, number(stored[5]) or 0)
 if used + tonumber(ARGV[1]) > now then return {'USED'} end
-redis.call('DEL', key)
-redis.call('HSET', key, 'deleted', '1', 'epoch', int(next_epoch(stored[1], now)))
-redis.call('PEXPIRE', key, ARGV[2])
+bury(int(next_epoch(stored[1], now)), ARGV[2])
 return {'OK'}

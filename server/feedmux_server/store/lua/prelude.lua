@@ -74,11 +74,24 @@ local function damaged()
   for _, field in ipairs({'definition', 'etag', 'position', 'order'}) do
     if redis.call('HEXISTS', key, field) == 0 then return true end
   end
-  for _, field in ipairs({'epoch', 'seek_epoch', 'commit_epoch', 'lease_until_ms', 'used_ms', 'create_ms', 'update_ms'}) do
+  local numbers = {'epoch', 'seek_epoch', 'commit_epoch', 'lease_until_ms', 'used_ms', 'create_ms', 'update_ms'}
+  for _, field in ipairs(numbers) do
     local stored = redis.call('HGET', key, field)
     if stored and not number(stored) then return true end
   end
   return false
+end
+
+-- Replaces the subscription by a tombstone. The key stays until the end: while a cluster moves a slot, a key that is gone
+-- belongs to the other node, and the rest of the script would fail. HDEL first: a Redis that is out of memory allows
+-- HDEL, and then the rest of the script.
+local function bury(epoch, tombstone_ms)
+  if foreign() then redis.call('DEL', key) end
+  local fields = redis.call('HKEYS', key)
+  for i = 2, #fields do redis.call('HDEL', key, fields[i]) end
+  redis.call('HSET', key, 'deleted', '1', 'epoch', epoch)
+  if fields[1] and fields[1] ~= 'epoch' then redis.call('HDEL', key, fields[1]) end
+  redis.call('PEXPIRE', key, tombstone_ms)
 end
 
 -- Compares bytes, because the `<` of Lua follows the locale of the Redis process.
