@@ -88,7 +88,10 @@ class BackgroundLoop:
             self.loop.run_until_complete(asyncio.wait(tasks, timeout=1.0))
 
 
-_FORKED_LATE = "gRPC does not survive a fork after its first call: fork first, or spawn"
+_FORKED_LATE = (
+    "gRPC does not survive a fork after its first call, also not for a new client: fork first, or start the process"
+    " with multiprocessing.get_context('spawn')"
+)
 _PATCHED = (
     "feedmux.Client does not work where gevent or eventlet have patched Python's threads or sockets: use it in a"
     " process without monkey patching"
@@ -104,8 +107,7 @@ def background_loop() -> BackgroundLoop:
     Raises RuntimeError in a child forked from a process that had a background loop, and where gevent or eventlet have
     patched what an event loop in a thread needs.
     """
-    if _forked_late:
-        raise RuntimeError(_FORKED_LATE)
+    check_fork()
     known = _background_loops.get(os.getpid())
     if known is not None:
         return known
@@ -116,6 +118,12 @@ def background_loop() -> BackgroundLoop:
         if os.getpid() not in _background_loops:
             _background_loops[os.getpid()] = BackgroundLoop()
         return _background_loops[os.getpid()]
+
+
+def check_fork() -> None:
+    """Raise RuntimeError in a child forked from a process that had a background loop: a call would never return."""
+    if _forked_late:
+        raise RuntimeError(_FORKED_LATE)
 
 
 def _is_patched() -> bool:

@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
+from feedmux.background_loop import check_fork
 from feedmux.errors import Unavailable
 from feedmux.status import error_from_call
 from feedmux.target import Metadata, Target, TokenThread, metadata_of
@@ -125,6 +126,7 @@ class Transport:
         return metadata_of(token, route)
 
     def _channel(self) -> _Channel:
+        check_fork()
         loop = asyncio.get_running_loop()
         key = os.getpid(), id(loop)
         known = self._channels.get(key)

@@ -40,12 +40,17 @@ assert os.waitpid(early, 0)[1] == 0
 made, told = background_loop(), 0
 if os.fork() == 0:
     # Also by what was made before, such as a session in a `with`, whose loop is in the parent alone.
-    for use in (background_loop, lambda: made.call(asyncio.sleep(0))):
+    # And by new clients, of which an asynchronous one would wait forever.
+    def new():
+        feedmux.Client("127.0.0.1:1").subscription("s").get()
+    def new_async():
+        asyncio.run(feedmux.AsyncClient("127.0.0.1:1").subscription("s").get())
+    for use in (background_loop, lambda: made.call(asyncio.sleep(0)), new, new_async):
         try:
             use()
-        except RuntimeError:
-            told += 1
-    os._exit(2 - told)
+        except RuntimeError as error:
+            told += "spawn" in str(error)
+    os._exit(4 - told)
 assert os.wait()[1] == 0
 """
     subprocess.run([sys.executable, "-c", "import asyncio\n" + program], check=True, timeout=60)
