@@ -329,9 +329,9 @@ def merged(values: Values, more: Values) -> Values:
     return both
 
 
-def render(values: Values, name: str = "release") -> dict[str, str]:
+def render(values: Values, name: str = "release", namespace: str = "feeds") -> dict[str, str]:
     with Chart.load(str(CHART)) as chart:
-        return chart.render(values, name=name, namespace="feeds")
+        return chart.render(values, name=name, namespace=namespace)
 
 
 def objects(values: Values) -> Iterator[Object]:

@@ -124,10 +124,26 @@ scaleDown:
     - {type: Pods, value: 1, periodSeconds: 300}
 {{- end -}}
 
+{{/* PromQL matchers of the release's series, by the labels that its ServiceMonitor adds. */}}
+{{- define "feedmux.matchers" -}}
+{{ printf "namespace=%q,service=%q" .Release.Namespace (printf "%s-headless" (include "feedmux.fullname" .)) }}
+{{- end -}}
+
+{{/* Name of an object, and its namespace if that is not the release's: `list $ NAMESPACE NAME`. */}}
+{{- define "feedmux.metadataIn" -}}
+{{- if index . 1 -}}
+# Releases with the same name in different namespaces may share this one.
+name: {{ printf "%s-%s" (index . 0).Release.Namespace (index . 2) }}
+namespace: {{ index . 1 }}
+{{- else -}}
+name: {{ index . 2 }}
+{{- end -}}
+{{- end -}}
+
 {{/* Open sessions of the release. A server without sessions has no series of them, so the second part gives 0 then; if
 Prometheus has no data of the release at all, the query returns nothing. */}}
 {{- define "feedmux.sessionsQuery" -}}
-{{- $of := printf "{namespace=%q,service=%q}" .Release.Namespace (printf "%s-headless" (include "feedmux.fullname" .)) -}}
+{{- $of := printf "{%s}" (include "feedmux.matchers" .) -}}
 sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- end -}}
 
@@ -186,6 +202,11 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- end -}}
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
 {{- fail "metrics.serviceMonitor: set metrics.enabled, which opens the port" -}}
+{{- end -}}
+{{- with .Values.metrics.prometheusRule -}}
+{{- if and .enabled (not $.Values.metrics.enabled) (not .matchers) -}}
+{{- fail "metrics.prometheusRule: set metrics.enabled, which opens the port, or metrics.prometheusRule.matchers" -}}
+{{- end -}}
 {{- end -}}
 {{- with .Values.autoscaling -}}
 {{- if and .enabled .keda.enabled -}}
