@@ -334,10 +334,19 @@ def render(values: Values, name: str = "release", namespace: str = "feeds") -> d
         return chart.render(values, name=name, namespace=namespace)
 
 
+class Strict(yaml.SafeLoader):
+    """Rejects a name twice in one map, as Kustomize and server-side apply do."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        assert len(names) == len(set(names)), f"a name twice: {names}"
+        return super().construct_mapping(node, deep)
+
+
 def objects(values: Values) -> Iterator[Object]:
     for path, text in render(values).items():
         if not path.endswith("NOTES.txt"):
-            yield from (each for each in yaml.safe_load_all(text) if each is not None)
+            yield from (each for each in yaml.load_all(text, Strict) if each is not None)
 
 
 def of_kind(values: Values, kind: str) -> list[Object]:
@@ -728,6 +737,68 @@ def test_pods_start_anew_for_a_configuration_and_not_for_tenants() -> None:
     other = {"existingConfigMap": "", "inline": [{"name": "other", "api_key_hashes": [HASH]}]}
     assert checksum({"tenants": inline}) == checksum({"tenants": other})
     assert checksum({}) != checksum({"config": {"limits": {"sessions": 5}}})
+
+
+def templates(values: Values) -> dict[str, Object]:
+    """The pods of a release, by the last word of their names, each with its metadata."""
+    made = {each["metadata"]["name"].rpartition("-")[2]: each for each in objects(values)
+            if each["kind"] in ("Deployment", "StatefulSet", "Pod")}  # fmt: skip
+    return {name: each if each["kind"] == "Pod" else each["spec"]["template"] for name, each in made.items()}
+
+
+def test_every_pod_runs_where_and_as_whom_the_values_say() -> None:
+    placement: Values = {
+        "nodeSelector": {"pool": "feeds"},
+        "tolerations": [{"key": "feeds", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+        "priorityClassName": "high",
+    }
+    more: Values = {"imagePullSecrets": ["registry"], "serviceAccount": {"name": "feeds"}, "podLabels": {"cost": "1"}}
+    found = templates(merged(merged(LEAST, MATRIX["trial"]), placement | more))
+    assert set(found) == {"feedmux", "redis", "test"}
+    for name, pod in found.items():
+        spec = pod["spec"]
+        assert {value: spec.get(value) for value in placement} == placement, name
+        assert spec["imagePullSecrets"] == [{"name": "registry"}], name
+        assert spec["serviceAccountName"] == "feeds", name
+        assert pod["metadata"]["labels"]["cost"] == "1", name
+
+
+def test_labels_and_annotations_of_the_values_merge_with_the_charts() -> None:
+    given = {
+        "app.kubernetes.io/name": "changes",
+        "app.kubernetes.io/instance": "other",
+        "app.kubernetes.io/component": "headless",
+        "app.kubernetes.io/version": "7",
+        "app.kubernetes.io/managed-by": "Flux",
+        "helm.sh/chart": "umbrella",
+        "team": "data",
+    }
+    everything = merged(MATRIX["trial"], MATRIX["a large service"])
+    plain = merged(LEAST, everything | {"commonLabels": {}, "podLabels": {}, "podAnnotations": {}})
+    more: Values = {"commonLabels": given, "podLabels": given | {"team": "feeds"},
+                    "podAnnotations": {"checksum/config": "0", "note": "1"},
+                    "service": {"labels": given}, "metrics": {"serviceMonitor": {"labels": given}}}  # fmt: skip
+    values = merged(plain, more)
+
+    def selectors(values: Values) -> list[Any]:
+        return [each["spec"].get("selector") for each in objects(values) if "spec" in each]
+
+    assert selectors(values) == selectors(plain), "Kubernetes does not change the selectors of what exists"
+    own = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
+    for before, after in zip(objects(plain), objects(values), strict=True):
+        labels = after["metadata"]["labels"]
+        assert {name: labels.get(name) for name in own} == {
+            name: before["metadata"]["labels"].get(name) for name in own
+        }
+        assert labels["app.kubernetes.io/version"] == "7"
+    for name, pod in templates(values).items():
+        before = templates(plain)[name]["metadata"]["labels"]
+        labels = pod["metadata"]["labels"]
+        assert {name: labels.get(name) for name in own} == {name: before.get(name) for name in own}
+        assert labels["team"] == "feeds"
+    annotations = templates(values)["feeds"]["metadata"]["annotations"]
+    assert annotations == templates(plain)["feeds"]["metadata"]["annotations"] | {"note": "1"}
 
 
 def test_everything_is_denied_but_what_is_named() -> None:

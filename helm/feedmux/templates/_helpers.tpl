@@ -17,14 +17,59 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: server
 {{- end -}}
 
+{{/* Labels as one map, without a name twice: `list CHARTS SELECTORS USERS…`. Users' labels replace the chart's, later
+ones replace earlier ones, and none replaces a label that selectors use. */}}
+{{- define "feedmux.mergedLabels" -}}
+{{- $users := dict -}}
+{{- range rest (rest .) -}}
+{{- $users = mergeOverwrite $users (default (dict) .) -}}
+{{- end -}}
+{{- $users = omit $users "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" -}}
+{{- toYaml (mergeOverwrite (dict) (first .) $users (index . 1)) -}}
+{{- end -}}
+
+{{/* Labels of an object: `list $ OWN USERS`. OWN are labels that selectors of the chart use, USERS the object's values. */}}
+{{- define "feedmux.labelsOf" -}}
+{{- $root := first . -}}
+{{- $charts := dict "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") -}}
+{{- $_ := set $charts "app.kubernetes.io/name" (default $root.Chart.Name $root.Values.nameOverride) -}}
+{{- $_ := set $charts "app.kubernetes.io/instance" $root.Release.Name -}}
+{{- $_ := set $charts "app.kubernetes.io/version" $root.Chart.AppVersion -}}
+{{- $_ := set $charts "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- include "feedmux.mergedLabels" (list $charts (index . 1) $root.Values.commonLabels (index . 2)) -}}
+{{- end -}}
+
 {{- define "feedmux.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
+{{- include "feedmux.labelsOf" (list . (dict) (dict)) -}}
+{{- end -}}
+
+{{/* Labels of a pod: `list $ SELECTORS`. Without the chart's version, with which every upgrade would restart the pods. */}}
+{{- define "feedmux.podLabels" -}}
+{{- $values := (first .).Values -}}
+{{- include "feedmux.mergedLabels" (list (dict) (index . 1) $values.commonLabels $values.podLabels) -}}
+{{- end -}}
+
+{{/* What all pods of the release share: who they are, and where they run. */}}
+{{- define "feedmux.pod" -}}
+serviceAccountName: {{ include "feedmux.serviceAccount" . }}
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
