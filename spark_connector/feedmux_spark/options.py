@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from feedmux.endpoint import checked_endpoint
 from feedmux.feeds import Feed, FullDocument, FullDocumentBeforeChange, ReadPreference
 from feedmux.target import Tls, clean_token
 from feedmux_spark.errors import OptionError
@@ -22,6 +23,13 @@ def _text(text: str) -> str:
     if not text:
         raise ValueError("must not be empty")
     return text
+
+
+def _endpoint(text: str) -> str:
+    try:
+        return checked_endpoint(text)
+    except ValueError:
+        raise ValueError("must be HOST:PORT, as in feedmux:7117") from None
 
 
 def _boolean(text: str) -> bool:
@@ -100,7 +108,7 @@ class Option:
 
 
 TABLE: Final = (
-    Option("endpoint", "endpoint", _text, REQUIRED, "required", "The address of the feedmux server: `host:port`."),
+    Option("endpoint", "endpoint", _endpoint, REQUIRED, "required", "The address of the feedmux server: `host:port`."),
     Option(
         "token",
         "token",

@@ -452,6 +452,6 @@ async def administer(
 
 
 def _client(network: Network, node: Node | None, tenant: Tenant, options: SessionOptions | None = None) -> AsyncClient:
-    client = AsyncClient("sim", timeout_s=10.0, session=options)
-    client._api.transport = Transport(SimTarget("sim", tenant.key, network=network, node=node))
+    client = AsyncClient("sim:1", timeout_s=10.0, session=options)
+    client._api.transport = Transport(SimTarget("sim:1", tenant.key, network=network, node=node))
     return client

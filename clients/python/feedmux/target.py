@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 import grpc.experimental
 
+from feedmux.endpoint import checked_endpoint
 from feedmux.errors import Unavailable
 from feedmux.tracing import trace_context
 
@@ -81,7 +82,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server's address and how to connect to it. Raises ValueError for a token that cannot be sent."""
+    """The server's address and how to connect to it.
+
+    Raises ValueError for an address that cannot be one, and for a token that cannot be sent.
+    """
 
     address: str
     token: Token | None = field(default=None, repr=False)
@@ -89,6 +93,7 @@ class Target:
     channel_options: Sequence[tuple[str, int | str]] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "address", checked_endpoint(self.address))
         if self.token is not None and not callable(self.token):
             try:
                 object.__setattr__(self, "token", clean_token(self.token))

@@ -24,7 +24,8 @@ def test_the_readme_has_the_table() -> None:
     ("given", "message"),
     [
         ({}, "option endpoint is missing"),
-        ({"endpoint": ""}, "option endpoint must not be empty"),
+        ({"endpoint": ""}, "option endpoint must be HOST:PORT, as in feedmux:7117, not ''"),
+        ({"endpoint": "http://here:1"}, "option endpoint must be HOST:PORT"),
         ({"maxEventPerTrigger": "3"}, "unknown option 'maxEventPerTrigger'; did you mean maxEventsPerTrigger?"),
         ({"path": "/x"}, "takes no path"),
         ({"maxEventsPerTrigger": "many"}, "option maxEventsPerTrigger must be a whole number, not 'many'"),

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import socket
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from feedmux.cli.failure import PORTS_HINT, SERVER_HINT, CliError
+from feedmux.endpoint import checked_endpoint, host_and_port
 
 if TYPE_CHECKING:
     from feedmux.target import Tls
 
 TIMEOUT_S: Final = 3.0
 """Timeout in seconds for each connection."""
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://+", re.IGNORECASE)
-_GRPC_SCHEMES = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
-"""https://github.com/grpc/grpc/blob/master/doc/naming.md"""
 _PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 _HTTP2_BEGINNING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """A client's preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
@@ -29,13 +26,10 @@ _SETTINGS = 4
 
 def endpoint(text: str) -> str:
     """Parse an argument HOST:PORT, or a target with one of gRPC's schemes. Raises ArgumentTypeError."""
-    if text.lower().startswith(_GRPC_SCHEMES) or _split(text) is not None:
-        return text
-    if found := _URL.match(text):
-        rest = text[found.end() :].partition("/")[0]
-        example = rest if _split(rest) else "localhost:7117"
-        raise argparse.ArgumentTypeError(f"{text!r} is a URL; give HOST:PORT, as in {example}")
-    raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, as in localhost:7117")
+    try:
+        return checked_endpoint(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def why_unreachable(text: str, tls: bool | Tls, timeout_s: float = TIMEOUT_S) -> CliError | None:
@@ -52,7 +46,7 @@ def why_unreachable(text: str, tls: bool | Tls, timeout_s: float = TIMEOUT_S) ->
 
 def server_at(text: str, timeout_s: float = TIMEOUT_S) -> Server | None:
     """Return the server at HOST:PORT; None for any other target. `timeout_s` applies to each connection."""
-    target = _split(text)
+    target = host_and_port(text)
     return Server(text, *target, timeout_s) if target else None
 
 
@@ -199,13 +193,6 @@ class Server:
             f"the certificate of {self.text} is not signed by an authority in {roots} ({message})",
             "Give the certificate of its authority with --ca-file FILE.",
         )
-
-
-def _split(text: str) -> tuple[str, int] | None:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16 or (":" in host and host[0] != "["):
-        return None
-    return host.strip("[]"), int(port)
 
 
 def _first_frame(connected: socket.socket) -> bytes:

@@ -152,7 +152,7 @@ def _checked(name: str, path: Path, key: str, value: Any) -> Any:
         return path.parent / value
     if setting.parse is endpoint:
         try:
-            endpoint(value)
+            return endpoint(value)
         except argparse.ArgumentTypeError as error:
             raise CliError(f"context {name}: {key} in {path}: {error}") from None
     return value
