@@ -1,12 +1,20 @@
-"""The address of a server as people write it: the one parser of all options, variables, files and arguments."""
+"""The address of a server as people write it, and the HTTP proxy through which gRPC reaches it."""
 
+import os
 import re
+from base64 import b64encode
+from dataclasses import dataclass, field
+from ipaddress import ip_address, ip_network
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://+", re.IGNORECASE)
 _GRPC_SCHEMES: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
 """https://github.com/grpc/grpc/blob/master/doc/naming.md"""
 _PORTS: Final = 1 << 16
+_PROXY_VARIABLES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
+_NO_PROXY_VARIABLES: Final = ("no_grpc_proxy", "no_proxy")
+_WITHOUT_PROXY: Final = ("grpc.enable_http_proxy", 0)
 
 
 def checked_endpoint(text: str) -> str:
@@ -34,3 +42,66 @@ def host_and_port(text: str) -> tuple[str, int] | None:
     if not host or any(each in "[]:/@?#" or each.isspace() or not each.isprintable() for each in host):
         return None
     return host, int(port)
+
+
+def proxy_options(address: str) -> tuple[tuple[str, int], ...]:
+    """Return options for a channel: gRPC would ask a proxy even for an address of this machine, which no proxy knows.
+
+    Containers often get http_proxy from the engine that runs them.
+    """
+    scheme = next((each for each in _GRPC_SCHEMES if address.lower().startswith(each)), "")
+    parts = host_and_port(address[len(scheme) :].rpartition("/")[2])
+    return (_WITHOUT_PROXY,) if parts is not None and is_loopback(parts[0]) else ()
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower().rstrip(".") in ("localhost", "ip6-localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """The HTTP proxy that gRPC uses for an address, and the variable that names it."""
+
+    variable: str
+    host: str
+    port: int
+    authorization: str = field(default="", repr=False)
+    """The value of Proxy-Authorization."""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port} ({self.variable})"
+
+
+def proxy_of(host: str) -> Proxy | None:
+    """Return the proxy that gRPC uses for a host, by its rules for environment variables (http_proxy_mapper.cc)."""
+    if is_loopback(host):
+        return None
+    variable = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
+    if variable is None:
+        return None
+    excepted = next((value for name in _NO_PROXY_VARIABLES if (value := os.environ.get(name))), "")
+    if any(_matches(host, entry.strip()) for entry in excepted.split(",")):
+        return None
+    try:
+        url = urlsplit(os.environ[variable])
+        port = url.port or 443
+    except ValueError:
+        return None
+    if url.scheme != "http" or not url.hostname:
+        return None
+    user = f"{unquote(url.username)}:{unquote(url.password or '')}" if url.username else ""
+    authorization = f"Basic {b64encode(user.encode('utf-8', 'surrogateescape')).decode()}" if user else ""
+    return Proxy(variable, url.hostname, port, authorization)
+
+
+def _matches(host: str, entry: str) -> bool:
+    if not entry:
+        return False
+    try:
+        return ip_address(host) in ip_network(entry, strict=False)
+    except ValueError:
+        return host.lower().endswith(entry.lower())

@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 import grpc.experimental
 
-from feedmux.endpoint import checked_endpoint
+from feedmux.endpoint import checked_endpoint, proxy_options
 from feedmux.errors import Unavailable
 from feedmux.tracing import trace_context
 
@@ -118,7 +118,7 @@ class Target:
         return grpc.secure_channel(self.address, self.tls.credentials(), options=options)
 
     def _options(self) -> list[tuple[str, int | str]]:
-        chosen = [*_CHANNEL_OPTIONS, *self.channel_options]
+        chosen = [*_CHANNEL_OPTIONS, *proxy_options(self.address), *self.channel_options]
         if self.tls is not None and self.tls.server_name:
             chosen.append(("grpc.ssl_target_name_override", self.tls.server_name))
         return chosen

@@ -11,6 +11,7 @@ import grpc
 from feedmux.cli.connection import connected, tls_of
 from feedmux.cli.failure import CliError
 from feedmux.cli.reachability import Server, server_at, why_unreachable
+from feedmux.endpoint import proxy_options
 from feedmux.target import Tls
 
 Answer = tuple[str, str, str]
@@ -37,7 +38,8 @@ def _connection(server: Server) -> Answer:
     began_s = time.monotonic()
     with server.connect():
         took_ms = (time.monotonic() - began_s) * 1000
-    return "ok", f"{server.text} accepts connections ({took_ms:.0f} ms)", ""
+    way = f", through the proxy {server.proxy}" if server.proxy is not None else ""
+    return "ok", f"{server.text} accepts connections ({took_ms:.0f} ms{way})", ""
 
 
 def _certificate(server: Server, tls: bool | Tls) -> Answer:
@@ -59,9 +61,10 @@ def _certificate(server: Server, tls: bool | Tls) -> Answer:
 def _health(args: argparse.Namespace) -> Answer:
     tls = tls_of(args)
     if tls is False:
-        channel = grpc.insecure_channel(args.endpoint)
+        channel = grpc.insecure_channel(args.endpoint, proxy_options(args.endpoint))
     else:
-        channel = grpc.secure_channel(args.endpoint, (Tls() if tls is True else tls).credentials())
+        credentials = (Tls() if tls is True else tls).credentials()
+        channel = grpc.secure_channel(args.endpoint, credentials, proxy_options(args.endpoint))
     with channel:
         try:
             check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")

@@ -11,6 +11,7 @@ from feedmux.cli.connection import TIMEOUT_S, add_context_option, add_tls_settin
 from feedmux.cli.failure import CliError
 from feedmux.cli.reachability import endpoint
 from feedmux.cli.settings import fill_in
+from feedmux.endpoint import proxy_options
 
 if TYPE_CHECKING:
     from feedmux.target import Tls
@@ -54,9 +55,10 @@ def connected_operator(args: argparse.Namespace) -> Iterator[Ask]:
 
     tls = tls_of(args)
     if tls is False:
-        channel = grpc.insecure_channel(args.operator_endpoint)
+        channel = grpc.insecure_channel(args.operator_endpoint, proxy_options(args.operator_endpoint))
     else:
-        channel = grpc.secure_channel(args.operator_endpoint, (Tls() if tls is True else tls).credentials())
+        credentials = (Tls() if tls is True else tls).credentials()
+        channel = grpc.secure_channel(args.operator_endpoint, credentials, proxy_options(args.operator_endpoint))
     metadata = (("authorization", f"Bearer {args.operator_key}"),) if args.operator_key else ()
     with channel:
         stub = operator_pb2_grpc.OperatorStub(channel)

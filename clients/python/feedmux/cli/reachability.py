@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import os
+import re
 import socket
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from feedmux.cli.failure import PORTS_HINT, SERVER_HINT, CliError
-from feedmux.endpoint import checked_endpoint, host_and_port
+from feedmux.endpoint import Proxy, checked_endpoint, host_and_port, proxy_of
 
 if TYPE_CHECKING:
     from feedmux.target import Tls
 
 TIMEOUT_S: Final = 3.0
 """Timeout in seconds for each connection."""
-_PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
 _HTTP2_BEGINNING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """A client's preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
 _FRAME_HEADER_BYTES = 9
+_CONNECTED = re.compile(r"HTTP/1\.[01] 2\d\d")
+_ANSWER_BYTES = 16_384
+_STATUS_BYTES = 200
 _SETTINGS = 4
 
 
@@ -35,7 +37,7 @@ def endpoint(text: str) -> str:
 def why_unreachable(text: str, tls: bool | Tls, timeout_s: float = TIMEOUT_S) -> CliError | None:
     """Return the cause and the next step; None if no cause was found."""
     server = server_at(text, timeout_s)
-    if server is None or any(os.environ.get(name) for name in _PROXY_VARIABLES):
+    if server is None:
         return None
     try:
         server.check(tls)
@@ -47,7 +49,7 @@ def why_unreachable(text: str, tls: bool | Tls, timeout_s: float = TIMEOUT_S) ->
 def server_at(text: str, timeout_s: float = TIMEOUT_S) -> Server | None:
     """Return the server at HOST:PORT; None for any other target. `timeout_s` applies to each connection."""
     target = host_and_port(text)
-    return Server(text, *target, timeout_s) if target else None
+    return Server(text, *target, timeout_s, proxy_of(target[0])) if target else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Server:
     host: str
     port: int
     timeout_s: float
+    proxy: Proxy | None = None
+    """The proxy through which gRPC connects."""
 
     def check(self, tls: bool | Tls) -> None:
         """Connect as a client would."""
@@ -81,7 +85,9 @@ class Server:
             )
 
     def connect(self) -> socket.socket:
-        """Return a connected socket."""
+        """Return a connected socket, as gRPC would connect: through the proxy, if there is one."""
+        if self.proxy is not None:
+            return self._through(self.proxy)
         try:
             addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
         except OSError:
@@ -101,6 +107,23 @@ class Server:
             raise CliError(
                 f"no connection to {self.text} ({error.strerror})", "Check the address and this machine's network."
             ) from None
+
+    def _through(self, proxy: Proxy) -> socket.socket:
+        hint = f"Unset {proxy.variable}, or add {self.host} to no_proxy, if {self.text} needs no proxy."
+        connected: socket.socket | None = None
+        try:
+            connected = socket.create_connection((proxy.host, proxy.port), self.timeout_s)
+            status = _tunnel(connected, self.text, proxy.authorization)
+        except OSError as error:
+            if connected is not None:
+                connected.close()
+            reason = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or error
+            raise CliError(f"the proxy {proxy} for {self.text} cannot be used ({reason})", hint) from None
+        if _CONNECTED.match(status):
+            return connected
+        connected.close()
+        answer = status.partition(" ")[2] or "what listens there is no HTTP proxy"
+        raise CliError(f"the proxy {proxy} does not connect to {self.text} ({answer})", hint)
 
     def handshake(self, tls: bool | Tls) -> Secured:
         """Make a TLS connection as the client would, and close it."""
@@ -193,6 +216,19 @@ class Server:
             f"the certificate of {self.text} is not signed by an authority in {roots} ({message})",
             "Give the certificate of its authority with --ca-file FILE.",
         )
+
+
+def _tunnel(proxy: socket.socket, address: str, authorization: str) -> str:
+    """Ask a proxy for a connection; return the first line of its answer, after reading all of the answer's header."""
+    lines = [f"CONNECT {address} HTTP/1.1", f"Host: {address}"]
+    if authorization:
+        lines.append(f"Proxy-Authorization: {authorization}")
+    proxy.sendall("\r\n".join([*lines, "", ""]).encode("utf-8", "surrogateescape"))
+    answer = bytearray()
+    # One byte at a time: what follows the header is the server's.
+    while not answer.endswith(b"\r\n\r\n") and len(answer) < _ANSWER_BYTES and (more := proxy.recv(1)):
+        answer += more
+    return bytes(answer.partition(b"\r\n")[0][:_STATUS_BYTES]).decode("latin-1")
 
 
 def _first_frame(connected: socket.socket) -> bytes:
