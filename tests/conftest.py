@@ -30,6 +30,9 @@ hypothesis.settings.load_profile("feedmux")
 
 # A run that was started in the background ignores SIGINT, and so would the processes that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# So does one under nohup SIGHUP. Processes that it starts have no handler, and so the default.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 CACHE_GB = 1
 """With 0.25 GB, MongoDB rolled back an update that wrote about 30 MB because its cache was short, and tried it again,

@@ -55,7 +55,7 @@ class Running:
 
 
 def serve(config: Config, *, insecure_no_auth: bool, ready: Callable[[Ports], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT, then drain. Raises CannotStart."""
+    """Serve until SIGTERM, SIGINT or SIGHUP, then drain. Raises CannotStart."""
     uvloop.run(_serve(config, insecure_no_auth, ready))
 
 
@@ -72,8 +72,9 @@ async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports]
             me.cancel()
         stop.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(number, on_signal)
     try:
         async with running(config, insecure_no_auth=insecure_no_auth, stop=stop) as server:
             started = True

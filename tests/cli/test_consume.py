@@ -126,7 +126,7 @@ def test_on_a_terminal_it_is_for_people(orders: Documents, site: Site, name: str
     assert [line.rpartition("n: ")[2] for line in lines] == ["1", "2"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_it_with_its_acks_stored(
     orders: Documents, site: Site, name: str, consume: Consume, number: int, code: int
 ) -> None:

@@ -91,7 +91,7 @@ def test_a_port_in_use(site: Site, mongo: ReplicaSet, redis_server: RedisServer,
     assert "listen.data" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_drains_and_logs_json_when_piped(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -108,6 +108,26 @@ def test_it_drains_and_logs_json_when_piped(
         assert server.wait(60) == 0
         rest = [json.loads(line) for line in server.stderr]
         assert "draining" in [line["message"] for line in rest]
+
+
+def test_a_server_that_was_started_to_outlive_its_terminal_does(
+    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path, sources={"main": {"uri": mongo.uri}}, redis={"url": redis_server.url})
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        server = start("serve", "--config", config, "--insecure-no-auth")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with server:
+        assert server.stderr is not None
+        while json.loads(server.stderr.readline())["message"] != "serving":
+            pass
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        [ignored] = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn:")]
+        assert ignored & 1 << signal.SIGHUP - 1
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
 
 
 def test_ctrl_c_while_it_still_looks_for_mongodb(tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ class Sink:
     """The most events for one `process` call."""
     writes_to_stdout = False
     defers_signals = False
-    """SIGINT and SIGTERM wait until the events in process have been acknowledged too."""
+    """SIGINT, SIGTERM and SIGHUP wait until the events in process have been acknowledged too."""
 
     def process(self, events: Sequence[feedmux.Event]) -> None:
         """Process events. Returns when they may be acknowledged; raises otherwise."""
@@ -239,7 +239,7 @@ class _Command(Sink):
 
 
 class Signals:
-    """Handlers for SIGINT and SIGTERM, which end this command.
+    """Handlers for SIGINT, SIGTERM and SIGHUP, which end this command.
 
     The command ends at once, or, while an --exec command runs, after that command and its ack or at a second signal.
     """
@@ -250,7 +250,7 @@ class Signals:
 
     def handle(self) -> None:
         """Install the handlers, except for a signal that is ignored (nohup)."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._receive)
 

@@ -84,7 +84,7 @@ def test_a_signal_while_a_command_runs_waits_for_its_ack() -> None:
             signal.raise_signal(signal.SIGTERM)
 
     signals, session, sink = Signals(), ScriptedSession(*"ab"), Signalled()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     signals.handle()
     try:
         with pytest.raises(SystemExit) as ended:
