@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
+from grpc.aio._server import server as _plain_server
 
 from feedmux_server.rpc.handlers import data_handlers, operator_handlers
 from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, SUBSCRIPTIONS, Health
@@ -53,7 +54,7 @@ class HealthServer:
     """Serves the health statuses before all other services start, and until the process ends."""
 
     def __init__(self, health: Health) -> None:
-        self._server = grpc.aio.server(options=Transport(request_bytes=1024, connections=1_000).options())
+        self._server = _grpc_server(Transport(request_bytes=1024, connections=1_000))
         self._server.add_generic_rpc_handlers(health.handlers())
 
     async def start(self, address: str) -> int:
@@ -107,10 +108,20 @@ class Servers:
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))
 
     def _server(self, handlers: tuple[grpc.GenericRpcHandler, ...], names: tuple[str, ...]) -> grpc.aio.Server:
-        server = grpc.aio.server(options=self._listeners.transport.options())
+        server = _grpc_server(self._listeners.transport)
         server.add_generic_rpc_handlers((*handlers, *self._health.handlers(names)))
         self._servers.append(server)
         return server
+
+
+def _grpc_server(transport: Transport) -> grpc.aio.Server:
+    """Return a server without the interceptors of agents.
+
+    Agents that instrument programs replace `grpc.aio.server`, as OpenTelemetry's operator does (grpc_aio_server). Their
+    interceptors iterate over the responses of a stream, but a handler may also write them, and those of feedmux do.
+    """
+    server: grpc.aio.Server = _plain_server(options=transport.options())
+    return server
 
 
 def _listen(
