@@ -17,7 +17,7 @@ from errno import ENOSPC
 from pathlib import Path
 from typing import Final
 
-from feedmux.cli.failure import CliError, as_cli_error
+from feedmux.cli.failure import CliError, UsageError, as_cli_error, is_unicode
 from feedmux.cli.parser import Parser
 from feedmux.cli.terminal import Terminal, plain, silence_stdout
 
@@ -89,9 +89,12 @@ def _run(argv: list[str]) -> int:
         from feedmux.cli.completion import print_candidates
 
         words = argv[2:]
-        with suppress(CliError):  # of a command that needs an extra
+        with suppress(CliError, UnicodeError):  # of a command that needs an extra; of words that are not text
             print_candidates(argv[1], _parser(words[0]), words)
         return 0
+    for each in argv:
+        if not is_unicode(each):
+            raise UsageError(f"the argument {os.fsencode(each)!r} is not UTF-8")
     parser = _parser(argv[0] if argv else "")
     args = parser.parse_args(argv)
     if args.version:

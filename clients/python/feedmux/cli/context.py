@@ -130,7 +130,11 @@ def _show(args: argparse.Namespace) -> None:
 def _delete(args: argparse.Namespace) -> None:
     if args.name not in settings.names():
         settings.load(args.name)  # says so
-    settings.path_of(args.name).unlink(missing_ok=True)
+    path = settings.path_of(args.name)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise CliError(f"{path} cannot be deleted: {error.strerror}") from None
     if settings.in_use() == args.name:
         settings.use(None)
     print(f"context {args.name} is deleted")

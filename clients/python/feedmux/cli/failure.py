@@ -40,6 +40,11 @@ class UsageError(CliError):
         super().__init__(message, hint, WRONG_USAGE)
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether an argument or a variable was text: Python keeps other bytes as surrogates."""
+    return not any("\ud800" <= each <= "\udfff" for each in text)
+
+
 def as_cli_error(error: Exception, endpoint: str = "") -> CliError | None:
     """Return the CliError that explains an error; None for a defect, whose traceback is more useful."""
     if isinstance(error, CliError):

@@ -18,10 +18,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from feedmux.cli.failure import CliError, UsageError
+from feedmux.cli.failure import CliError, UsageError, is_unicode
 from feedmux.cli.reachability import endpoint
 
 CONTEXT_VARIABLE: Final = "FEEDMUX_CONTEXT"
+_SUFFIX: Final = ".toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -94,21 +95,37 @@ def given_in(args: argparse.Namespace, *, with_variables: bool) -> dict[str, Any
 
 
 def folder() -> Path:
-    """Return the folder of the contexts."""
+    """Return the folder of the contexts. Raises CliError if there is no home directory."""
     base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "feedmux"
+    try:
+        return (Path(base) if base else Path.home() / ".config") / "feedmux"
+    except RuntimeError:
+        raise CliError(
+            f"contexts need a home directory, and the user id {os.getuid()} has none",
+            "Set XDG_CONFIG_HOME or HOME to a folder, or give the connection as options or variables.",
+        ) from None
 
 
 def names() -> list[str]:
-    """Return the names of all contexts, sorted."""
-    return sorted(path.stem for path in (folder() / "contexts").glob("*.toml"))
+    """Return the names of all contexts, sorted. Raises CliError."""
+    contexts = folder() / "contexts"
+    try:
+        found = [path.name.removesuffix(_SUFFIX) for path in contexts.iterdir() if path.name.endswith(_SUFFIX)]
+        return sorted(name for name in found if _NAME.fullmatch(name))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CliError(f"{contexts} cannot be read: {error.strerror}") from None
 
 
 def in_use() -> str | None:
-    """Return the name that `feedmux context use` has set."""
+    """Return the name that `feedmux context use` has set. None without a home directory that can be read.
+
+    Commands that have all they need by options and variables work for every user id.
+    """
     try:
-        return (folder() / "context").read_text().strip() or None
-    except OSError:
+        return (folder() / "context").read_text("utf-8").strip() or None
+    except (OSError, ValueError, CliError):
         return None
 
 
@@ -124,7 +141,7 @@ def load(name: str) -> Context:
     """Load a context. Raises CliError for a context that does not exist, or whose file is invalid."""
     path = path_of(name)
     try:
-        settings: dict[str, Any] = tomllib.loads(path.read_text())
+        settings: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         close = get_close_matches(name, names(), 1)
         hint = f"Did you mean {close[0]}? " if close else ""
@@ -176,7 +193,7 @@ def path_of(name: str) -> Path:
             f"{name!r} cannot be a context's name: use up to 64 letters, digits, '.', '_' and '-', and begin with a"
             " letter or digit"
         )
-    return folder() / "contexts" / f"{name}.toml"
+    return folder() / "contexts" / f"{name}{_SUFFIX}"
 
 
 def _variable(name: str) -> Any:
@@ -185,6 +202,8 @@ def _variable(name: str) -> Any:
     text = os.environ.get(setting.variable, "").strip()
     if not text:
         return None
+    if not is_unicode(text):
+        raise UsageError(f"{setting.variable} is not UTF-8")
     try:
         return setting.parse(text)
     except argparse.ArgumentTypeError as error:
@@ -210,7 +229,7 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new.unlink(missing_ok=True)
         new.touch(0o600)
-        new.write_text(text)
+        new.write_text(text, "utf-8")
         new.rename(path)
     except OSError as error:
         raise CliError(f"{path} cannot be written: {error.strerror}") from None

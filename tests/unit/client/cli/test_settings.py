@@ -166,3 +166,63 @@ def test_a_name_stays_within_the_folder(name: str, folder: Path, capsys: pytest.
     assert main(["context", "save", name, "--endpoint", "one:1"]) == 2
     assert "cannot be a context's name" in capsys.readouterr().err
     assert not folder.exists()
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user id that no passwd entry has, as in a container."""
+
+    def none() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(Path, "home", none)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_without_a_home_directory_commands_work_and_contexts_say_what_they_need(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert of("--api-key", "k") == {"endpoint": "localhost:7117", "source": "main", "api_key": "k"}
+    assert main(["__complete", "bash", "watch", "--context", ""]) == 0
+    for arguments in (["list"], ["show", "one"], ["use", "one"], ["save", "one", "--endpoint", "a:1"]):
+        assert main(["context", *arguments]) == 1
+        assert "contexts need a home directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", None])
+def test_a_name_of_the_context_in_use_that_cannot_be_read_is_none(folder: Path, content: bytes | None) -> None:
+    folder.mkdir()
+    (folder / "context").mkdir() if content is None else (folder / "context").write_bytes(content)
+    assert of()["endpoint"] == "localhost:7117"
+
+
+def test_files_that_are_no_contexts_are_left_out(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save("one", "--endpoint", "a:1")
+    for name in (".toml", "two words.toml", b"\xff.toml".decode("utf-8", "surrogateescape")):
+        (folder / "contexts" / name).write_text("")
+    capsys.readouterr()
+    assert main(["context", "list", "--json"]) == 0
+    assert '"name": "one"' in (shown := capsys.readouterr().out)
+    assert shown.count('"name"') == 1
+
+
+def test_a_folder_that_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Path, "iterdir", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
+        assert main(["context", "list"]) == 1
+    assert f"{folder / 'contexts'} cannot be read: Permission denied" in capsys.readouterr().err
+
+
+def test_arguments_and_variables_that_are_not_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strange = b"caf\xe9".decode("utf-8", "surrogateescape")
+    assert main(["watch", f"shop.{strange}"]) == main(["watch", "--source", strange, "shop.orders"]) == 2
+    assert "the argument b'shop.caf\\xe9' is not UTF-8" in capsys.readouterr().err
+    assert main(["__complete", "bash", "watch", strange]) == 0
+    for variable in ("FEEDMUX_SOURCE", "FEEDMUX_CA_FILE"):
+        monkeypatch.setenv(variable, strange)
+        assert main(["watch", "shop.orders"]) == 2
+        assert f"{variable} is not UTF-8" in capsys.readouterr().err
+        monkeypatch.delenv(variable)
