@@ -295,6 +295,11 @@ WRONG: dict[str, tuple[Values, str]] = {
         {"podDisruptionBudget": {"maxUnavailable": "", "minAvailable": 2}},
         "2 of 2 servers leaves none that may be evicted",
     ),
+    "a budget by percentage that lets nothing be evicted": (
+        {"replicas": 3, "podDisruptionBudget": {"maxUnavailable": "", "minAvailable": "67%"}},
+        "67% of 3 servers leaves none that may be evicted",
+    ),
+    "a budget of no percentage": ({"podDisruptionBudget": {"maxUnavailable": "0%"}}, "podDisruptionBudget"),
     "a budget of no servers": ({"podDisruptionBudget": {"maxUnavailable": 0}}, "'/podDisruptionBudget/maxUnavailable'"),
     "another policy for what is not ready": (
         {"podDisruptionBudget": {"unhealthyPodEvictionPolicy": "Never"}},
@@ -505,6 +510,85 @@ def test_wrong_values_are_refused_in_words(case: str) -> None:
     with pytest.raises(HelmError) as caught:
         render(merged(LEAST, values))
     assert words in str(caught.value)
+
+
+OPTIONAL = {"redis.bundled.resources", "resources", "podDisruptionBudget.maxUnavailable",
+            "podDisruptionBudget.minAvailable", "affinity", "metrics.dashboard.labels"}  # fmt: skip
+"""Where null is how Helm removes a default, or Kubernetes itself takes it."""
+
+
+def nested(values: Values, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in values.items():
+        yield (*path, name), value
+        if isinstance(value, dict):
+            yield from nested(value, (*path, name))
+
+
+def test_null_is_refused_by_the_name_of_its_value() -> None:
+    def under(path: tuple[str, ...], value: Any) -> Values:
+        return {path[0]: under(path[1:], value) if path[1:] else value}
+
+    source = {"main": LEAST["sources"]["main"]}
+    wrong = [({"sources": {"main": source["main"] | {name: None}}}, name) for name in ("id", "caSecret", "uriSecret")]
+    wrong += [({"networkPolicy": {"egress": [{"ports": [1], "to": [], name: None}]}}, name) for name in ("ports", "to")]
+    wrong += [({"config": {"limits": {"sessions": None}}}, "sessions"), ({"config": {"log": None}}, "log")]
+    accepted = []
+    for path, default in nested(yaml.safe_load((CHART / "values.yaml").read_text())):
+        name = ".".join(path)
+        optional = any(name == each or name.startswith(f"{each}.") for each in OPTIONAL)
+        if optional and name not in ("resources", "redis.bundled.resources", "affinity", "metrics.dashboard.labels"):
+            accepted.append(under(path, None))
+        else:
+            wrong.append((under(path, None), path[-1]))
+        if isinstance(default, list):
+            wrong.append((under(path, [None]), path[-1]))
+        if default == {} and not optional:
+            wrong.append((under(path, {"x": None}), path[-1]))
+    assert len(wrong) > 150
+    for more, name in wrong:
+        with pytest.raises(HelmError) as caught:
+            render(merged(LEAST, more))
+        assert name in str(caught.value), more
+        assert "nil pointer" not in str(caught.value), more
+    assert len(accepted) > 5
+    for more in accepted:
+        other = {"podDisruptionBudget": {"maxUnavailable": 1} if "minAvailable" in str(more) else {"minAvailable": 1}}
+        render(merged(merged(LEAST, MATRIX["trial"]), merged(other, more) if "Budget" in str(more) else more))
+
+
+def test_pull_secrets_are_named_in_both_usual_forms() -> None:
+    (deployment,) = of_kind(merged(LEAST, {"imagePullSecrets": ["one", {"name": "two"}]}), "Deployment")
+    assert deployment["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+
+
+@pytest.mark.parametrize(
+    ("release", "more"),
+    [
+        ("feeds.eu", {}),
+        ("r" * 53, {"nameOverride": "n" * 253}),
+        ("release", {"nameOverride": "my.changes"}),
+        ("release", {"nameOverride": f"{'n' * 41}---{'n' * 30}"}),
+        ("release", {"fullnameOverride": "a.b." + "c" * 240}),
+        ("7", {"fullnameOverride": "seven"}),
+    ],
+)
+def test_names_are_those_that_kubernetes_allows(release: str, more: Values) -> None:
+    everything = merged(merged(MATRIX["trial"], MATRIX["a large service"]), {"fullnameOverride": ""} | more)
+    rendered = render(merged(LEAST, everything), name=release).items()
+    found = [each for path, text in rendered if "NOTES" not in path for each in yaml.load_all(text, Strict) if each]
+    assert len(found) > 10
+    for each in found:
+        limit = 52 if each["kind"] == "StatefulSet" else 63
+        name = each["metadata"]["name"]
+        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
+        assert len(name) <= limit, name
+        for value in each["metadata"]["labels"].values():
+            assert re.fullmatch(r"(?=.{0,63}$)([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)?", value), value
+
+
+def test_a_name_that_begins_with_a_digit_is_refused() -> None:
+    with pytest.raises(HelmError, match="fullnameOverride: set a name that begins with a letter; 7-feedmux begins"):
+        render(LEAST, name="7")
 
 
 def test_no_secret_is_rendered() -> None:

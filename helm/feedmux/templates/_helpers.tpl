@@ -1,18 +1,22 @@
+{{/* The chart's name, as a label. */}}
+{{- define "feedmux.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | regexFind "^.*[a-z0-9]" -}}
+{{- end -}}
+
+{{/* Names of Services allow no dots, which a release's name may have, and at most 63 characters with what is appended. */}}
 {{- define "feedmux.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
-{{- else -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- $name := include "feedmux.name" . -}}
+{{- $full := ternary .Release.Name (printf "%s-%s" .Release.Name $name) (contains $name .Release.Name) -}}
+{{- default $full .Values.fullnameOverride | replace "." "-" | trunc 50 | regexFind "^.*[a-z0-9]" -}}
 {{- end -}}
-{{- end -}}
+
+{{/* Name of the bundled Redis. Kubernetes adds eleven characters to a StatefulSet's name in labels of its pods. */}}
+{{- define "feedmux.redisName" -}}
+{{- printf "%s-redis" (include "feedmux.fullname" . | trunc 46 | regexFind "^.*[a-z0-9]") -}}
 {{- end -}}
 
 {{- define "feedmux.selector" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/name: {{ include "feedmux.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: server
 {{- end -}}
@@ -32,7 +36,7 @@ ones replace earlier ones, and none replaces a label that selectors use. */}}
 {{- define "feedmux.labelsOf" -}}
 {{- $root := first . -}}
 {{- $charts := dict "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") -}}
-{{- $_ := set $charts "app.kubernetes.io/name" (default $root.Chart.Name $root.Values.nameOverride) -}}
+{{- $_ := set $charts "app.kubernetes.io/name" (include "feedmux.name" $root) -}}
 {{- $_ := set $charts "app.kubernetes.io/instance" $root.Release.Name -}}
 {{- $_ := set $charts "app.kubernetes.io/version" $root.Chart.AppVersion -}}
 {{- $_ := set $charts "app.kubernetes.io/managed-by" $root.Release.Service -}}
@@ -56,7 +60,7 @@ enableServiceLinks: false
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ kindIs "map" . | ternary (get (kindIs "map" . | ternary . (dict)) "name") . }}
   {{- end }}
 {{- end }}
 {{- with .Values.priorityClassName }}
@@ -124,7 +128,7 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- if .name -}}
 {name: {{ .name }}, key: {{ .key }}}
 {{- else if $.Values.redis.bundled.enabled -}}
-{name: {{ include "feedmux.fullname" $ }}-redis, key: password}
+{name: {{ include "feedmux.redisName" $ }}, key: password}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -213,6 +217,9 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 
 {{/* Checks that the schema cannot express: values that exclude or require each other. */}}
 {{- define "feedmux.check" -}}
+{{- if not (regexMatch "^[a-z]" (include "feedmux.fullname" .)) -}}
+{{- fail (printf "fullnameOverride: set a name that begins with a letter; %s begins with a digit, which Kubernetes does not allow in the names of Services" (include "feedmux.fullname" .)) -}}
+{{- end -}}
 {{- if not .Values.sources -}}
 {{- fail "sources: name at least one MongoDB deployment, e.g. --set sources.main.uriSecret.name=mongodb --set sources.main.uriSecret.key=uri" -}}
 {{- end -}}
@@ -306,7 +313,11 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- end -}}
 {{- $scaled := or $.Values.autoscaling.enabled $.Values.autoscaling.keda.enabled -}}
 {{- $least := ternary $.Values.autoscaling.minReplicas $.Values.replicas $scaled -}}
-{{- if and .enabled .minAvailable (not (kindIs "string" .minAvailable)) (ge (int .minAvailable) (int $least)) -}}
+{{- $stays := int (default 0 .minAvailable) -}}
+{{- if kindIs "string" .minAvailable -}}
+{{- $stays = divf (mulf (trimSuffix "%" .minAvailable) $least) 100 | ceil | int -}}
+{{- end -}}
+{{- if and .enabled .minAvailable (ge $stays (int $least)) -}}
 {{- fail (printf "podDisruptionBudget.minAvailable: %v of %v servers leaves none that may be evicted, so that nodes could not be drained; lower it, or run more servers" .minAvailable $least) -}}
 {{- end -}}
 {{- end -}}
@@ -343,7 +354,7 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- $config = set $config "sources" $sources -}}
 {{- $redis := dict -}}
 {{- if .Values.redis.bundled.enabled -}}
-{{- $redis = set $redis "url" (printf "redis://%s-redis:6379/0" (include "feedmux.fullname" .)) -}}
+{{- $redis = set $redis "url" (printf "redis://%s:6379/0" (include "feedmux.redisName" .)) -}}
 {{- else if .Values.redis.url -}}
 {{- $redis = set $redis "url" .Values.redis.url -}}
 {{- end -}}
