@@ -900,11 +900,56 @@ def test_everything_is_denied_but_what_is_named() -> None:
     assert "operator" not in {rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]}
 
 
+def test_security_contexts_of_openshift() -> None:
+    """restricted-v2 rejects user ids, and sets the rest; another policy may want other fields, or none."""
+
+    def contexts(more: Values) -> dict[str, tuple[Object, Object]]:
+        found = pods(merged(merged(LEAST, MATRIX["trial"]), {"securityContext": more}))
+        return {
+            name.rpartition("-")[2]: (pod["securityContext"], pod["containers"][0]["securityContext"])
+            for name, pod in found
+        }
+
+    least: Object = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    container: Object = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    ids = {name: {"runAsUser": user, "runAsGroup": user, "fsGroup": user}
+           for name, user in (("feedmux", 10001), ("redis", 999), ("test", 10001))}  # fmt: skip
+    assert contexts({}) == {name: (least | ids[name], container) for name in ids}
+    assert contexts({"userIds": False}) == dict.fromkeys(ids, (least, container))
+    assert contexts({"enabled": False}) == dict.fromkeys(ids, ({}, {}))
+    changed: Values = {"pod": {"fsGroup": 1, "runAsNonRoot": False}, "container": {"readOnlyRootFilesystem": False}}
+    assert contexts(changed) == {
+        name: (least | ids[name] | changed["pod"], container | changed["container"]) for name in ids
+    }
+
+
+def test_dns_may_listen_elsewhere() -> None:
+    ports = [{"port": 5353, "protocol": "UDP"}, {"port": 853, "protocol": "TCP"}]
+    dns = {"ports": ports, "to": [{"namespaceSelector": {"matchLabels": {"dns": "yes"}}}]}
+    (policy,) = of_kind(merged(LEAST, {"networkPolicy": {"dns": dns}}), "NetworkPolicy")
+    assert policy["spec"]["egress"][0] == dns
+
+
+def test_every_service_has_the_address_families_of_the_values() -> None:
+    families = {"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6", "IPv4"]}
+    values = merged(merged(LEAST, MATRIX["trial"]), {"service": families, "operator": {"service": True}})
+    services = of_kind(values, "Service")
+    assert len(services) == 4
+    for each in services:
+        assert {name: each["spec"][name] for name in families} == families
+        kubernetes_validate.validate(each, KUBERNETES[0], strict=True)
+    assert not any(name in each["spec"] for each in of_kind(LEAST, "Service") for name in families)
+
+
 @pytest.mark.parametrize("enabled", [False, True])
 def test_metrics_are_the_pods_own_unless_they_are_enabled(enabled: bool) -> None:
     values = merged(LEAST, {"metrics": {"enabled": enabled}})
     (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
-    assert yaml.safe_load(text)["listen"]["metrics"] == ("0.0.0.0:9117" if enabled else "127.0.0.1:9117")
+    assert yaml.safe_load(text)["listen"]["metrics"] == ("[::]:9117" if enabled else "127.0.0.1:9117")
     (deployment,) = of_kind(values, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert ("metrics" in {port["name"] for port in container["ports"]}) == enabled

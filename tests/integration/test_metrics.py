@@ -1,5 +1,6 @@
 """The metrics page of a server at work: its numbers match the work that was done."""
 
+import errno
 import json
 import urllib.request
 from collections.abc import AsyncIterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from prometheus_client import CollectorRegistry
 from pymongo import MongoClient
 from pymongo.database import Database
 
@@ -305,3 +307,32 @@ async def test_without_a_page_nothing_listens(
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     async with serving(configuration) as here:
         assert here.server.metrics_port is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_the_page_is_on_all_interfaces_of_either_family(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without opening a port to other machines: which addresses are tried, where IPv6 is there, and where it is not."""
+    tried: list[str] = []
+    problems: list[int] = []
+
+    def listen(_: int, address: str, __: Any) -> Any:
+        tried.append(address)
+        if address == "::" and problems and (problem := problems.pop()):
+            raise OSError(problem, "no")
+
+    monkeypatch.setattr(otel_setup, "start_http_server", listen)
+    for problem in (0, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+        problems.append(problem)
+        otel_setup._serve_page(host, 1, CollectorRegistry())
+    assert tried == ["::", "::", "0.0.0.0", "::", "0.0.0.0"]
+    problems.append(errno.EADDRINUSE)
+    with pytest.raises(OSError, match="no"):
+        otel_setup._serve_page(host, 1, CollectorRegistry())
+
+
+def test_the_page_of_one_address_is_on_that_address() -> None:
+    server, thread = otel_setup._serve_page("::1", 0, CollectorRegistry())
+    try:
+        assert server.server_address[0] == "::1"
+    finally:
+        otel_setup._end_page(server, thread)

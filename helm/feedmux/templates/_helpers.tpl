@@ -135,19 +135,41 @@ affinity: {{- toYaml . | nindent 2 }}
 
 {{/* The restricted profile of Pod Security, for every container. */}}
 {{- define "feedmux.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- $fields := dict -}}
+{{- if .Values.securityContext.enabled -}}
+{{- $fields = dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- end -}}
+{{- range $name, $value := .Values.securityContext.container -}}
+{{- $_ := set $fields $name $value -}}
+{{- end -}}
+{{- toYaml $fields -}}
 {{- end -}}
 
+{{/* And for every pod: `list $ USER`, the id of the user and the group. */}}
 {{- define "feedmux.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: {{ . }}
-runAsGroup: {{ . }}
-fsGroup: {{ . }}
-seccompProfile:
-  type: RuntimeDefault
+{{- $values := (first .).Values.securityContext -}}
+{{- $fields := dict -}}
+{{- if $values.enabled -}}
+{{- $fields = dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if $values.userIds -}}
+{{- $id := int (last .) -}}
+{{- $fields = merge $fields (dict "runAsUser" $id "runAsGroup" $id "fsGroup" $id) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $value := $values.pod -}}
+{{- $_ := set $fields $name $value -}}
+{{- end -}}
+{{- toYaml $fields -}}
+{{- end -}}
+
+{{/* Address families of a Service. */}}
+{{- define "feedmux.ipFamilies" -}}
+{{- with .Values.service.ipFamilyPolicy }}
+ipFamilyPolicy: {{ . }}
+{{- end }}
+{{- with .Values.service.ipFamilies }}
+ipFamilies: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/* Bytes of a Kubernetes quantity, such as 2Gi. */}}
@@ -361,7 +383,7 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- if .Values.redis.username }}{{ $redis = set $redis "username" .Values.redis.username }}{{ end -}}
 {{- if .Values.redis.caSecret }}{{ $redis = set $redis "ca_file" "/etc/feedmux/redis-ca/ca.crt" }}{{ end -}}
 {{- $config = set $config "redis" $redis -}}
-{{- $config = set $config "listen" (dict "data" "0.0.0.0:7117" "operator" "0.0.0.0:7118" "health" "0.0.0.0:7119" "metrics" (ternary "0.0.0.0:9117" "127.0.0.1:9117" .Values.metrics.enabled) "accept_plaintext" .Values.tls.acceptPlaintext) -}}
+{{- $config = set $config "listen" (dict "data" "0.0.0.0:7117" "operator" "0.0.0.0:7118" "health" "0.0.0.0:7119" "metrics" (ternary "[::]:9117" "127.0.0.1:9117" .Values.metrics.enabled) "accept_plaintext" .Values.tls.acceptPlaintext) -}}
 {{- if .Values.service.mtlsPort }}{{ $_ := set $config.listen "data_mtls" "0.0.0.0:7120" }}{{ end -}}
 {{- $config = set $config "tenants_file" "/etc/feedmux/tenants/tenants.yaml" -}}
 {{- if .Values.positions.keySecret.name -}}

@@ -6,6 +6,8 @@ it neither blocks the event loop nor uses more and more memory. Observed values 
 """
 
 import asyncio
+import errno
+import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -42,6 +44,8 @@ log = getLogger(__name__)
 
 NAME: Final = "feedmux"
 _SURVEY_TIMEOUT_S: Final = 2.0
+_ALL_INTERFACES: Final = ("0.0.0.0", "::")
+_NO_IPV6: Final = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, socket.EAI_ADDRFAMILY, socket.EAI_NONAME)
 _PROBE_EVERY_S: Final = 0.1
 
 Collect = Callable[[MetricsSnapshot], Awaitable[None]]
@@ -204,7 +208,7 @@ def _page(options: TelemetryOptions, telemetry: Telemetry) -> list[MetricReader]
             f"listen.metrics {options.listen!r} is no address: write host:port, such as 0.0.0.0:9117"
         )
     try:
-        server, thread = start_http_server(int(port), host.strip("[]"), registry)
+        server, thread = _serve_page(host.strip("[]"), int(port), registry)
     except (OSError, OverflowError) as error:
         problem = (
             f"cannot listen on {options.listen} (metrics): the port is in use or the address is not this machine's."
@@ -217,6 +221,18 @@ def _page(options: TelemetryOptions, telemetry: Telemetry) -> list[MetricReader]
     telemetry.port = server.server_port
     telemetry._endings.append(partial(_end_page, server, thread))
     return [PrometheusMetricReader(scope_info_enabled=False, registry=registry)]
+
+
+def _serve_page(host: str, port: int, registry: CollectorRegistry) -> tuple[Any, threading.Thread]:
+    """Serve the page; on all interfaces by IPv6 and IPv4, as gRPC does, whichever of the two a pod has."""
+    if host in _ALL_INTERFACES:
+        try:
+            return start_http_server(port, "::", registry)
+        except OSError as error:
+            if error.errno not in _NO_IPV6:
+                raise
+        host = "0.0.0.0"
+    return start_http_server(port, host, registry)
 
 
 def _end_page(server: Any, thread: threading.Thread) -> None:
