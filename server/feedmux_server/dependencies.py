@@ -21,6 +21,7 @@ from feedmux_server.core.readiness import ReadinessRules
 from feedmux_server.jobs.readiness import Check, Readiness
 from feedmux_server.login_files import LoginFiles, OnChange
 from feedmux_server.rpc.health import REDIS, Health
+from feedmux_server.source.checks import unsuitable_option
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.store.checks import RedisUnavailable, check_redis, check_writable
 from feedmux_server.store.connection import Client, RedisAccess, connect
@@ -151,6 +152,8 @@ async def check_source(source: Source) -> None:
 
 def make_source(config: SourceConfig, observer: Observer) -> Source:
     """Make a source. Raises ConfigError for an invalid URI, without quoting it, because it may hold a password."""
+    if unsuitable := unsuitable_option(config.uri):
+        raise ConfigError(f"sources.{config.name}.uri: {unsuitable}")
     try:
         return Source(config, observer)
     except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read

@@ -32,7 +32,7 @@ from feedmux_server.credentials import read_position_keys
 from feedmux_server.dependencies import redis_access, redis_files, source_files
 from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.rpc.convert import feed_parts, is_definition, stored_content
-from feedmux_server.source.checks import SourceExamination
+from feedmux_server.source.checks import SourceExamination, unsuitable_option
 from feedmux_server.store.checks import (
     RedisUnavailable,
     examine_clock,
@@ -52,6 +52,7 @@ _EXPIRES_SOON_DAYS: Final = 21
 _RENEW: Final = "Renew it; the server reads the new file by itself"
 DAY_S: Final = 86_400
 _PATHS_MAX: Final = 5
+_IN_CONFIGURATION: Final = "Change it in the configuration; the server does not start with it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,9 @@ async def _within(step: Step, timeout_s: float) -> list[CheckResult]:
 def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: AsyncExitStack) -> list[Step]:
     steps = [Step("files", lambda: _files(config), "files")]
     for name, section in config.sources.items():
+        if unsuitable := unsuitable_option(section.uri):
+            told = CheckResult(f"{name}.uri", Level.FAILED, f"sources.{name}.uri: {unsuitable}", _IN_CONFIGURATION)
+            steps.append(Step(told.check, partial(_told, told), name))
         mine = [each.rpartition(":")[2] for each in collections if each.rpartition(":")[0] in ("", name)]
         try:
             files = source_files(name, section)

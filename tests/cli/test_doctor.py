@@ -120,6 +120,8 @@ async def test_what_is_away_frozen_or_unfit(tmp_path: Path) -> None:
                 sources={
                     "alone": {"uri": standalone.uri},
                     "away": {"uri": f"mongodb://127.0.0.1:{closed}/"},
+                    "unnamed": {"uri": "mongodb://user:secret-canary@nowhere.invalid/?replicaSet=rs0"},
+                    "local": {"uri": f"mongodb://127.0.0.1:{closed}/?readConcernLevel=local"},
                 },
                 redis={"url": redis.url},
                 tls={"certificate_file": tmp_path / "absent.pem", "key_file": tmp_path / "absent.key"},
@@ -127,6 +129,10 @@ async def test_what_is_away_frozen_or_unfit(tmp_path: Path) -> None:
         redis.resume()
     assert "--replSet" in found["alone.deployment"].advice
     assert "sources.away.uri" in found["away.reachable"].advice
+    assert f"127.0.0.1:{closed}: [Errno 111]" in found["away.reachable"].says
+    assert "cannot be reached: nowhere.invalid:27017: [Errno" in found["unnamed.reachable"].says
+    assert "canary" not in found["unnamed.reachable"].says
+    assert "the option readConcernLevel does not suit" in found["local.uri"].says
     assert found["redis.reachable"].level is Level.FAILED
     assert "absent.pem cannot be read" in found["files"].says
     assert "away.oplog" not in found, "there is nothing to look at"

@@ -70,6 +70,15 @@ async def test_unusable_uri(redis_server: RedisServer, uri: str) -> None:
     assert "canary" not in message
 
 
+@pytest.mark.parametrize("option", ["readConcernLevel=local", "readconcernlevel=linearizable", "timeoutMS=5000"])
+async def test_an_option_with_which_every_feed_would_fail(
+    mongo: ReplicaSet, redis_server: RedisServer, option: str
+) -> None:
+    message = await cannot_start(settings(f"{mongo.uri}&{option}", redis_server.url))
+    assert message.startswith(f"sources.main.uri: the option {option.partition('=')[0]} ")
+    assert message.endswith("Leave it out")
+
+
 async def test_redis_out_of_reach(mongo: ReplicaSet) -> None:
     [port] = free_ports(1)
     message = await cannot_start(settings(mongo.uri, f"redis://:secret-canary@127.0.0.1:{port}/0"))

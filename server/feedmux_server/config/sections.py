@@ -27,7 +27,10 @@ class Section(BaseModel):
 class SourceSection(Section):
     """A MongoDB deployment, under the name that feeds use."""
 
-    uri: str = Field(description="MongoDB URI of a replica set or sharded cluster, with its credentials.")
+    uri: str = Field(
+        description="MongoDB URI of a replica set or sharded cluster, with its credentials. Not with readConcernLevel"
+        " other than majority, timeoutMS or loadBalanced, with which change streams fail."
+    )
     username_file: Path | None = Field(
         default=None,
         description="File with the user of MongoDB, instead of a user in the URI. It is read again when it changes.",

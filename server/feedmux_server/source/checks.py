@@ -26,6 +26,8 @@ _HOSTED: Final = {
 """Services that speak MongoDB's protocol, by the end of their host names, as MongoDB's drivers recognise them."""
 _WINDOW_WANTED_H: Final = 24.0
 _WINDOW_LEAST_H: Final = 1.0
+_ERROR_CHARS: Final = 200
+_ERRORS_MAX: Final = 7
 _NOT_PERMITTED: Final = (13, 8000)
 """Unauthorized, by mongod and by Atlas."""
 
@@ -111,6 +113,37 @@ def _version(name: str, build: Mapping[str, Any]) -> CheckResult:
     return CheckResult(f"{name}.version", Level.OK, f"source {name!r} is MongoDB {version}")
 
 
+def unsuitable_option(uri: str) -> str:
+    """Return why an option of a MongoDB URI does not suit change streams; empty if all do.
+
+    The driver would accept it, and then every feed of every tenant would fail.
+    """
+    options = [each.partition("=") for each in uri.partition("?")[2].replace(";", "&").split("&")]
+    for name, _, value in options:
+        if (why := _UNSUITABLE.get(name.lower())) and value.lower() not in _SUITABLE:
+            return f"the option {name} {why}. Leave it out"
+    return ""
+
+
+_UNSUITABLE: Final = {
+    "readconcernlevel": "does not suit change streams, which read what a majority of the members has",
+    "timeoutms": "would end every read that waits for events",
+    "loadbalanced": "does not suit change streams of a replica set, whose members the driver must find",
+}
+_SUITABLE: Final = ("", "majority", "false")
+
+
+def server_errors(client: AsyncMongoClient[Any]) -> str:
+    """Return what the driver says about each server that it could not use, such as a name that cannot be resolved."""
+    found = []
+    for (host, port), server in sorted(client.topology_description.server_descriptions().items()):
+        if server.error is not None:
+            # The driver appends its own settings in brackets.
+            text = str(server.error).partition(" (configured timeouts")[0]
+            found.append(text[:_ERROR_CHARS] if host in text else f"{host}:{port}: {text[:_ERROR_CHARS]}")
+    return "; ".join(found[:_ERRORS_MAX])
+
+
 Step = Callable[[], Awaitable[list[CheckResult]]]
 
 
@@ -158,11 +191,12 @@ class SourceExamination:
             hello = await self._client.admin.command("hello")
             build = await self._client.admin.command("buildInfo")
         except ConnectionFailure:
+            said = server_errors(self._client)
             return [
                 CheckResult(
                     check,
                     Level.FAILED,
-                    f"MongoDB of source {self._name!r} cannot be reached",
+                    f"MongoDB of source {self._name!r} cannot be reached{f': {said}' if said else ''}",
                     f"Check sources.{self._name}.uri (hosts, replicaSet, TLS), the network, and that MongoDB runs",
                 )
             ]

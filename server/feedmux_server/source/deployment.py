@@ -24,7 +24,7 @@ from feedmux_server.core.check_result import Level, failures
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.source.catchup_limiter import CatchupLimiter
-from feedmux_server.source.checks import judge_hello
+from feedmux_server.source.checks import judge_hello, server_errors
 from feedmux_server.source.commands import RETRY_AFTER_S, Client, SourceCommands
 from feedmux_server.source.cursor import RawChangeStreamCursor, aggregate_on, run_on
 from feedmux_server.source.errors import rejects_login
@@ -114,11 +114,12 @@ class Source:
             if not self._source_id:
                 self._source_id = await self._own_id(hello)
         except ConnectionFailure as error:
+            said = server_errors(self._client)
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAVAILABLE,
                 f"MongoDB of source {self.name!r} at {self._hosts()} was not reached within"
-                f" {self._config.server_selection_timeout_ms / 1000:g} s. Check sources.{self.name}.uri (hosts,"
-                " replicaSet, TLS) and that MongoDB runs, or allow it more time with"
+                f" {self._config.server_selection_timeout_ms / 1000:g} s{f' ({said})' if said else ''}. Check"
+                f" sources.{self.name}.uri (hosts, replicaSet, TLS) and that MongoDB runs, or allow it more time with"
                 f" sources.{self.name}.server_selection_timeout_ms",
             ) from error
         except OperationFailure as error:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from feedmux_server.core.check_result import Level
-from feedmux_server.source.checks import judge_hello
+from feedmux_server.source.checks import judge_hello, unsuitable_option
 
 SET: dict[str, Any] = {"setName": "rs0", "hosts": ["a", "b"]}
 
@@ -54,3 +54,22 @@ def test_faulty_releases() -> None:
     assert "SERVER-134970" in found.says
     [_, found] = judge_hello("main", SET, version(9, 0, 2))
     assert "newer than this version" in found.says
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ("", ""),
+        ("?replicaSet=rs0&readPreference=secondary&tls=true", ""),
+        ("?readConcernLevel=majority&loadBalanced=false", ""),
+        ("?readConcernLevel=local", "readConcernLevel"),
+        ("?tls=true&READCONCERNLEVEL=snapshot", "READCONCERNLEVEL"),
+        ("?tls=true;readConcernLevel=available", "readConcernLevel"),
+        ("?timeoutMS=0&retryReads=true", "timeoutMS"),
+        ("?loadBalanced=true", "loadBalanced"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["mongodb://u:secret%3F@h1,h2:27018/", "mongodb+srv://u:p@h.example.com/"])
+def test_options_of_a_uri_that_do_not_suit_change_streams(scheme: str, options: str, name: str) -> None:
+    found = unsuitable_option(scheme + options)
+    assert found.startswith(f"the option {name} ") if name else not found
