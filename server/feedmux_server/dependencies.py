@@ -23,7 +23,7 @@ from feedmux_server.login_files import LoginFiles, OnChange
 from feedmux_server.rpc.health import REDIS, Health
 from feedmux_server.source.checks import unsuitable_option
 from feedmux_server.source.deployment import Source, SourceConfig
-from feedmux_server.store.checks import RedisUnavailable, check_redis, check_writable
+from feedmux_server.store.checks import RedisUnavailable, check_eviction, check_redis, check_writable
 from feedmux_server.store.connection import Client, RedisAccess, connect
 from feedmux_server.store.signing_keys import SigningKeys
 from feedmux_server.supervision import Tasks
@@ -43,6 +43,8 @@ class Dependencies:
     stored_keys: SigningKeys | None
     """None if the keys of positions come from a file."""
     redis_checked: bool = False
+    reads_policy: bool = True
+    """Whether feedmux may read Redis's maxmemory-policy, as far as is known."""
     there: dict[str, bool] = field(default_factory=dict)
     """Whether `redis` and each `source/NAME` was available at the start."""
 
@@ -116,6 +118,8 @@ class Dependencies:
         """Check Redis. Raises STATE_UNAVAILABLE, and StartupError if Redis is unsuitable."""
         if self.redis_checked:
             await check_writable(self.redis)
+            if self.reads_policy:
+                self.reads_policy = await check_eviction(self.redis, self.redis_url)
             await self._refresh_keys()
             return
         try:

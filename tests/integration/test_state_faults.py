@@ -9,7 +9,7 @@ import pytest
 from feedmux_embedded import RedisServer
 from feedmux_embedded.ports import free_ports
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.store.checks import check_redis, check_writable
+from feedmux_server.store.checks import check_eviction, check_redis, check_writable
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import COMMANDS_MAX, StartupError, connect
 from feedmux_server.store.lease_store import LeaseStore
@@ -257,6 +257,20 @@ async def test_an_evicting_redis_is_refused(redis_factory: RedisFactory, policy:
         assert "noeviction" in str(caught.value)
         await redis.config_set("maxmemory-policy", "noeviction")
         assert await check_redis(redis, server.url) == ()
+
+
+async def test_a_redis_that_begins_to_evict_is_noticed(redis_factory: RedisFactory) -> None:
+    server = await redis_factory()
+    async with client(server.url) as redis:
+        await check_eviction(redis, server.url, timeout_s=PATIENCE_S)
+        await redis.config_set("maxmemory-policy", "allkeys-lru")
+        with pytest.raises(FeedmuxError, match="has maxmemory-policy allkeys-lru, so it may evict") as caught:
+            await check_eviction(redis, server.url, timeout_s=PATIENCE_S)
+        assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
+        await redis.config_set("maxmemory-policy", "noeviction")
+        assert await check_eviction(redis, server.url, timeout_s=PATIENCE_S)
+        await redis.acl_setuser("default", commands=["+@all", "-info"])
+        assert not await check_eviction(redis, server.url, timeout_s=PATIENCE_S)
 
 
 async def test_warnings_at_start(redis_factory: RedisFactory) -> None:

@@ -14,7 +14,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio import RedisCluster
 
 from feedmux_server.core.check_result import CheckResult, Level, check_clock, failures
-from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.connection import Client, StartupError, WatchedPrimary, leave_demoted
 from feedmux_server.store.errors import FAILURES, state_unavailable
 from feedmux_server.store.redis_url import Kind, parse_redis_url
@@ -67,12 +67,12 @@ async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> 
     return [finding for name, info in infos.items() for finding in _judge(name or str(place), info, place.kind)]
 
 
-async def _infos(client: Client) -> dict[str, Info] | None:
+async def _infos(client: Client, *sections: str) -> dict[str, Info] | None:
     """INFO of each primary, by address if there are several; None if feedmux may not run INFO."""
     try:
         if isinstance(client, RedisCluster):
-            return dict(await client.info(target_nodes=RedisCluster.PRIMARIES))
-        return {"": await client.info()}
+            return dict(await client.info(*sections, target_nodes=RedisCluster.PRIMARIES))
+        return {"": await client.info(*sections)}
     except redis_errors.NoPermissionError:
         return None
     except redis_errors.ResponseError as error:
@@ -93,17 +93,7 @@ def _judge(place: str, info: Info, kind: Kind) -> Iterator[CheckResult]:
         )
     else:
         yield CheckResult("redis.version", Level.OK, f"Redis at {place} is version {version}")
-    policy = str(info.get("maxmemory_policy", "noeviction"))
-    if policy != "noeviction":
-        yield CheckResult(
-            "redis.eviction",
-            Level.FAILED,
-            f"Redis at {place} has maxmemory-policy {policy}, so it may evict stored positions",
-            "Set it to noeviction (redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf), "
-            "or give feedmux a Redis of its own",
-        )
-    else:
-        yield CheckResult("redis.eviction", Level.OK, f"Redis at {place} evicts nothing (noeviction)")
+    yield _judge_eviction(place, info)
     if info.get("role") == "slave":
         yield CheckResult(
             "redis.role",
@@ -119,6 +109,19 @@ def _judge(place: str, info: Info, kind: Kind) -> Iterator[CheckResult]:
             "Begin redis.url with redis+cluster://",
         )
     yield from _judge_durability(place, info)
+
+
+def _judge_eviction(place: str, info: Info) -> CheckResult:
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    if policy == "noeviction":
+        return CheckResult("redis.eviction", Level.OK, f"Redis at {place} evicts nothing (noeviction)")
+    return CheckResult(
+        "redis.eviction",
+        Level.FAILED,
+        f"Redis at {place} has maxmemory-policy {policy}, so it may evict stored positions",
+        "Set it to noeviction (redis-cli CONFIG SET maxmemory-policy noeviction, and in redis.conf), "
+        "or give feedmux a Redis of its own",
+    )
 
 
 def _judge_durability(place: str, info: Info) -> Iterator[CheckResult]:
@@ -161,6 +164,24 @@ async def check_writable(client: Client, *, timeout_s: float = 2.0) -> None:
         if not isinstance(client, RedisCluster):
             await leave_demoted(client, error)
         raise state_unavailable(error) from None
+
+
+async def check_eviction(client: Client, url: str, *, timeout_s: float = 2.0) -> bool:
+    """Check whether Redis has begun to evict: its policy can be changed while it runs. Raises STATE_UNAVAILABLE.
+
+    Returns whether feedmux may read the policy. If not, do not ask again: Redis logs every denied command.
+    """
+    place = parse_redis_url(url)
+    try:
+        async with asyncio.timeout(timeout_s):
+            infos = await _infos(client, "memory")
+    except FAILURES as error:
+        raise state_unavailable(error) from None
+    for name, info in (infos or {}).items():
+        finding = _judge_eviction(name or str(place), info)
+        if finding.level is Level.FAILED:
+            raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, str(finding))
+    return infos is not None
 
 
 async def examine_clock(client: Client) -> CheckResult:
