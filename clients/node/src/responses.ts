@@ -241,6 +241,7 @@ function noticeValue({ kind }: NoticeMessage): Notice | undefined {
     }
     case "degraded":
       return { kind: "degraded", dependency: kind.value.dependency, unavailable: kind.value.unavailable };
+    case "unacknowledged":
     case undefined:
       return undefined;
   }

@@ -44,7 +44,17 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from feedmux.feeds import Explanation, Feed, ResolvedPosition, Start, SubscriptionInfo
-    from feedmux.notices import Degraded, Disconnected, Draining, Gap, HistoryAtRisk, Notice, Rewound, Skipped
+    from feedmux.notices import (
+        Degraded,
+        Disconnected,
+        Draining,
+        Gap,
+        HistoryAtRisk,
+        Notice,
+        Rewound,
+        Skipped,
+        Unacknowledged,
+    )
     from feedmux.options import SessionOptions
     from feedmux.positions import FeedPosition
     from feedmux.session import Session
@@ -98,6 +108,7 @@ __all__ = [
     "SubscriptionInfo",
     "SubscriptionNotFound",
     "Tls",
+    "Unacknowledged",
     "Unauthenticated",
     "Unavailable",
 ]
@@ -133,7 +144,17 @@ _NAMES: Final = {
         "Unavailable",
     ),
     "feeds": ("Explanation", "Feed", "ResolvedPosition", "Start", "SubscriptionInfo"),
-    "notices": ("Degraded", "Disconnected", "Draining", "Gap", "HistoryAtRisk", "Notice", "Rewound", "Skipped"),
+    "notices": (
+        "Degraded",
+        "Disconnected",
+        "Draining",
+        "Gap",
+        "HistoryAtRisk",
+        "Notice",
+        "Rewound",
+        "Skipped",
+        "Unacknowledged",
+    ),
     "options": ("SessionOptions",),
     "positions": ("FeedPosition",),
     "session": ("Session",),

@@ -63,6 +63,13 @@ class Degraded:
 
 
 @dataclass(frozen=True, slots=True)
+class Unacknowledged:
+    """The server sends nothing more until some of these `events` are acknowledged."""
+
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnected:
     """The client lost its connection to the server with `error`, and tries again in `retry_in_s` seconds."""
 
@@ -70,4 +77,4 @@ class Disconnected:
     retry_in_s: float
 
 
-Notice = Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Disconnected
+Notice = Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Unacknowledged | Disconnected

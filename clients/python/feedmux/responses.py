@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from feedmux.batches import Batch, BsonBatch, JsonBatch
 from feedmux.errors import ProtocolError
-from feedmux.notices import Degraded, Draining, Gap, HistoryAtRisk, Notice, Rewound, Skipped
+from feedmux.notices import Degraded, Draining, Gap, HistoryAtRisk, Notice, Rewound, Skipped, Unacknowledged
 from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2, feed_pb2
 
@@ -200,6 +200,7 @@ _NOTICES: dict[str, Callable[[change_feed_pb2.Notice], Notice]] = {
     ),
     "gap": lambda n: Gap(_time(getattr(n.gap, "from")), _time(n.gap.to), n.gap.reason),
     "degraded": lambda n: Degraded(n.degraded.dependency, n.degraded.unavailable),
+    "unacknowledged": lambda n: Unacknowledged(n.unacknowledged.events),
 }
 
 

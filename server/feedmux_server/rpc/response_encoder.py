@@ -22,6 +22,7 @@ from feedmux_server.sessions.outputs import (
     ProgressMark,
     RewoundMark,
     SkippedMark,
+    UnacknowledgedMark,
 )
 
 FRAME_BYTES = 16 * 1024
@@ -125,6 +126,9 @@ class ResponseEncoder:
             case HistoryAtRiskMark(remaining_s):
                 at_risk = wire.Notice.HistoryAtRisk(remaining=duration(remaining_s))
                 return wire.SubscribeResponse(notice=wire.Notice(history_at_risk=at_risk))
+            case UnacknowledgedMark(events):
+                unacknowledged = wire.Notice.Unacknowledged(events=events)
+                return wire.SubscribeResponse(notice=wire.Notice(unacknowledged=unacknowledged))
         raise TypeError(f"no frame for {type(output).__name__}")
 
     def opened(self, message: wire.Opened) -> bytes:

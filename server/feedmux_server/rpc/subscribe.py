@@ -110,6 +110,7 @@ class Subscribe:
                     payload_max=encoder.payload_max,
                     wire_format=wire_format,
                     commits=commits,
+                    subscription=request.subscription,
                 )
                 await session.opened()
                 opened = opened_message(

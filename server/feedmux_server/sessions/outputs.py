@@ -59,6 +59,13 @@ class HistoryAtRiskMark:
     remaining_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class UnacknowledgedMark:
+    """Delivery waits for acknowledgements of this many events."""
+
+    events: int
+
+
 Output = (
     Delivery
     | ProgressMark
@@ -69,4 +76,5 @@ Output = (
     | SkippedMark
     | GapMark
     | HistoryAtRiskMark
+    | UnacknowledgedMark
 )

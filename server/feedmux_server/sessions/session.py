@@ -6,6 +6,7 @@ loop call `grant`, `ack`, `drain` and the methods of `SessionCommits`, which onl
 """
 
 import asyncio
+import logging
 from collections import deque
 from dataclasses import dataclass
 
@@ -28,12 +29,15 @@ from feedmux_server.sessions.outputs import (
     HistoryAtRiskMark,
     Output,
     ProgressMark,
+    UnacknowledgedMark,
 )
 from feedmux_server.sessions.send_gate import NeedsTurn, SendGate, Wait
 from feedmux_server.sessions.session_commits import Commits, SessionCommits
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
+
+log = logging.getLogger(__name__)
 
 CONTINUE_PAUSE_S = 0.05
 SHUTTING_DOWN = "the server is shutting down; reconnect"
@@ -72,6 +76,10 @@ class Session:
         self._last_sent_s = monotonic_s()
         """When the last output was returned: a heartbeat is due one interval later."""
         self._source_unavailable = False
+        self._subscription = ""
+        self._silent = False
+        """Whether the client was notified that delivery waits for its acknowledgements."""
+        self._silence_logged = False
         self._history = HeadroomAlert(manager.limits.history_at_risk_s)
         self._observer: SessionObserver = NO_SESSION
 
@@ -121,9 +129,11 @@ class Session:
         payload_max: int,
         wire_format: str,
         commits: Commits | None = None,
+        subscription: str = "",
     ) -> None:
         """Begin to read the feed at `at`. End the session with `close`."""
         self.commits.handle = commits
+        self._subscription = subscription
         self._gate = SendGate(self._manager, tenant, payload_max, self._signal.set, holds=durable)
         self._streams = self._manager.streams_of(self._key).streams
         self._subscriber = self._manager.subscriber(
@@ -177,6 +187,7 @@ class Session:
     def ack(self, sequence: int) -> None:
         if self.streams.ack(self.subscriber, sequence):
             self.commits.submit(self.subscriber.acks)
+        self._silent = self._silent and self.subscriber.awaits_acks
         if self._gate is not None:
             self._gate.quota.acked(sequence)
         self._observer.acked(sequence)
@@ -281,7 +292,22 @@ class Session:
             self._source_unavailable = unavailable
             self._marks.append(ProgressMark(place))
             return DegradedMark("source", unavailable)
+        if subscriber.awaits_acks and not self._silent:
+            self._silent = True
+            self._marks.append(ProgressMark(place))
+            return self._awaits_acks(subscriber)
         return ProgressMark(place)
+
+    def _awaits_acks(self, subscriber: Subscriber) -> UnacknowledgedMark:
+        events = subscriber.acks.outstanding if subscriber.acks is not None else 0
+        if not self._silence_logged:
+            self._silence_logged = True
+            log.warning(
+                "a client has not acknowledged %d events (limits.unacked_events), and gets no more until it does",
+                events,
+                extra={"tenant": subscriber.tenant, "subscription": self._subscription},
+            )
+        return UnacknowledgedMark(events)
 
     async def _meet_end(self, error: FeedmuxError) -> None:
         """Handle the end of the feed at this position: continue if the policy says so, else flush the acks and end."""

@@ -137,7 +137,8 @@ READY: Final = Metric("feedmux.ready", _G, "1", "1 while the server accepts sess
 SUBSCRIBERS: Final = Metric(
     "feedmux.subscriber.active", _U, "{subscriber}",
     "Open sessions: `live` on the live stream, `catch_up` on a catch-up stream, `lagging` on no stream (without credit,"
-    " or waiting for a catch-up stream).", (TENANT, STATE),
+    " or waiting for a catch-up stream), `unacknowledged` on any or none, with limits.unacked_events events to"
+    " acknowledge before it gets more.", (TENANT, STATE),
 )  # fmt: skip
 LAG: Final = Metric(
     "feedmux.subscriber.lag", _G, "s",

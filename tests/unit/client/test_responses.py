@@ -5,7 +5,7 @@ from bson.codec_options import CodecOptions
 
 from feedmux.batches import BsonBatch
 from feedmux.errors import ProtocolError
-from feedmux.notices import Degraded, Gap, HistoryAtRisk, Rewound
+from feedmux.notices import Degraded, Gap, HistoryAtRisk, Rewound, Unacknowledged
 from feedmux.responses import Delivery, Reader
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.v1 import feed_pb2
@@ -131,6 +131,7 @@ def test_notices_and_unknown_kinds() -> None:
         (pb.Notice(gap=pb.Notice.Gap(**{"from": time}, to=time, reason="r")), Gap((5, 6), (5, 6), "r")),
         (pb.Notice(degraded=pb.Notice.Degraded(dependency="state", unavailable=True)), Degraded("state", True)),
         (pb.Notice(history_at_risk=pb.Notice.HistoryAtRisk()), HistoryAtRisk(0.0)),
+        (pb.Notice(unacknowledged=pb.Notice.Unacknowledged(events=7)), Unacknowledged(7)),
         (pb.Notice(), None),
     ]
     for message, expected in made:

@@ -69,6 +69,7 @@ MARKS = [
     (outputs.SkippedMark(mark(1), mark(2)), "notice", "skipped"),
     (outputs.GapMark(mark(1), mark(2), "HISTORY_LOST"), "notice", "gap"),
     (outputs.HistoryAtRiskMark(60.0), "notice", "history_at_risk"),
+    (outputs.UnacknowledgedMark(7), "notice", "unacknowledged"),
 ]
 
 

@@ -6,7 +6,13 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.quota import Quotas
-from feedmux_server.sessions.outputs import CommittedMark, DrainingMark, HistoryAtRiskMark, ProgressMark
+from feedmux_server.sessions.outputs import (
+    CommittedMark,
+    DrainingMark,
+    HistoryAtRiskMark,
+    ProgressMark,
+    UnacknowledgedMark,
+)
 from tests.unit.core.delivery.streams_support import token
 from tests.unit.streams.manager_support import Client, world
 from tests.virtual_time import in_virtual_time
@@ -71,6 +77,50 @@ async def test_a_heartbeat_comes_when_nothing_else_did_for_the_interval(monkeypa
         assert isinstance(mark, ProgressMark)
         assert loop.time() - delivered_s == pytest.approx(10.0, abs=0.02)
         assert mark.place.is_after(token(1))
+        client.close()
+
+
+@in_virtual_time
+async def test_a_client_that_acknowledges_nothing_is_told_why_no_events_come(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with world(monkeypatch) as there:
+        key, log = there.feed("a")
+        client = there.session(key, "a", 0, durable=True, heartbeat_s=10.0)
+        acks = client.session.subscriber.acks
+        assert acks is not None
+        acks.outstanding_max = 10
+        for last, told in ((10, "told"), (17, "told again after an ack"), (24, "and again")):
+            log.write(10)
+            await client.take(last)
+            taken_s = loop.time()
+            assert client.session.state.value == "unacknowledged"
+            assert await client.next() == UnacknowledgedMark(10), told
+            assert loop.time() - taken_s == pytest.approx(10.0, abs=0.02)
+            for _ in range(3):  # the progress of that heartbeat, and later ones
+                assert isinstance(await client.next(), ProgressMark)
+            client.session.ack(last - 3)
+            assert client.session.state.value == "live"
+        client.close()
+    [line] = [each for each in caplog.records if "limits.unacked_events" in each.getMessage()]
+    assert line.__dict__["tenant"] == "a"
+
+
+@in_virtual_time
+async def test_a_client_that_acknowledges_within_an_interval_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    async with world(monkeypatch) as there:
+        key, log = there.feed("a")
+        client = there.session(key, "a", 0, durable=True, heartbeat_s=10.0)
+        acks = client.session.subscriber.acks
+        assert acks is not None
+        acks.outstanding_max = 10
+        log.write(11)
+        await client.take(10)
+        loop.call_later(9.0, client.session.ack, 10)
+        await client.take(11)
+        assert isinstance(await client.next(), ProgressMark)
         client.close()
 
 

@@ -558,7 +558,7 @@ type Subscriber struct {
 	Subscription string `protobuf:"bytes,3,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// The client's instance id.
 	InstanceId string `protobuf:"bytes,4,opt,name=instance_id,json=instanceId,proto3" json:"instance_id,omitempty"`
-	// `live`, `catch_up` or `lagging`.
+	// `live`, `catch_up`, `lagging`, or `unacknowledged`: the client must acknowledge before it gets more events.
 	State string `protobuf:"bytes,5,opt,name=state,proto3" json:"state,omitempty"`
 	// The position after the last event sent.
 	Position *ClusterTime `protobuf:"bytes,6,opt,name=position,proto3" json:"position,omitempty"`

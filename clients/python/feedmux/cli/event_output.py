@@ -134,6 +134,8 @@ def _print_notice(notice: feedmux.Notice) -> None:
             text = f"the server {change} {dependency}"
         case feedmux.HistoryAtRisk():
             text = f"the oplog drops this position in {notice.remaining_s:.0f} s"
+        case feedmux.Unacknowledged():
+            text = f"the server waits until some of {notice.events} events are acknowledged"
         case feedmux.Gap():
             text = f"events are missing from {utc_time(notice.after[0])} to {utc_time(notice.before[0])}"
         case feedmux.Rewound():

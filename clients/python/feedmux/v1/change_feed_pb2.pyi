@@ -179,7 +179,7 @@ class Committed(_message.Message):
     def __init__(self, delivery_sequence: _Optional[int] = ..., position: _Optional[bytes] = ...) -> None: ...
 
 class Notice(_message.Message):
-    __slots__ = ("draining", "rewound", "history_at_risk", "gap", "degraded", "skipped")
+    __slots__ = ("draining", "rewound", "history_at_risk", "gap", "degraded", "skipped", "unacknowledged")
     class Draining(_message.Message):
         __slots__ = ("deadline", "position")
         DEADLINE_FIELD_NUMBER: _ClassVar[int]
@@ -223,19 +223,26 @@ class Notice(_message.Message):
         from_position: bytes
         to_position: bytes
         def __init__(self, to: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., from_position: _Optional[bytes] = ..., to_position: _Optional[bytes] = ..., **kwargs) -> None: ...
+    class Unacknowledged(_message.Message):
+        __slots__ = ("events",)
+        EVENTS_FIELD_NUMBER: _ClassVar[int]
+        events: int
+        def __init__(self, events: _Optional[int] = ...) -> None: ...
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     REWOUND_FIELD_NUMBER: _ClassVar[int]
     HISTORY_AT_RISK_FIELD_NUMBER: _ClassVar[int]
     GAP_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    UNACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     draining: Notice.Draining
     rewound: Notice.Rewound
     history_at_risk: Notice.HistoryAtRisk
     gap: Notice.Gap
     degraded: Notice.Degraded
     skipped: Notice.Skipped
-    def __init__(self, draining: _Optional[_Union[Notice.Draining, _Mapping]] = ..., rewound: _Optional[_Union[Notice.Rewound, _Mapping]] = ..., history_at_risk: _Optional[_Union[Notice.HistoryAtRisk, _Mapping]] = ..., gap: _Optional[_Union[Notice.Gap, _Mapping]] = ..., degraded: _Optional[_Union[Notice.Degraded, _Mapping]] = ..., skipped: _Optional[_Union[Notice.Skipped, _Mapping]] = ...) -> None: ...
+    unacknowledged: Notice.Unacknowledged
+    def __init__(self, draining: _Optional[_Union[Notice.Draining, _Mapping]] = ..., rewound: _Optional[_Union[Notice.Rewound, _Mapping]] = ..., history_at_risk: _Optional[_Union[Notice.HistoryAtRisk, _Mapping]] = ..., gap: _Optional[_Union[Notice.Gap, _Mapping]] = ..., degraded: _Optional[_Union[Notice.Degraded, _Mapping]] = ..., skipped: _Optional[_Union[Notice.Skipped, _Mapping]] = ..., unacknowledged: _Optional[_Union[Notice.Unacknowledged, _Mapping]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("feed", "start", "format", "heartbeat_interval", "message_bytes_max")

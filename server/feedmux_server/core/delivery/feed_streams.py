@@ -49,6 +49,8 @@ class SubscriberState(StrEnum):
     """On a catch-up stream, or waiting for a stream to reach its position."""
     LAGGING = "lagging"
     """Out of every ring; only its position is retained."""
+    UNACKNOWLEDGED = "unacknowledged"
+    """On any stream or none: the client must acknowledge events before it gets more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ class FeedStreams:
         return None
 
     def state_of(self, subscriber: Subscriber) -> SubscriberState:
+        if subscriber.awaits_acks:
+            return SubscriberState.UNACKNOWLEDGED
         stream = self.stream_of(subscriber)
         if stream is None:
             return SubscriberState.LAGGING

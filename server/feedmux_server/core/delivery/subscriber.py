@@ -68,6 +68,11 @@ class Subscriber:
         return self.credit.open and (self.acks is None or self.acks.room > 0)
 
     @property
+    def awaits_acks(self) -> bool:
+        """Whether the client must acknowledge events before it gets more."""
+        return self.acks is not None and self.acks.room <= 0
+
+    @property
     def at_head(self) -> bool:
         return self.ring is not None and self.seq >= self.ring.next_seq
 

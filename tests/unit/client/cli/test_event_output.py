@@ -43,6 +43,7 @@ def test_a_lost_connection_is_one_line(capsys: pytest.CaptureFixture[str]) -> No
     [
         (feedmux.Degraded("source", True), "the server has lost its connection to MongoDB"),
         (feedmux.Degraded("state", False), "the server is again connected to Redis"),
+        (feedmux.Unacknowledged(7), "the server waits until some of 7 events are acknowledged"),
         (feedmux.HistoryAtRisk(59.7), "the oplog drops this position in 60 s"),
         (feedmux.Gap((0, 1), (3600, 1), "r"), "events are missing from 1970-01-01 00:00:00Z to 1970-01-01 01:00:00Z"),
         (feedmux.Rewound((0, 1), (9, 1)), "moved back to 1970-01-01 00:00:00Z: events are delivered again"),
