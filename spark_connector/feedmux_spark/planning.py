@@ -23,6 +23,8 @@ from feedmux_spark.ranges import Slice
 
 PINNED_WAIT_S: Final = 10.0
 """While nothing is written, MongoDB's clock advances only with a no-op every 10 s; then a pinned end is reached."""
+EVENTS_MAX: Final = 2**31 - 1
+"""No limit: as many events as a plan may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Wanted:
     feed: bytes
     """The fingerprint that the feed must have."""
     until: bytes = b""
-    events_max: int = 2**31 - 1
+    events_max: int = EVENTS_MAX
     bytes_max: int = 2**40
     wait_s: float = 0.0
 
@@ -115,11 +117,14 @@ class Planner:
             lambda: as_plan(self.start(wanted, processed).result()), "planning the next range"
         )
 
-    def through(self, after: FeedPosition, feed: bytes, until: bytes, most_bytes: int) -> list[Slice]:
+    def through(
+        self, after: FeedPosition, feed: bytes, until: bytes, most_bytes: int, processed: bytes = b""
+    ) -> list[Slice]:
         """Returns the slices of (after, until], planned at most `most_bytes` at a time. Raises FeedmuxError."""
         slices: list[Slice] = []
         while True:
-            plan = self.plan(Wanted(after.position, feed, until, bytes_max=most_bytes, wait_s=PINNED_WAIT_S))
+            wanted = Wanted(after.position, feed, until, bytes_max=most_bytes, wait_s=PINNED_WAIT_S)
+            plan = self.plan(wanted, processed)
             slices += plan.slices
             if plan.caught_up:
                 return slices

@@ -22,7 +22,7 @@ from feedmux_spark.agreement import Agreement
 from feedmux_spark.connection import Call, Connection
 from feedmux_spark.offsets import Offset, parse_start, shown_time
 from feedmux_spark.options import Options
-from feedmux_spark.planning import PINNED_WAIT_S, Plan, Planner, Wanted, as_plan
+from feedmux_spark.planning import EVENTS_MAX, PINNED_WAIT_S, Plan, Planner, Wanted, as_plan
 from feedmux_spark.ranges import Slice, read_slice
 from feedmux_spark.rows import row_maker
 
@@ -30,7 +30,8 @@ log = logging.getLogger("feedmux_spark")
 
 QUIET_BATCH_S: Final = 300
 """When the position of a feed without events has advanced by this much, an empty micro-batch advances the checkpoint;
-otherwise the checkpoint would leave the oplog."""
+otherwise the checkpoint would leave the oplog. Under a trigger that ends the query, nobody knows when the next run
+comes: every run without events makes such a micro-batch."""
 
 
 class FeedmuxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -103,6 +104,8 @@ class Progress:
         self._pinned: FeedPosition | None = None
         self._reached: tuple[Offset, Offset] | None = None
         """There are no events between the first offset and the second."""
+        self._advanced = False
+        """Whether this run has made a micro-batch."""
         self._planned: dict[tuple[bytes, bytes], Sequence[Slice]] = {}
         self._ahead: _Ahead | None = None
         self._latest: tuple[int, int] | None = None
@@ -121,8 +124,8 @@ class Progress:
             self._pinned = self._connection.resolve(self._options, Start.latest())
 
     def advance(self, start: Offset, events_max: int | None) -> Offset:
-        """Returns where the next micro-batch ends; `start` if there are no events. Without `events_max`, takes all
-        available events.
+        """Returns where the next micro-batch ends; `start` if there are no events. Without `events_max`, as under the
+        trigger once, takes all available events, and plans several ranges in turn.
 
         When Spark asks for the events after `start`, everything before is in the sink; the plan reports this to the
         server.
@@ -130,23 +133,30 @@ class Progress:
         with self._connection.explaining():
             feed = self._agreement.check(start)
             reached = self._reached[1] if self._reached and self._reached[0] == start else start
-            if events_max is None:
-                return self._advance_to_latest(start, reached)
+            until = self._pinned
+            if until is None and events_max is None:
+                until = self._connection.resolve(self._options, Start.latest())
+            processed, slices = b"", list[Slice]()
             while True:
-                plan, reached = self._plan_from(reached, events_max)
+                plan, reached = self._plan_from(reached, processed, until, events_max)
                 self._latest = plan.latest
+                if plan.slices and not slices:
+                    processed = reached.position
+                slices += plan.slices
                 end = Offset.at(plan.end, feed, reached.gaps)
-                if plan.count:
-                    self._remember(start, end, plan.slices)
-                    self._look_ahead(plan, end, reached, events_max)
+                if slices and (events_max is not None or plan.caught_up):
+                    self._remember(start, end, slices)
+                    if events_max is not None:
+                        self._look_ahead(plan, end, reached, until, events_max)
                     return end
-                self._reached = start, end
-                if end.gaps != start.gaps or end.time[0] - start.time[0] >= QUIET_BATCH_S:
-                    self._remember(start, end, ())
-                    return end
-                if plan.caught_up or not self._pinned:
-                    self._latest = start.time if plan.caught_up else plan.latest
-                    return start
+                if not slices:
+                    self._reached = start, end
+                    if self._needs_quiet_batch(start, end, plan, until, events_max):
+                        self._remember(start, end, ())
+                        return end
+                    if plan.caught_up or until is None:
+                        self._latest = start.time if plan.caught_up else plan.latest
+                        return start
                 reached = end
 
     def slices(self, start: Offset, end: Offset) -> Sequence[Slice]:
@@ -169,12 +179,28 @@ class Progress:
         if self._ahead is not None:
             self._ahead.call.cancel()
 
-    def _plan_from(self, reached: Offset, events_max: int) -> tuple[Plan, Offset]:
-        """Returns the next plan, and where it begins: after `reached` if changes were lost. Raises FeedmuxError."""
+    def _needs_quiet_batch(
+        self, start: Offset, end: Offset, plan: Plan, until: FeedPosition | None, events_max: int | None
+    ) -> bool:
+        """Whether a micro-batch without events must advance the checkpoint from `start` to `end`."""
+        if events_max is None and not plan.caught_up:
+            return False  # the only micro-batch of the run: it takes everything
+        if end.gaps != start.gaps or end.time[0] - start.time[0] >= QUIET_BATCH_S:
+            return True
+        ends_here = until is not None and plan.caught_up
+        return ends_here and not self._advanced and end.position != start.position
+
+    def _plan_from(
+        self, reached: Offset, processed: bytes, until: FeedPosition | None, events_max: int | None
+    ) -> tuple[Plan, Offset]:
+        """Returns the next plan, and where it begins: after `reached` if changes were lost. Raises FeedmuxError.
+
+        Reports `processed` to the server, or everything up to the plan if that is empty.
+        """
         while True:
-            wanted = self._wanted(reached, events_max)
+            wanted = self._wanted(reached, until, events_max)
             try:
-                plan = self._take_ahead(wanted) or self._planner.plan(wanted, reached.position)
+                plan = self._take_ahead(wanted) or self._planner.plan(wanted, processed or reached.position)
             except (SubscriptionNotFound, HistoryLost) as error:
                 reached = self._mended(reached, error)
             except FailedPrecondition as error:
@@ -188,7 +214,9 @@ class Progress:
         while True:
             try:
                 feed = self._agreement.fingerprint(after.position)
-                slices = self._planner.through(after.feed_position, feed, until, self._options.max_bytes_per_trigger)
+                slices = self._planner.through(
+                    after.feed_position, feed, until, self._options.max_bytes_per_trigger, processed=after.position
+                )
             except (SubscriptionNotFound, HistoryLost) as error:
                 after = self._mended(after, error)
             except FailedPrecondition as error:
@@ -206,26 +234,22 @@ class Progress:
         self._planner.create(Start.position(after.position), self._options.retry_timeout_ms / 1000)
         return after
 
-    def _wanted(self, after: Offset, events_max: int) -> Wanted:
-        wait_s = PINNED_WAIT_S if self._pinned else self._options.poll_timeout_ms / 1000
-        until = self._pinned.position if self._pinned else b""
+    def _wanted(self, after: Offset, until: FeedPosition | None, events_max: int | None) -> Wanted:
+        wait_s = PINNED_WAIT_S if until else self._options.poll_timeout_ms / 1000
         feed = self._agreement.fingerprint(after.position)
-        return Wanted(after.position, feed, until, events_max, self._options.max_bytes_per_trigger, wait_s)
-
-    def _advance_to_latest(self, start: Offset, reached: Offset) -> Offset:
-        """Advances to the latest available event, for a trigger without a limit, such as once. Plans several ranges in
-        turn."""
-        until = self._pinned or self._connection.resolve(self._options, Start.latest())
-        slices, reached = self._through(reached, until.position)
-        if not slices and reached.gaps == start.gaps:
-            return start
-        end = Offset.at(until, self._agreement.fingerprint(start.position), reached.gaps)
-        self._remember(start, end, slices)
-        return end
+        return Wanted(
+            after.position,
+            feed,
+            until.position if until else b"",
+            EVENTS_MAX if events_max is None else events_max,
+            self._options.max_bytes_per_trigger,
+            wait_s,
+        )
 
     def _remember(self, start: Offset, end: Offset, slices: Sequence[Slice]) -> None:
         self._planned = {(start.position, end.position): slices}
         self._reached = None
+        self._advanced = True
 
     def _behind_the_gap(self, before: Offset, error: HistoryLost) -> Offset:
         """Returns the oldest available position, with the gap counted. Raises the error if a gap is not allowed."""
@@ -240,7 +264,9 @@ class Progress:
         )
         return Offset.at(oldest, before.feed, before.gaps + 1)
 
-    def _look_ahead(self, plan: Plan, end: Offset, reached: Offset, events_max: int) -> None:
+    def _look_ahead(
+        self, plan: Plan, end: Offset, reached: Offset, until: FeedPosition | None, events_max: int
+    ) -> None:
         """Requests the next range of a backlog while this one is processed. Only one, so that a slow sink slows down
         reading.
 
@@ -248,7 +274,7 @@ class Progress:
         starts.
         """
         if not plan.caught_up:
-            wanted = self._wanted(end, events_max)
+            wanted = self._wanted(end, until, events_max)
             self._ahead = _Ahead(wanted, self._planner.start(wanted, reached.position))
 
     def _take_ahead(self, wanted: Wanted) -> Plan | None:

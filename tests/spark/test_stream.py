@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import feedmux
 from feedmux_spark.offsets import Offset
 from tests.spark.support import (
+    PATIENCE_S,
     Documents,
     Sink,
     Site,
@@ -84,6 +86,15 @@ def stored_time(client: feedmux.Client, name: str) -> tuple[int, int]:
     return (time.time, time.inc) if time else (0, 0)
 
 
+def now(site: Site) -> Any:
+    """MongoDB's cluster time."""
+    return site.client.admin.command("hello")["operationTime"]
+
+
+def has_advanced(site: Site, time: Any) -> bool:
+    return bool(now(site) > time)
+
+
 def wait_for_rows(sink: Sink, count: int, query: StreamingQuery) -> None:
     wait_until(lambda: len(sink.numbers()) == count, query)
 
@@ -107,12 +118,27 @@ def test_processing_time(spark: SparkSession, database: Documents, options: Opti
 
 
 @pytest.mark.full
-def test_once_takes_all_there_is(spark: SparkSession, database: Documents, options: Options, tmp_path: Path) -> None:
-    insert(database, range(500))
-    sink = Sink(tmp_path / "out")
-    query = start(spark, options(maxEventsPerTrigger=100), sink, tmp_path / "check", once=True)
-    assert query.awaitTermination(60)
-    assert sink.sizes() == [500]
+@pytest.mark.parametrize("trigger", ["once", "availableNow"])
+def test_one_run_after_another(
+    spark: SparkSession, database: Documents, options: Options, site: Site, tmp_path: Path, trigger: str
+) -> None:
+    """Each run moves the checkpoint, also one that finds nothing, and the stored position follows it."""
+    sink, check, chosen = Sink(tmp_path / "out"), tmp_path / "check", options(maxEventsPerTrigger=400)
+    ends: list[tuple[int, int]] = []
+    for count in (500, 0, 0):
+        if count:
+            insert(database, range(count))
+        else:
+            wait_until(partial(has_advanced, site, now(site)))
+        query = start(spark, chosen, sink, check, **{trigger: True})
+        assert query.awaitTermination(PATIENCE_S)
+        ends.append(Offset.from_json(offset(query.recentProgress[-1]["sources"][0]["endOffset"])).time)
+    assert sink.numbers() == list(range(500))
+    if trigger == "once":
+        assert sink.sizes() == [500, 0, 0]
+    assert ends == sorted(set(ends))
+    with feedmux.Client(chosen["endpoint"]) as client:
+        assert stored_time(client, chosen["consumerName"]) >= ends[-3 if trigger == "once" else -2]
 
 
 @pytest.mark.full
@@ -122,10 +148,10 @@ def test_starts(
 ) -> None:
     insert(database, range(10))
     if kind == "time":
-        now = site.client.admin.command("hello")["operationTime"]
+        second = now(site).time + 1
         # A start by time is by the whole second.
-        wait_until(lambda: site.client.admin.command("hello")["operationTime"].time > now.time + 1)
-        begin = datetime.fromtimestamp(now.time + 1, UTC).isoformat()
+        wait_until(lambda: now(site).time > second)
+        begin = datetime.fromtimestamp(second, UTC).isoformat()
     else:
         sink = Sink(tmp_path / "before")
         query = drain(spark, options(consumerName="other", maxEventsPerTrigger=10), sink, tmp_path / "other")

@@ -46,6 +46,7 @@ def test_a_planned_batch_is_read_as_planned_and_after_a_restart_planned_again(mo
     assert [each.until for each in progress().slices(START, end)] == [b"half", b"end"]
     assert [request.until for method, request in server.asked if method == "PlanRange"] == [b"", b"end", b"end"]
     assert running.slices(end, end) == ()
+    assert [request.processed for method, request in server.asked if method == "PlanRange"] == [b"start"] * 3
 
 
 def test_of_a_backlog_the_next_range_is_asked_for_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,13 +147,41 @@ def test_available_now_ends_at_what_there_was(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_trigger_without_a_limit_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    Answers(
+    server = Answers(
         monkeypatch,
         ResolvePosition=[resolved(b"start"), resolved(b"latest", 3000), resolved(b"latest", 3000)],
-        PlanRange=[plan(b"one", 2), plan(b"latest", 3, caught_up=True), plan(b"latest", caught_up=True)],
+        PlanRange=[
+            plan(b"none"),
+            plan(b"one", 2),
+            plan(b"latest", 3, seconds=3000, caught_up=True),
+            plan(b"latest", seconds=3000, caught_up=True),
+        ],
     )
     running = progress()
     end = running.advance(START, None)
     assert (end.position, end.time) == (b"latest", (3000, 1))
     assert [each.until for each in running.slices(START, end)] == [b"one", b"latest"]
     assert running.advance(end, None) == end
+    plans = [request for method, request in server.asked if method == "PlanRange"]
+    assert {request.until for request in plans} == {b"latest"}
+    # What Spark asks for after an offset is in the sink up to that offset, however many ranges a batch has.
+    assert [request.processed for request in plans] == [b"start", b"none", b"none", b"latest"]
+
+
+@pytest.mark.parametrize("trigger", ["once", "availableNow"])
+def test_a_run_without_events_moves_the_checkpoint(monkeypatch: pytest.MonkeyPatch, trigger: str) -> None:
+    """Nobody knows when the next run comes, nor whether the oplog reaches back to this one by then."""
+    server = Answers(
+        monkeypatch,
+        ResolvePosition=[resolved(b"latest", 1001)] * 4,
+        PlanRange=[plan(b"half", seconds=1001), *[plan(b"latest", seconds=1001, caught_up=True)] * 3],
+    )
+    running, events_max = progress(), None if trigger == "once" else MANY
+    if trigger == "availableNow":
+        running.pin()
+    end = running.advance(START, events_max)
+    assert (end.position, running.slices(START, end)) == (b"latest", ())
+    assert running.advance(end, events_max) == end
+    assert server.asked[-1][1].processed == b"latest"
+    # A run that had events moves the checkpoint with them.
+    assert running.advance(START, events_max) == START
