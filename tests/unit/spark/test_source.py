@@ -1,9 +1,15 @@
 """The data source as Spark creates it, before it connects."""
 
+import os
 import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import pyspark_feedmux
 from feedmux_spark.errors import OptionError
 from feedmux_spark.source import FeedmuxSource
 
@@ -19,3 +25,59 @@ def test_readers_are_pickled_before_anything_is_opened() -> None:
     source = FeedmuxSource({"endpoint": "x:1", "consumerName": "q"})
     for reader in (source.streamReader(source.schema()), source.reader(source.schema())):
         assert type(pickle.loads(pickle.dumps(reader))) is type(reader)
+
+
+NEEDED = ("feedmux", "feedmux_spark", "bson", "google", "grpc", "numpy", "pandas", "pyarrow")
+_LOOK_UP = f"""
+import io, sys
+
+class Missing:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {NEEDED}:
+            raise ModuleNotFoundError("No module named " + repr(name))
+
+sys.meta_path.insert(0, Missing())
+from pyspark.sql.worker import lookup_data_sources
+written = io.BytesIO()
+lookup_data_sources._main(io.BytesIO(), written)
+print(*sorted(name for name in (b"feedmux", b"other") if name in written.getvalue()))
+import pyspark_feedmux
+try:
+    pyspark_feedmux.DefaultSource(options={{}})
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_other_data_sources_are_found_where_packages_of_this_one_are_missing(tmp_path: Path) -> None:
+    """At the first `pyspark_*` module that it cannot import, Spark gives up on all."""
+    (tmp_path / "pyspark_other.py").write_text(
+        "from pyspark.sql.datasource import DataSource\n"
+        "class DefaultSource(DataSource):\n"
+        "    name = classmethod(lambda cls: 'other')\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(pyspark_feedmux.__file__).parent)])
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-c", _LOOK_UP]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stderr
+    found, _, error = shown.stdout.partition("\n")
+    assert found == "b'feedmux' b'other'"
+    assert "needs Spark 4.2 or newer" in error
+    assert "lacks bson, google.protobuf, grpc, numpy, pandas, pyarrow. Run `pip install 'feedmux[spark]'`" in error
+
+
+def test_an_older_spark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "feedmux_spark.source", None)
+    for version in ("4.1.4", "4.0.0.dev1"):
+        monkeypatch.setattr("pyspark.__version__", version)
+        with pytest.raises(ImportError, match=f"has Spark {re.escape(version)}. Run"):
+            pyspark_feedmux.DefaultSource(options={})
+    monkeypatch.setattr("pyspark.__version__", "4.2.0")
+    with pytest.raises(ImportError, match=r"cannot import them: import of feedmux_spark.source halted"):
+        pyspark_feedmux.DefaultSource(options={})
+
+
+def test_the_source_that_spark_finds_becomes_the_real_one() -> None:
+    assert pyspark_feedmux.DefaultSource.name() == FeedmuxSource.name()
+    assert type(pyspark_feedmux.DefaultSource(options={"endpoint": "x:1"})) is FeedmuxSource
