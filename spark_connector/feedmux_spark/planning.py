@@ -4,8 +4,7 @@ A plan is the response to PlanRange. The requests of a stream name its subscript
 first batch, and the position up to which Spark has processed, which the server stores.
 """
 
-import os
-import socket
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -56,11 +55,17 @@ class Wanted:
 class Planner:
     """Requests plans; if there is a consumer name, under its subscription."""
 
-    def __init__(self, options: Options, connection: Connection, consumer_name: str = "") -> None:
+    def __init__(
+        self, options: Options, connection: Connection, consumer_name: str = "", instance_id: str = ""
+    ) -> None:
         self._options = options
         self._connection = connection
         self._feed = requests.feed_message(options.feed, options.source)
         self._consumer_name = consumer_name
+        self._instance_id = instance_id
+        self._after = b""
+        self.requested_s = float("-inf")
+        """When a plan was last requested: each opens the subscription, which renews its lease."""
 
     def create(self, start: Start, most_s: float = FIRST_CONTACT_S) -> FeedPosition:
         """Returns the stored position of the subscription, and creates it at `start` if it does not exist. Raises
@@ -103,6 +108,7 @@ class Planner:
 
     def start(self, wanted: Wanted, processed: bytes = b"") -> Call:
         """Sends the request and does not wait for the response."""
+        self._after, self.requested_s = wanted.after, time.monotonic()
         return self._connection.start(
             "ChangeFeed",
             "PlanRange",
@@ -110,6 +116,11 @@ class Planner:
             change_feed_pb2.PlanRangeResponse,
             wait_s=wanted.wait_s,
         )
+
+    def renew(self) -> None:
+        """Renews the lease of the subscription, with a plan of nothing. Raises FeedmuxError."""
+        if self._after:
+            self.start(Wanted(self._after, b"", until=self._after, events_max=1, bytes_max=1)).result()
 
     def plan(self, wanted: Wanted, processed: bytes = b"") -> Plan:
         """Returns the plan; retries while the server is unavailable. Raises FeedmuxError."""
@@ -135,7 +146,7 @@ class Planner:
         wait.FromMilliseconds(int(wanted.wait_s * 1000))
         target: dict[str, Any] = {"feed": self._feed}
         if self._consumer_name:
-            target = {"subscription": self._consumer_name, "instance_id": instance_id(), "processed": processed}
+            target = {"subscription": self._consumer_name, "instance_id": self._instance_id, "processed": processed}
         return change_feed_pb2.PlanRangeRequest(
             after=wanted.after,
             until=wanted.until,
@@ -167,12 +178,3 @@ def as_plan(answer: change_feed_pb2.PlanRangeResponse) -> Plan:
         answer.caught_up,
         (answer.latest.seconds, answer.latest.increment),
     )
-
-
-def instance_id() -> str:
-    """Identifies the Spark application: the daemon that forks its workers lives as long as the application.
-
-    So a query that is stopped and started again is accepted at once, and another application is rejected while this
-    application lives.
-    """
-    return f"spark/{socket.gethostname()[:80]}/{os.getppid()}"

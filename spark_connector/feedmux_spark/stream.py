@@ -6,6 +6,7 @@ from the checkpoint.
 """
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,7 @@ from feedmux.feeds import Start
 from feedmux.positions import FeedPosition
 from feedmux_spark.agreement import Agreement
 from feedmux_spark.connection import Call, Connection
+from feedmux_spark.lease import Renewal, hold_name, instance_id
 from feedmux_spark.offsets import Offset, parse_start, shown_time
 from feedmux_spark.options import Options
 from feedmux_spark.planning import EVENTS_MAX, PINNED_WAIT_S, Plan, Planner, Wanted, as_plan
@@ -73,7 +75,9 @@ class FeedmuxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _driver(self) -> "Progress":
         # Created at the first call: a reader is pickled before that, and must not contain a connection.
         if self._progress is None:
+            hold_name(self._options, application=os.getppid())
             self._progress = Progress(self._options)
+            self._progress.keep_lease()
         return self._progress
 
     # --- On executors.
@@ -99,7 +103,8 @@ class Progress:
         assert options.consumer_name is not None
         self._options = options
         self._connection = Connection(options)
-        self._planner = Planner(options, self._connection, options.consumer_name)
+        self._planner = Planner(options, self._connection, options.consumer_name, instance_id(options))
+        self._renewal = Renewal(self._planner)
         self._agreement = Agreement(options, self._connection, self._planner)
         self._pinned: FeedPosition | None = None
         self._reached: tuple[Offset, Offset] | None = None
@@ -175,7 +180,12 @@ class Progress:
         """Returns how far the feed reaches, for the query's progress; if nothing more matches, how far it was read."""
         return None if self._latest is None else {"clusterTime": shown_time(self._latest)}
 
+    def keep_lease(self) -> None:
+        """Renews the lease until `stop`, however long a micro-batch takes or the next trigger is away."""
+        self._renewal.start()
+
     def stop(self) -> None:
+        self._renewal.stop()
         if self._ahead is not None:
             self._ahead.call.cancel()
 

@@ -13,7 +13,7 @@ from tests.unit.spark.answers import FEED, Answers, plan
 
 def planner(consumer_name: str = "", **more: str) -> Planner:
     options = parse_options({"endpoint": "localhost:1", "database": "shop", "readPartitions": "3", **more})
-    return Planner(options, Connection(options), consumer_name)
+    return Planner(options, Connection(options), consumer_name, "spark/host/1")
 
 
 def test_a_plan_of_a_server_that_compares_no_feeds_is_not_taken() -> None:
@@ -49,6 +49,6 @@ def test_a_stream_plans_under_its_subscription_and_a_batch_for_its_feed(monkeypa
     planner().plan(Wanted(b"after", FEED), processed=b"done")
     (_, stream), (_, batch) = server.asked
     assert (stream.WhichOneof("target"), stream.subscription, stream.processed) == ("subscription", "q", b"done")
-    assert stream.instance_id.startswith("spark/")
+    assert stream.instance_id == "spark/host/1"
     assert stream.wait.ToMilliseconds() == 500
     assert (batch.WhichOneof("target"), batch.feed.database, batch.processed) == ("feed", "shop", b"")
