@@ -156,6 +156,9 @@ def _check_type(data_type: DataType, path: str) -> None:
     if isinstance(data_type, StructType):
         if not data_type.fields:
             raise SchemaRefused(f"{path} is a struct without fields")
+        names = data_type.fieldNames()
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise SchemaRefused(f"{path} names {', '.join(twice)} twice")
         for field in data_type.fields:
             _check_type(field.dataType, f"{path}.{field.name}")
     elif isinstance(data_type, ArrayType):

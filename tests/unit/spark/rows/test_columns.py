@@ -2,6 +2,7 @@
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     LongType,
@@ -19,6 +20,9 @@ def struct(**fields: DataType) -> StructType:
     return StructType([StructField(name, each) for name, each in fields.items()])
 
 
+TWICE = StructType([StructField("id", LongType())] * 2)
+
+
 @pytest.mark.parametrize(
     ("mode", "schema", "says"),
     [
@@ -33,6 +37,8 @@ def struct(**fields: DataType) -> StructType:
         ("typed", struct(document=struct(a=struct())), "without fields"),
         ("typed", struct(document=struct(a=LongType()), cluster_time=LongType()), "TIMESTAMP"),
         ("envelope", StructType([StructField("operation", StringType())] * 2), "operation twice"),
+        ("typed", struct(document=struct(a=TWICE)), "document.a names id twice"),
+        ("typed", struct(document=struct(a=ArrayType(TWICE))), r"document.a\[\] names id twice"),
         ("envelope", StructType([]), "no columns"),
     ],
 )
