@@ -1,5 +1,6 @@
 """The data source as Spark creates it, before it connects."""
 
+import json
 import os
 import pickle
 import re
@@ -8,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructType
 
 import pyspark_feedmux
+from feedmux_spark.batch import FeedmuxBatchReader
 from feedmux_spark.errors import OptionError
 from feedmux_spark.source import FeedmuxSource
 
@@ -19,6 +22,23 @@ def test_a_stream_needs_a_name_and_no_end(more: dict[str, str]) -> None:
     source = FeedmuxSource({"endpoint": "x:1", **more})
     with pytest.raises(OptionError, match=r"consumerName|endingOffsets"):
         source.streamReader(source.schema())
+
+
+def test_a_table_carries_its_options_in_its_schema() -> None:
+    """What Spark passes: at CREATE TABLE all properties, at a query only the options of the query."""
+    given = {"endpoint": "x:1", "comment": "of the feed", "schemamode": "json"}
+    created = {"provider": "feedmux", "owner": "me", "some.prop": "1", **given, "comment": "of the table"}
+    schema = FeedmuxSource({**created, **{f"option.{name}": text for name, text in given.items()}}).schema()
+    assert schema.fieldNames() == FeedmuxSource(dict(given)).schema().fieldNames()
+    stored = StructType.fromJson(json.loads(schema.json()))
+    for query, endpoint in (dict[str, str](), "x:1"), ({"endpoint": "y:1"}, "y:1"):
+        options = FeedmuxSource(query)._options(stored)
+        assert (options.endpoint, options.comment, options.schema_mode) == (endpoint, "of the feed", "json")
+        assert isinstance(FeedmuxSource(query).reader(stored), FeedmuxBatchReader)
+    with pytest.raises(OptionError, match="takes no path"):
+        FeedmuxSource({"provider": "feedmux", "path": "/x", "option.endpoint": "x:1"}).schema()
+    with pytest.raises(OptionError, match="endpoint is missing"):
+        FeedmuxSource({}).schema()
 
 
 def test_readers_are_pickled_before_anything_is_opened() -> None:
