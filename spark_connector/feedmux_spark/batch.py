@@ -1,15 +1,19 @@
 """The batch reader: all events between two positions, planned once and read by one task for each slice."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from feedmux_spark.connection import Connection
-from feedmux_spark.offsets import parse_start
+from feedmux.errors import InvalidArgument, OutOfRange
+from feedmux.positions import FeedPosition
+from feedmux_spark.connection import FIRST_CONTACT_S, Connection, Located
+from feedmux_spark.errors import OptionError
+from feedmux_spark.offsets import parse_start, shown_time
 from feedmux_spark.options import Options
-from feedmux_spark.planning import Planner
+from feedmux_spark.planning import Planner, Wanted
 from feedmux_spark.ranges import Slice, read_slice
 from feedmux_spark.rows import row_maker
 
@@ -23,14 +27,23 @@ class FeedmuxBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        start = parse_start(options.starting_offsets or "earliest", "startingOffsets")
-        end = parse_start(options.ending_offsets, "endingOffsets")
+        starting = options.starting_offsets or "earliest"
+        start, end = parse_start(starting, "startingOffsets"), parse_start(options.ending_offsets, "endingOffsets")
         connection = Connection(options)
+        planner = Planner(options, connection)
         with connection.explaining():
-            found = connection.locate(options, end)
+            with _naming("endingOffsets", options.ending_offsets):
+                found = connection.locate(options, end, most_s=FIRST_CONTACT_S)
+            with _naming("startingOffsets", starting):
+                after = connection.resolve(options, start)
             until = found.feed_position.position
-            after = connection.resolve(options, start)
-            slices = Planner(options, connection).through(after, found.feed, until, options.max_bytes_per_trigger)
+            slices = planner.through(after, found.feed, until, options.max_bytes_per_trigger)
+            # Nothing is after `latest`, but `latest` may be resolved a moment before a start.
+            if not slices and options.ending_offsets != "latest" and _swapped(planner, after, found):
+                raise OptionError(
+                    f"option startingOffsets ({_shown(starting, after)}) is after endingOffsets"
+                    f" ({_shown(options.ending_offsets, found.feed_position)}): the batch would have no rows"
+                )
         # Spark treats a source without partitions as one with a single unknown partition.
         return slices or [Slice(until, until, feed=found.feed)]
 
@@ -38,3 +51,31 @@ class FeedmuxBatchReader(DataSourceReader):
         assert isinstance(partition, Slice)
         for events in read_slice(self._options, partition):
             yield from self._maker.record_batches(events)
+
+
+@contextmanager
+def _naming(option: str, text: str) -> Iterator[None]:
+    """Converts the error about a bound that MongoDB has not reached to one that names its option."""
+    try:
+        yield
+    except (OutOfRange, InvalidArgument) as error:
+        if error.reason != "START_IN_FUTURE" and error.metadata.get("field") != "start.time":
+            raise
+        raise OptionError(
+            f"option {option} ({text}) is not a time up to which MongoDB has committed: choose an earlier time, or"
+            f" latest. ({error})"
+        ) from None
+
+
+def _swapped(planner: Planner, after: FeedPosition, found: Located) -> bool:
+    """Whether a range without events begins after its end."""
+    until = found.feed_position
+    if after.time != until.time:
+        return after.time > until.time
+    # Within one cluster time, such as that of a transaction, only the server knows the order.
+    back = Wanted(until.position, found.feed, after.position, events_max=1, bytes_max=1)
+    return after.position != until.position and planner.plan(back).count > 0
+
+
+def _shown(text: str, feed_position: FeedPosition) -> str:
+    return shown_time(feed_position.time) if text.lstrip().startswith("{") else text

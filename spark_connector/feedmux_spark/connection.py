@@ -9,6 +9,7 @@ does not retry tasks (`local[2]`).
 import logging
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -144,16 +145,17 @@ class Connection:
         """Resolves a start to a position. Raises FeedmuxError."""
         return self.locate(options, start).feed_position
 
-    def locate(self, options: Options, start: Start) -> Located:
+    def locate(self, options: Options, start: Start, *, most_s: float | None = None) -> Located:
         """Resolves a start to a position in the options' feed, with its fingerprint. Raises FeedmuxError."""
-        return self.locate_in(requests.feed_message(options.feed, options.source), start)
+        return self.locate_in(requests.feed_message(options.feed, options.source), start, most_s=most_s)
 
-    def locate_in(self, feed: feed_pb2.Feed, start: Start) -> Located:
+    def locate_in(self, feed: feed_pb2.Feed, start: Start, *, most_s: float | None = None) -> Located:
         """Resolves a start to a position in any feed, with the feed's fingerprint. Raises FeedmuxError."""
         request = change_feed_pb2.ResolvePositionRequest(feed=feed, start=requests.start_message(start))
         answer = self.retrying(
             lambda: self.unary("ChangeFeed", "ResolvePosition", request, change_feed_pb2.ResolvePositionResponse),
             "resolving a position",
+            most_s=most_s,
         )
         if not answer.feed_fingerprint:
             raise FeedmuxSparkError(
@@ -178,12 +180,20 @@ class Connection:
         return Patience(what, self._retry_s if most_s is None else min(most_s, self._retry_s))
 
     @contextmanager
-    def explaining(self) -> Iterator[None]:
-        """Converts a FeedmuxError in the block to a FeedmuxSparkError with advice for the user."""
+    def explaining(self, *, on_executor: bool = False, offset_time: str = "") -> Iterator[None]:
+        """Converts a FeedmuxError in the block to a FeedmuxSparkError with advice for the user. `offset_time` is the
+        cluster time of the checkpoint's offset that the block uses."""
         try:
             yield
         except FeedmuxError as error:
-            raise explained(error, endpoint=self._target.address, consumer_name=self._consumer_name) from None
+            executor = socket.gethostname() if on_executor else ""
+            raise explained(
+                error,
+                endpoint=self._target.address,
+                consumer_name=self._consumer_name,
+                executor=executor,
+                offset_time=offset_time,
+            ) from None
 
     def _metadata(self, route: str = "") -> Metadata:
         try:

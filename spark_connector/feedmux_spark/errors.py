@@ -25,12 +25,18 @@ class OptionError(FeedmuxSparkError):
     """An option, or the schema, is missing or wrong."""
 
 
-def explained(error: FeedmuxError, *, endpoint: str, consumer_name: str = "") -> FeedmuxSparkError:
-    """Converts a client error to an error with advice for the user."""
-    return FeedmuxSparkError(_advice(error, endpoint, consumer_name))
+def explained(
+    error: FeedmuxError, *, endpoint: str, consumer_name: str = "", executor: str = "", offset_time: str = ""
+) -> FeedmuxSparkError:
+    """Converts a client error to an error with advice for the user.
+
+    `executor` is the host of an executor that met the error, and empty on the driver; `offset_time` is the cluster time
+    of the checkpoint's offset, if one was used.
+    """
+    return FeedmuxSparkError(_advice(error, endpoint, consumer_name, executor, offset_time))
 
 
-def _advice(error: FeedmuxError, endpoint: str, consumer_name: str) -> str:
+def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: str, offset_time: str) -> str:
     match error:
         case HistoryLost():
             oldest = error.metadata.get("oldest_time")
@@ -40,6 +46,13 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str) -> str:
                 " from the oldest available change, with the gap logged and counted in the offsets; or copy the"
                 " collection again and start with a new checkpoint. To prevent this, enlarge the oplog or run the query"
                 f" more often. ({error})"
+            )
+        case Unavailable() if executor:
+            return (
+                f"A Spark executor on host {executor!r} cannot use feedmux at {endpoint!r}, although the driver planned"
+                " this batch there: each executor reads its slices from the server itself. Choose an endpoint that is"
+                " reachable from every executor (localhost is the executor's own host), and check firewalls, the TLS"
+                f" files and that the server is running. ({error})"
             )
         case Unavailable():
             return (
@@ -73,7 +86,9 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str) -> str:
         case PositionInvalid():
             return (
                 "The offset is not a position in this feed. A checkpoint is valid only for the source, database,"
-                f" collection and tenant with which it was made. ({error})"
+                " collection and tenant with which it was made, and as long as the server has the key that signed its"
+                " positions: the key is in Redis, and is lost if Redis loses its data before the servers restart."
+                f"{_restart_advice(offset_time)} ({error})"
             )
         case OptionRefused():
             return f"MongoDB rejected the pipeline or an option of the change stream. ({error})"
@@ -83,3 +98,12 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str) -> str:
                 f" ({error})"
             )
     return str(error)
+
+
+def _restart_advice(offset_time: str) -> str:
+    if not offset_time:
+        return ""
+    return (
+        " To continue where this query was, start it with a new checkpoint, a new consumerName and startingOffsets"
+        f" {offset_time.partition('/')[0]}, the time of the checkpoint; the events of that second may come again."
+    )

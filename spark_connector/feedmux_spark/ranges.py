@@ -42,7 +42,7 @@ def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
     FeedmuxSparkError.
     """
     connection = Connection(options)
-    with connection.explaining():
+    with connection.explaining(on_executor=True):
         patience, behind_a_gap = connection.patience("reading a range"), False
         while True:
             try:

@@ -135,7 +135,7 @@ class Progress:
         When Spark asks for the events after `start`, everything before is in the sink; the plan reports this to the
         server.
         """
-        with self._connection.explaining():
+        with self._connection.explaining(offset_time=shown_time(start.time)):
             feed = self._agreement.check(start)
             reached = self._reached[1] if self._reached and self._reached[0] == start else start
             until = self._pinned
@@ -172,7 +172,7 @@ class Progress:
         planned = self._planned.get((start.position, end.position))
         if planned is not None:
             return planned
-        with self._connection.explaining():
+        with self._connection.explaining(offset_time=shown_time(start.time)):
             self._agreement.check(start, end)
             return self._through(start, end.position)[0]
 

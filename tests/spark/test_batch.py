@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,11 @@ import pytest_asyncio
 from pyspark.sql import SparkSession
 
 from feedmux_embedded import RedisServer
+from feedmux_spark.batch import FeedmuxBatchReader
+from feedmux_spark.errors import OptionError
+from feedmux_spark.options import parse_options
+from feedmux_spark.rows import default_schema
+from feedmux_spark.stream import Progress
 from tests.integration.servers import KEY_A, server_process, settings, tenants_file
 from tests.spark.processes import Driver
 from tests.spark.support import Documents, Sink, Site, drain, insert, numbers, offset
@@ -36,6 +41,33 @@ def test_a_range_of_offsets(spark: SparkSession, database: Documents, options: O
     assert read(spark, options(startingOffsets=ends[1], endingOffsets=ends[1])) == []
     rows = spark.read.format("feedmux").options(**options(schemaMode="json", **some)).load()
     assert json.loads(rows.orderBy("sort_key").take(1)[0]["event"])["fullDocument"]["n"] == 0
+
+
+def test_bounds_that_give_no_range(site: Site, database: Documents, options: Options) -> None:
+    """In the future, or swapped, even within a transaction, whose events have one cluster time."""
+    database.create_collection("c")
+    with site.client.start_session() as session, session.start_transaction():
+        database.c.insert_many([{"n": n} for n in range(3)], session=session)
+    progress = Progress(parse_options(options()))
+    ends = [progress.begin()]
+    for _ in range(3):
+        ends.append(progress.advance(ends[-1], 1))
+    assert ends[1].time == ends[2].time
+
+    def partitions(first: str, last: str) -> Sequence[Any]:
+        chosen = parse_options(options(startingOffsets=first, endingOffsets=last))
+        return FeedmuxBatchReader(chosen, default_schema("envelope")).partitions()
+
+    one, two = (json.dumps(end.as_json()) for end in ends[1:3])
+    assert partitions(one, two)[0].after == ends[1].position
+    assert [each.after for each in partitions(one, one)] == [ends[1].position]
+    for first, last in (two, one), ("latest", one), (two, "earliest"):
+        with pytest.raises(OptionError, match=r"option startingOffsets .* is after endingOffsets"):
+            partitions(first, last)
+    for future in "2099-01-01T00:00:00Z", "2222-01-01T00:00:00Z":
+        for option, first, last in ("endingOffsets", "earliest", future), ("startingOffsets", future, one):
+            with pytest.raises(OptionError, match=rf"option {option} \({future}\) is not a time up to which MongoDB"):
+                partitions(first, last)
 
 
 def failure(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> str:

@@ -9,12 +9,17 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import bson
 import pytest
 from pymongo import MongoClient
 from pyspark.sql import SparkSession
 
 import feedmux
 from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_spark.errors import FeedmuxSparkError
+from feedmux_spark.options import parse_options
+from feedmux_spark.ranges import read_slice
+from feedmux_spark.stream import Progress
 from tests.conformance.faults import overrun, writing, written_more
 from tests.integration.servers import server_process, settings
 from tests.spark.processes import Driver, alive, readers
@@ -218,6 +223,31 @@ async def test_history_lost_in_the_middle(spark: SparkSession, tmp_path: Path) -
         assert sink.numbers() == [*range(10), *range(20, 30)]
         ends = [offset(progress["sources"][0]["endOffset"])["gaps"] for progress in query.recentProgress]
         assert ends[-1] == 1
+
+
+async def test_redis_lost_everything_and_the_server_restarted(tmp_path: Path) -> None:
+    """Nobody can verify the checkpoint any more; the error says where to begin instead."""
+    async with a_site(tmp_path) as (site, redis):
+        database = site.client["lost"]
+        options = options_of(site, database)
+        insert(database, range(5))
+        progress = Progress(parse_options(options))
+        begin = await asyncio.to_thread(progress.begin)
+        end = await asyncio.to_thread(progress.advance, begin, 1000)
+        insert(database, range(5, 10))
+        await site.server.kill9()
+        await redis_command(redis, b"FLUSHALL\r\n")
+        await site.server.start()
+        with pytest.raises(FeedmuxSparkError, match="a new consumerName and startingOffsets") as caught:
+            await asyncio.to_thread(Progress(parse_options(options)).advance, end, 1000)
+        time = str(caught.value).partition("startingOffsets ")[2].partition(",")[0]
+        again = Progress(parse_options({**options, "consumerName": "another", "startingOffsets": time}))
+        begin = await asyncio.to_thread(again.begin)
+        end = await asyncio.to_thread(again.advance, begin, 1000)
+        read = b"".join(
+            events for each in again.slices(begin, end) for events in read_slice(parse_options(options), each)
+        )
+        assert {5, 6, 7, 8, 9} <= {event["fullDocument"]["n"] for event in bson.decode_all(read)}
 
 
 async def in_time(condition: Callable[[], object]) -> None:

@@ -1,9 +1,15 @@
 """The batch reader: from startingOffsets to endingOffsets, planned before anything is read."""
 
+import json
+
 import pytest
 
+from feedmux.errors import make_error
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark.batch import FeedmuxBatchReader
+from feedmux_spark.connection import FIRST_CONTACT_S, Connection, Patience
+from feedmux_spark.errors import FeedmuxSparkError, OptionError
+from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import Slice
 from feedmux_spark.rows import default_schema
@@ -11,8 +17,13 @@ from tests.unit.spark.answers import FEED, Answers, plan, resolved
 from tests.unit.spark.events import event, stream
 
 
-def reader() -> FeedmuxBatchReader:
-    return FeedmuxBatchReader(parse_options({"endpoint": "localhost:1", "schemaMode": "json"}), default_schema("json"))
+def reader(**more: str) -> FeedmuxBatchReader:
+    options = parse_options({"endpoint": "localhost:1", "schemaMode": "json", **more})
+    return FeedmuxBatchReader(options, default_schema("json"))
+
+
+def offset(position: bytes) -> str:
+    return json.dumps(Offset(position).as_json())
 
 
 def test_it_ends_where_the_feed_ended_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +47,46 @@ def test_nothing_is_one_empty_slice_since_spark_would_read_a_source_without_any(
 ) -> None:
     Answers(monkeypatch, ResolvePosition=[resolved(b"end"), resolved(b"end")], PlanRange=[plan(b"end", caught_up=True)])
     assert reader().partitions() == [Slice(b"end", b"end", feed=FEED)]
+
+
+def test_a_bound_in_the_future_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = make_error("OUT_OF_RANGE", "start is in the future", "START_IN_FUTURE", {})
+    bounds = {"startingOffsets": "2222-01-01T00:00:00Z", "endingOffsets": "2222-02-02T00:00:00Z"}
+    for found, option in ([error], "endingOffsets"), ([resolved(b"end"), error], "startingOffsets"):
+        Answers(monkeypatch, ResolvePosition=found)
+        with pytest.raises(
+            OptionError, match=f"option {option} \\({bounds[option]}\\) is not a time up to which MongoDB has committed"
+        ):
+            reader(**bounds).partitions()
+
+
+def test_bounds_that_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty, back = plan(b"start", caught_up=True), plan(b"start", 1, caught_up=True)
+    bounds = {"startingOffsets": offset(b"start"), "endingOffsets": offset(b"end")}
+    swapped = r"startingOffsets \(1970-01-01T00:16:41Z/1\) is after endingOffsets \(1970-01-01T00:16:40Z/1\)"
+    Answers(monkeypatch, ResolvePosition=[resolved(b"end"), resolved(b"start", 1001)], PlanRange=[empty])
+    with pytest.raises(OptionError, match=swapped):
+        reader(**bounds).partitions()
+    # Within one cluster time only the server knows the order of two events.
+    Answers(monkeypatch, ResolvePosition=[resolved(b"end"), resolved(b"start")], PlanRange=[empty, back])
+    with pytest.raises(OptionError, match="is after endingOffsets"):
+        reader(**bounds).partitions()
+    Answers(monkeypatch, ResolvePosition=[resolved(b"end"), resolved(b"start")], PlanRange=[empty, empty])
+    assert len(reader(**bounds).partitions()) == 1
+    # MongoDB's clock may advance between the two questions.
+    Answers(monkeypatch, ResolvePosition=[resolved(b"end"), resolved(b"start", 1001)], PlanRange=[empty])
+    assert len(reader(startingOffsets="latest").partitions()) == 1
+
+
+def test_a_server_that_never_answered_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+
+    def patience(_connection: Connection, what: str, most_s: float | None = None) -> Patience:
+        waits.append(most_s)
+        return Patience(what, 0.0)
+
+    monkeypatch.setattr(Connection, "patience", patience)
+    Answers(monkeypatch, ResolvePosition=[make_error("UNAVAILABLE", "nobody there")])
+    with pytest.raises(FeedmuxSparkError, match="check the option endpoint"):
+        reader().partitions()
+    assert waits == [FIRST_CONTACT_S]

@@ -29,5 +29,20 @@ def test_advice(status: str, reason: str, metadata: dict[str, str], says: str) -
     assert text.endswith(f"({reason or status}: said)")
 
 
+def test_an_executor_says_that_it_is_one() -> None:
+    error = make_error("UNAVAILABLE", "said")
+    text = str(explained(error, endpoint="localhost:1", executor="worker-7"))
+    assert "A Spark executor on host 'worker-7' cannot use feedmux at 'localhost:1'" in text
+    assert "reachable from every executor (localhost is the executor's own host)" in text
+
+
+def test_a_checkpoint_that_the_server_does_not_know_any_more() -> None:
+    """As after Redis lost its data and the servers restarted: the key of the positions is lost."""
+    error = make_error("INVALID_ARGUMENT", "said", "POSITION_INVALID", {})
+    text = str(explained(error, endpoint="here:1", offset_time="2026-11-28T10:00:00Z/3"))
+    assert "new consumerName and startingOffsets 2026-11-28T10:00:00Z, the time of the checkpoint" in text
+    assert "startingOffsets" not in str(explained(error, endpoint="here:1"))
+
+
 def test_any_other_error_is_told_as_it_is() -> None:
     assert str(explained(make_error("INTERNAL", "said"), endpoint="here:1")) == "INTERNAL: said"
