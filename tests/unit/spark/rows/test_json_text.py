@@ -1,17 +1,23 @@
-"""Events as extended JSON: the same texts as those of `json_util`."""
+"""Events as extended JSON: the same texts as those of the server."""
 
+import base64
 import json
+import math
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import bson
 import pytest
-from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
-from bson.codec_options import CodecOptions, DatetimeConversion
+from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from feedmux_spark.rows import InvalidEvents, default_schema, row_maker
+from feedmux_spark.rows import InvalidEvents, default_schema, json_bytes, row_maker
+from tests.unit.core.events.test_extended_json import DOCUMENTS, EXACT, render
 from tests.unit.spark.events import event, stream
 
 UNUSUAL = {
@@ -25,18 +31,43 @@ UNUSUAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("document", [UNUSUAL, UNUSUAL | {"nan": float("nan"), "inf": [float("-inf")]}])
-def test_json_is_the_text_of_json_util(document: dict[str, Any]) -> None:
-    changed = event(1, fullDocument=document)
-    (batch,) = row_maker("json", default_schema("json"), "fail").record_batches(stream(changed))
-    (row,) = batch.to_pylist()
-    options = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_MS)
-    decoded = bson.decode(bson.encode(changed), options)
-    relaxed = json_util.dumps(
-        decoded, json_options=json_util.RELAXED_JSON_OPTIONS, ensure_ascii=False, separators=(",", ":")
-    )
-    assert row["event"] == relaxed
-    assert json.loads(row["event"])["documentKey"] == {"_id": 1}
+def changed(document: bytes | dict[str, Any]) -> bytes:
+    """An event with a `fullDocument`."""
+    raw = document if isinstance(document, bytes) else bson.encode(document)
+    return stream(event(1, fullDocument=RawBSONDocument(raw)))
+
+
+def shown(*events: bytes) -> list[str]:
+    (batch,) = row_maker("json", default_schema("json"), "fail").record_batches(b"".join(events))
+    return [row["event"] for row in batch.to_pylist()]
+
+
+@settings(max_examples=200)
+@given(st.lists(DOCUMENTS, min_size=1, max_size=3))
+def test_the_text_is_the_one_of_the_server(documents: list[dict[str, Any]]) -> None:
+    events = [changed(each) for each in documents]
+    assert shown(*events) == [json_bytes.text_of(each) for each in events] == render(*events)
+
+
+def test_every_type_has_its_text_and_no_document_is_taken_for_another() -> None:
+    """DBPointer, Symbol and Undefined, which `bson` decodes as something else; `$ref` and other names of documents."""
+    samples = json.loads((Path(__file__).parents[4] / "clients/testdata/extended_json.json").read_text())
+    documents: list[bytes | dict[str, Any]] = [base64.b64decode(sample["bson"]) for sample in samples]
+    documents += [document for document, _ in EXACT] + [UNUSUAL, UNUSUAL | {"nan": math.nan, "inf": [-math.inf]}]
+    events = [changed(each) for each in documents]
+    assert len(events) > 100
+    assert shown(*events) == [json_bytes.text_of(each) for each in events] == render(*events)
+    for document, text in EXACT:
+        assert f'"fullDocument":{text}' in shown(changed(document))[0]
+
+
+@given(st.sampled_from([each for each, _ in EXACT]), st.data())
+def test_bytes_that_are_no_bson_are_refused(document: bytes | dict[str, Any], data: st.DataObject) -> None:
+    raw = bytearray(document if isinstance(document, bytes) else bson.encode(document))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(ValueError):
+        json.loads(json_bytes.text_of(bytes(raw)))
 
 
 def test_an_event_that_is_nested_too_deep_is_told_what_to_use() -> None:
