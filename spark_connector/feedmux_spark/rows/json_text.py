@@ -7,7 +7,8 @@ did.
 """
 
 import json
-from collections.abc import Iterator
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -15,6 +16,10 @@ import bson
 from bson import json_util
 from bson.code import Code
 from bson.codec_options import CodecOptions, DatetimeConversion, TypeCodec, TypeRegistry
+from bson.datetime_ms import DatetimeMS
+from bson.decimal128 import Decimal128
+from bson.objectid import ObjectId
+from bson.timestamp import Timestamp
 
 from feedmux_spark.rows import json_bytes
 from feedmux_spark.rows.bson_walk import Ints
@@ -50,8 +55,25 @@ PLAIN: Final = CodecOptions[dict[str, Any]](
 _DECODED: Final = PLAIN.with_options(type_registry=TypeRegistry([_Scripts()]))
 
 
+def _date(value: DatetimeMS) -> Any:
+    ms = int(value)
+    return {"$date": json_bytes.date(ms) or {"$numberLong": str(ms)}}
+
+
+_WRITTEN: Final[Mapping[type, Callable[[Any], Any]]] = {
+    ObjectId: lambda value: {"$oid": value.binary.hex()},
+    DatetimeMS: _date,
+    Decimal128: lambda value: {"$numberDecimal": str(value)},
+    Timestamp: lambda value: {"$timestamp": {"t": value.time, "i": value.inc}},
+    bytes: lambda value: {"$binary": {"base64": b64encode(value).decode(), "subType": "00"}},
+    _Script: lambda value: json_util.default(value.code, json_options=_RELAXED),
+}
+"""The types that events often have: `json_util.default` asks for one type after the other."""
+
+
 def _extended(value: Any) -> Any:
-    return json_util.default(value.code if isinstance(value, _Script) else value, json_options=_RELAXED)
+    write = _WRITTEN.get(type(value))
+    return write(value) if write is not None else json_util.default(value, json_options=_RELAXED)
 
 
 _encode: Final = json.JSONEncoder(
