@@ -157,6 +157,24 @@ def test_a_named_mirror_leaves_other_collections_out(spark: SparkSession, mirror
     assert content(mirror) == {1: "copied", 2: "updated", 3: "copied"}
 
 
+def test_values_of_other_collections_may_have_any_type(spark: SparkSession, mirror: ParquetMirror) -> None:
+    """A value that does not fit stops the mirror only where it is of its collection."""
+
+    def odd(number: int, **fields: Any) -> dict[str, Any]:
+        return change(number, "insert", 1, "odd") | {"documentKey": {"_id": "one"}, **fields}
+
+    state = {1: "copied", 2: "updated", 3: "copied"}
+    changes = [odd(1, ns=ELSEWHERE), change(2, "update", 2, "updated"), odd(3, ns=ELSEWHERE, fullDocument={"state": 1})]
+    named(spark, mirror).apply(frame(spark, changes), 0)
+    assert content(mirror) == state
+    says = r"a change of shop\.orders does not fit the schema of the stream: document_key\._id: a BSON string that"
+    with pytest.raises(CannotApply, match=says):
+        named(spark, mirror).apply(frame(spark, [odd(4), change(5, "update", 1, "updated")]), 1)
+    with pytest.raises(CannotApply, match=r"document\.state: a BSON int that a column of type STRING cannot hold"):
+        named(spark, mirror).apply(frame(spark, [change(4, "insert", 1) | {"fullDocument": {"state": 1}}]), 1)
+    assert content(mirror) == state
+
+
 def test_changes_of_another_collection_are_an_error_in_a_later_batch_too(
     spark: SparkSession, mirror: ParquetMirror
 ) -> None:

@@ -5,10 +5,11 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import BooleanType, DateType, FloatType, StructType
+from pyspark.sql.types import BooleanType, DateType, FloatType, StringType, StructType
 
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.rows import SchemaRefused, typed_schema
+from feedmux_spark.rows.columns import TYPE_MISMATCH
 
 COLUMNS: Final = ("document_key", "sort_key", "document")
 """The columns of a mirrored table."""
@@ -25,13 +26,16 @@ class CannotApply(FeedmuxSparkError):
 def mirror_schema(document: StructType) -> StructType:
     """Returns the schema of a stream that a mirror can apply. `document` contains `_id`, which identifies the rows.
 
+    Values that do not fit it are an error of the mirror, and only in changes of its collection: the stream may contain
+    others.
     Raises SchemaRefused if the type of `_id` maps several values to one.
     """
     key = StructType([document["_id"]])
     if isinstance(document["_id"].dataType, FloatType | DateType):
         kind = document["_id"].dataType.simpleString().upper()
         raise SchemaRefused(f"an _id of type {kind} would make one document of several: use DOUBLE or TIMESTAMP")
-    return typed_schema(document, document_key=key).add("has_document", BooleanType(), nullable=False)
+    schema = typed_schema(document, document_key=key).add("has_document", BooleanType(), nullable=False)
+    return schema.add(TYPE_MISMATCH, StringType())
 
 
 def latest_changes(changes: DataFrame, key: str = "document_key") -> DataFrame:
@@ -141,7 +145,9 @@ def _check(changes: DataFrame, known: str | None) -> str | None:
     operation = f.col("operation")
     is_change = operation.isin(*_CHANGES)
     namespace = f.concat_ws(".", "database", "collection")
+    mismatch = f.col(TYPE_MISMATCH) if TYPE_MISMATCH in changes.columns else f.lit(None)
     found: Any = changes.agg(
+        f.max(f.when(is_change, mismatch)).alias("mismatch"),
         any_((operation != "delete") & is_change & ~f.col("has_document")).alias("without_document"),
         any_(is_change & f.col("document_key").isNull()).alias("without_key"),
         any_(operation == "rename").alias("renamed"),
@@ -149,6 +155,18 @@ def _check(changes: DataFrame, known: str | None) -> str | None:
         any_(operation.isNull()).alias("unnamed"),
         f.collect_set(f.when(is_change, namespace)).alias("names"),
     ).first()
+    names = sorted({*found.names, *([known] if known else [])})
+    if len(names) > 1:
+        raise CannotApply(
+            f"changes of several collections ({', '.join(names)}): a mirror holds one collection. Filter the stream, or"
+            f" name the collection to apply only its changes, as in ParquetMirror(spark, path, {names[0]!r})"
+        )
+    if found.mismatch is not None:
+        raise CannotApply(
+            f"a change of {names[0] if names else 'the collection'} does not fit the schema of the stream:"
+            f" {found.mismatch}. Change the type in the schema. Values of `document` alone may also become null, with"
+            " the option onTypeMismatch=null"
+        )
     if found.without_document:
         raise CannotApply("updates came without their document: set the option fullDocument to updateLookup")
     if found.without_key:
@@ -159,12 +177,6 @@ def _check(changes: DataFrame, known: str | None) -> str | None:
         )
     if found.unnamed:
         raise CannotApply("events came without operationType: the pipeline must keep this field")
-    names = sorted({*found.names, *([known] if known else [])})
-    if len(names) > 1:
-        raise CannotApply(
-            f"changes of several collections ({', '.join(names)}): a mirror holds one collection. Filter the stream, or"
-            f" name the collection to apply only its changes, as in ParquetMirror(spark, path, {names[0]!r})"
-        )
     if found.emptied and not names:
         raise CannotApply(
             "a collection was dropped before any change showed which one the table mirrors: name it, as in"

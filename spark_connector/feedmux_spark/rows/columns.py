@@ -72,6 +72,9 @@ DECODED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
 HAS_DOCUMENT: Final = "has_document"
 """Whether there is a fullDocument, be it null, which updateLookup gives where it finds none. BOOLEAN, typed only."""
 
+TYPE_MISMATCH: Final = "type_mismatch"
+"""Why the row's STRUCT columns are null: a value did not fit, which without this column fails. STRING, typed only."""
+
 _LEAVES: Final = (
     StringType, BinaryType, BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, DecimalType,
     TimestampType, TimestampNTZType, DateType,
@@ -128,14 +131,14 @@ def check(mode: str, schema: StructType) -> None:
 
 def _is_extra(field: StructField) -> bool:
     """A column of typed rows that is none of the envelope's, or is one as BSON."""
-    wanted = BooleanType() if field.name == HAS_DOCUMENT else BinaryType() if field.name in DECODED else None
-    return field.dataType == wanted
+    wanted = {HAS_DOCUMENT: BooleanType(), TYPE_MISMATCH: StringType()}.get(field.name)
+    return field.dataType == (wanted or (BinaryType() if field.name in DECODED else None))
 
 
 def _check_envelope(mode: str, field: StructField) -> None:
     column = COLUMNS.get(field.name)
     if column is None:
-        known = [*COLUMNS, *([*DECODED, HAS_DOCUMENT][1:] if mode == TYPED else [])]
+        known = [*COLUMNS, *([*DECODED, HAS_DOCUMENT, TYPE_MISMATCH][1:] if mode == TYPED else [])]
         hint = (
             ", or a field of the struct column `document`"
             if mode == TYPED

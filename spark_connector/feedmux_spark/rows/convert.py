@@ -54,12 +54,21 @@ class Policy:
     """What to do with a value that its column cannot hold."""
 
     fail: bool
+    notes: list[tuple[Ints, str]] | None = None
+    """Where mismatches are collected, as places in the buffer and what is wrong there, instead of being raised. The
+    columns are then of no use in the rows of these places."""
+
+    def refuse(self, places: Ints, message: str, place: int | None) -> None:
+        """Notes a mismatch, or raises TypeMismatch."""
+        if self.notes is None:
+            raise TypeMismatch(message, place)
+        self.notes.append((places, message))
 
 
-def column(values: Values, field: pa.Field, path: str, policy: Policy, parents: Mask | None = None) -> pa.Array:
+def column(values: Values, field: pa.Field, path: str, policy: Policy, parents: Values | None = None) -> pa.Array:
     """The values as a column of exactly `field.type`. Raises TypeMismatch.
 
-    `parents` marks the rows in which the parent of the value exists; a column that is not nullable needs a value there.
+    `parents` are the documents of which the values are fields; a column that is not nullable needs a value in each.
     """
     array, taken = _builder(field.type)(values, field.type, path, policy)
     if taken.all():
@@ -67,17 +76,21 @@ def column(values: Values, field: pa.Field, path: str, policy: Policy, parents: 
     if policy.fail:
         kind = values.kind
         refused = ~taken & (kind != bson.MISSING) & (kind != bson.NULL) & (kind != bson.UNDEFINED)
-        if refused.any():
+        while refused.any():
             row = int(np.argmax(refused))
+            alike = refused & (kind == kind[row])
             name = bson.NAMES[int(kind[row])]
-            raise TypeMismatch(
-                f"{path}: a BSON {name} that a column of type {_spark_name(field.type)} cannot hold",
-                int(values.start[row]),
-            )
+            message = f"{path}: a BSON {name} that a column of type {_spark_name(field.type)} cannot hold"
+            policy.refuse(values.start[alike], message, int(values.start[row]))
+            refused &= ~alike
     if not field.nullable:
-        empty = ~taken if parents is None else ~taken & parents
+        owners = values if parents is None else parents
+        empty = ~taken & (owners.kind == bson.DOCUMENT) if parents is not None else ~taken
         if empty.any():
-            raise TypeMismatch(f"{path} is declared NOT NULL, and an event has no fitting value for it")
+            message = f"{path} is declared NOT NULL, and an event has no fitting value for it"
+            if (owners.kind[empty] == bson.MISSING).any():
+                raise TypeMismatch(message)  # a column of the row itself: no null can stand for it
+            policy.refuse(owners.start[empty], message, None)
     return array
 
 
@@ -265,8 +278,9 @@ def _binaries(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> B
 def _structs(values: Values, arrow_type: Any, path: str, policy: Policy) -> Built:
     taken = values.kind == bson.DOCUMENT
     fields = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
-    found = bson.find(values.masked(taken), [field.name for field in fields])
-    children = [column(found[field.name], field, f"{path}.{field.name}", policy, taken) for field in fields]
+    parents = values.masked(taken)
+    found = bson.find(parents, [field.name for field in fields])
+    children = [column(found[field.name], field, f"{path}.{field.name}", policy, parents) for field in fields]
     return pa.Array.from_buffers(arrow_type, len(values), [_validity(taken)], children=children), taken
 
 

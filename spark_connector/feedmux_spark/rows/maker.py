@@ -1,5 +1,7 @@
 """Received events as Arrow record batches of a given schema. See `feedmux_spark.rows` for the shapes."""
 
+from copy import copy
+from dataclasses import replace
 from typing import Any, Final
 
 import bson
@@ -55,9 +57,22 @@ class RowMaker:
         return {path for path in self._paths.values() if path}
 
     def _arrays(self, found: "_Found") -> list[pa.Array]:
-        return [self._array(field, found) for field in self._arrow_schema]
+        if columns.TYPE_MISMATCH not in self._paths:
+            return [self._array(field, found, self._policy, _STRICT) for field in self._arrow_schema]
+        notes: list[tuple[Ints, str]] = []
+        policy, strict = replace(self._policy, notes=notes), replace(_STRICT, notes=notes)
+        arrays = [self._array(field, found, policy, strict) for field in self._arrow_schema]
+        reasons = found.reasons(notes)
+        if notes:
+            found = found.without(reasons)
+        for number, field in enumerate(self._arrow_schema):
+            if field.name == columns.TYPE_MISMATCH:
+                arrays[number] = pa.array(reasons, field.type)
+            elif notes and pa.types.is_struct(field.type):
+                arrays[number] = self._array(field, found, self._policy, _STRICT)
+        return arrays
 
-    def _array(self, field: pa.Field, found: "_Found") -> pa.Array:
+    def _array(self, field: pa.Field, found: "_Found", policy: Policy, strict: Policy) -> pa.Array:
         match field.name:
             case "event":
                 return found.events(field.type)
@@ -69,8 +84,12 @@ class RowMaker:
                 return pa.array(found.increments)
             case columns.HAS_DOCUMENT:
                 return pa.array(found.values[_path(field.name)].kind != bson_walk.MISSING)
+            case columns.TYPE_MISMATCH:
+                return pa.nulls(len(found.seconds), field.type)
         values = found.values[self._paths[field.name]]
-        return _struct(values, field, self._policy) if pa.types.is_struct(field.type) else _lenient(values, field)
+        if pa.types.is_struct(field.type):
+            return _struct(values, field, strict if field.name == _KEY else policy)
+        return _lenient(values, field)
 
 
 def documents_batch(documents: bytes, document: StructType, on_type_mismatch: str = FAIL) -> pa.RecordBatch:
@@ -82,7 +101,7 @@ def documents_batch(documents: bytes, document: StructType, on_type_mismatch: st
     whole = Values(Buffer(documents), np.full(len(places) - 1, bson_walk.DOCUMENT, np.uint8), places[:-1], places[1:])
     policy = Policy(fail=on_type_mismatch == FAIL)
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    arrays = [_struct(whole, field, policy) for field in arrow_schema]
+    arrays = [_struct(whole, field, _STRICT if field.name == _KEY else policy) for field in arrow_schema]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
 
 
@@ -91,23 +110,24 @@ def _lenient(values: Values, field: pa.Field) -> pa.Array:
 
 
 def _struct(values: Values, field: pa.Field, policy: Policy) -> pa.Array:
-    if field.name != _KEY:
-        return column(values, field, field.name, policy)
-    if field.type.get_field_index("_id") >= 0:
+    if field.name == _KEY and field.type.get_field_index("_id") >= 0:
         kind = bson_walk.find(values, ["_id"])["_id"].kind
-        absent = (kind == bson_walk.MISSING) | (kind == bson_walk.UNDEFINED)
-        if (absent & (values.kind == bson_walk.DOCUMENT)).any():
-            raise TypeMismatch(
+        absent = ((kind == bson_walk.MISSING) | (kind == bson_walk.UNDEFINED)) & (values.kind == bson_walk.DOCUMENT)
+        if absent.any():
+            message = (
                 f"{_KEY}._id is missing or undefined: a pipeline must not change documentKey, and the documents of a"
                 " view must have _id"
             )
-    return column(values, field, field.name, _STRICT)
+            policy.refuse(values.start[absent], message, None)
+    return column(values, field, field.name, policy)
 
 
 def _path(name: str) -> tuple[str, ...]:
     """Returns the path of a column in the event; empty if the column is computed."""
     if name == columns.HAS_DOCUMENT:
         name = columns.DOCUMENT
+    if name == columns.TYPE_MISMATCH:
+        return ()
     return columns.DECODED[name] if name in columns.DECODED else columns.COLUMNS[name].path
 
 
@@ -129,6 +149,21 @@ class _Found:
         self.seconds, self.increments, self.sort_keys = cluster_times_and_sort_keys(
             self.values["_id",], self.values[_FRAGMENT]
         )
+
+    def reasons(self, notes: list[tuple[Ints, str]]) -> list[str | None]:
+        """Returns the first note of each row; None for rows without one."""
+        found: list[str | None] = [None] * (len(self._places) - 1)
+        for places, message in notes:
+            for row in np.searchsorted(self._places, places, side="right") - 1:
+                found[row] = found[row] or message
+        return found
+
+    def without(self, reasons: list[str | None]) -> "_Found":
+        """Returns the same with nothing to decode in rows that have a reason."""
+        keep = np.array([reason is None for reason in reasons])
+        masked = copy(self)
+        masked.values = {path: values.masked(keep) for path, values in self.values.items()}
+        return masked
 
     def events(self, arrow_type: pa.DataType) -> pa.Array:
         if pa.types.is_string(arrow_type):

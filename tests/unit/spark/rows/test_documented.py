@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from feedmux_spark.rows.columns import COLUMNS, DECODED, HAS_DOCUMENT
+from feedmux_spark.rows.columns import COLUMNS, DECODED, HAS_DOCUMENT, TYPE_MISMATCH
 from feedmux_spark.rows.convert import TAKES
 from feedmux_spark.rows.token_order import SORT_KEY_BYTES
 
@@ -33,7 +33,7 @@ def test_the_columns() -> None:
 
 def test_the_columns_of_typed_rows() -> None:
     names = [row[0].strip("`") for row in table("column", "type", "from")]
-    assert {*names} == {*DECODED, HAS_DOCUMENT, "event"}
+    assert {*names} == {*DECODED, HAS_DOCUMENT, TYPE_MISMATCH, "event"}
     for name, _, origin in table("column", "type", "from"):
         if name.strip("`") in DECODED:
             assert origin.startswith(f"`{DECODED[name.strip('`')][0]}`")

@@ -10,7 +10,7 @@ from typing import Any
 import bson
 import pyarrow as pa
 import pytest
-from bson import Binary, Int64, Regex
+from bson import Binary, Int64, ObjectId, Regex
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -325,3 +325,38 @@ def test_a_key_without_its_id_is_an_error(key: Mapping[str, Any]) -> None:
     changes = stream(event(1, documentKey={"region": 1}), event(2, "drop", documentKey=None, fullDocument=None))
     found = rows("typed", changes, typed_schema(document, document_key=shard))
     assert [row["document_key"] for row in found] == [{"region": 1}, None]
+
+
+def test_a_mismatch_is_a_column_where_it_is_asked_for() -> None:
+    """Only the rows with a value that does not fit are without their documents, however deep it is."""
+    document = StructType([
+        StructField("n", LongType()),
+        StructField("l", ArrayType(LongType(), containsNull=False)),
+        StructField("o", StructType([StructField("must", LongType(), nullable=False)])),
+    ])  # fmt: skip
+    schema = typed_schema(document, document_key=struct(_id=LongType())).add("type_mismatch", StringType())
+    good = {"n": 1, "l": [1], "o": {"must": 1}}
+    shapes: list[tuple[dict[str, Any], dict[str, Any], str | None]] = [
+        ({"_id": 1}, good, None),
+        ({"_id": "one"}, good, "document_key._id: a BSON string that a column of type BIGINT cannot hold"),
+        ({}, good, "document_key._id is missing or undefined"),
+        ({"_id": ObjectId()}, good, "document_key._id: a BSON objectId"),
+        ({"_id": 1}, good | {"n": "x"}, "document.n: a BSON string that a column of type BIGINT cannot hold"),
+        ({"_id": 1}, good | {"l": [1, 2.5]}, "document.l[]: a BSON double"),
+        ({"_id": 1}, good | {"l": [1, None]}, "document.l[] is declared NOT NULL"),
+        ({"_id": 1}, good | {"o": {}}, "document.o.must is declared NOT NULL"),
+        ({"_id": 2}, {"n": None}, None),
+    ]
+    events = [event(i, documentKey=key, fullDocument=found) for i, (key, found, _) in enumerate(shapes, 1)]
+    made = rows("typed", stream(*events), schema)
+    for row, (key, found, reason) in zip(made, shapes, strict=True):
+        if reason is None:
+            assert (row["type_mismatch"], row["document_key"]) == (None, key)
+            assert row["document"] == {"l": None, "o": None} | found
+        else:
+            assert row["type_mismatch"].startswith(reason)
+            assert (row["document_key"], row["document"], row["operation"]) == (None, None, "insert")
+    # The key is never null without a word, the rest may be.
+    (wrong, key) = rows("typed", stream(events[4], events[1]), schema, "null")
+    assert (wrong["document"]["n"], wrong["type_mismatch"]) == (None, None)
+    assert key["type_mismatch"].startswith("document_key._id")
