@@ -1,5 +1,6 @@
 """Mirrored tables: the latest change of each document, deletes, repeats, crashes, and what cannot be followed."""
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
 from feedmux_spark.apply import CannotApply, ParquetMirror, latest_changes, mirror_schema
 from feedmux_spark.rows import row_maker
@@ -20,7 +21,7 @@ SECONDS = 1_700_000_000
 
 
 def change(
-    number: int, operation: str, key: int | None, state: str | None = None, *, index: int = 0, **fields: Any
+    number: int, operation: str, key: Any, state: str | None = None, *, index: int = 0, **fields: Any
 ) -> dict[str, Any]:
     """The change `number` of the stream: the document `key` is now `state`, or gone."""
     document = {"_id": key, "state": state} if state else None
@@ -34,9 +35,9 @@ def change(
     )
 
 
-def frame(spark: SparkSession, events: Iterable[dict[str, Any]]) -> DataFrame:
-    batches = row_maker("typed", SCHEMA, "fail").record_batches(stream(*events))
-    return spark.createDataFrame(pa.Table.from_batches(batches), SCHEMA)
+def frame(spark: SparkSession, events: Iterable[dict[str, Any]], schema: StructType = SCHEMA) -> DataFrame:
+    batches = row_maker("typed", schema, "fail").record_batches(stream(*events))
+    return spark.createDataFrame(pa.Table.from_batches(batches), schema)
 
 
 @pytest.fixture
@@ -191,6 +192,48 @@ def test_a_mirror_of_one_collection_takes_no_other_name(spark: SparkSession, mir
     with pytest.raises(CannotApply, match=r"mirrors shop\.orders, not shop\.baskets"):
         other.apply(frame(spark, [change(2, "update", 2, "another's", ns=ELSEWHERE)]), 1)
     assert content(mirror) == {1: "updated", 2: "copied", 3: "copied"}
+
+
+def test_the_schema_of_the_stream_may_change(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def ddl(text: str) -> StructType:
+        schema = DataType.fromDDL(text)
+        assert isinstance(schema, StructType)
+        return schema
+
+    def apply(text: str, number: int, key: Any, **fields: Any) -> list[Any]:
+        changed = change(number, "insert", key) | {"fullDocument": {"_id": key, **fields}}
+        table.apply(frame(spark, [changed], mirror_schema(ddl(text))), number)
+        return [row.asDict(recursive=True)["document"] for row in table.read().orderBy("sort_key").collect()]
+
+    table = ParquetMirror(spark, str(tmp_path / "mirror"))
+    first = ddl(
+        "_id INT, a INT, lost STRING, l ARRAY<STRUCT<x: INT, y: STRING>>, m MAP<STRING, FLOAT>, o STRUCT<p INT>"
+    )
+    copy = StructType([StructField("document_key", ddl("_id INT")), StructField("document", first)])
+    row = ((0,), (0, 1, "x", [(1, "y"), None], {"k": 1.5}, None))
+    table.create(spark.createDataFrame([row], copy))
+    # Another order, wider types, new and lost fields, at every depth.
+    second = "o STRUCT<q: INT, p: INT>, m MAP<STRING, DOUBLE>, l ARRAY<STRUCT<y: STRING, x: BIGINT, z: INT>>, a BIGINT,"
+    second += " _id BIGINT, new STRING"
+    with caplog.at_level(logging.WARNING, "feedmux_spark"):
+        old, new = apply(second, 1, 1, new="n", o={"q": 1, "p": 2})
+    assert old == {
+        "o": None, "m": {"k": 1.5}, "l": [{"y": "y", "x": 1, "z": None}, None], "a": 1, "_id": 0, "new": None,
+    }  # fmt: skip
+    assert (list(new), new["o"], new["new"]) == (list(old), {"q": 1, "p": 2}, "n")
+    assert "document.o.q, document.l[].z, document.new. Fields removed from the table: document.lost" in caplog.text
+    wrong: list[tuple[str, Any, str]] = [
+        ("_id BIGINT, a STRING", 2, r"document\.a is BIGINT, which cannot become STRING"),
+        ("_id BIGINT, l ARRAY<STRUCT<x: INT>>", 2, r"document\.l\[\]\.x is BIGINT, which cannot become INT"),
+        ("_id STRING", "two", r"document_key\._id is BIGINT, which cannot become STRING"),
+        ("_id STRUCT<a: INT>", {"a": 2}, r"document_key\._id is BIGINT, which cannot become STRUCT<A:INT>"),
+    ]
+    for text, key, says in wrong:
+        with pytest.raises(CannotApply, match=says):
+            apply(text, 2, key)
+    assert table.read().count() == 2
 
 
 def test_a_document_that_moved_to_another_shard_is_there(spark: SparkSession, mirror: ParquetMirror) -> None:

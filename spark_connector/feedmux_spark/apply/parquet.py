@@ -5,13 +5,17 @@ system; a folder without `_SUCCESS` is left over from a crash, and is overwritte
 retained for its current readers. Use `DeltaMirror` for tables that are too large to be rewritten.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from feedmux_spark.apply.evolution import CannotConvert, converted, missing, same
 from feedmux_spark.apply.mirror import CannotApply, Mirror, as_copy
+
+log = logging.getLogger("feedmux_spark")
 
 _KEPT: Final = 2
 _COPY: Final = "copy"
@@ -67,7 +71,7 @@ class ParquetMirror(Mirror):
     def _merge(
         self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int, namespace: str | None
     ) -> None:
-        before = self.read()
+        before = self._in_schema_of(latest)
         if emptied_at is not None:
             before = before.where(f.col("sort_key") > f.lit(emptied_at))
         number = self._states()[-1].number + 1
@@ -77,6 +81,33 @@ class ParquetMirror(Mirror):
         self._write(rows, _State(number, query_id, batch_id))
         for state in self._states()[:-_KEPT]:
             self._files.delete(self._hadoop_path(state.folder), True)
+
+    def _in_schema_of(self, latest: DataFrame) -> DataFrame:
+        """The table with the types of the stream: each batch writes all rows anew. Raises CannotApply."""
+        table = self.read()
+        for name in ("document_key", "document"):
+            have, want = table.schema[name].dataType, latest.schema[name].dataType
+            if same(have, want):
+                continue
+            gained, lost = ", ".join(missing(have, want, name)), ", ".join(missing(want, have, name))
+            try:
+                if name == "document_key" and (gained or lost):
+                    raise CannotConvert(f"{name} has other fields ({gained or lost})")
+                table = table.withColumn(name, converted(f.col(name), have, want, name))
+            except CannotConvert as error:
+                raise CannotApply(
+                    f"the schema of the stream does not fit the table {self.path}: in the table, {error}. Restore the"
+                    " former type in the stream's schema, or copy the collection again into a new table"
+                ) from None
+            if gained or lost:
+                log.warning(
+                    "the schema of the stream differs from that of the table %s. New fields, null until their document"
+                    " changes: %s. Fields removed from the table: %s",
+                    self.path,
+                    gained or "none",
+                    lost or "none",
+                )
+        return table
 
     def _write(self, rows: DataFrame, state: _State) -> None:
         rows.write.mode("overwrite").parquet(f"{self.path}/{state.folder}")
