@@ -26,10 +26,12 @@ def _text(text: str) -> str:
 
 
 def _endpoint(text: str) -> str:
+    given = _text(text.strip())
     try:
-        return checked_endpoint(text)
+        return checked_endpoint(given)
     except ValueError:
-        raise ValueError("must be HOST:PORT, as in feedmux:7117") from None
+        hint = ", without http://" if "://" in text else ", with its port, such as localhost:7117"
+        raise ValueError(f"must be host:port{hint}") from None
 
 
 def _boolean(text: str) -> bool:

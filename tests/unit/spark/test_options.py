@@ -24,8 +24,13 @@ def test_the_readme_has_the_table() -> None:
     ("given", "message"),
     [
         ({}, "option endpoint is missing"),
-        ({"endpoint": ""}, "option endpoint must be HOST:PORT, as in feedmux:7117, not ''"),
-        ({"endpoint": "http://here:1"}, "option endpoint must be HOST:PORT"),
+        ({"endpoint": ""}, "option endpoint must not be empty"),
+        ({"endpoint": "http://host:1"}, "option endpoint must be host:port, without http://, not 'http://host:1'"),
+        ({"endpoint": "grpcs://host"}, "option endpoint must be host:port, without http://"),
+        ({"endpoint": "host"}, "option endpoint must be host:port, with its port, such as localhost:7117, not 'host'"),
+        ({"endpoint": "host:port"}, "option endpoint must be host:port"),
+        ({"endpoint": "host:70000"}, "option endpoint must be host:port"),
+        ({"endpoint": "::1:7117"}, "option endpoint must be host:port"),
         ({"maxEventPerTrigger": "3"}, "unknown option 'maxEventPerTrigger'; did you mean maxEventsPerTrigger?"),
         ({"path": "/x"}, "takes no path"),
         ({"maxEventsPerTrigger": "many"}, "option maxEventsPerTrigger must be a whole number, not 'many'"),
@@ -54,6 +59,11 @@ def test_names_in_any_case() -> None:
     """As Spark hands them over."""
     options = parse_options({"endpoint": "x:1", "maxeventspertrigger": "5", "FAILONDATALOSS": "False"})
     assert (options.max_events_per_trigger, options.fail_on_data_loss) == (5, False)
+
+
+def test_endpoints() -> None:
+    for text in ("host:1", "[::1]:7117", "dns:///host:1"):
+        assert parse_options({"endpoint": f" {text}\n"}).endpoint == text
 
 
 def test_secrets_are_in_no_repr_and_no_refusal() -> None:
