@@ -94,6 +94,10 @@ var (
 	// ErrHistoryLost: the position is no longer in MongoDB's oplog. Metadata: oldest_time if it is known. A kind of
 	// ErrOutOfRange.
 	ErrHistoryLost = newKind("history lost", ErrOutOfRange)
+	// ErrTimelineForked: MongoDB was restored from an older copy, or replaced, and does not have the history of the
+	// position: seek to another one. Metadata: last_common_time, up to which the two histories are equal, if it is known.
+	// A kind of ErrOutOfRange.
+	ErrTimelineForked = newKind("timeline forked", ErrOutOfRange)
 	// ErrAborted: the server ended the session.
 	ErrAborted = newKind("aborted", nil)
 	// ErrFenced: the session lost its subscription. Metadata: cause. A kind of ErrAborted.
@@ -144,6 +148,7 @@ var kindByReason = map[string]error{
 	"SUBSCRIPTION_NOT_FOUND": ErrSubscriptionNotFound,
 	"SUBSCRIPTION_EXISTS":    ErrSubscriptionExists,
 	"HISTORY_LOST":           ErrHistoryLost,
+	"TIMELINE_FORKED":        ErrTimelineForked,
 	"FEED_INVALIDATED":       ErrFeedInvalidated,
 	"SUBSCRIPTION_BUSY":      ErrSubscriptionBusy,
 	reasonFenced:             ErrFenced,

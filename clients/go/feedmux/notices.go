@@ -42,7 +42,8 @@ type HistoryAtRisk struct {
 	Remaining time.Duration
 }
 
-// Gap says that events between two cluster times are lost. It comes only with HistoryLostEarliest.
+// Gap says that events between two cluster times are lost. After a restore of MongoDB (TIMELINE_FORKED), the second is
+// earlier: all available events follow. It comes only with HistoryLostEarliest.
 type Gap struct {
 	After, Before bson.Timestamp
 	Reason        string

@@ -40,6 +40,7 @@ func TestWhichKindAnErrorIsAndWhatASessionDoesAboutIt(t *testing.T) {
 		{codes.Aborted, "GRANTS_CHANGED", "", never, ErrAborted, reopen},
 		{codes.Aborted, "ENDED_BY_OPERATOR", "", never, ErrEndedByOperator, giveUp},
 		{codes.OutOfRange, "HISTORY_LOST", "", never, ErrHistoryLost, giveUp},
+		{codes.OutOfRange, "TIMELINE_FORKED", "", never, ErrTimelineForked, giveUp},
 		{codes.OutOfRange, "EVENT_TOO_LARGE", "", never, ErrOutOfRange, giveUp},
 		{codes.FailedPrecondition, "FEED_INVALIDATED", "", never, ErrFeedInvalidated, giveUp},
 		{codes.FailedPrecondition, "SUBSCRIPTION_BUSY", "", never, ErrFailedPrecondition, giveUp},

@@ -89,6 +89,12 @@ export class OutOfRangeError extends FeedmuxError {}
 /** The position is no longer in MongoDB's oplog. Metadata: `oldest_time` if it is known. */
 export class HistoryLostError extends OutOfRangeError {}
 
+/**
+ * MongoDB was restored from an older copy, or replaced, and does not have the history of the position: seek to another
+ * one. Metadata: `last_common_time`, up to which the two histories are equal, if it is known.
+ */
+export class TimelineForkedError extends OutOfRangeError {}
+
 /** The server ended the session. */
 export class AbortedError extends FeedmuxError {}
 
@@ -144,6 +150,7 @@ const BY_REASON: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass>([
   ["SUBSCRIPTION_NOT_FOUND", SubscriptionNotFoundError],
   ["SUBSCRIPTION_EXISTS", SubscriptionExistsError],
   ["HISTORY_LOST", HistoryLostError],
+  ["TIMELINE_FORKED", TimelineForkedError],
   ["FEED_INVALIDATED", FeedInvalidatedError],
   ["SUBSCRIPTION_BUSY", SubscriptionBusyError],
   ["FENCED", FencedError],

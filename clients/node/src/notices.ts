@@ -36,7 +36,10 @@ export interface HistoryAtRisk {
   readonly remainingMs: number;
 }
 
-/** Events between the two cluster times are lost. It comes only with `onHistoryLost: "earliest"`. */
+/**
+ * Events between the two cluster times are lost. After a restore of MongoDB (`TIMELINE_FORKED`), the second is earlier:
+ * all available events follow. It comes only with `onHistoryLost: "earliest"`.
+ */
 export interface Gap {
   readonly kind: "gap";
   readonly after: Timestamp;

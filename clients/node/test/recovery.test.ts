@@ -40,6 +40,7 @@ const CASES: Case[] = [
   ["ABORTED", "GRANTS_CHANGED", "", undefined, feedmux.AbortedError, "reopen"],
   ["ABORTED", "ENDED_BY_OPERATOR", "", undefined, feedmux.EndedByOperatorError, "raise"],
   ["OUT_OF_RANGE", "HISTORY_LOST", "", undefined, feedmux.HistoryLostError, "raise"],
+  ["OUT_OF_RANGE", "TIMELINE_FORKED", "", undefined, feedmux.TimelineForkedError, "raise"],
   ["OUT_OF_RANGE", "EVENT_TOO_LARGE", "", undefined, feedmux.OutOfRangeError, "raise"],
   ["FAILED_PRECONDITION", "FEED_INVALIDATED", "", undefined, feedmux.FeedInvalidatedError, "raise"],
   ["FAILED_PRECONDITION", "SUBSCRIPTION_BUSY", "", undefined, feedmux.SubscriptionBusyError, "raise"],

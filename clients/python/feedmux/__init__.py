@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         SubscriptionBusy,
         SubscriptionExists,
         SubscriptionNotFound,
+        TimelineForked,
         Unauthenticated,
         Unavailable,
     )
@@ -107,6 +108,7 @@ __all__ = [
     "SubscriptionExists",
     "SubscriptionInfo",
     "SubscriptionNotFound",
+    "TimelineForked",
     "Tls",
     "Unacknowledged",
     "Unauthenticated",
@@ -140,6 +142,7 @@ _NAMES: Final = {
         "SubscriptionBusy",
         "SubscriptionExists",
         "SubscriptionNotFound",
+        "TimelineForked",
         "Unauthenticated",
         "Unavailable",
     ),

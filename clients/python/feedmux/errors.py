@@ -95,6 +95,11 @@ class HistoryLost(OutOfRange):
     """The position has left MongoDB's oplog. Metadata: `oldest_time` where it is known."""
 
 
+class TimelineForked(OutOfRange):
+    """MongoDB was restored from an older copy, or replaced, and does not have the history of the position: seek to
+    another one. Metadata: `last_common_time`, up to which the two histories are equal, where it is known."""
+
+
 class Aborted(FeedmuxError):
     """The server ended the session."""
 
@@ -145,6 +150,7 @@ BY_REASON: Final[Mapping[str, type[FeedmuxError]]] = {
     "SUBSCRIPTION_NOT_FOUND": SubscriptionNotFound,
     "SUBSCRIPTION_EXISTS": SubscriptionExists,
     "HISTORY_LOST": HistoryLost,
+    "TIMELINE_FORKED": TimelineForked,
     "FEED_INVALIDATED": FeedInvalidated,
     "SUBSCRIPTION_BUSY": SubscriptionBusy,
     "FENCED": Fenced,

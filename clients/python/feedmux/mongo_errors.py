@@ -24,6 +24,7 @@ from feedmux.errors import (
 
 _CODES: Final[Mapping[str, tuple[int, str]]] = {
     "HISTORY_LOST": (286, "ChangeStreamHistoryLost"),
+    "TIMELINE_FORKED": (286, "ChangeStreamHistoryLost"),
     "START_AFTER_REQUIRED": (260, "InvalidResumeToken"),
     "POSITION_INVALID": (260, "InvalidResumeToken"),
     "POSITION_FOREIGN": (260, "InvalidResumeToken"),
@@ -109,7 +110,7 @@ def as_pymongo(error: FeedmuxError, *, opening: bool = False) -> PyMongoError:
         message = error.message
         if error.reason == "STAGE_NOT_ALLOWED":
             code, name, message = _not_allowed(error)
-        if error.reason == "HISTORY_LOST":
+        if error.reason in ("HISTORY_LOST", "TIMELINE_FORKED"):
             labels = [_NON_RESUMABLE]
     return failure(code, name, message, labels) if code else PyMongoError(str(error), labels)
 

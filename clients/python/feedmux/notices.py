@@ -47,7 +47,8 @@ class HistoryAtRisk:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Events between the two cluster times are lost. Only under `on_history_lost="earliest"`."""
+    """Events between the two cluster times are lost. After a restore of MongoDB (`reason` TIMELINE_FORKED), the second
+    is earlier: all available events follow. Only under `on_history_lost="earliest"`."""
 
     after: tuple[int, int]
     before: tuple[int, int]

@@ -29,6 +29,7 @@ CASES: list[tuple[str, str, dict[str, str], float | None, type[feedmux.FeedmuxEr
     ("ABORTED", "GRANTS_CHANGED", {}, None, feedmux.Aborted, REOPEN),
     ("ABORTED", "ENDED_BY_OPERATOR", {}, None, feedmux.EndedByOperator, RAISE),
     ("OUT_OF_RANGE", "HISTORY_LOST", {}, None, feedmux.HistoryLost, RAISE),
+    ("OUT_OF_RANGE", "TIMELINE_FORKED", {}, None, feedmux.TimelineForked, RAISE),
     ("OUT_OF_RANGE", "EVENT_TOO_LARGE", {}, None, feedmux.OutOfRange, RAISE),
     ("FAILED_PRECONDITION", "FEED_INVALIDATED", {}, None, feedmux.FeedInvalidated, RAISE),
     ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY", {}, None, feedmux.SubscriptionBusy, RAISE),

@@ -114,6 +114,7 @@ var kinds = []struct {
 	{feedmux.ErrFeedInvalidated, "FeedInvalidated"},
 	{feedmux.ErrFailedPrecondition, "FailedPrecondition"},
 	{feedmux.ErrHistoryLost, "HistoryLost"},
+	{feedmux.ErrTimelineForked, "TimelineForked"},
 	{feedmux.ErrOutOfRange, "OutOfRange"},
 	{feedmux.ErrFenced, "Fenced"},
 	{feedmux.ErrEndedByOperator, "EndedByOperator"},

@@ -2668,14 +2668,15 @@ func (x *Notice_HistoryAtRisk) GetRemaining() *durationpb.Duration {
 	return nil
 }
 
-// Events between `from` and `to` are lost.
+// Events between `from` and `to` are lost. After a restore of MongoDB (TIMELINE_FORKED) `to` is before `from`: what
+// was received after the common history is void, and all available events follow.
 type Notice_Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The last position before the gap.
 	From *ClusterTime `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// The first position after the gap.
 	To *ClusterTime `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	// Why the events are lost.
+	// Why the events are lost: HISTORY_LOST or TIMELINE_FORKED.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

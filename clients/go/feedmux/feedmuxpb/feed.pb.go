@@ -132,13 +132,14 @@ func (OnInvalidate) EnumDescriptor() ([]byte, []int) {
 	return file_feedmux_v1_feed_proto_rawDescGZIP(), []int{1}
 }
 
-// What happens when the oplog no longer contains the stored position.
+// What happens when the oplog no longer contains the stored position, or MongoDB was restored and does not have its
+// history.
 type OnHistoryLost int32
 
 const (
 	// The same as FAIL.
 	OnHistoryLost_ON_HISTORY_LOST_UNSPECIFIED OnHistoryLost = 0
-	// The session ends with HISTORY_LOST.
+	// The session ends with HISTORY_LOST or TIMELINE_FORKED.
 	OnHistoryLost_ON_HISTORY_LOST_FAIL OnHistoryLost = 1
 	// The server sends a gap notice, then the feed continues from the oldest available event.
 	OnHistoryLost_ON_HISTORY_LOST_EARLIEST OnHistoryLost = 2

@@ -11,6 +11,7 @@ from feedmux.errors import (
     SubscriptionBusy,
     SubscriptionExists,
     SubscriptionNotFound,
+    TimelineForked,
     Unavailable,
 )
 
@@ -86,6 +87,12 @@ def _hint(error: FeedmuxError, endpoint: str) -> str:
         case HistoryLost():
             oldest = error.metadata.get("oldest_time")
             return f"Start at --start earliest{f' ({oldest})' if oldest else ''}, or at a later time."
+        case TimelineForked():
+            common = error.metadata.get("last_common_time")
+            return (
+                f"Start at --start latest, earliest{f' or {common}' if common else ''}; move a subscription with"
+                " `feedmux subscriptions seek`."
+            )
         case FeedInvalidated():
             return "The collection or database was dropped or renamed; run the command again to start afresh."
         case InternalError():

@@ -28,6 +28,8 @@ def test_a_server_that_waits_is_not_called_unreachable() -> None:
         ("ABORTED", "FENCED", {"cause": "TAKEOVER"}, "", ""),
         ("OUT_OF_RANGE", "HISTORY_LOST", {}, "", "Start at --start earliest, or at a later time."),
         ("OUT_OF_RANGE", "HISTORY_LOST", {"oldest_time": "noon"}, "", "Start at --start earliest (noon), or"),
+        ("OUT_OF_RANGE", "TIMELINE_FORKED", {}, "", "Start at --start latest, earliest; move a subscription with"),
+        ("OUT_OF_RANGE", "TIMELINE_FORKED", {"last_common_time": "noon"}, "", "--start latest, earliest or noon;"),
         ("INTERNAL", "INTERNAL", {"correlation_id": "c-1"}, "", "search its log for c-1."),
         ("INTERNAL", "", {}, "", ""),
     ],

@@ -77,7 +77,8 @@ public sealed interface Notice extends Item {
     }
 
     /**
-     * Events are lost. Reported only with {@link OnHistoryLost#EARLIEST}.
+     * Events are lost. After a restore of MongoDB ({@code TIMELINE_FORKED}), {@code before} is the earlier one: all
+     * available events follow. Reported only with {@link OnHistoryLost#EARLIEST}.
      *
      * @param after the cluster time of the last position before the gap
      * @param before the cluster time of the first position after the gap

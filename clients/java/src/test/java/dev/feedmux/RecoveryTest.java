@@ -39,6 +39,7 @@ final class RecoveryTest {
             ABORTED,             GRANTS_CHANGED,         -,        -, Aborted,              REOPEN
             ABORTED,             ENDED_BY_OPERATOR,      -,        -, EndedByOperator,      RAISE
             OUT_OF_RANGE,        HISTORY_LOST,           -,        -, HistoryLost,          RAISE
+            OUT_OF_RANGE,        TIMELINE_FORKED,        -,        -, TimelineForked,       RAISE
             OUT_OF_RANGE,        EVENT_TOO_LARGE,        -,        -, OutOfRange,           RAISE
             FAILED_PRECONDITION, FEED_INVALIDATED,       -,        -, FeedInvalidated,      RAISE
             FAILED_PRECONDITION, SUBSCRIPTION_BUSY,      -,        -, SubscriptionBusy,     RAISE

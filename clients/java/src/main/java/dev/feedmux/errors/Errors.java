@@ -17,6 +17,7 @@ public final class Errors {
             Map.entry("SUBSCRIPTION_NOT_FOUND", SubscriptionNotFoundException::new),
             Map.entry("SUBSCRIPTION_EXISTS", SubscriptionExistsException::new),
             Map.entry("HISTORY_LOST", HistoryLostException::new),
+            Map.entry("TIMELINE_FORKED", TimelineForkedException::new),
             Map.entry("FEED_INVALIDATED", FeedInvalidatedException::new),
             Map.entry("SUBSCRIPTION_BUSY", SubscriptionBusyException::new),
             Map.entry("FENCED", Errors::fenced),
