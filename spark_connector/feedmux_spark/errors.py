@@ -12,6 +12,7 @@ from feedmux.errors import (
     PositionInvalid,
     SubscriptionBusy,
     SubscriptionExists,
+    TimelineForked,
     Unauthenticated,
     Unavailable,
 )
@@ -53,6 +54,15 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 " this batch there: each executor reads its slices from the server itself. Choose an endpoint that is"
                 " reachable from every executor (localhost is the executor's own host), and check firewalls, the TLS"
                 f" files and that the server is running. ({error})"
+            )
+        case TimelineForked():
+            common = error.metadata.get("last_common_time")
+            return (
+                "Changes are lost: MongoDB was restored, and does not have the history that was read since"
+                f"{f' {common}' if common else ' the copy was made'}. What was written to the sink since then has not"
+                " happened in MongoDB. Either set failOnDataLoss=false to continue from the oldest available change,"
+                " with the gap logged and counted in the offsets; or copy the collection again and start with a new"
+                f" checkpoint. ({error})"
             )
         case Unavailable():
             return (

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from feedmux import requests
 from feedmux.batches import BsonBatch
-from feedmux.errors import FeedmuxError, HistoryLost, InvalidArgument
+from feedmux.errors import FeedmuxError, HistoryLost, InvalidArgument, TimelineForked
 from feedmux.feeds import Start
 from feedmux.responses import Delivery, Reader
 from feedmux.v1 import change_feed_pb2
@@ -59,6 +59,12 @@ def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
                     replace(wanted, after=connection.resolve(options, Start.earliest()).position),
                     True,
                 )
+            except TimelineForked as error:
+                if options.fail_on_data_loss:
+                    raise
+                # The next plan begins at the oldest available change.
+                log.warning("the changes of a planned range have not happened (failOnDataLoss=false): %s", error)
+                return
             except InvalidArgument as error:
                 if behind_a_gap and error.metadata.get("field") == "until":
                     return  # the oldest available change is after the whole slice

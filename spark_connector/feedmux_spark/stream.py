@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from feedmux.errors import FailedPrecondition, FeedmuxError, HistoryLost, SubscriptionNotFound
+from feedmux.errors import FailedPrecondition, FeedmuxError, HistoryLost, SubscriptionNotFound, TimelineForked
 from feedmux.feeds import Start
 from feedmux.positions import FeedPosition
 from feedmux_spark.agreement import Agreement
@@ -211,7 +211,7 @@ class Progress:
             wanted = self._wanted(reached, until, events_max)
             try:
                 plan = self._take_ahead(wanted) or self._planner.plan(wanted, processed or reached.position)
-            except (SubscriptionNotFound, HistoryLost) as error:
+            except (SubscriptionNotFound, HistoryLost, TimelineForked) as error:
                 reached = self._mended(reached, error)
             except FailedPrecondition as error:
                 self._agreement.settle(error)
@@ -229,16 +229,23 @@ class Progress:
                 )
             except (SubscriptionNotFound, HistoryLost) as error:
                 after = self._mended(after, error)
+            except TimelineForked as error:
+                # Its end may be lost too.
+                after = self._mended(after, error)
+                until = self._connection.resolve(self._options, Start.latest()).position
             except FailedPrecondition as error:
                 self._agreement.settle(error)
             else:
                 self._agreement.planned()
                 return slices, after
 
-    def _mended(self, after: Offset, error: SubscriptionNotFound | HistoryLost) -> Offset:
+    def _mended(self, after: Offset, error: SubscriptionNotFound | HistoryLost | TimelineForked) -> Offset:
         """Returns the offset from which to ask again. Raises the error if a gap is not allowed."""
-        if isinstance(error, HistoryLost):
-            return self._behind_the_gap(after, error)
+        if not isinstance(error, SubscriptionNotFound):
+            oldest = self._behind_the_gap(after, error)
+            if isinstance(error, TimelineForked) and self._pinned is not None:
+                self._pinned = self._connection.resolve(self._options, Start.latest())
+            return oldest
         # The checkpoint has the position, even if Redis lost its data.
         log.warning("the subscription %s does not exist any more; creating it again", self._options.consumer_name)
         self._planner.create(Start.position(after.position), self._options.retry_timeout_ms / 1000)
@@ -261,7 +268,7 @@ class Progress:
         self._reached = None
         self._advanced = True
 
-    def _behind_the_gap(self, before: Offset, error: HistoryLost) -> Offset:
+    def _behind_the_gap(self, before: Offset, error: HistoryLost | TimelineForked) -> Offset:
         """Returns the oldest available position, with the gap counted. Raises the error if a gap is not allowed."""
         if self._options.fail_on_data_loss:
             raise error

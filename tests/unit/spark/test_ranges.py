@@ -5,7 +5,7 @@ from typing import Any
 import bson
 import pytest
 
-from feedmux.errors import HistoryLost, InvalidArgument, OptionRefused, Unavailable
+from feedmux.errors import HistoryLost, InvalidArgument, OptionRefused, TimelineForked, Unavailable
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.options import parse_options
@@ -67,6 +67,15 @@ def test_lost_history_ends_the_query_or_is_left_out(
     assert read(failOnDataLoss="false") == numbers
     assert server.asked[-1][1].after == b"oldest"
     assert "changes of a planned range are lost" in caplog.text
+
+
+def test_a_range_of_a_history_that_is_gone_has_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    forked = TimelineForked("gone", reason="TIMELINE_FORKED")
+    Answers(monkeypatch, ReadRange=[[message(1), forked]])
+    with pytest.raises(FeedmuxSparkError, match="MongoDB was restored"):
+        read()
+    Answers(monkeypatch, ReadRange=[[message(1), forked]])
+    assert read(failOnDataLoss="false") == [1]
 
 
 def test_a_slice_that_ends_before_it_begins_is_an_error_without_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:

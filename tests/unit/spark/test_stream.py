@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from feedmux.errors import HistoryLost, QuotaExceeded, SubscriptionNotFound
+from feedmux.errors import HistoryLost, QuotaExceeded, SubscriptionNotFound, TimelineForked
 from feedmux.v1 import subscriptions_pb2
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.offsets import Offset
@@ -115,6 +115,20 @@ def test_lost_history_ends_the_query_or_is_counted(
         end = progress(failOnDataLoss="false").advance(START, MANY)
     assert (end.gaps, server.asked[-1][1].after) == (1, b"oldest")
     assert "from 1970-01-01T00:16:40Z/1 to 1970-01-01T00:33:20Z/1" in caplog.text
+
+
+def test_a_restored_database_ends_the_query_or_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = TimelineForked("gone", reason="TIMELINE_FORKED", metadata={"last_common_time": "2026-11-21T15:00:00Z"})
+    Answers(monkeypatch, ResolvePosition=[resolved(b"start")], PlanRange=[lost])
+    with pytest.raises(FeedmuxSparkError, match="that was read since 2026-11-21T15:00:00Z"):
+        progress().advance(START, MANY)
+    found = [resolved(b"pinned"), resolved(b"start"), resolved(b"oldest", 2000), resolved(b"pinned again", 3000)]
+    server = Answers(monkeypatch, ResolvePosition=found, PlanRange=[lost, plan(b"pinned again", 1, caught_up=True)])
+    running = progress(failOnDataLoss="false")
+    running.pin()
+    end = running.advance(START, MANY)
+    wanted = server.asked[-1][1]
+    assert (end.gaps, wanted.after, wanted.until) == (1, b"oldest", b"pinned again"), "the former end is lost, too"
 
 
 def test_a_subscription_that_is_gone_is_created_at_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
