@@ -21,6 +21,7 @@ from feedmux_server.jobs.monitor_results import MonitorResults
 from feedmux_server.jobs.oplog_monitor import OplogMonitor
 from feedmux_server.jobs.position_monitor import PositionMonitor
 from feedmux_server.jobs.subscription_expiry import sweep
+from feedmux_server.jobs.timeline_monitor import watch_timeline
 from feedmux_server.ranges.cache import RangeCache, RangeLimits
 from feedmux_server.rpc.access import Access
 from feedmux_server.rpc.admission import Admission
@@ -65,6 +66,10 @@ class Assembly:
             tasks.keep_running("committer", self.committer.run),
             *OplogMonitor(sources.values(), self.service.sessions, self.results, limits.oplog_check_interval_s).start(
                 tasks
+            ),
+            *(
+                tasks.keep_running("timeline", partial(watch_timeline, each, limits.oplog_check_interval_s), of=name)
+                for name, each in sources.items()
             ),
             *(tasks.keep_running("read-watch", each.read_watch.run, of=name) for name, each in sources.items()),
             tasks.keep_running(

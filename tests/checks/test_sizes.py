@@ -17,6 +17,8 @@ REASONS: Final = {
     "Connection": "one stream after another: all of it acts on the state of the connection",
     "DeliveryTracker": "one numbering: sequences, acks and repeats of a session change together",
     "FeedStreams": "all that changes which stream a subscriber reads: its invariants hold between any two methods",
+    "Observer": "each point at which the server reports, by name",
+    "OtelObserver": "each point at which the server reports, by name",
     "ReplicaSet": "the options of mongod, by name",
     "Session": "what a client, an operator, a drain and the committer may do with one call",
     "Subscriber": "what differs between a session, a Watch call and a range, by name",

@@ -5,6 +5,7 @@ with the codes and labels that mongod 6.0 gives, so that the reader and its resu
 """
 
 import asyncio
+import operator
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -184,11 +185,18 @@ class SimMongo:
         self._keys: list[Any] = []
         self._last = (int(loop.true_wall_s()) << 32) + 1
         self._oldest = self._last
+        self._terms = [(self._last, 1)]
+        """The elections: when each term began."""
+        self._holes: list[tuple[int, int]] = []
+        """Between these times, restores have left nothing."""
         self.cursors = 0
         """The number of cursors that were opened."""
         self.open: dict[SimCursor, None] = {}
         self.away = False
         """No server can be reached."""
+        self.is_primary = True
+        """Whether the server that answers commands is the primary."""
+        self.oplog_readable = True
         self._waiting: list[asyncio.Future[None]] = []
         self.reads = 0
         """The number of getMores."""
@@ -226,6 +234,38 @@ class SimMongo:
         """Elect another primary, which has nothing that a majority does not have."""
         self._pending.clear()
         self.fail_reads(FAILINGS[1])
+
+    def restore(self, common_time: int) -> None:
+        """Put back a copy of the data that ends with this cluster time."""
+        before = self._last
+        kept = bisect_right(self._keys, self.mark(common_time + 1).key)
+        del self.entries[kept:], self._keys[kept:]
+        self._pending.clear()
+        resumed = self._tick()
+        assert resumed > before
+        self._holes.append((common_time, resumed))
+        term = max(term for time, term in self._terms if time <= common_time) + 1
+        self._terms = [*(each for each in self._terms if each[0] <= common_time), (resumed, term)]
+        self.fail_reads(FAILINGS[0])
+
+    @property
+    def committed_entry(self) -> tuple[int, int]:
+        """The newest entry that a majority has, as its cluster time and term."""
+        noop = (self.visible >> 32) // NOOP_S * NOOP_S << 32 | 1
+        times = [self.entries[-1].token.cluster_time if self.entries else 0, noop, self._terms[-1][0]]
+        time = max(each for each in times if each <= self.visible)
+        return time, max(term for began, term in self._terms if began <= time)
+
+    def oplog(self) -> list[tuple[int, int]]:
+        """The entries of the oplog, as cluster times and terms."""
+        noops = range(self._oldest >> 32, (self.latest >> 32) + 1)
+        times = {each.token.cluster_time for each in self.entries} | {time for time, _ in self._terms}
+        times |= {(second << 32) + 1 for second in noops if second % NOOP_S == 0}
+        return [
+            (time, max(term for began, term in self._terms if began <= time))
+            for time in sorted(times)
+            if self._oldest <= time <= self.latest and not any(a < time < b for a, b in self._holes)
+        ]
 
     def _written(self, *, whole: bool) -> None:
         """Hand the entries to a majority after the lag. No change stream shows them earlier."""
@@ -584,6 +624,13 @@ _VERSIONS: Final[dict[int, dict[str, Any]]] = {
 }
 
 
+_COMPARISONS: Final = {"$eq": operator.eq, "$lt": operator.lt, "$gt": operator.gt}
+
+
+def _op_time(entry: tuple[int, int]) -> dict[str, Any]:
+    return {"ts": Timestamp(entry[0] >> 32, entry[0] & 0xFFFF_FFFF), "t": entry[1]}
+
+
 class _Admin:
     def __init__(self, mongo: SimMongo) -> None:
         self._mongo = mongo
@@ -594,7 +641,13 @@ class _Admin:
         await mongo.way()
         latest = Timestamp(mongo.latest >> 32, mongo.latest & 0xFFFF_FFFF)
         replies: dict[str, dict[str, Any]] = {
-            "hello": {"setName": "rs0", "hosts": ["a:1", "b:1", "c:1"], "localTime": mongo.now()},
+            "hello": {
+                "setName": "rs0",
+                "hosts": ["a:1", "b:1", "c:1"],
+                "isWritablePrimary": mongo.is_primary,
+                "localTime": mongo.now(),
+                "lastWrite": {"majorityOpTime": _op_time(mongo.committed_entry)},
+            },
             "buildInfo": _VERSIONS[mongo.token_version],
             "ping": {},
         }
@@ -606,10 +659,20 @@ class _Oplog:
     def __init__(self, mongo: SimMongo) -> None:
         self._mongo = mongo
 
-    async def find_one(self, *_: Any, **__: Any) -> dict[str, Any]:
+    def with_options(self, **_: Any) -> "_Oplog":
+        return self
+
+    async def find_one(self, condition: Any, *_: Any, sort: Any) -> dict[str, Any] | None:
         await self._mongo.check_reachable()
         await self._mongo.way()
-        return {"ts": Timestamp(self._mongo.oldest >> 32, self._mongo.oldest & 0xFFFF_FFFF)}
+        if not self._mongo.oplog_readable:
+            raise _operation_failure(13, "Unauthorized", "not authorized on local to execute command")
+        if not condition:
+            return {"ts": Timestamp(self._mongo.oldest >> 32, self._mongo.oldest & 0xFFFF_FFFF)}
+        wanted = condition["ts"] if isinstance(condition["ts"], dict) else {"$eq": condition["ts"]}
+        [(compares, time)] = wanted.items()
+        found = [each for each in map(_op_time, self._mongo.oplog()) if _COMPARISONS[compares](each["ts"], time)]
+        return (found[0] if sort == [("$natural", 1)] else found[-1]) if found else None
 
     async def aggregate(self, _: Any) -> Any:
         raise _operation_failure(13, "Unauthorized", "not authorized on local to execute command")

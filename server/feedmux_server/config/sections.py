@@ -283,8 +283,8 @@ class LimitsSection(Section):
     oplog_check_interval_s: float = Field(
         default=10.0,
         ge=0.1,
-        description="How often the oplog of each source is checked, with three small commands. Less often: warnings and"
-        " lags are older.",
+        description="How often the oplog of each source is checked, with five small commands. Less often: warnings and"
+        " lags are older, and so is the entry by which a restored MongoDB is known.",
     )
     position_check_interval_s: float = Field(
         default=60.0,

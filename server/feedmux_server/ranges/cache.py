@@ -23,6 +23,7 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.ranges.reader import RangeReader
 from feedmux_server.streams.manager import StreamManager
 
@@ -125,6 +126,8 @@ class RangeCache:
 
         try:
             deliveries, error = await _read(reader, wanted, account, charge)
+            if error is not None and error.reason is ErrorReason.TIMELINE_FORKED:
+                raise error  # also what was read before it may be gone
             invalidated = error is not None and error.reason is ErrorReason.FEED_INVALIDATED
             # A pipeline that hides the invalidate event does not hide its position: the next plan begins after it.
             if error is not None and not deliveries and not (invalidated and reader.place.is_after(at.place)):
@@ -148,6 +151,18 @@ class RangeCache:
         if deliveries:
             self._keep(key, account, found)
         return Plan(found, caught_up)
+
+    def __post_init__(self) -> None:
+        for name, source in self.manager.sources.items():
+            source.timeline.listeners.append(partial(self._fork, name))
+
+    def _fork(self, source: str, fork: Fork) -> None:
+        """Drop what MongoDB may have lost. The waiting readers were read before the fork, too."""
+        for tenant, key in [each for each in self._waiting if each[1].spec.scope.source == source]:
+            self._leave(self.manager.accounts.of(tenant), key)
+        for kept in [each for ranges in self._kept.values() for each in ranges]:
+            if kept.key.spec.scope.source == source and fork.may_have_lost(kept.range.end):
+                self._give_up(kept)
 
     def read(
         self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, payload_max: int

@@ -150,6 +150,8 @@ class ReadRange:
         """Yield the retained events, and then the rest from MongoDB; None when no event has come for a while. The
         caller numbers them."""
         key, tenant, until = call.key, call.tenant, call.until
+        timeline = self._service.manager.source(key.spec.scope.source).timeline
+        forked_count = timeline.forked_count
         kept = self._service.ranges.read(key, tenant, after.place, until, call.payload_max)
         if kept is not None:
             call.pays = partial(self._service.ranges.pays, key, tenant, after.place, until)
@@ -160,7 +162,9 @@ class ReadRange:
                     del delivery
                 return
             except GivenUp:
-                pass  # the rest from MongoDB
+                # The rest comes from MongoDB, which must still have the history of the range.
+                if (error := timeline.forked_since(forked_count, until)) is not None:
+                    raise error from None
         call.pays = _pays_nothing
         reader = RangeReader(self._service.manager, key, tenant, after, call.payload_max)
         try:

@@ -189,7 +189,7 @@ class Subscribe:
         feed = await self._service.access.feed_of(content.feed, tenant)
         key = self._service.access.key_of(feed, tenant)
         starts = self._service.starts(key, tenant)
-        at = await starts.position(stored.position, "the stored position")
+        at = await starts.stored_position(stored.position, "the stored position")
         rewound_from, at_last_acked = 0, False
         skipped_from: ResumeToken | None = None
         if request.HasField("last_acked"):
@@ -222,7 +222,7 @@ class Subscribe:
 async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver) -> JoinPoint:
     match last_acked.WhichOneof("place"):
         case "position":
-            return await starts.position(last_acked.position, "open.last_acked.position")
+            return await starts.stored_position(last_acked.position, "open.last_acked.position")
         case "resume_token":
             raw = convert.resume_token(last_acked.resume_token, "open.last_acked.resume_token")
             return await starts.acked_token(raw, "open.last_acked.resume_token")

@@ -153,9 +153,11 @@ class Session:
         deadline_s = monotonic_s() + self._policy.heartbeat_s
         while (left_s := deadline_s - monotonic_s()) > 0:
             stream = self.streams.stream_of(self.subscriber)
-            if stream is None or stream.opened:
+            if stream is None and self.subscriber.lost is None:
                 return
-            if stream.end_error is not None:
+            if stream is not None and stream.opened:
+                return
+            if stream is None or stream.end_error is not None:
                 error = self.streams.end_met(self.subscriber)
                 if error is None:
                     continue
@@ -323,6 +325,10 @@ class Session:
             oldest = ResumeToken.high_water_mark(oldest_time)
             self.notice(GapMark(subscriber.at.place, oldest, error.reason.value))
             self.streams.rejoin(subscriber, JoinPoint(oldest))
+            if error.reason is ErrorReason.TIMELINE_FORKED and subscriber.acks is not None:
+                # The stored position would otherwise remain in the lost history, which is later than the oldest entry.
+                subscriber.acks.move_back(oldest)
+                self.commits.submit(subscriber.acks, moves_back=True)
             return
         # The last position is after the event that ended the feed, even if the pipeline hides the invalidate event.
         await self._end_with(error)
@@ -330,11 +336,12 @@ class Session:
     async def _end_with(self, error: FeedmuxError) -> None:
         """End the session after its last position, with its acks flushed."""
         self.gate.sends_no_more()
-        self.notice(self._heartbeat())
+        if error.reason is not ErrorReason.TIMELINE_FORKED:  # MongoDB no longer has that position
+            self.notice(self._heartbeat())
         await self.commits.flush()
         self.fail(error)
 
     def _continues_at_oldest(self, error: FeedmuxError) -> bool:
         policy = self._policy
         wanted = policy.earliest_on_history_lost or (policy.from_earliest and not self.subscriber.events_sent)
-        return wanted and error.reason is ErrorReason.HISTORY_LOST
+        return wanted and error.reason in (ErrorReason.HISTORY_LOST, ErrorReason.TIMELINE_FORKED)

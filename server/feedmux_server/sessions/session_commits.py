@@ -17,7 +17,9 @@ FLUSH_TIMEOUT_S = 5.0
 class Commits(Protocol):
     """Where acknowledged positions are committed: a `store.handle.CommitHandle`."""
 
-    def submit(self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int) -> None: ...
+    def submit(
+        self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int, *, moves_back: bool = False
+    ) -> None: ...
 
     async def flush(self, timeout_s: float) -> None: ...
 
@@ -37,11 +39,13 @@ class SessionCommits:
         self._marks = marks
         self._wake = wake
 
-    def submit(self, acks: AckTracker | None) -> None:
-        """Have the position that the acks allow to store committed."""
+    def submit(self, acks: AckTracker | None, *, moves_back: bool = False) -> None:
+        """Have the position that the acks allow to store committed; with `moves_back`, also an earlier one than the
+        stored one."""
         if acks is not None and self.handle is not None:
             place = acks.place
-            self.handle.submit(self._positions.encode(place), place.cluster_time, order_bytes(place), acks.acked)
+            position, order = self._positions.encode(place), order_bytes(place)
+            self.handle.submit(position, place.cluster_time, order, acks.acked, moves_back=moves_back)
 
     async def flush(self) -> None:
         """Make the acks durable before the end. A flush that the client asked for with Close must not fail silently."""

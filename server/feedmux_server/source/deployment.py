@@ -15,6 +15,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient
 from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
+from pymongo.monitoring import ServerClosedEvent, ServerDescriptionChangedEvent, ServerListener, ServerOpeningEvent
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import make_read_preference, read_pref_mode_from_name
 from pymongo.uri_parser import parse_uri
@@ -32,6 +33,7 @@ from feedmux_server.source.logins import Logins
 from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.read_watch import Address, Operation, ReadWatch
 from feedmux_server.source.source_clock import SourceClock
+from feedmux_server.source.timeline import SourceTimeline
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 log = logging.getLogger(__name__)
@@ -77,12 +79,20 @@ class Source:
         self.observer = observer
         self._config = config
         wait_s = config.server_selection_timeout_ms / 1000
+        lost = _Lost()
+        new_client = partial(_new_client, config, lost)
         self._commands = SourceCommands(
-            config.name, client or _new_client(config, config.username, config.password), wait_s, observer
+            config.name,
+            client or new_client(config.username, config.password),
+            wait_s,
+            observer,
+            (lambda: self.logins.new_client()) if client is None else None,
         )
         self.clock = SourceClock(self._commands)
         self.oplog = Oplog(self._commands, self.clock)
-        self.logins = Logins(self._commands, partial(_new_client, config))
+        self.logins = Logins(self._commands, new_client, config.username, config.password)
+        self.timeline = SourceTimeline(self._commands, self.oplog, observer)
+        lost.tell = self.timeline.doubt
         self._source_id = config.source_id
         self._next_login_line_s = 0.0
         self.connected = False
@@ -246,12 +256,30 @@ class Source:
             return str(hello["setName"])
 
 
-def _new_client(config: SourceConfig, username: str, password: str) -> Client:
+class _Lost(ServerListener):
+    """Tells when the driver has lost a server, also while no stream reads it."""
+
+    def __init__(self) -> None:
+        self.tell: Callable[[], None] = lambda: None
+
+    def opened(self, event: ServerOpeningEvent) -> None:
+        """Do nothing: the server is not known yet."""
+
+    def description_changed(self, event: ServerDescriptionChangedEvent) -> None:
+        if not event.new_description.is_server_type_known and event.previous_description.is_server_type_known:
+            self.tell()
+
+    def closed(self, event: ServerClosedEvent) -> None:
+        """Do nothing: the set has another member list, or the client is closed."""
+
+
+def _new_client(config: SourceConfig, lost: ServerListener, username: str, password: str) -> Client:
     login: dict[str, Any] = {"username": username, "password": password}
     return AsyncMongoClient(
         config.uri,
         **{name: value for name, value in login.items() if value},
         appname="feedmux",
+        event_listeners=[lost],
         maxPoolSize=None,  # every open stream holds a connection while MongoDB waits for an event
         serverSelectionTimeoutMS=config.server_selection_timeout_ms,
         connectTimeoutMS=config.connect_timeout_ms,

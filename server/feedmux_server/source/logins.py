@@ -29,10 +29,13 @@ class _Former:
 class Logins:
     """The present login of a source, and earlier ones that still have cursors."""
 
-    def __init__(self, commands: SourceCommands, new_client: Callable[[str, str], Client]) -> None:
+    def __init__(
+        self, commands: SourceCommands, new_client: Callable[[str, str], Client], username: str, password: str
+    ) -> None:
         """`new_client` makes a client for a user and a password."""
         self._commands = commands
         self._new_client = new_client
+        self._login = username, password
         self._former: list[_Former] = []
         self.cursors: Cursors = WeakSet()
         """Cursors of the present client."""
@@ -40,8 +43,13 @@ class Logins:
     def use(self, username: str, password: str) -> None:
         """Use another login for new connections."""
         self._former.append(_Former(self._commands.client, self.cursors, monotonic_s()))
-        self._commands.client = self._new_client(username, password)
+        self._login = username, password
+        self._commands.client = self.new_client()
         self.cursors = WeakSet()
+
+    def new_client(self) -> Client:
+        """Another client with the present login."""
+        return self._new_client(*self._login)
 
     def is_former(self, cursor: RawChangeStreamCursor) -> bool:
         """Whether a cursor was opened with an earlier login, whose user may no longer exist."""

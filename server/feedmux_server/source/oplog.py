@@ -1,13 +1,19 @@
 """What feedmux reads of a deployment's oplog itself: its oldest and newest entry, and its size."""
 
+from typing import Any
+
+from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
+from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.oplog_forecast import OplogState
+from feedmux_server.core.positions.timeline import OplogEntry
 from feedmux_server.source.commands import SourceCommands
 from feedmux_server.source.source_clock import SourceClock, as_int
 
 _UNAUTHORIZED = 13
+_FIELDS = {"ts": 1, "t": 1}
 
 
 class Oplog:
@@ -22,6 +28,21 @@ class Oplog:
         """The cluster time of the oldest entry."""
         with self._commands.span("find", "local", "oplog.rs"):
             return await self._commands.answer(self._oldest())
+
+    async def entry_at(self, time: int) -> OplogEntry | None:
+        """The primary's entry of this cluster time."""
+        return await self._commands.answer(self._find({"ts": _timestamp(time)}, 1))
+
+    async def around(self, time: int) -> tuple[OplogEntry | None, OplogEntry | None]:
+        """The primary's last entry before this cluster time, and the first after it."""
+        before = await self._commands.answer(self._find({"ts": {"$lt": _timestamp(time)}}, -1))
+        return before, await self._commands.answer(self._find({"ts": {"$gt": _timestamp(time)}}, 1))
+
+    async def _find(self, condition: Any, direction: int) -> OplogEntry | None:
+        """The first entry in a direction. MongoDB finds a time in the oplog without a scan."""
+        oplog = self._commands.client.local["oplog.rs"].with_options(read_preference=ReadPreference.PRIMARY)
+        entry = await oplog.find_one(condition, _FIELDS, sort=[("$natural", direction)])
+        return None if entry is None else OplogEntry(as_int(entry["ts"]), entry.get("t"))
 
     async def state(self) -> OplogState:
         return await self._commands.answer(self._state())
@@ -56,3 +77,7 @@ class Oplog:
             # Other failures pass, or concern the oplog itself.
             self._measurable = getattr(error, "code", None) != _UNAUTHORIZED
             return None, None
+
+
+def _timestamp(time: int) -> Timestamp:
+    return Timestamp(time >> 32, time & 0xFFFF_FFFF)

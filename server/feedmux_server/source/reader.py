@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from pymongo.errors import PyMongoError
+from pymongo.errors import AutoReconnect, PyMongoError
 
 from feedmux_server.clock import wall_s
 from feedmux_server.core.delivery.resume_policy import Action, Verdict, without_words
@@ -21,7 +21,7 @@ from feedmux_server.core.events.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.events.event_time import event_time_s
 from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import Given, ResumeToken
 from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.errors import UNAUTHORIZED, judge, kind_of, rejects_login
@@ -29,6 +29,7 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import ReadPace
 from feedmux_server.source.stream_request import StreamRequest
 from feedmux_server.source.timed_reads import SPLIT, TimedReads
+from feedmux_server.source.token_check import has_event
 
 _INTERRUPT_S = 2.0
 """How long MongoDB may take to kill a cursor."""
@@ -88,6 +89,9 @@ class ChangeStreamReader:
         self._request = StreamRequest(key, origin)
         self._pace = ReadPace(source, limits, is_watched, is_awaited)
         self._reads = TimedReads(source, self._request, limits)
+        self._forked_count = source.timeline.forked_count
+        self._may_be_of_lost_history = not origin.exact and origin.of_mongodb
+        """The position was made by another feed, so MongoDB does not check its token."""
         self._split = any(SPLIT in stage for stage in effective_stages(key))
         self._cursor: RawChangeStreamCursor | None = None
         self._scanned_after: int | None = None
@@ -134,6 +138,32 @@ class ChangeStreamReader:
                 self._scanned_after = at.cluster_time + at.from_invalidate
             except PyMongoError as error:
                 await self._fail(error, "aggregate")
+        await self._verify()
+
+    async def _verify(self) -> None:
+        """Raises TIMELINE_FORKED if MongoDB has lost what was read before. Only the cursor's own deployment counts, so
+        this comes after its opening and before its first read."""
+        timeline, at = self._source.timeline, self._request.at
+        try:
+            await timeline.verify()
+        except FeedmuxError as error:
+            await self.close()
+            raise Failed(AutoReconnect(error.message), at_once=False) from error
+        forked = timeline.forked_since(self._forked_count, at.place)
+        self._forked_count = timeline.forked_count
+        if forked is None and self._may_be_of_lost_history and not await self._has_event():
+            forked = await timeline.missing(at.place)
+        self._may_be_of_lost_history = False
+        if forked is not None:
+            raise forked
+
+    async def _has_event(self) -> bool:
+        """Whether MongoDB has the event of the present position. Raises `Failed`."""
+        try:
+            return await has_event(self._source, self._key, self._request.at.place)
+        except PyMongoError as error:
+            await self.close()
+            raise Failed(error, at_once=False) from error
 
     async def read(self) -> Batch:
         """One getMore. Raises as `open` does."""
@@ -173,6 +203,8 @@ class ChangeStreamReader:
         newest = chunks[-1].end if chunks else post_batch
         if newest is not None:
             self._source.clock.saw(newest.cluster_time)
+            if chunks:
+                self._source.timeline.read(newest.cluster_time)
         if newest is not None and (chunks or newest.is_after(place)):
             self._request.advance(newest, has_events=bool(chunks))
         return Batch(chunks, post_batch, raw.exhausted, complete_time=complete_time)
@@ -278,7 +310,16 @@ class ChangeStreamReader:
         if self._key.policy:
             verdict = without_words(verdict)
         if verdict.action in (Action.RESUME, Action.RETRY):
+            self._source.timeline.doubt()
             raise Failed(error, at_once=verdict.action is Action.RESUME) from error
+        at = self._request.at
+        if (
+            verdict.action is Action.REPOSITION
+            and at.exact
+            and at.place.given is Given.BY_MONGODB
+            and not await self._has_event()
+        ):
+            raise await self._source.timeline.missing(at.place)
         if _may_be_the_token(verdict, error, during) and self._request.by_time():
             # The pipeline now hides this token, or this mongod cannot read it, but its cluster time still finds the
             # position. An error after that is not caused by the start, and concerns all who share the feed.

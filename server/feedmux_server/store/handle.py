@@ -93,22 +93,25 @@ class CommitHandle:
         self.stored_number = 0
         self.stored_sequence = 0
 
-    def submit(self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int) -> None:
+    def submit(
+        self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int, *, moves_back: bool = False
+    ) -> None:
         """Submit `position` to be stored: all events up to `delivery_sequence` are processed. Replaces the position
-        that waits."""
+        that waits. With `moves_back`, it may be before the stored position."""
         if not self.attached:
             return
         waiting = self.waiting
         if waiting is None:
             # The heartbeat of an idle feed repeats its position; the lease is renewed without a commit.
-            if delivery_sequence <= self.stored_sequence and position == self._stored.position:
+            if not moves_back and delivery_sequence <= self.stored_sequence and position == self._stored.position:
                 return
             number = self.stored_number + 1
         elif delivery_sequence < waiting.delivery_sequence:
             return
         else:
             number = waiting.number + 1
-        self.waiting = Waiting(Place(position, cluster_time, order), delivery_sequence, number)
+            moves_back = moves_back or waiting.place.moves_back  # it was not stored yet
+        self.waiting = Waiting(Place(position, cluster_time, order, moves_back), delivery_sequence, number)
         if waiting is None:
             self._committer.wake(self)
 

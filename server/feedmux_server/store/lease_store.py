@@ -89,7 +89,7 @@ class LeaseStore:
         lease, place = request.lease, request.place
         arguments: tuple[Argument, ...] = (lease.epoch, lease.nonce, self.rules.lease_ms)
         if place is not None:
-            arguments += (place.position, digits(place.cluster_time), place.order)
+            arguments += (place.position, digits(place.cluster_time), place.order, int(place.moves_back))
         return ScriptCall("commit", self._scripts.key(lease.tenant, lease.name), arguments)
 
     def _restore_call(self, request: RestoreRequest) -> ScriptCall:

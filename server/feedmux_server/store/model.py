@@ -20,6 +20,8 @@ class Place:
     position: bytes
     cluster_time: int
     order: bytes
+    moves_back: bool = False
+    """Store it although it is before the stored position, which MongoDB no longer has."""
 
 
 @dataclass(frozen=True, slots=True)

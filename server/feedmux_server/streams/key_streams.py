@@ -12,8 +12,11 @@ from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.slots import Slots
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.wide_plan import WideLimits, view_of
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.usage_meter import UsageMeter
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader
@@ -101,6 +104,16 @@ class KeyStreams:
     @property
     def known_time(self) -> int:
         return self.source.clock.known_time
+
+    def lost(self, place: ResumeToken) -> FeedmuxError | None:
+        return self.source.timeline.lost(place)
+
+    def fork(self, fork: Fork) -> None:
+        """Drop all that was read, because MongoDB may have lost it."""
+        self.streams.fork(fork, fork.error(self.source.name))
+        for task in self.tasks.values():
+            if task is not asyncio.current_task():  # that one has met the fork, and ends by itself
+                task.cancel()
 
     def waits(self, subscriber: Subscriber) -> None:
         self._parts.slots.waits(self.streams, subscriber)

@@ -5,6 +5,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.ack_tracker import AckTracker
@@ -18,6 +19,7 @@ from feedmux_server.core.limits.memory import UNACKED_SHARE, Memory
 from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS
 from feedmux_server.core.limits.usage_meter import UsageMeter
 from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.source.deployment import Source
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits, StreamParts
 from feedmux_server.streams.left_streams import LeftStreams
@@ -63,6 +65,8 @@ class StreamManager:
         host = PumpHost(self.memory, self.slots, self.accounts, observer)
         self._parts = StreamParts(limits, host, tasks, self.usage, self.slots, self.left, self.wide, self._ids)
         self._keys: dict[StreamKey, KeyStreams] = {}
+        for name, source in sources.items():
+            source.timeline.listeners.append(partial(self._fork, name))
 
     def source(self, name: str) -> Source:
         try:
@@ -142,6 +146,12 @@ class StreamManager:
         readers = (pump.reader for each in self._keys.values() for pump in each.pumps.values())
         own = sum(reader is not None and reader.has_cursor for reader in readers)
         return own + sum(stream.has_cursor for stream in self.wide.streams())
+
+    def _fork(self, source: str, fork: Fork) -> None:
+        self.wide.drop(source)
+        for each in list(self._keys.values()):
+            if each.source.name == source:
+                each.fork(fork)
 
     def _forget_if_empty(self, key: StreamKey) -> None:
         found = self._keys.get(key)

@@ -106,7 +106,8 @@ class Pump:
                 elif await self._rest() is Step.END:
                     break
         except FeedmuxError as error:
-            stream.end(error)
+            if not stream.ended:  # as by a fork that this task has found
+                stream.end(error)
             await self._let_subscribers_finish()
         except Exception:
             reference = correlation_id()

@@ -43,12 +43,20 @@ class StartResolver:
                 return await self.position(start.data, "start")
             case StartKind.OPERATION_TIME | StartKind.TIME:
                 await self._check_reached(start.time, "start")
-                return JoinPoint(ResumeToken.high_water_mark(start.time))
+                return JoinPoint(ResumeToken.high_water_mark(self.source.timeline.start_of(start.time)))
             case StartKind.RESUME_AFTER | StartKind.START_AFTER:
                 return await self._native(start)
 
     async def position(self, data: bytes, field: str) -> JoinPoint:
-        """The join point of a position on this feed. Raises as `resolve` does."""
+        """The join point of a position on this feed. Raises as `resolve` does, and TIMELINE_FORKED for a position of a
+        history that MongoDB no longer has."""
+        at = await self.stored_position(data, field)
+        if (error := self.source.timeline.lost(at.place)) is not None:
+            raise error
+        return at
+
+    async def stored_position(self, data: bytes, field: str) -> JoinPoint:
+        """As `position`, for a subscription, which has a policy for a history that MongoDB no longer has."""
         at = join_point(decode_position(data, self._fingerprint, self.keys), self.key)
         await self._check_reached(at.place.cluster_time, field)
         return at
@@ -110,6 +118,8 @@ def join_point(position: Position, key: StreamKey) -> JoinPoint:
     token = position.token
     if token.is_high_water_mark and token.given is Given.BY_MONGODB:
         return JoinPoint(token, exact=position.stream_key == key.short)
+    if position.stream_key != key.short and token.given is Given.BY_MONGODB:
+        return JoinPoint(token.given_as(Given.AS_TIME), of_mongodb=True)
     if (
         position.stream_key != key.short
         or token.given is Given.AS_TIME

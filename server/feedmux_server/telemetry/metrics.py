@@ -94,6 +94,10 @@ SOURCE_IO: Final = Metric("feedmux.source.io", _C, "By", "Bytes of events read f
 SOURCE_AVAILABLE: Final = Metric(
     "feedmux.source.available", _G, "1", "1 while MongoDB is available, 0 while it is unavailable.", (SOURCE,)
 )
+FORKS: Final = Metric(
+    "feedmux.source.forks", _C, "{fork}", "Times that MongoDB was found to have lost history that was read: it was"
+    " restored from an older copy, or replaced.", (SOURCE,),
+)  # fmt: skip
 RING_EVENTS: Final = Metric("feedmux.ring.events", _U, "{event}", "Events in the rings.", (SOURCE,))
 RING_USAGE: Final = Metric("feedmux.ring.usage", _U, "By", "Bytes in the rings.", (SOURCE,))
 RING_WINDOW: Final = Metric(

@@ -73,6 +73,9 @@ class Observer:
     def resumed(self, source: str, error: str) -> None:
         """A change stream failed with `error` and is resumed."""
 
+    def timeline_forked(self, source: str) -> None:
+        """A deployment has lost history that was read: it was restored."""
+
     def session(self, tenant: str) -> SessionObserver:
         """A session begins."""
         return NO_SESSION

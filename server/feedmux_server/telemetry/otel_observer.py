@@ -71,6 +71,9 @@ class OtelObserver(Observer):
     def resumed(self, source: str, error: str) -> None:
         self.counted.add(metrics.RESUMES, 1, source, self._errors.of(error))
 
+    def timeline_forked(self, source: str) -> None:
+        self.counted.add(metrics.FORKS, 1, source)
+
     def session(self, tenant: str) -> SessionObserver:
         self.counted.add(metrics.SESSIONS_OPENED, 1, tenant)
         call = trace.get_current_span() if self._tracer is not None else None

@@ -67,7 +67,9 @@ def test_the_position_that_the_acks_allow_is_stored() -> None:
     place = mark(7)
     acks = cast(AckTracker, SimpleNamespace(place=place, acked=5))
     site.commits.submit(acks)
-    site.commits.handle = cast(Commits, SimpleNamespace(submit=lambda *given: submitted.append(given)))
+    site.commits.handle = cast(Commits, SimpleNamespace(submit=lambda *given, **more: submitted.append((*given, more))))
     site.commits.submit(None)
     site.commits.submit(acks)
-    assert submitted == [(f"encoded {place}".encode(), place.cluster_time, order_bytes(place), 5)]
+    site.commits.submit(acks, moves_back=True)
+    stored = (f"encoded {place}".encode(), place.cluster_time, order_bytes(place), 5)
+    assert submitted == [(*stored, {"moves_back": False}), (*stored, {"moves_back": True})]

@@ -1,6 +1,8 @@
 """Commands end within the time that a request may wait, and name the source."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pymongo.errors import AutoReconnect, PyMongoError
@@ -35,3 +37,31 @@ async def test_what_does_not_answer_is_unavailable(failure: PyMongoError | None,
     assert "'main'" in caught.value.message
     assert "canary" not in caught.value.message
     assert await commands.answer(asyncio.sleep(0, "answer")) == "answer"
+
+
+@in_virtual_time
+async def test_a_client_that_takes_the_primary_for_a_deposed_one_for_long_is_replaced() -> None:
+    """pymongo never accepts a primary of an older election than it knows, and a restored deployment counts anew."""
+
+    class Client:
+        def __init__(self, error: str) -> None:
+            server = SimpleNamespace(error=AutoReconnect(error))
+            self.topology_description = SimpleNamespace(server_descriptions=lambda: {("here", 1): server})
+            self.closed = False
+
+        async def close(self) -> None:
+            self.closed = True
+
+    stale: Any
+    fresh: Any
+    stale, fresh = Client("primary marked stale due to electionId/setVersion mismatch"), Client("connection refused")
+    commands = SourceCommands("main", stale, WAIT_S, NOBODY, lambda: fresh)
+    for _ in range(14):
+        with pytest.raises(FeedmuxError):
+            await commands.answer(answered(None))
+    assert commands.client is stale, "an election takes up to ten seconds"
+    for _ in range(30):
+        with pytest.raises(FeedmuxError):
+            await commands.answer(answered(None))
+    assert commands.client is fresh
+    assert (stale.closed, fresh.closed) == (True, False)

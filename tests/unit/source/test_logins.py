@@ -27,7 +27,7 @@ async def test_a_client_is_closed_when_its_last_cursor_is_gone() -> None:
     first: Any = Client()
     new_client: Any = Client
     commands = SourceCommands("main", first, 1.0, NOBODY)
-    logins = Logins(commands, new_client)
+    logins = Logins(commands, new_client, "a", "1")
     cursor: Any = Cursor()
     logins.cursors.add(cursor)
     assert not logins.is_former(cursor)

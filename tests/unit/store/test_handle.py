@@ -438,3 +438,13 @@ async def test_the_lease_of_an_idle_session_is_renewed_in_time() -> None:
     assert began_s > 4 * LEASE_S
     assert set(store.sent) == {None}
     assert handle.attached
+
+
+@in_virtual_time
+async def test_a_move_back_is_not_forgotten_for_a_later_ack() -> None:
+    _, committer = unrun()
+    handle = committer.attach(LEASE, stored_at(5), Recorder())
+    handle.submit(b"back", 1, b"", 0, moves_back=True)
+    handle.submit(b"next", 2, b"", 1)
+    assert handle.waiting is not None
+    assert handle.waiting.place == Place(b"next", 2, b"", moves_back=True)

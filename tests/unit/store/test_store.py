@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -127,3 +128,18 @@ async def test_a_huge_order_of_an_older_version_is_not_read_whole() -> None:
     [outcome] = await store.leases.commit_many([CommitRequest(lease, later)])
     assert (outcome.status, outcome.position) == (CommitStatus.OK, b"later")
     assert redis.hash_of(key().encode())[b"order"] == later.order
+
+
+@in_virtual_time
+async def test_a_position_moves_back_when_its_history_is_gone() -> None:
+    """No client's last ack of the same session leads back to it, as after a seek."""
+    _, store = redis_and_store()
+    await create(store, "t", "s")
+    stored, lease = await store.leases.open("t", "s", instance_id="i")
+    earlier = Place(b"earlier", stored.cluster_time - 1, b"")
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, earlier)])
+    assert outcome.position == stored.position
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, replace(earlier, moves_back=True))])
+    assert (outcome.status, outcome.position) == (CommitStatus.OK, b"earlier")
+    found = await store.get("t", "s")
+    assert (found.cluster_time, found.seek_epoch) == (stored.cluster_time - 1, lease.epoch)

@@ -29,12 +29,15 @@ from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.sessions.outputs import Output
 from feedmux_server.sessions.session import Session, SessionPolicy
 from feedmux_server.source.deployment import Source
+from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.reader import Batch
+from feedmux_server.source.timeline import SourceTimeline
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.pump import PumpLimits
 from feedmux_server.streams.upstream import Reader
 from feedmux_server.supervision import Tasks
+from feedmux_server.telemetry.observer import NOBODY
 from tests.sim.events import event
 from tests.unit.core.delivery.streams_support import mark, token
 
@@ -193,7 +196,9 @@ async def world(
     monkeypatch.setattr(
         KeyStreams, "_reader_at", lambda self, stream: cast(Reader, LogReader(logs[self.key], stream, chunk_bytes))
     )
-    source = SimpleNamespace(name="main", clock=SimpleNamespace(known_time=1 << 63))
+    commands: Any = SimpleNamespace(name="main")
+    timeline = SourceTimeline(commands, cast(Oplog, None), NOBODY)
+    source = SimpleNamespace(name="main", clock=SimpleNamespace(known_time=1 << 63), timeline=timeline)
     limits = ManagerLimits(
         streams=StreamLimits(RingLimits(bytes_max=ring_bytes), read_ahead_bytes=ring_bytes // 2, join_distance_s=0),
         pump=PumpLimits(coalesce_s=0.0, rest=RestLimits(unused_stream_s=unused_stream_s, slot_turn_s=slot_turn_s)),

@@ -14,7 +14,9 @@ from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import Given, ResumeToken
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.source.deployment import Source
+from feedmux_server.source.timeline import SourceTimeline
 from feedmux_server.streams.resolve_start import StartResolver
+from feedmux_server.telemetry.observer import NOBODY
 from tests.sim.events import BEGIN
 from tests.unit.core.delivery.streams_support import mark, token
 
@@ -47,7 +49,11 @@ async def oldest_time() -> int:
 
 def resolver(key: Any = KEY, tenant: str = "a") -> tuple[StartResolver, Clock]:
     clock = Clock()
-    source = SimpleNamespace(source_id="rs0", clock=clock, oplog=SimpleNamespace(oldest_time=oldest_time))
+    commands: Any = SimpleNamespace(name="main")
+    oplog: Any = SimpleNamespace(oldest_time=oldest_time)
+    source = SimpleNamespace(
+        source_id="rs0", clock=clock, oplog=oplog, timeline=SourceTimeline(commands, oplog, NOBODY)
+    )
     return StartResolver(cast(Source, source), key, tenant, KEYS), clock
 
 

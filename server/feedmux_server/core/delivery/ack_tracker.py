@@ -99,6 +99,12 @@ class AckTracker:
         self.place = place
         return True
 
+    def move_back(self, place: ResumeToken) -> None:
+        """Continue at an earlier position. What was sent before counts as acknowledged, and moves nothing."""
+        self.release()
+        self.acked = self.sent
+        self.place = place
+
     def release(self) -> None:
         """Release the chunks at the end of the session."""
         for _, chunk, _, _ in self._sent:

@@ -27,11 +27,13 @@ from feedmux_server.core.limits.rings import Rings
 from feedmux_server.core.limits.usage_meter import UsageMeter
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Given, PlaceKey, ResumeToken
+from feedmux_server.core.positions.timeline import Fork
 
 PLACE_BOUND = frozenset(
     {
         ErrorReason.FEED_INVALIDATED,
         ErrorReason.HISTORY_LOST,
+        ErrorReason.TIMELINE_FORKED,
         ErrorReason.RESUME_TOKEN_NOT_FOUND,
         ErrorReason.START_AFTER_REQUIRED,
         ErrorReason.IMAGE_UNAVAILABLE,
@@ -78,6 +80,9 @@ class StreamPort(Protocol):
     @property
     def known_time(self) -> int:
         """The newest cluster time that this process has seen from MongoDB."""
+
+    def lost(self, place: ResumeToken) -> FeedmuxError | None:
+        """The error for a position of a history that MongoDB no longer has."""
 
     def waits(self, subscriber: Subscriber) -> None:
         """Note that a subscriber waits for a slot, so that streams that no longer need theirs release it."""
@@ -133,7 +138,7 @@ class FeedStreams:
 
     def take(self, subscriber: Subscriber) -> Delivery | NeedsRender | NeedsRoom | Ended | None:
         """Take what can be sent now; None when there is nothing, or no credit. The end of a feed needs no credit."""
-        if not subscriber.can_receive:
+        if not subscriber.can_receive or subscriber.lost is not None:
             error = self.end_met(subscriber)
             return Ended(error) if error is not None else None
         while (stream := self._settle(subscriber)) is not None:
@@ -150,7 +155,7 @@ class FeedStreams:
             if error is not None:
                 return Ended(error)
             # The end concerns others, or the stream gave way: the subscriber continues on another stream.
-        return None  # it waits for a slot
+        return Ended(subscriber.lost) if subscriber.lost is not None else None  # or it waits for a slot
 
     def grant(self, subscriber: Subscriber, events: int, size: int, *, zero_allowed: bool = False) -> None:
         blocked = not subscriber.can_receive
@@ -174,6 +179,8 @@ class FeedStreams:
         """Return the error that ended the stream, if it applies to this subscriber's position. A subscriber further
         ahead than a position-bound error joins another stream instead. One at the end of a stream that gave way leaves
         the stream; to continue, it joins again."""
+        if subscriber.lost is not None:
+            return subscriber.lost
         stream = self.stream_of(subscriber)
         if stream is None or not stream.ended or not subscriber.at_head:
             return None
@@ -196,6 +203,7 @@ class FeedStreams:
         """Continue at the position `at`, on any stream that covers it."""
         self.leave(subscriber)
         subscriber.at = at
+        subscriber.lost = None
         self.join(subscriber)
 
     def remove(self, subscriber: Subscriber) -> None:
@@ -217,8 +225,13 @@ class FeedStreams:
 
     def join(self, subscriber: Subscriber, *, has_slot: bool = False) -> SharedStream | None:
         """Attach to a stream that covers the position or soon will; else open a stream there, or wait for a slot.
-        `has_slot`: it has waited, and now has one."""
+        `has_slot`: it has waited, and now has one. No stream for a position that MongoDB has lost."""
         at = subscriber.at
+        if subscriber.lost is None:
+            subscriber.lost = self._port.lost(at.place)
+        if subscriber.lost is not None:
+            self.detached[subscriber.id] = subscriber
+            return None
         stream = covering(self.open, at) or approaching(self.open, at, self._limits.join_distance_s)
         if stream is not None and at.native is not None:
             subscriber.at = JoinPoint(at.place, exact=True)  # exactly this token is in the ring, so MongoDB finds it
@@ -301,6 +314,19 @@ class FeedStreams:
             for subscriber in [each for at_place in self._waiting.values() for each in at_place.values()]:
                 self._wait_no_longer(subscriber)
                 subscriber.wake()
+
+    def fork(self, fork: Fork, error: FeedmuxError) -> None:
+        """Close all streams, because MongoDB may have lost what their rings have. A subscriber that is not past the
+        common history continues on another stream."""
+        for stream in list(self.open):
+            if not stream.ended:
+                stream.end(error)
+            self.close(stream)
+        for subscriber in list(self.detached.values()):
+            if subscriber.lost is None and fork.may_have_lost(subscriber.at.place):
+                self._wait_no_longer(subscriber)
+                subscriber.lost = error
+            subscriber.wake()
 
     def give_way(self, stream: SharedStream) -> None:
         """End a catch-up stream, so that another stream gets its slot. Its subscribers take what its ring still has,

@@ -11,6 +11,7 @@ from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer
 from feedmux_server.core.delivery.taken import BSON, Delivery, NeedsRender, NeedsRoom
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, View
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -22,8 +23,8 @@ class Subscriber:
     """One live session's position in a feed."""
 
     __slots__ = (
-        "acks", "at", "batch_events_max", "credit", "event_max", "events_sent", "format", "id", "index", "payload_max",
-        "ring", "seq", "tenant", "wake", "wants_progress",
+        "acks", "at", "batch_events_max", "credit", "event_max", "events_sent", "format", "id", "index", "lost",
+        "payload_max", "ring", "seq", "tenant", "wake", "wants_progress",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,8 @@ class Subscriber:
         """Whether to wake the subscriber also when the stream has read further without an event."""
         self.ring: ReplayBuffer | None = None
         """The ring that it reads, if it reads one; `seq` and `index` point to the next event there."""
+        self.lost: FeedmuxError | None = None
+        """Set once MongoDB no longer has the history of the position: the subscriber reads no stream then."""
         self.seq = 0
         self.index = 0
         self.events_sent = 0

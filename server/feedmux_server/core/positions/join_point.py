@@ -17,3 +17,6 @@ class JoinPoint:
     """The token came from exactly this stream key, so that resumeAfter accepts it."""
     native: NativeStart | None = None
     """Set for a token that the client gave: MongoDB's verdict on it is final."""
+    of_mongodb: bool = False
+    """Set for a token that is not exact: MongoDB sent it in another feed of this scope, as the position's signature
+    shows."""

@@ -1,4 +1,4 @@
--- ARGV: epoch, nonce, lease_ms [, position, cluster_time, order]
+-- ARGV: epoch, nonce, lease_ms [, position, cluster_time, order, moves_back ('1' or '0')]
 -- Never creates a hash. A stored epoch below the caller's means that Redis lost the caller's open: MISSING too, as for
 -- a hash that was damaged since.
 local stored = read('epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order', 'position', 'etag')
@@ -12,6 +12,11 @@ local lease_until = int(now_ms() + tonumber(ARGV[3]))
 if not ARGV[4] then
   redis.call('HSET', key, 'lease_until_ms', lease_until)
   return {'OK', ''}
+end
+if ARGV[7] == '1' then
+  -- As after a seek, no client's last ack may lead back to the position that MongoDB no longer has.
+  redis.call('HSET', key, 'seek_epoch', ARGV[1])
+  stored[5], stored[6] = '', ''
 end
 -- Cluster times have one width, so a time and its order compare as one string.
 if before(stored[5] .. stored[6], ARGV[5] .. ARGV[6]) then

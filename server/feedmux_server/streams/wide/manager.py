@@ -96,6 +96,14 @@ class WideStreams:
                 if run is not None and run.stream is not None and not run.stream.ended:
                     yield run.stream
 
+    def drop(self, source: str) -> None:
+        """End the wide streams of a source, because MongoDB may have lost what they have read. The plan starts others,
+        at the present."""
+        for group in self._groups.values():
+            for run in (group.run, *group.retired):
+                if run is not None and run.scope.source == source and run.task is not asyncio.current_task():
+                    run.task.cancel()
+
     def stop(self) -> None:
         """End every wide stream."""
         for group in self._groups.values():
@@ -145,7 +153,7 @@ class WideStreams:
             run.seen = (monotonic_s(), 0, 0, 0)
             await run.stream.run()
         except FeedmuxError as error:
-            if error.reason is not ErrorReason.SOURCE_UNAVAILABLE:
+            if error.reason not in (ErrorReason.SOURCE_UNAVAILABLE, ErrorReason.TIMELINE_FORKED):
                 self._give_up(name, scope, error.reason.value)
         except Exception:
             log.exception("a wide stream failed unexpectedly", extra={"source": scope.source})

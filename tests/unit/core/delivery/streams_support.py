@@ -15,6 +15,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.timeline import Fork
 from tests.sim.events import BEGIN, event, event_token
 
 EVENT_BYTES = len(event(1, event_token(BEGIN + 1, key=1)).data)
@@ -46,6 +47,7 @@ class Port:
     slot_free: bool = True
     known_time: int = 1 << 64
     waiting: set[int] = field(default_factory=set)
+    forks: list[Fork] = field(default_factory=list)
     _last_id: int = 0
 
     def start(self, stream: SharedStream) -> None:
@@ -53,6 +55,9 @@ class Port:
 
     def may_catch_up(self, tenant: str) -> bool:
         return self.slot_free
+
+    def lost(self, place: ResumeToken) -> FeedmuxError | None:
+        return next((fork.error("main") for fork in self.forks if fork.has_lost(place)), None)
 
     def waits(self, subscriber: Subscriber) -> None:
         self.waiting.add(subscriber.id)

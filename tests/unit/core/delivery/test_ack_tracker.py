@@ -205,3 +205,15 @@ def test_an_ack_over_many_chunks_has_parts() -> None:
         parts.append(acks.part_of_ack(2 * count - 1))
         acks.ack(parts[-1])
     assert parts == [2 * ENTRIES_AT_ONCE, 4 * ENTRIES_AT_ONCE, 2 * count - 1]
+
+
+def test_after_a_move_back_former_acks_move_nothing_and_later_ones_do() -> None:
+    acks = AckTracker(START, 1000)
+    acks.record(chunk_of(7, 2), 0, 2)
+    assert acks.ack(1)
+    acks.move_back(START)
+    assert (acks.place, acks.outstanding) == (START, 0)
+    assert not acks.ack(2)
+    acks.record(earlier := chunk_of(3, 1), 0, 1)
+    assert acks.ack(3)
+    assert acks.place == earlier.end

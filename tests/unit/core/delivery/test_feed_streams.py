@@ -14,6 +14,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import View, cut_batch
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.timeline import Fork
 from tests.sim.events import BEGIN, event, event_token
 from tests.unit.core.delivery.streams_support import (
     Feed,
@@ -165,6 +166,31 @@ def test_places_that_are_lost_too_are_not_asked_one_after_the_other() -> None:
     assert all(isinstance(each, Ended) for each in taken[:990])
     assert taken[990:] == [None] * 10
     assert len(feed.port.started) == 2
+
+
+def test_a_fork_closes_all_streams_and_ends_those_who_are_past_it() -> None:
+    feed = Feed()
+    ahead, behind_it = feed.subscriber(behind(0)), feed.subscriber(behind(0))
+    ring = feed.stream_of(ahead).ring
+    fill(feed.stream_of(ahead), 1, 9)
+    assert isinstance(feed.take(ahead), Delivery)
+    fork = Fork(mark(5).cluster_time, mark(20).cluster_time, is_exact=True)
+    feed.port.forks.append(fork)
+    feed.streams.fork(fork, fork.error("main"))
+    assert (ring.closed, list(feed.streams.open)) == (True, [])
+    ended = feed.take(ahead)
+    assert isinstance(ended, Ended)
+    assert ended.error.reason is ErrorReason.TIMELINE_FORKED
+    assert feed.take(behind_it) is None, "it reads the present history"
+    assert feed.stream_of(behind_it).ring is not ring
+    late = feed.subscriber(behind(9))
+    assert isinstance(feed.take(late), Ended)
+    assert isinstance(feed.take(feed.subscriber(behind(9), events=0)), Ended), "the end needs no credit"
+    assert len(feed.port.started) == 2
+    feed.streams.rejoin(ahead, behind(5))
+    assert feed.stream_of(ahead) is feed.stream_of(behind_it)
+    for each in (ahead, behind_it, late):
+        feed.streams.remove(each)
 
 
 def test_opens_are_gathered_at_the_earliest_place() -> None:

@@ -1,0 +1,71 @@
+"""What a restore of a deployment has taken away: the history that the server has read, and that MongoDB no longer has.
+
+A restored deployment has an older copy of its oplog, and after it the entries that were written since then. A position
+that was made in between names events that never happened there. Pure; `source.timeline` finds forks by asking MongoDB.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.resume_token import ResumeToken
+
+
+@dataclass(frozen=True, slots=True)
+class OplogEntry:
+    """An entry of the oplog: two entries of one time and one term are the same entry."""
+
+    time: int
+    """Seconds << 32 | increment."""
+    term: int | None
+    """The number of the election after which it was written. None: not known."""
+
+    def is_other_than(self, found: "OplogEntry | None") -> bool:
+        """Whether `found`, the entry at this time, shows that this entry is gone."""
+        return found is None or (self.term is not None and found.term != self.term)
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The place where the present history of a deployment parts from the one that was read before."""
+
+    after: int = 0
+    """The time of the newest entry before the lost one. 0: not known."""
+    until: int = 0
+    """The time of the oldest entry since then. Between these two times the deployment has nothing."""
+    is_exact: bool = False
+    """Whether both histories are equal up to `after`. Otherwise, the clock of the restored deployment was behind, and
+    has used times of the lost history again."""
+
+    @classmethod
+    def between(cls, before: OplogEntry | None, after: OplogEntry | None) -> "Fork":
+        """`before` and `after` are the neighbours of the lost entry. A restored deployment begins with an election, so
+        the first entry that it writes has a higher term than the last entry of the copy."""
+        if before is None or after is None:
+            return cls()
+        exact = before.term is not None and after.term is not None and after.term > before.term
+        return cls(before.time, after.time, exact)
+
+    def has_lost(self, place: ResumeToken) -> bool:
+        """Whether a position is of the lost history for sure, whoever gives it."""
+        return _last_time(place) > self.after and place.cluster_time < self.until
+
+    def may_have_lost(self, place: ResumeToken) -> bool:
+        """Whether a position that was read before the fork may be of the lost history."""
+        return not self.is_exact or _last_time(place) > self.after
+
+    def error(self, source: str) -> FeedmuxError:
+        """What a reader of a lost position gets."""
+        common = f"{datetime.fromtimestamp(self.after >> 32, UTC):%Y-%m-%dT%H:%M:%SZ}" if self.is_exact else ""
+        until = f", or at {common}, up to which the two histories are equal" if common else ""
+        return FeedmuxError(
+            ErrorReason.TIMELINE_FORKED,
+            f"MongoDB of source {source!r} was restored: it does not have the history that was read up to this"
+            f" position. Seek to `earliest` or `latest`{until}",
+            {"last_common_time": common} if common else {},
+        )
+
+
+def _last_time(place: ResumeToken) -> int:
+    """The newest time of which the position may have passed an event."""
+    return place.cluster_time - place.is_high_water_mark

@@ -1,0 +1,176 @@
+"""Finds out that a deployment was restored from an older copy, or replaced by one.
+
+A majority never loses an entry, whatever is elected, rolled back or synchronized anew. So the oplog must have the
+newest majority-committed entry that this server knows, while it reaches back so far; an oplog that has other entries
+before and after that time is another history. A restore needs a restart of MongoDB, which ends every cursor and every
+connection: after such a loss, `verify` looks once for all streams, before any of them continues. `jobs.oplog_monitor`
+looks from time to time, too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.timeline import Fork, OplogEntry
+from feedmux_server.source.commands import SourceCommands
+from feedmux_server.source.oplog import Oplog
+from feedmux_server.source.source_clock import as_int
+from feedmux_server.telemetry.observer import Observer
+
+log = logging.getLogger(__name__)
+
+_FORKS_MAX = 32
+
+
+class SourceTimeline:
+    """The history of one deployment."""
+
+    def __init__(self, commands: SourceCommands, oplog: Oplog, observer: Observer) -> None:
+        self.listeners: list[Callable[[Fork], None]] = []
+        """Called for each fork, synchronously, before the server reads on."""
+        self.forked_count = 0
+        self._commands = commands
+        self._oplog = oplog
+        self._observer = observer
+        self._forks: list[Fork] = []
+        """The newest ones."""
+        self._known: OplogEntry | None = None
+        """The newest entry that a majority has, as far as this server knows."""
+        self._since = 0
+        """What was read after this time was read by this process."""
+        self._doubts = 0
+        self._settled = 0
+        """The number of doubts that the last check has settled."""
+        self._lock = asyncio.Lock()
+        self._in_doubt = asyncio.Event()
+        self._is_readable = True
+        """Whether the account may read the oplog."""
+
+    def read(self, event_time: int) -> None:
+        """Note that a change stream has shown an event of this time."""
+        if self._known is not None and event_time > self._known.time:
+            self._known = OplogEntry(event_time, None)
+
+    def doubt(self) -> None:
+        """Note that a connection or a cursor was lost: MongoDB may have been restored meanwhile."""
+        self._doubts += 1
+        self._in_doubt.set()
+
+    async def doubted(self, timeout_s: float) -> None:
+        """Wait for a doubt."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._in_doubt.wait()
+
+    async def verify(self) -> None:
+        """Look for a fork if there is a doubt. Callers share a look that has begun after their doubt. Raises
+        SOURCE_UNAVAILABLE."""
+        while self._settled < self._doubts:
+            async with self._lock:
+                if self._settled < self._doubts:
+                    doubts = self._doubts
+                    self._in_doubt.clear()
+                    await self._look()
+                    self._settled = doubts
+
+    async def check(self) -> None:
+        """Look for a fork now. Raises SOURCE_UNAVAILABLE."""
+        self._doubts += 1
+        await self.verify()
+
+    def lost(self, place: ResumeToken) -> FeedmuxError | None:
+        """The error for a position of a history that the deployment no longer has."""
+        for fork in self._forks:
+            if fork.has_lost(place):
+                return fork.error(self._commands.name)
+        return None
+
+    def start_of(self, cluster_time: int) -> int:
+        """The time at which a start at `cluster_time` begins: at a time of a lost history, the deployment has nothing
+        until the next entry, so the start is the same at the end of the common history."""
+        for fork in self._forks:
+            if fork.has_lost(ResumeToken.high_water_mark(cluster_time)):
+                return fork.after + 1
+        return cluster_time
+
+    def forked_since(self, count: int, place: ResumeToken) -> FeedmuxError | None:
+        """The error for a position that was reached when `forked_count` was `count`."""
+        for fork in self._forks[max(0, count - self.forked_count + len(self._forks)) :]:
+            if fork.may_have_lost(place):
+                return fork.error(self._commands.name)
+        return None
+
+    async def missing(self, place: ResumeToken) -> FeedmuxError:
+        """Note that MongoDB does not have the event of `place`, which came from it. Returns the error for its readers.
+
+        The event may have been lost long ago, so this alone says nothing about other streams. But if the oplog cannot
+        be asked, an event that this process has read itself is the only sign.
+        """
+        self.doubt()
+        with suppress(FeedmuxError):
+            await self.verify()
+        if (error := self.lost(place)) is not None:
+            return error
+        fork = Fork()
+        with suppress(FeedmuxError):
+            fork = Fork.between(*await self._oplog.around(place.cluster_time))
+        if (self._known is None or not self._is_readable) and place.cluster_time > self._since:
+            self._announce(fork)
+        return fork.error(self._commands.name)
+
+    async def _look(self) -> None:
+        commands, known = self._commands, self._known
+        with commands.span("hello", "admin"):
+            reply = await commands.answer(commands.client.admin.command("hello"))
+        if not self._since and "operationTime" in reply:
+            self._since = as_int(reply["operationTime"])
+        committed = reply.get("lastWrite", {}).get("majorityOpTime")
+        if committed is None or not as_int(committed["ts"]):
+            return  # a mongos
+        newest = OplogEntry(as_int(committed["ts"]), committed["t"])
+        fork = None
+        if known is not None and known != newest:
+            fork = await self._compare(known, newest, is_primary=bool(reply.get("isWritablePrimary")))
+        if fork is not None:
+            self._known = newest
+            self._announce(fork)
+        elif self._known is None or newest.time >= self._known.time:
+            self._known = newest
+
+    async def _compare(self, known: OplogEntry, newest: OplogEntry, *, is_primary: bool) -> Fork | None:
+        went_back = Fork() if is_primary and newest.time < known.time else None
+        if not self._is_readable:
+            return went_back
+        try:
+            found = await self._oplog.entry_at(known.time)
+            if not known.is_other_than(found):
+                return None
+            if await self._oplog.oldest_time() > known.time:
+                return None  # it has left the oplog, as it does in time
+            before, after = await self._oplog.around(known.time)
+        except FeedmuxError as error:
+            if error.reason is ErrorReason.SOURCE_UNAVAILABLE:
+                raise
+            self._is_readable = False
+            return went_back
+        if found is None and after is None and not is_primary:
+            return None  # a secondary that lags
+        fork = Fork.between(before, found or after)
+        # An event of a prepared transaction may have a time that no entry has; after a restore there is an election.
+        return None if known.term is None and after is not None and not fork.is_exact else fork
+
+    def _announce(self, fork: Fork) -> None:
+        self._forks = [*self._forks, fork][-_FORKS_MAX:]
+        self.forked_count += 1
+        error = fork.error(self._commands.name)
+        log.error(
+            "MongoDB was restored from an older copy, or replaced: what was read and not delivered is dropped, and"
+            " sessions end with TIMELINE_FORKED (docs/runbook.md)",
+            extra={"source": self._commands.name, **error.metadata},
+        )
+        self._observer.timeline_forked(self._commands.name)
+        for listener in self.listeners:
+            listener(fork)

@@ -1,0 +1,69 @@
+"""Which positions a restore has taken away."""
+
+import pytest
+
+from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.timeline import Fork, OplogEntry
+from tests.sim.events import event_token
+
+COPIED, RESTORED = OplogEntry(100 << 32 | 5, 1), OplogEntry(200 << 32 | 1, 2)
+EXACT = Fork.between(COPIED, RESTORED)
+
+
+def mark(time: int) -> ResumeToken:
+    return ResumeToken.high_water_mark(time)
+
+
+@pytest.mark.parametrize(
+    ("place", "lost"),
+    [
+        (event_token(COPIED.time, key=1), False),
+        (mark(COPIED.time + 1), False),
+        (mark(COPIED.time + 2), True),
+        (event_token(COPIED.time + 1, key=1), True),
+        (event_token(RESTORED.time - 1, key=1), True),
+        (mark(RESTORED.time), False),
+        (event_token(RESTORED.time, key=1), False),
+    ],
+)
+def test_what_is_between_the_copy_and_its_restore_is_lost(place: ResumeToken, lost: bool) -> None:
+    assert EXACT.has_lost(place) is lost
+
+
+def test_a_reader_from_before_the_restore_has_lost_what_is_after_the_copy() -> None:
+    later = event_token(RESTORED.time + 1, key=1)
+    assert EXACT.may_have_lost(later)
+    assert not EXACT.has_lost(later), "somebody else's is of the present history"
+    assert not EXACT.may_have_lost(event_token(COPIED.time, key=1))
+
+
+@pytest.mark.parametrize(
+    "fork",
+    [
+        Fork(),
+        Fork.between(RESTORED, None),
+        Fork.between(None, RESTORED),
+        Fork.between(RESTORED, OplogEntry(RESTORED.time + 9, 2)),
+    ],
+    ids=["unknown", "nothing after", "nothing before", "times were used again"],
+)
+def test_without_the_election_of_the_restore_any_reader_may_have_lost_history(fork: Fork) -> None:
+    assert fork.may_have_lost(event_token(1 << 32, key=1))
+    assert fork.error("main").metadata == {}
+
+
+def test_the_error_says_how_far_the_histories_are_equal() -> None:
+    error = EXACT.error("main")
+    assert (error.reason, error.metadata) == (
+        ErrorReason.TIMELINE_FORKED,
+        {"last_common_time": "1970-01-01T00:01:40Z"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "gone"), [(None, True), (OplogEntry(7, 2), True), (OplogEntry(7, 1), False)], ids=str
+)
+def test_an_entry_is_known_by_its_time_and_term(found: OplogEntry | None, gone: bool) -> None:
+    assert OplogEntry(7, 1).is_other_than(found) is gone
+    assert OplogEntry(7, None).is_other_than(found) is (found is None)

@@ -1,0 +1,161 @@
+"""A restored deployment differs from one that was restarted or rolled back, that lags, or whose oplog is short."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.timeline import Fork, OplogEntry
+from feedmux_server.telemetry.observer import Observer
+from tests.sim.events import event_token
+from tests.sim.loop import SimLoop
+from tests.sim.mongo import FAILINGS, SimMongo, SimSource
+from tests.virtual_time import in_virtual_time
+
+
+class Forks(Observer):
+    def __init__(self) -> None:
+        self.sources: list[str] = []
+
+    def timeline_forked(self, source: str) -> None:
+        self.sources.append(source)
+
+
+class Site:
+    """A source that knows an entry of the oplog, with an event after the time `copied`."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        self.mongo = SimMongo(loop, Random(0))
+        self.observer = Forks()
+        self.source = SimSource(self.mongo, self.observer)
+        self.timeline = self.source.timeline
+        self.found: list[Fork] = []
+        self.timeline.listeners.append(self.found.append)
+        self.copied = 0
+
+    async def begin(self) -> "Site":
+        await self.source.connect()
+        await asyncio.sleep(15)
+        self.mongo.insert("db", "a", 0)
+        self.copied = self.mongo.latest
+        await asyncio.sleep(15)
+        self.mongo.insert("db", "a", 0)
+        await self.timeline.check()
+        return self
+
+    async def restore(self) -> None:
+        await asyncio.sleep(15)
+        self.mongo.restore(self.copied)
+
+
+@in_virtual_time
+async def test_a_restore_is_found_once_and_its_times_are_lost(caplog: pytest.LogCaptureFixture) -> None:
+    site = await Site().begin()
+    await site.restore()
+    await site.timeline.check()
+    await site.timeline.check()
+    [fork] = site.found
+    assert (fork.after, fork.is_exact) == (site.copied, True)
+    assert site.observer.sources == ["main"]
+    assert "restored from an older copy" in caplog.text
+    lost = site.timeline.lost(event_token(site.copied + 1, key=1))
+    assert lost is not None
+    assert lost.reason is ErrorReason.TIMELINE_FORKED
+    assert site.timeline.lost(event_token(site.copied, key=1)) is None
+    assert site.timeline.start_of(site.copied + 9) == site.copied + 1
+    assert site.timeline.start_of(site.mongo.latest) == site.mongo.latest
+
+
+@in_virtual_time
+async def test_an_event_that_was_read_since_the_last_look_counts() -> None:
+    site = await Site().begin()
+    site.copied = site.mongo.latest
+    await asyncio.sleep(1)
+    site.mongo.insert("db", "a", 0)
+    site.timeline.read(site.mongo.latest)
+    await site.restore()
+    await site.timeline.check()
+    assert len(site.found) == 1
+
+
+@in_virtual_time
+async def test_what_is_no_restore() -> None:
+    site = await Site().begin()
+    site.mongo.roll_back()
+    await site.timeline.check()
+    site.mongo.fail_reads(FAILINGS[0])
+    await asyncio.sleep(3_000)
+    site.mongo.forget(site.mongo.latest)
+    site.mongo.insert("db", "a", 0)
+    await site.timeline.check()
+    assert site.found == [], "neither an election, nor an oplog that no longer reaches back"
+
+
+@in_virtual_time
+@pytest.mark.parametrize("is_primary", [False, True])
+async def test_a_secondary_may_lag_and_a_primary_may_not(monkeypatch: pytest.MonkeyPatch, *, is_primary: bool) -> None:
+    async def entry_at(time: int) -> None:
+        return None
+
+    async def around(time: int) -> tuple[OplogEntry, None]:
+        return OplogEntry(site.copied, 1), None
+
+    site = await Site().begin()
+    site.mongo.is_primary = is_primary
+    site.mongo.insert("db", "a", 0)
+    monkeypatch.setattr(site.source.oplog, "entry_at", entry_at)
+    monkeypatch.setattr(site.source.oplog, "around", around)
+    await site.timeline.check()
+    assert len(site.found) == is_primary
+
+
+@in_virtual_time
+async def test_without_the_oplog_an_event_that_this_process_has_read_is_a_sign_and_an_older_one_is_none() -> None:
+    site = await Site().begin()
+    site.mongo.oplog_readable = False
+    await site.restore()
+    await site.timeline.check()
+    assert site.found == [], "the newest entry is later than the known one, and no other can be read"
+    old = await site.timeline.missing(event_token(site.copied, key=1))
+    assert (old.reason, site.found) == (ErrorReason.TIMELINE_FORKED, []), "this may have been lost long ago"
+    await site.timeline.missing(event_token(site.mongo.latest, key=1))
+    assert site.found == [Fork()]
+
+
+@in_virtual_time
+async def test_all_who_are_in_doubt_share_a_look_that_begins_after_their_doubt() -> None:
+    site = await Site().begin()
+    looks = 0
+    look = site.timeline._look
+
+    async def counted() -> None:
+        nonlocal looks
+        looks += 1
+        await look()
+
+    site.timeline._look = counted  # type: ignore[method-assign]
+    await site.timeline.verify()
+    assert looks == 0, "nothing is in doubt"
+    site.timeline.doubt()
+    first = asyncio.create_task(site.timeline.verify())
+    await asyncio.sleep(0)
+    await site.restore()
+    site.timeline.doubt()
+    await asyncio.gather(first, *(site.timeline.verify() for _ in range(50)))
+    assert (looks, len(site.found)) == (2, 1)
+
+
+@in_virtual_time
+async def test_a_look_that_fails_settles_no_doubt() -> None:
+    site = await Site().begin()
+    await site.restore()
+    site.mongo.away = True
+    with pytest.raises(FeedmuxError) as caught:
+        await site.timeline.check()
+    assert caught.value.reason is ErrorReason.SOURCE_UNAVAILABLE
+    site.mongo.away = False
+    await site.timeline.verify()
+    assert len(site.found) == 1
