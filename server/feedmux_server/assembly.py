@@ -36,6 +36,7 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import Client
 from feedmux_server.store.store import SubscriptionStore
+from feedmux_server.store.timelines import StoredTimelines
 from feedmux_server.streams.key_streams import ManagerLimits
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.pump import PumpLimits
@@ -111,6 +112,8 @@ def assemble(
     committer = Committer(store.leases, interval_s=config.redis.commit_interval_s)
     accounts = Accounts(credentials.quotas_of, monotonic_s)
     limits = limits or manager_limits(config.limits, config.wide)
+    for source in sources.values():
+        source.timeline.store = StoredTimelines(redis)
     manager = StreamManager(sources, limits, tasks, accounts, observer, side_processes)
     ranges = RangeCache(manager, RangeLimits(config.limits.retained_bytes))
     checks = RequestChecks(side_processes)

@@ -15,7 +15,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import Here, serving, settings
-from tests.integration.wire import EARLIEST, LATEST, MANY, Refused, at, feed, refused
+from tests.integration.wire import EARLIEST, LATEST, MANY, Refused, at, feed, refused, seconds
 
 
 @dataclass
@@ -135,7 +135,7 @@ async def test_who_wants_to_go_on_does_so_after_a_gap_and_for_good(here: Here, d
 async def test_positions_that_were_stored_before_a_restart_of_everything(
     database: Restorable, redis_server: RedisServer, name: str
 ) -> None:
-    """Nobody knows the deployment from before: MongoDB is asked for the event of the position."""
+    """MongoDB is asked for the event of a position. One without an event is known by what servers have stored."""
     names = {"same": FEED, "other": feed("db", "c", '[{"$match": {"operationType": "insert"}}]')}
     async with serving(settings(database.mongo.uri, redis_server.url)) as here:
         for each in names:
@@ -145,9 +145,16 @@ async def test_positions_that_were_stored_before_a_restart_of_everything(
             await session.take(2)
             await session.ack_and_wait(1)
             session.cancel()
+        idle = await here.api.create(f"{name}-idle", feed("db", "nothing"), LATEST)
+        session = await here.api.open(f"{name}-idle", heartbeat_interval=seconds(1))
+        await session.until(lambda: session.progress and session.progress[-1].position != idle.position)
+        source = here.server.service.manager.sources["main"]
+        await source.timeline.check()
+        session.cancel()
     await database.restore()
     database.insert(3)
     async with serving(settings(database.mongo.uri, redis_server.url)) as here:
+        assert is_forked(await (await here.api.session(f"{name}-idle", credit=MANY)).end()), "idle"
         for each, wanted in names.items():
             await here.api.update(["feed"], name=f"{name}-{each}", feed=wanted)
             assert is_forked(await (await here.api.session(f"{name}-{each}", credit=MANY)).end()), each

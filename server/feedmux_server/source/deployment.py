@@ -92,6 +92,7 @@ class Source:
         self.oplog = Oplog(self._commands, self.clock)
         self.logins = Logins(self._commands, new_client, config.username, config.password)
         self.timeline = SourceTimeline(self._commands, self.oplog, observer)
+        self.timeline.source_id = lambda: self.source_id
         lost.tell = self.timeline.doubt
         self._source_id = config.source_id
         self._next_login_line_s = 0.0

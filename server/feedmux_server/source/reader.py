@@ -149,7 +149,7 @@ class ChangeStreamReader:
         except FeedmuxError as error:
             await self.close()
             raise Failed(AutoReconnect(error.message), at_once=False) from error
-        forked = timeline.forked_since(self._forked_count, at.place)
+        forked = timeline.forked_since(self._forked_count, at.place) or timeline.lost(at.place)
         self._forked_count = timeline.forked_count
         if forked is None and self._may_be_of_lost_history and not await self._has_event():
             forked = await timeline.missing(at.place)

@@ -11,10 +11,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.core.positions.timeline import Fork, OplogEntry
+from feedmux_server.core.positions.timeline import Fork, OplogEntry, TimelineRecord
 from feedmux_server.source.commands import SourceCommands
 from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.source_clock import as_int
@@ -25,6 +26,14 @@ log = logging.getLogger(__name__)
 _FORKS_MAX = 32
 
 
+class TimelineStore(Protocol):
+    """Where servers store what they know. Its methods raise STATE_UNAVAILABLE."""
+
+    async def read(self, source_id: str) -> TimelineRecord: ...
+
+    async def write(self, source_id: str, record: TimelineRecord) -> None: ...
+
+
 class SourceTimeline:
     """The history of one deployment."""
 
@@ -32,6 +41,11 @@ class SourceTimeline:
         self.listeners: list[Callable[[Fork], None]] = []
         """Called for each fork, synchronously, before the server reads on."""
         self.forked_count = 0
+        self.store: TimelineStore | None = None
+        self.source_id: Callable[[], str] = str
+        self._written: TimelineRecord | None = None
+        """What the store has. None: it was not read yet."""
+        self._asks_store = True
         self._commands = commands
         self._oplog = oplog
         self._observer = observer
@@ -41,7 +55,7 @@ class SourceTimeline:
         """The newest entry that a majority has, as far as this server knows."""
         self._since = 0
         """What was read after this time was read by this process."""
-        self._doubts = 0
+        self._doubts = 1
         self._settled = 0
         """The number of doubts that the last check has settled."""
         self._lock = asyncio.Lock()
@@ -77,9 +91,11 @@ class SourceTimeline:
                     self._settled = doubts
 
     async def check(self) -> None:
-        """Look for a fork now. Raises SOURCE_UNAVAILABLE."""
+        """Look for a fork now, and store what is known. Raises SOURCE_UNAVAILABLE."""
         self._doubts += 1
+        self._asks_store = True
         await self.verify()
+        await self._save()
 
     def lost(self, place: ResumeToken) -> FeedmuxError | None:
         """The error for a position of a history that the deployment no longer has."""
@@ -118,11 +134,31 @@ class SourceTimeline:
         with suppress(FeedmuxError):
             fork = Fork.between(*await self._oplog.around(place.cluster_time))
         if (self._known is None or not self._is_readable) and place.cluster_time > self._since:
-            self._announce(fork)
+            self._announce(fork, is_own=True)
         return fork.error(self._commands.name)
 
     async def _look(self) -> None:
-        commands, known = self._commands, self._known
+        """Raises SOURCE_UNAVAILABLE."""
+        if self.store is not None and self._written is None and self._asks_store:
+            self._asks_store = False  # streams do not wait again for a Redis that does not answer
+            with suppress(FeedmuxError):
+                self._written = await self.store.read(self.source_id())
+                self._forks = [*self._written.forks, *self._forks][-_FORKS_MAX:]
+        stored = self._written.known if self._known is None and self._written is not None else None
+        await self._compare_with_present(self._known or stored, is_own=stored is None)
+
+    async def _save(self) -> None:
+        record = TimelineRecord(self._known, tuple(each for each in self._forks if each.until))
+        may_write = self.store is not None and self._written not in (None, record)
+        if may_write and self.store is not None and record.known is not None and record.known.term is not None:
+            with suppress(FeedmuxError):
+                await self.store.write(self.source_id(), record)
+                self._written = record
+
+    async def _compare_with_present(self, known: OplogEntry | None, *, is_own: bool) -> None:
+        """`is_own`: this process has seen the known entry, so that what it has read may be lost. Raises
+        SOURCE_UNAVAILABLE."""
+        commands = self._commands
         with commands.span("hello", "admin"):
             reply = await commands.answer(commands.client.admin.command("hello"))
         if not self._since and "operationTime" in reply:
@@ -136,7 +172,7 @@ class SourceTimeline:
             fork = await self._compare(known, newest, is_primary=bool(reply.get("isWritablePrimary")))
         if fork is not None:
             self._known = newest
-            self._announce(fork)
+            self._announce(fork, is_own=is_own)
         elif self._known is None or newest.time >= self._known.time:
             self._known = newest
 
@@ -162,9 +198,8 @@ class SourceTimeline:
         # An event of a prepared transaction may have a time that no entry has; after a restore there is an election.
         return None if known.term is None and after is not None and not fork.is_exact else fork
 
-    def _announce(self, fork: Fork) -> None:
+    def _announce(self, fork: Fork, *, is_own: bool) -> None:
         self._forks = [*self._forks, fork][-_FORKS_MAX:]
-        self.forked_count += 1
         error = fork.error(self._commands.name)
         log.error(
             "MongoDB was restored from an older copy, or replaced: what was read and not delivered is dropped, and"
@@ -172,5 +207,7 @@ class SourceTimeline:
             extra={"source": self._commands.name, **error.metadata},
         )
         self._observer.timeline_forked(self._commands.name)
-        for listener in self.listeners:
-            listener(fork)
+        if is_own:
+            self.forked_count += 1
+            for listener in self.listeners:
+                listener(fork)

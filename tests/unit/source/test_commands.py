@@ -52,16 +52,19 @@ async def test_a_client_that_takes_the_primary_for_a_deposed_one_for_long_is_rep
         async def close(self) -> None:
             self.closed = True
 
-    stale: Any
-    fresh: Any
-    stale, fresh = Client("primary marked stale due to electionId/setVersion mismatch"), Client("connection refused")
-    commands = SourceCommands("main", stale, WAIT_S, NOBODY, lambda: fresh)
+    stale, fresh = clients = (
+        Client("primary marked stale due to electionId/setVersion mismatch"),
+        Client("connection refused"),
+    )
+    new: Any = fresh
+    old: Any = stale
+    commands = SourceCommands("main", old, WAIT_S, NOBODY, lambda: new)
     for _ in range(14):
         with pytest.raises(FeedmuxError):
             await commands.answer(answered(None))
-    assert commands.client is stale, "an election takes up to ten seconds"
+    assert commands.client is old, "an election takes up to ten seconds"
     for _ in range(30):
         with pytest.raises(FeedmuxError):
             await commands.answer(answered(None))
-    assert commands.client is fresh
-    assert (stale.closed, fresh.closed) == (True, False)
+    assert commands.client is new
+    assert [each.closed for each in clients] == [True, False]

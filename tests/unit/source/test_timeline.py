@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.positions.timeline import Fork, OplogEntry
+from feedmux_server.core.positions.timeline import Fork, OplogEntry, TimelineRecord
 from feedmux_server.telemetry.observer import Observer
 from tests.sim.events import event_token
 from tests.sim.loop import SimLoop
@@ -159,3 +159,42 @@ async def test_a_look_that_fails_settles_no_doubt() -> None:
     site.mongo.away = False
     await site.timeline.verify()
     assert len(site.found) == 1
+
+
+class Store:
+    def __init__(self, record: TimelineRecord) -> None:
+        self.record = record
+        self.available = True
+
+    async def read(self, source_id: str) -> TimelineRecord:
+        if not self.available:
+            raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "away")
+        return self.record
+
+    async def write(self, source_id: str, record: TimelineRecord) -> None:
+        self.record = record
+
+
+@in_virtual_time
+async def test_a_server_that_starts_later_finds_the_restore_by_what_others_have_stored() -> None:
+    site, store = await Site().begin(), Store(TimelineRecord())
+    site.timeline.store = store
+    await site.timeline.check()
+    assert store.record.known is not None
+    await site.restore()
+    for number in range(2):
+        later = SimSource(site.mongo)
+        later.timeline.store = store
+        later.timeline.listeners.append(site.found.append)
+        await later.connect()
+        if number == 0:
+            await later.timeline.check()
+        else:
+            store.available = False
+            await later.timeline.verify()
+            assert later.timeline.lost(event_token(site.copied + 1, key=1)) is None
+            store.available = True
+            await later.timeline.check()
+        assert later.timeline.lost(event_token(site.copied + 1, key=1)) is not None
+        assert site.found == [], "it has read nothing of the former history"
+        assert [each.after for each in store.record.forks] == [site.copied]

@@ -66,6 +66,29 @@ class Fork:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TimelineRecord:
+    """What servers that start later must know of a deployment: its history, and what it has lost."""
+
+    known: OplogEntry | None = None
+    """The newest entry that a majority had."""
+    forks: tuple[Fork, ...] = ()
+
+    def encode(self) -> str:
+        known = [] if self.known is None or self.known.term is None else [f"{self.known.time} {self.known.term}"]
+        return "\n".join(known + [f"{each.after} {each.until} {int(each.is_exact)}" for each in self.forks])
+
+    @classmethod
+    def decode(cls, text: str) -> "TimelineRecord":
+        """Raises ValueError."""
+        lines = [[int(number) for number in line.split(" ")] for line in text.splitlines()]
+        if any(len(line) not in (2, 3) for line in lines):
+            raise ValueError("a line does not have two or three numbers")
+        entries = [OplogEntry(*line) for line in lines if len(line) == 2]
+        forks = tuple(Fork(line[0], line[1], bool(line[2])) for line in lines if len(line) == 3)
+        return cls(entries[-1] if entries else None, forks)
+
+
 def _last_time(place: ResumeToken) -> int:
     """The newest time of which the position may have passed an event."""
     return place.cluster_time - place.is_high_water_mark

@@ -4,7 +4,7 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.core.positions.timeline import Fork, OplogEntry
+from feedmux_server.core.positions.timeline import Fork, OplogEntry, TimelineRecord
 from tests.sim.events import event_token
 
 COPIED, RESTORED = OplogEntry(100 << 32 | 5, 1), OplogEntry(200 << 32 | 1, 2)
@@ -67,3 +67,13 @@ def test_the_error_says_how_far_the_histories_are_equal() -> None:
 def test_an_entry_is_known_by_its_time_and_term(found: OplogEntry | None, gone: bool) -> None:
     assert OplogEntry(7, 1).is_other_than(found) is gone
     assert OplogEntry(7, None).is_other_than(found) is (found is None)
+
+
+def test_a_record_is_read_as_it_was_written() -> None:
+    record = TimelineRecord(RESTORED, (EXACT, Fork(3, 7)))
+    assert TimelineRecord.decode(record.encode()) == record
+    assert TimelineRecord.decode("") == TimelineRecord()
+    assert TimelineRecord(OplogEntry(7, None)).encode() == ""
+    for text in ("1", "1 2 3 4"):
+        with pytest.raises(ValueError, match="two or three numbers"):
+            TimelineRecord.decode(text)
