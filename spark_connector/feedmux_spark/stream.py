@@ -143,7 +143,7 @@ class Progress:
                 until = self._connection.resolve(self._options, Start.latest())
             processed, slices = b"", list[Slice]()
             while True:
-                plan, reached = self._plan_from(reached, processed, until, events_max)
+                plan, reached, until = self._plan_from(reached, processed, until, events_max)
                 self._latest = plan.latest
                 if plan.slices and not slices:
                     processed = reached.position
@@ -202,8 +202,9 @@ class Progress:
 
     def _plan_from(
         self, reached: Offset, processed: bytes, until: FeedPosition | None, events_max: int | None
-    ) -> tuple[Plan, Offset]:
-        """Returns the next plan, and where it begins: after `reached` if changes were lost. Raises FeedmuxError.
+    ) -> tuple[Plan, Offset, FeedPosition | None]:
+        """Returns the next plan, where it begins, and where it ends: later than given if changes were lost. Raises
+        FeedmuxError.
 
         Reports `processed` to the server, or everything up to the plan if that is empty.
         """
@@ -212,12 +213,16 @@ class Progress:
             try:
                 plan = self._take_ahead(wanted) or self._planner.plan(wanted, processed or reached.position)
             except (SubscriptionNotFound, HistoryLost, TimelineForked) as error:
-                reached = self._mended(reached, error)
+                reached, processed = self._mended(reached, error), b""
+                if until is not None and isinstance(error, TimelineForked):
+                    # The former end may be lost, too.
+                    until = self._connection.resolve(self._options, Start.latest())
+                    self._pinned = until if self._pinned is not None else None
             except FailedPrecondition as error:
                 self._agreement.settle(error)
             else:
                 self._agreement.planned()
-                return plan, reached
+                return plan, reached, until
 
     def _through(self, after: Offset, until: bytes) -> tuple[Sequence[Slice], Offset]:
         """Returns the slices of everything up to `until`, and where they begin. Raises FeedmuxError."""
@@ -242,10 +247,7 @@ class Progress:
     def _mended(self, after: Offset, error: SubscriptionNotFound | HistoryLost | TimelineForked) -> Offset:
         """Returns the offset from which to ask again. Raises the error if a gap is not allowed."""
         if not isinstance(error, SubscriptionNotFound):
-            oldest = self._behind_the_gap(after, error)
-            if isinstance(error, TimelineForked) and self._pinned is not None:
-                self._pinned = self._connection.resolve(self._options, Start.latest())
-            return oldest
+            return self._behind_the_gap(after, error)
         # The checkpoint has the position, even if Redis lost its data.
         log.warning("the subscription %s does not exist any more; creating it again", self._options.consumer_name)
         self._planner.create(Start.position(after.position), self._options.retry_timeout_ms / 1000)

@@ -13,6 +13,7 @@ ARGUMENTS_MAX: Final = 8
 """Of a constructor."""
 REASONS: Final = {
     "AsyncClient": "the options of a client, by name",
+    "Chunk": "what many readers ask of the same bytes, while they are in a ring and after that",
     "Client": "the options of a client, by name",
     "Connection": "one stream after another: all of it acts on the state of the connection",
     "DeliveryTracker": "one numbering: sequences, acks and repeats of a session change together",
@@ -20,6 +21,7 @@ REASONS: Final = {
     "Observer": "each point at which the server reports, by name",
     "OtelObserver": "each point at which the server reports, by name",
     "ReplicaSet": "the options of mongod, by name",
+    "ResumeToken": "one position, in every order and form in which it is used",
     "Session": "what a client, an operator, a drain and the committer may do with one call",
     "Subscriber": "what differs between a session, a Watch call and a range, by name",
 }

@@ -235,7 +235,7 @@ class FeedStreams:
         stream = covering(self.open, at) or approaching(self.open, at, self._limits.join_distance_s)
         if stream is not None and at.native is not None:
             subscriber.at = JoinPoint(at.place, exact=True)  # exactly this token is in the ring, so MongoDB finds it
-        if stream is None and not has_slot and self._must_wait(subscriber.tenant):
+        if stream is None and not has_slot and self._must_wait(subscriber):
             stream = far_behind(self.open, at)
             if stream is None:
                 self.detached[subscriber.id] = subscriber
@@ -259,10 +259,13 @@ class FeedStreams:
         self._port.start(stream)
         return stream
 
-    def _must_wait(self, tenant: str) -> bool:
-        """Whether a subscriber must wait for a slot, because the feed has a stream that it could join, or one of its
-        tenant. Streams that other tenants have for themselves do not count."""
-        beside = any(not stream.ended and (stream.joinable or tenant in stream.account.tenants) for stream in self.open)
+    def _must_wait(self, subscriber: Subscriber) -> bool:
+        """Whether a subscriber must wait for a slot, because it copies documents, or because the feed has a stream that
+        it could join, or one of its tenant. Streams that other tenants have for themselves do not count."""
+        tenant = subscriber.tenant
+        beside = subscriber.at.place.copied is not None or any(
+            not stream.ended and (stream.joinable or tenant in stream.account.tenants) for stream in self.open
+        )
         return beside and not self._port.may_catch_up(tenant)
 
     def leave(self, subscriber: Subscriber) -> None:
@@ -276,7 +279,7 @@ class FeedStreams:
     def _hand_over(self, subscriber: Subscriber, here: SharedStream) -> SharedStream:
         """Move a subscriber from a catch-up stream to one ahead that safely covers its position, at the exact event.
         Returns the stream that it reads now."""
-        if len(self.open) == 1 or not here.verified:
+        if len(self.open) == 1 or not here.verified or here.copies:
             return here
         if here.end_error is not None and subscriber.at_head:
             return here  # report the end of this stream first: a stream after an invalidate does not continue it
@@ -310,10 +313,11 @@ class FeedStreams:
             subscriber.wake()
         stream.ring.close()
         if self._waiting and not any(each.joinable for each in self.open):
-            # The first of them needs no slot.
+            # The first of them needs no slot, unless it copies documents.
             for subscriber in [each for at_place in self._waiting.values() for each in at_place.values()]:
-                self._wait_no_longer(subscriber)
-                subscriber.wake()
+                if subscriber.at.place.copied is None:
+                    self._wait_no_longer(subscriber)
+                    subscriber.wake()
 
     def fork(self, fork: Fork, error: FeedmuxError) -> None:
         """Close all streams, because MongoDB may have lost what their rings have. A subscriber that is not past the
@@ -371,8 +375,10 @@ class FeedStreams:
 
 
 def covering(streams: Iterable[SharedStream], at: JoinPoint) -> SharedStream | None:
-    """The stream furthest ahead whose ring covers the position."""
+    """The stream furthest ahead whose ring covers the position. None for a position within a copy of documents."""
     best: SharedStream | None = None
+    if at.place.copied is not None:
+        return None
     for stream in streams:
         if (
             stream.joinable
@@ -386,7 +392,7 @@ def covering(streams: Iterable[SharedStream], at: JoinPoint) -> SharedStream | N
 
 def approaching(streams: Iterable[SharedStream], at: JoinPoint, join_distance_s: int) -> SharedStream | None:
     """A stream that is a little behind the position, or that is not yet open and can begin further back."""
-    if at.native is not None or at.place.from_invalidate:
+    if at.native is not None or at.place.from_invalidate or at.place.copied is not None:
         return None  # nothing else may judge the token; a stream that begins earlier would end at the invalidate
     for stream in sorted(streams, key=lambda each: each.ring.newest.cluster_time, reverse=True):
         if not stream.joinable:
@@ -408,7 +414,7 @@ def approaching(streams: Iterable[SharedStream], at: JoinPoint, join_distance_s:
 
 def far_behind(streams: Iterable[SharedStream], at: JoinPoint) -> SharedStream | None:
     """A stream that will reach the position, however far behind it is. Used if no other stream may be opened."""
-    if at.native is not None or at.place.from_invalidate:
+    if at.native is not None or at.place.from_invalidate or at.place.copied is not None:
         return None  # as above
     behind = [s for s in streams if s.joinable and at.place.is_after(s.ring.newest)]
     return max(behind, key=lambda stream: stream.ring.newest.cluster_time, default=None)
@@ -449,7 +455,7 @@ def _distance_s(earlier: int, later: int) -> int:
 def _origin(at: JoinPoint, present: int) -> JoinPoint:
     """Where a stream begins for a position. For a position that MongoDB has not reached, the stream begins at the
     present, where others may join: streams that wait for different times would need a cursor each."""
-    if at.native is not None or at.place.cluster_time <= present:
+    if at.native is not None or at.place.copied is not None or at.place.cluster_time <= present:
         return at
     return JoinPoint(ResumeToken.high_water_mark(present))
 

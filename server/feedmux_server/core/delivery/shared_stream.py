@@ -106,7 +106,7 @@ class SharedStream:
     def joinable(self) -> bool:
         """Whether others may join. They may not join a start at a client's token that MongoDB has not checked yet: its
         rejection concerns only that client."""
-        return not self.ended and self.verified
+        return not self.ended and self.verified and not self.copies
 
     @property
     def verified(self) -> bool:
@@ -114,8 +114,13 @@ class SharedStream:
         return self.origin.native is None or self.events_read > 0
 
     @property
+    def copies(self) -> bool:
+        """Whether it reads existing documents, for its own subscribers only: each of them is at another one."""
+        return self.origin.place.copied is not None
+
+    @property
     def gave_way(self) -> bool:
-        """Whether the stream has ended because it gave its slot to another one."""
+        """Whether the stream has ended because it gave its slot to another one, or because its copy is complete."""
         return self.ended and self.end_error is None
 
     @property
@@ -191,8 +196,9 @@ class SharedStream:
         for chunk in chunks:
             self.ring.append(chunk)
             self.events_read += chunk.count
-        self.at_present = self.ring.next_seq == first_seq
-        if not self.at_present:
+        is_empty = self.ring.next_seq == first_seq
+        self.at_present = is_empty and not self.copies
+        if not is_empty:
             self._batches = self._batches[1], first_seq
         if self.ring.is_full:
             self.ring.trim(self._untaken_from(first_seq))

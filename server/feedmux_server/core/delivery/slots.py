@@ -27,7 +27,7 @@ class Slots:
         self._most = most
         self._accounts = accounts
         self._several: dict[FeedStreams, None] = {}
-        """Feeds with more than one stream."""
+        """Feeds with more than one stream, or with one that copies documents."""
         self._waiting: dict[str, dict[int, tuple[FeedStreams, Subscriber]]] = {}
         """The waiting subscribers by tenant, in the order of the tenants' turns; the oldest of each tenant first."""
         self._gave_way: dict[SharedStream, FeedStreams] = {}
@@ -36,7 +36,7 @@ class Slots:
 
     def changed(self, streams: FeedStreams) -> None:
         """Note that a stream of the feed was opened or closed."""
-        if len(streams.open) > 1:
+        if len(streams.open) > 1 or any(stream.copies for stream in streams.open):
             self._several[streams] = None
         else:
             self._several.pop(streams, None)

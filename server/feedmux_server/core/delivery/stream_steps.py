@@ -43,10 +43,10 @@ class OpenStreams(list[SharedStream]):
 
     def live(self) -> SharedStream | None:
         """The stream that is furthest ahead and has not ended. One that others may not join is chosen only if there is
-        no other."""
+        no other, and one that copies documents never."""
         best: SharedStream | None = None
         for stream in self:
-            if not stream.ended and (
+            if (not stream.ended and not stream.copies) and (
                 best is None
                 or (stream.joinable and not best.joinable)
                 or (stream.joinable == best.joinable and stream.ring.newest.is_after(best.ring.newest))

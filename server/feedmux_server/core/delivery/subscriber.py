@@ -127,7 +127,7 @@ class Subscriber:
         first_sequence = self.events_sent + 1
         parts: list[bytes] = []
         count = size = wire_size = 0
-        read_time_s = 0.0
+        read_time_s, are_documents = 0.0, False
         while self.seq < ring.next_seq and events_left > count and credit_left > size:
             chunk = ring[self.seq]
             self._skip_passed(chunk)
@@ -135,6 +135,8 @@ class Subscriber:
                 self.seq, self.index = self.seq + 1, 0
                 continue
             view = self._view(chunk)
+            if parts and chunk.are_documents is not are_documents:
+                break
             if view is None:
                 if parts:
                     break
@@ -153,7 +155,7 @@ class Subscriber:
                     return NeedsRoom()
             part = view.cut(first, stop)
             if not parts:
-                read_time_s = chunk.read_time_s
+                read_time_s, are_documents = chunk.read_time_s, chunk.are_documents
             parts.append(part)
             count += stop - first
             size += view.event_bytes[stop] - view.event_bytes[first]
@@ -171,7 +173,8 @@ class Subscriber:
             return None
         self.credit.spend(count, size)
         self.events_sent += count
-        return Delivery(first_sequence, count, tuple(parts), size, wire_size, self.at.place, read_time_s)
+        end = self.at.place
+        return Delivery(first_sequence, count, tuple(parts), size, wire_size, end, read_time_s, are_documents)
 
     def _skip_passed(self, chunk: Chunk) -> None:
         """Skip events at or before the position, on a stream that was behind the position when joined."""

@@ -27,6 +27,8 @@ class Delivery:
     end: ResumeToken
     """The position after the last event."""
     read_time_s: float
+    are_documents: bool = False
+    """They are documents of a copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Invariant: `offsets` has one entry per event and one for the end, so event i is 
 import re
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final, Protocol
 
@@ -147,6 +147,9 @@ class Holder(Protocol):
 class Chunk:
     """Events in (start, end], shared by all who read the stream."""
 
+    are_documents = False
+    """Whether the events are documents of a copy; no delivery mixes these with changes."""
+
     __slots__ = (
         "_failures",
         "_holders",
@@ -247,7 +250,11 @@ class Chunk:
     def token(self, index: int) -> ResumeToken:
         """The resume token of event `index`. The bytes must still be there."""
         view = self._view()
-        return read_token(event_id(view.data, view.offsets[index]))
+        return self._place(event_id(view.data, view.offsets[index]), index)
+
+    def _place(self, raw: bytes, index: int) -> ResumeToken:
+        """The position after event `index`, whose `_id` is `raw`."""
+        return read_token(raw)
 
     def place_after(self, index: int) -> ResumeToken:
         """The position after event `index`: after the last event it is the chunk's end."""
@@ -284,7 +291,7 @@ class Chunk:
         raw = self._tokens.cut(index, index + 1) if self._tokens is not None else self._ack_token(index)
         if not raw:
             return None
-        return self.end if index == self.count - 1 else read_token(raw)
+        return self.end if index == self.count - 1 else self._place(raw, index)
 
     def without_first(self, first: int, start: ResumeToken) -> "Chunk":
         """The same chunk from event `first` on."""
@@ -395,24 +402,36 @@ def cut_batch(
     """
     offsets = document_offsets(data)
     chunks: list[Chunk] = []
-    whole, first, last = View(data, offsets), 0, len(offsets) - 1
-    # Even pieces: a small rest would cost every subscriber a message of its own.
-    if last:
-        pieces = -(-len(data) // bytes_max)
-        bytes_max = min(bytes_max, len(data) // pieces + len(data) // last)
-    while first < last:
-        stop, ends_delivery = _to_large_token(whole, first, max(whole.stop_within(first, bytes_max), first + 1))
-        piece = whole.cut(first, stop)
+    last = len(offsets) - 1
+    for _, stop, piece, piece_offsets, ends_delivery in pieces(data, offsets, bytes_max):
         end = read_token(event_id(data, offsets[stop - 1]))
         if stop == last and post_batch is not None and post_batch.is_after(end):
             end = post_batch
-        base = offsets[first]
-        piece_offsets = (
-            offsets if len(piece) == len(data) else array("L", [at - base for at in offsets[first : stop + 1]])
-        )
         chunks.append(Chunk(piece, piece_offsets, start, end, read_time_s, split=split, ends_delivery=ends_delivery))
-        first, start = stop, end
+        start = end
     return chunks
+
+
+def pieces(data: bytes, offsets: "array[int]", bytes_max: int) -> "Iterator[tuple[int, int, bytes, array[int], bool]]":
+    """Where to cut a batch into chunks, as for `cut_batch`: the first event and the stop of each piece, its bytes and
+    offsets, and whether it ends with a large token."""
+    whole, first, last = View(data, offsets), 0, len(offsets) - 1
+    # Even pieces: a small rest would cost every subscriber a message of its own.
+    if last:
+        count = -(-len(data) // bytes_max)
+        bytes_max = min(bytes_max, len(data) // count + len(data) // last)
+    while first < last:
+        stop, ends_delivery = _to_large_token(whole, first, max(whole.stop_within(first, bytes_max), first + 1))
+        piece = whole.cut(first, stop)
+        base = offsets[first]
+        yield (
+            first,
+            stop,
+            piece,
+            offsets if len(piece) == len(data) else array("L", [at - base for at in offsets[first : stop + 1]]),
+            ends_delivery,
+        )
+        first = stop
 
 
 def _to_large_token(view: View, first: int, stop: int) -> tuple[int, bool]:

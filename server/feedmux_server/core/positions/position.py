@@ -6,7 +6,9 @@ another point. It serves every feed of its scope; the stream key and the flags i
 resume after the token, must judge it first, or is to be asked for its cluster time. A start at an operation time is the
 high-water mark of that time. Of a long token, a position contains a summary (`ResumeToken.digest`).
 
-Layout: version, flags, key id (4), fingerprint (8), stream key (8), token, MAC of all before it (16).
+Layout: version, flags, key id (4), fingerprint (8), stream key (8), token, MAC of all before it (16). Within a copy of
+existing documents, the token has its length (2) before it, and after it the number of copied documents (8) and the last
+`_id`. The flag of such a position makes servers that do not know copies reject it.
 """
 
 from dataclasses import dataclass
@@ -15,13 +17,16 @@ from typing import Final
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position_keys import KEY_ID_BYTES, MAC_BYTES, PositionKey, PositionKeys
-from feedmux_server.core.positions.resume_token import Given, ResumeToken, UnknownTokenLayout, key_string
+from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken, UnknownTokenLayout, key_string
 
 POSITION_BYTES_MAX: Final = 4096
+COPIED_BYTES_MAX: Final = 2048
+"""The most bytes of `Copied.up_to` in a position."""
 _VERSION: Final = 0xF2
 _FLAG_COMPACT: Final = 0x01
 _FLAG_UNJUDGED: Final = 0x02
 _FLAG_AS_TIME: Final = 0x04
+_FLAG_COPYING: Final = 0x08
 _FLAGS_OF: Final = {Given.BY_MONGODB: 0, Given.BY_CLIENT: _FLAG_UNJUDGED, Given.AS_TIME: _FLAG_AS_TIME}
 _GIVEN_OF: Final = {flags: given for given, flags in _FLAGS_OF.items()}
 _PART_BYTES: Final = 8
@@ -80,11 +85,24 @@ class PositionEncoder:
     def _encode(self, token: ResumeToken, key: PositionKey) -> bytes:
         token = token.as_summary()
         data = key_string(token)
+        if token.copied is not None:
+            return self._while_copying(token, token.copied, data, key)
         if data is not None and token.given is Given.BY_MONGODB:
             content = self._usual_head + data
         else:
             flags = _FLAGS_OF[token.given] | (0 if data is None else _FLAG_COMPACT)
             content = self._head(key, flags) + (token.raw if data is None else data)
+        return content + key.sign(content)
+
+    def _while_copying(self, token: ResumeToken, copied: Copied, data: bytes | None, key: PositionKey) -> bytes:
+        part = token.raw if data is None else data
+        end = copied.documents.to_bytes(8) + copied.up_to
+        if _HEAD_BYTES + 2 + len(part) + len(end) + MAC_BYTES > POSITION_BYTES_MAX:
+            # The token of a document with a large `_id`: the events of its time come again.
+            token = token.before_time()
+            data = part = key_string(token) or token.raw
+        flags = _FLAGS_OF[token.given] | _FLAG_COPYING | (0 if data is None else _FLAG_COMPACT)
+        content = self._head(key, flags) + len(part).to_bytes(2) + part + end
         return content + key.sign(content)
 
     def _head(self, key: PositionKey, flags: int) -> bytes:
@@ -109,6 +127,16 @@ def decode_position(data: bytes, fingerprint: bytes, keys: PositionKeys) -> Posi
     return _read(content)
 
 
+def copied_of(data: bytes) -> ResumeToken | None:
+    """The token of a stored position, if the position is within a copy."""
+    if len(data) < 2 or not data[1] & _FLAG_COPYING:
+        return None
+    try:
+        return inspect_position(data).token
+    except FeedmuxError:
+        return None  # a session that opens there gets the error
+
+
 def inspect_position(data: bytes) -> Position:
     """What a position says, without a key: nothing shows that it was not forged. Raises POSITION_INVALID."""
     return _read(_content(data))
@@ -129,14 +157,23 @@ def _content(data: bytes) -> bytes:
 
 def _read(content: bytes) -> Position:
     flags = content[1]
-    given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT)
+    given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT & ~_FLAG_COPYING)
     if given is None:
         raise _invalid("the position has flags that this server does not know")
     read = ResumeToken.from_key_string if flags & _FLAG_COMPACT else ResumeToken.from_position
+    data, copied = content[_HEAD_BYTES:], None
+    if flags & _FLAG_COPYING:
+        end = 2 + int.from_bytes(data[:2])
+        if end + 8 > len(data):
+            raise _invalid("the position is cut short")
+        copied = Copied(data[end + 8 :], int.from_bytes(data[end : end + 8]))
+        data = data[2:end]
     try:
-        token = read(content[_HEAD_BYTES:])
+        token = read(data)
     except UnknownTokenLayout:
         raise _invalid("the position holds a resume token that this server cannot read") from None
+    if copied is not None:
+        token = token.while_copying(copied)
     return Position(content[_FINGERPRINT], content[_STREAM_KEY], token.given_as(given))
 
 

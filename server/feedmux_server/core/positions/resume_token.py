@@ -40,6 +40,8 @@ _TRUE: Final = 0x6F
 _END: Final = 0x04
 WHOLE_BYTES_MAX: Final = 4000
 """A token with a longer KeyString is long. Up to this size a position contains the whole token."""
+_SNAPSHOT: Final = b"\x03snapshot\x00"
+"""The type and name of the field beside `_data` in the `_id` of a copied document."""
 _BEGINNING_BYTES: Final = 1024
 _DIGEST_BYTES: Final = 16
 _USUAL_BYTES: Final = 512
@@ -69,6 +71,20 @@ class Given(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """How far a copy of existing documents is, in a position within the copy.
+
+    The position then says: every change at or before it to a document whose `_id` is at or before `up_to`, and of other
+    documents at most deletes.
+    """
+
+    up_to: bytes = b""
+    """The BSON document `{_id: …}` of the last copied document; empty for none."""
+    documents: int = 0
+    """The number of documents copied so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResumeToken:
     """A position in the history of a cluster, as MongoDB wrote it."""
 
@@ -80,6 +96,26 @@ class ResumeToken:
     digest: bytes = b""
     """Set if the token is long: a hash of its KeyString without the fragment number. The key then has the beginning of
     what follows, this digest and the fragment number."""
+    copied: Copied | None = field(default=None, compare=False)
+    """Set within a copy of existing documents. The documents of one cluster time are at its high-water mark, whose key
+    then ends with their number: after the mark itself, and before the first event of that time."""
+
+    def while_copying(self, copied: Copied) -> Self:
+        """This position within a copy."""
+        key = (*self.key[:4], copied.documents.to_bytes(8)) if self.is_high_water_mark else self.key
+        return replace(self, key=key, copied=copied)
+
+    def outside_copy(self) -> "ResumeToken":
+        """This position, for a read that knows nothing of the copy."""
+        if self.is_high_water_mark:
+            return ResumeToken.high_water_mark(self.cluster_time, self.version)
+        return replace(self, copied=None)
+
+    def copy_complete(self) -> Self:
+        """The position after the last document of the copy at this high-water mark."""
+        assert self.copied is not None
+        assert self.is_high_water_mark
+        return replace(self, key=(*self.key[:4], (self.copied.documents + 1).to_bytes(8)), copied=None)
 
     @property
     def cluster_time(self) -> int:
@@ -97,7 +133,8 @@ class ResumeToken:
     @property
     def extra_bytes(self) -> int:
         """What it retains in memory (the document, and what is compared of its KeyString) beyond a usual token."""
-        return max(0, len(self.raw) + len(self.key[4]) - _USUAL_BYTES)
+        copied = 0 if self.copied is None else len(self.copied.up_to)
+        return max(0, len(self.raw) + len(self.key[4]) + copied - _USUAL_BYTES)
 
     @property
     def may_be_inside_event(self) -> bool:
@@ -107,6 +144,8 @@ class ResumeToken:
         that the fragment is its last (`Chunk.ack_place`). A session may begin here, for a client that has the fragments
         before; a process that has not would get the rest of an event.
         """
+        if self.is_high_water_mark:
+            return False
         tail = self.key[4]
         if self.digest:
             return not tail.endswith(self.digest)
@@ -118,7 +157,12 @@ class ResumeToken:
     def before_event(self) -> "ResumeToken":
         """This position, or if it may be inside an event, the high-water mark before the event: events of that time are
         delivered again."""
-        return ResumeToken.high_water_mark(self.cluster_time, self.version) if self.may_be_inside_event else self
+        return self.before_time() if self.may_be_inside_event else self
+
+    def before_time(self) -> "ResumeToken":
+        """The high-water mark before all events of this position's cluster time, within the same copy."""
+        mark = ResumeToken.high_water_mark(self.cluster_time, self.version)
+        return mark if self.copied is None else mark.while_copying(self.copied)
 
     def is_after(self, other: "ResumeToken") -> bool:
         """Whether this position is surely later. Where the keys do not say so (`_sorts_with`), the events of one time,
@@ -227,6 +271,19 @@ class ResumeToken:
             raise ValueError("no such high-water mark")
         data = b"\x82" + cluster_time.to_bytes(8) + _HIGH_WATER_MARKS[version]
         return cls(_document(data), version, (cluster_time, HIGH_WATER_MARK, 0, 0, b""))
+
+
+def without_document(raw: bytes) -> bytes:
+    """The token in the `_id` of a copied document (`{_data: …, snapshot: {_id: …}}`); `raw` itself if it is another
+    one. Decodes nothing: an `_id` may have any size and depth."""
+    if raw[4:11] != b"\x02_data\x00":
+        return raw
+    end = 15 + int.from_bytes(raw[11:15], "little")
+    at = end + len(_SNAPSHOT)
+    if raw[end:at] != _SNAPSHOT or int.from_bytes(raw[at : at + 4], "little") != len(raw) - at - 1:
+        return raw
+    content = raw[4:end] + b"\x00"
+    return (len(content) + 4).to_bytes(4, "little") + content
 
 
 def key_string(token: ResumeToken) -> bytes | None:

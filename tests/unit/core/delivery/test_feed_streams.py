@@ -4,6 +4,7 @@ slot."""
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import bson
 import pytest
 
 from feedmux_server.core.delivery.feed_streams import SubscriberState, covering, far_behind, is_ahead
@@ -12,8 +13,9 @@ from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import View, cut_batch
+from feedmux_server.core.events.copy_chunks import ChangesChunk, cut_documents
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.core.positions.timeline import Fork
 from tests.sim.events import BEGIN, event, event_token
 from tests.unit.core.delivery.streams_support import (
@@ -595,3 +597,75 @@ def test_a_stream_that_nobody_reads_or_would_join_is_superfluous() -> None:
     (reader,) = ahead.subscribers.values()
     feed.streams.remove(reader)
     assert not streams.is_superfluous(opened(ahead)), "the leading stream lingers"
+
+
+def copying(n: int, documents: int = 0) -> JoinPoint:
+    return JoinPoint(mark(n).while_copying(Copied(b"", documents)))
+
+
+def test_a_copy_is_read_by_its_own_subscriber_alone() -> None:
+    feed = Feed(join_distance_s=1000)
+    live = feed.subscriber(behind(5))
+    copier, other = feed.subscriber(copying(5)), feed.subscriber(copying(5))
+    streams = [feed.stream_of(each) for each in (live, copier, other)]
+    assert len({stream.id for stream in streams}) == 3
+    assert [stream.copies for stream in streams] == [False, True, True]
+    assert feed.stream_of(feed.subscriber(behind(5))) is streams[0]
+    assert feed.streams.open.live() is streams[0]
+    assert feed.streams.state_of(copier) is SubscriberState.CATCH_UP
+    fill(streams[1], 6, 9)
+    assert feed.streams.open.live() is streams[0], "however far ahead it is"
+    assert feed.stream_of(live) is streams[0]
+
+
+def test_a_copy_needs_a_slot_also_without_another_stream() -> None:
+    feed = Feed()
+    feed.port.slot_free = False
+    copier = feed.subscriber(copying(5))
+    assert (copier.ring, feed.port.waiting) == (None, {copier.id})
+    other = feed.subscriber(behind(5))
+    feed.streams.close(feed.stream_of(other))
+    assert feed.port.waiting == {copier.id}, "only for others does the first stream need no slot"
+    feed.streams.admit(copier)
+    assert feed.stream_of(copier).copies
+    assert feed.streams.open.catch_up_count == 1
+    opened(feed.stream_of(copier)).append([], feed.stream_of(copier).ring.newest)
+    assert feed.streams.open.catch_up_count == 1, "also if there was nothing to read for a moment"
+
+
+def test_after_a_copy_its_subscriber_continues_on_the_live_stream() -> None:
+    feed = Feed()
+    live = feed.subscriber(behind(0))
+    fill(feed.stream_of(live), 1, 5)
+    copier = feed.subscriber(copying(2, 7))
+    stream = opened(feed.stream_of(copier))
+    stream.append([], stream.ring.newest.copy_complete())
+    feed.streams.give_way(stream)
+    assert numbers(feed.take(copier)) == [3, 4, 5]
+    assert feed.stream_of(copier) is feed.stream_of(live)
+    assert copier.at.place.copied is None
+
+
+def test_a_copy_that_gives_its_slot_to_another_continues_where_it_was() -> None:
+    feed = Feed()
+    copier = feed.subscriber(copying(2, 7))
+    stream = opened(feed.stream_of(copier))
+    stream.append([], mark(3).while_copying(Copied(b"", 9)))
+    feed.streams.give_way(stream)
+    assert feed.take(copier) is None
+    assert feed.stream_of(copier) is not stream
+    assert feed.stream_of(copier).origin.place.copied == Copied(b"", 9)
+
+
+def test_no_delivery_mixes_documents_and_changes() -> None:
+    feed = Feed()
+    copier = feed.subscriber(copying(2))
+    stream = opened(feed.stream_of(copier))
+    data = b"".join(bson.encode({"_id": {"_data": "", "snapshot": {"_id": number}}}) for number in range(2))
+    [documents] = cut_documents(data, stream.ring.newest, Copied(), 1.5, bytes_max=10**9)
+    [read] = cut_batch(event(1, token(8)).data, documents.end, None, 1.5, bytes_max=10**9)
+    changes = ChangesChunk.of(read, Copied(b"", 2), 1)
+    assert changes is not None
+    stream.append([documents, changes], None)
+    taken = [feed.take(copier), feed.take(copier)]
+    assert [(each.count, each.are_documents) for each in taken if isinstance(each, Delivery)] == [(2, True), (1, False)]

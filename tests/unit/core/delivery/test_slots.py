@@ -11,7 +11,9 @@ from feedmux_server.core.delivery.stream_steps import Step
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.quota import Quotas
-from tests.unit.core.delivery.streams_support import Feed, Port, behind, fill, numbers, opened
+from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import Copied
+from tests.unit.core.delivery.streams_support import Feed, Port, behind, fill, mark, numbers, opened
 
 
 @dataclass(slots=True)
@@ -289,3 +291,25 @@ def test_a_stream_that_is_closed_before_its_pump_has_ended_is_not_closed_again()
         give_way(feeds, number, stream)
         feeds.feeds[number].streams.close(stream)
     assert list(feeds.slots._gave_way) == [stream]
+
+
+def test_a_copy_uses_a_slot_also_as_the_only_stream_of_its_feed() -> None:
+    feeds = Feeds(1, count=2, catch_up_streams=1)
+    alone = Feed()
+    alone._last_id = 1_000
+    port = SlotsPort(slots=feeds.slots)
+    alone.port = port
+    alone.streams = port.streams = FeedStreams(StreamLimits(RingLimits(), 10**6, 0), port)
+    copier = alone.subscriber(JoinPoint(mark(5).while_copying(Copied())), tenant="a")
+    assert alone.stream_of(copier).copies
+    assert feeds.slots.used() == {"a": 1}
+    late = feeds.late(0, "b")
+    assert late.ring is None
+    stream = opened(alone.stream_of(copier))
+    assert feeds.slots.next_step(alone.streams, stream, turn_over=False) is Step.READ
+    assert feeds.slots.next_step(alone.streams, stream, turn_over=True) is Step.GIVE_WAY
+    feeds.slots.give_way(alone.streams, stream)
+    assert late.ring is not None
+    assert alone.take(copier) is None
+    assert copier.ring is None, "it waits for its turn"
+    assert copier.at.place.copied == Copied()

@@ -7,20 +7,23 @@ from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position import (
+    COPIED_BYTES_MAX,
     POSITION_BYTES_MAX,
     Position,
     PositionEncoder,
+    copied_of,
     decode_position,
     encode_position,
     inspect_position,
     scope_fingerprint,
 )
 from feedmux_server.core.positions.position_keys import PositionKeys
-from feedmux_server.core.positions.resume_token import Given, ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
 
 SCOPE = scope_fingerprint("acme", "rs0:65f0", "shop.orders")
 KEY = b"streamky"
 EVENT_DATA = "826B01668C000000022B022C0100296E5A1004942584E96D514A63B59E7230E38388D7463C5F6964003C6B000004"
+EVENT_DATA_BYTES = bytes.fromhex(EVENT_DATA)
 EVENT = ResumeToken.decode(bson.encode({"_data": EVENT_DATA}))
 TYPED = ResumeToken.decode(bson.encode({"_data": EVENT_DATA, "_typeBits": b"@"}))
 LOWER = ResumeToken.decode(bson.encode({"_data": EVENT_DATA.lower()}))
@@ -83,7 +86,7 @@ def test_positions_of_other_scopes_are_foreign(other: tuple[str, str, str]) -> N
 def test_signed_nonsense_is_invalid() -> None:
     head = bytes((0xF2, 0)) + KEYS.signing.id + SCOPE + KEY
     assert decode_position(signed(head + EVENT.raw), SCOPE, KEYS).token == EVENT
-    for content in (head, head + b"x", head[:1] + b"\x08" + head[2:] + EVENT.raw, b"\xf3" + head[1:] + EVENT.raw):
+    for content in (head, head + b"x", head[:1] + b"\x10" + head[2:] + EVENT.raw, b"\xf3" + head[1:] + EVENT.raw):
         assert refused(signed(content)) is ErrorReason.POSITION_INVALID
     assert refused(signed(bytes((0xF2, 1)) + head[2:] + b"nonsense")) is ErrorReason.POSITION_INVALID
     assert refused(b"\xf2" * (POSITION_BYTES_MAX + 1)) is ErrorReason.POSITION_INVALID
@@ -147,3 +150,43 @@ def test_without_keys_nothing_is_made_or_read() -> None:
 def test_the_encoder_wants_eight_bytes_each() -> None:
     with pytest.raises(ValueError, match="8 bytes"):
         PositionEncoder(KEYS, b"short", KEY)
+
+
+UP_TO = Copied(bson.encode({"_id": "x" * 20}), 7)
+
+
+@pytest.mark.parametrize("token", [EVENT, TYPED, LOWER, MARK])
+def test_a_position_within_a_copy(token: ResumeToken) -> None:
+    copying = token.while_copying(UP_TO)
+    data = encode_position(Position(SCOPE, KEY, copying), KEYS)
+    read = decode_position(data, SCOPE, KEYS).token
+    assert (read, read.copied, read.given) == (copying, UP_TO, token.given)
+    assert copied_of(data) == read
+    assert data[1] & ~0x07, "a server that does not know copies rejects flags that it does not know"
+    for length in range(len(data)):
+        assert refused(data[:length]) is ErrorReason.POSITION_INVALID
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert refused(bytes(flipped)) is ErrorReason.POSITION_INVALID
+
+
+def test_signed_nonsense_within_a_copy_is_invalid() -> None:
+    head = bytes((0xF2, 0x08)) + KEYS.signing.id + SCOPE + KEY
+    for content in (b"", b"\0", b"\0\0", b"\xff\xff" + bytes(20), b"\0\0" + bytes(8), b"\0\5hello" + bytes(8)):
+        if content:
+            assert refused(signed(head + content)) is ErrorReason.POSITION_INVALID
+
+
+def test_a_position_within_a_copy_is_never_too_long() -> None:
+    """Of a change to a document with a large `_id`, the position may be the one before all events of its time."""
+    copied = Copied(bson.encode({"_id": "x" * (COPIED_BYTES_MAX - 19)}) + b"", 7)
+    large = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * 3000 + b"\0\0\x04")
+    read = decode_position(encode_position(Position(SCOPE, KEY, large.while_copying(copied)), KEYS), SCOPE, KEYS).token
+    assert (read, read.copied) == (large.while_copying(copied).before_time(), copied)
+    assert large.is_after(read)
+
+
+def test_positions_outside_a_copy() -> None:
+    for data in (encode_position(Position(SCOPE, KEY, EVENT), KEYS), b"", b"x", b"\xf2\x08", b"\xf2\x08damaged"):
+        assert copied_of(data) is None

@@ -10,7 +10,16 @@ from bson import Binary, Code, DatetimeMS, MaxKey, MinKey, ObjectId, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core.positions.resume_token import ResumeToken, UnknownTokenLayout, describe, key_string
+from feedmux_server.core.positions.resume_token import (
+    Copied,
+    ResumeToken,
+    UnknownTokenLayout,
+    describe,
+    key_string,
+    without_document,
+)
+from feedmux_server.core.positions.stored_order import order_bytes
+from tests.sim.events import BEGIN, event_token
 
 UUID_1 = "5A1004942584E96D514A63B59E7230E38388D7"
 UUID_2 = "5A10049AEA45DEEBB048A78715E2D985F0F3C6"
@@ -257,3 +266,42 @@ def test_any_bytes_decode_or_are_unknown(noise: bytes) -> None:
 @given(st.binary(max_size=60))
 def test_any_tail_is_described(noise: bytes) -> None:
     describe("826B01668B0000002E2B022C0100296E" + noise.hex() + "04")
+
+
+def test_documents_of_a_copy_are_between_the_changes_before_and_after_their_time() -> None:
+    mark = ResumeToken.high_water_mark(BEGIN)
+    places = [mark.while_copying(Copied(b"", number)) for number in (0, 1, 255, 256, 1 << 40)]
+    in_order = [event_token(BEGIN - 1), mark, *places, places[-1].copy_complete(), event_token(BEGIN)]
+    for earlier, later in pairwise(in_order):
+        assert later.is_after(earlier)
+        assert order_bytes(later) > order_bytes(earlier) or earlier.cluster_time < later.cluster_time
+    assert all(each.may_be_inside_event is False for each in places)
+    assert places[1].outside_copy() == mark
+    assert places[-1].copy_complete().copied is None
+
+
+def test_a_position_within_a_copy_stays_there() -> None:
+    inside, copied = event_token(BEGIN, fragment=0), Copied(b"", 3)
+    assert inside.may_be_inside_event
+    assert inside.while_copying(copied).before_event().copied == copied
+    assert inside.while_copying(copied).outside_copy() == inside
+
+
+def test_the_id_of_a_copied_document_is_a_token_with_the_document_beside_it() -> None:
+    data = bson.decode(ResumeToken.high_water_mark(BEGIN).raw)["_data"]
+    deep: dict[str, object] = {}
+    for _ in range(90):
+        deep = {"a": deep}
+    for key in (1, "x" * 10_000, deep, dict.fromkeys("abcdefghij", 1)):
+        raw = bson.encode({"_data": data, "snapshot": {"_id": key}})
+        assert without_document(raw) == bson.encode({"_data": data})
+    for other in (
+        b"",
+        b"\x05\0\0\0\0",
+        bson.encode({"_data": data}),
+        bson.encode({"_data": data, "snapshot": 1}),
+        bson.encode({"_data": data, "snapshot": {}, "more": 1}),
+        bson.encode({"snapshot": {}, "_data": data}),
+        b"\x20\0\0\0\x02_data\0\xff\xff\xff\xff",
+    ):
+        assert without_document(other) is other

@@ -1,0 +1,75 @@
+"""The steps of a copy of existing documents. Pure; `streams.snapshot_reader` carries them out.
+
+A step: read the changes to what was copied until a cluster time T is complete, then the next documents as of T. They
+belong after the changes of T and before those after it. So at each position the source's state is given out exactly, of
+the documents that the position covers: there is nothing to merge.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
+
+LAG_MAX_S: Final = 60
+"""After a long absence the changes come first: MongoDB reads documents only as of the last few minutes."""
+RETRIES_AT_ONCE: Final = 3
+"""So often in a row a copy continues at once where MongoDB cannot read as of a time."""
+
+
+@dataclass(slots=True)
+class SnapshotSteps:
+    """How far one reader is."""
+
+    place: ResumeToken
+    """Everything up to this position, which is within a copy, was given out."""
+    up_to: bytes = b""
+    """The last `_id` that was given out; `place.copied` has no room for a large one."""
+    time: int = 0
+    """T of the last step."""
+    not_before: int = 0
+    """T of the next step must not be before this time."""
+    retries: int = 0
+
+    @property
+    def stored(self) -> Copied:
+        """How far the copy is by its positions."""
+        assert self.place.copied is not None
+        return self.place.copied
+
+    @property
+    def copied(self) -> Copied:
+        """How far the copy is."""
+        return Copied(self.up_to, self.stored.documents)
+
+    def mark_after(
+        self, read_to: ResumeToken, complete_time: int, known_time: int, *, has_more: bool
+    ) -> ResumeToken | None:
+        """The high-water mark after the next T, if enough changes were read for documents as of T; else None.
+
+        Everything before the time of `read_to` is complete, whatever the last batch looked like, and everything at or
+        before `complete_time` (`Batch.complete_time`).
+        """
+        time = max(self.time, read_to.cluster_time - 1, complete_time)
+        if has_more or time < self.not_before or known_time - time > LAG_MAX_S << 32:
+            return None
+        mark = ResumeToken.high_water_mark(time + 1, read_to.version)
+        # After a change that was given out, others of its time may follow.
+        return None if self.place.key[:4] > mark.key[:4] else mark
+
+    def gave_changes(self, up_to: ResumeToken) -> None:
+        """The changes up to a position were given out."""
+        self.place = up_to.while_copying(self.stored)
+
+    def begin_documents(self, mark: ResumeToken) -> None:
+        """The changes before `mark` were given out; documents as of the time before it follow."""
+        self.time = mark.cluster_time - 1
+        self.gave_changes(mark)
+
+    def gave_documents(self, end: ResumeToken, last_id: bytes) -> None:
+        """Documents up to the position `end` were given out."""
+        self.place, self.up_to, self.retries = end, last_id, 0
+
+    def may_retry_at_once(self) -> bool:
+        """Note that MongoDB could not read as of T. Returns whether to continue at once."""
+        self.retries += 1
+        return self.retries <= RETRIES_AT_ONCE

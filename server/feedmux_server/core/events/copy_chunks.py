@@ -1,0 +1,96 @@
+"""Chunks of a copy: existing documents as insert events, and the changes between them.
+
+Their positions say how far the copy is (`ResumeToken.copied`). `streams.snapshot_reader` makes them; everything after
+it takes them as chunks.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+from feedmux_server.core.events.bson_walk import DOCUMENT, find, length_at
+from feedmux_server.core.events.chunk import Chunk, document_offsets, event_id, pieces, read_token
+from feedmux_server.core.positions.position import COPIED_BYTES_MAX
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
+
+
+class ChangesChunk(Chunk):
+    """Changes between documents of a copy."""
+
+    __slots__ = ("_copied",)
+    _copied: Copied
+
+    @classmethod
+    def of(cls, chunk: Chunk, copied: Copied, stop: int) -> Self | None:
+        """The first `stop` changes of a chunk that was just read; None for none."""
+        view = chunk.bson
+        if not stop or view is None:
+            return None
+        end = chunk.end if stop == chunk.count else chunk.token(stop - 1)
+        part = cls(
+            view.cut(0, stop),
+            view.offsets[: stop + 1],
+            chunk.start.while_copying(copied),
+            end.while_copying(copied),
+            chunk.read_time_s,
+            ends_delivery=chunk.ends_delivery and stop == chunk.count,
+        )
+        part._copied = copied
+        return part
+
+    def _place(self, raw: bytes, index: int) -> ResumeToken:
+        return read_token(raw).while_copying(self._copied)
+
+
+class DocumentsChunk(Chunk):
+    """Documents as insert events, in the order of `_id`, all at one high-water mark."""
+
+    __slots__ = ("_copied",)
+    are_documents = True
+
+    def __init__(
+        self,
+        data: bytes,
+        offsets: Sequence[int],
+        start: ResumeToken,
+        copied: Copied,
+        read_time_s: float,
+        ends_delivery: bool,
+    ) -> None:
+        """`start` is at the high-water mark of the documents; `copied` is how far the copy is before them."""
+        super().__init__(data, offsets, start, start, read_time_s, ends_delivery=ends_delivery)
+        self._copied = copied
+        self.end = self.token(self.count - 1)
+
+    def _place(self, raw: bytes, index: int) -> ResumeToken:
+        up_to = copied_id(raw)
+        if len(up_to) > COPIED_BYTES_MAX:
+            # A position has no room for it. One that is not as far brings documents again, and loses nothing.
+            up_to = self._copied.up_to
+        return self.start.while_copying(Copied(up_to, self._copied.documents + index + 1))
+
+    def last_id(self) -> bytes:
+        """`copied_id` of the last document, of any size."""
+        view = self.bson
+        assert view is not None
+        return copied_id(event_id(view.data, view.offsets[-2]))
+
+
+def copied_id(raw: bytes) -> bytes:
+    """The BSON document `{_id: …}` in the `_id` of a document's event."""
+    at = find(raw, 0, b"snapshot", DOCUMENT)
+    if at is None:
+        raise ValueError("not the event of a document")
+    return raw[at : at + length_at(raw, at)[0]]
+
+
+def cut_documents(
+    data: bytes, start: ResumeToken, copied: Copied, read_time_s: float, *, bytes_max: int
+) -> list[DocumentsChunk]:
+    """One batch of documents as chunks, cut as `cut_batch` does. `start` and `copied` are those before them."""
+    chunks: list[DocumentsChunk] = []
+    for _, _, piece, offsets, ends_delivery in pieces(data, document_offsets(data), bytes_max):
+        chunk = DocumentsChunk(piece, offsets, start, copied, read_time_s, ends_delivery)
+        chunks.append(chunk)
+        start = chunk.end
+        copied = start.copied or copied
+    return chunks
