@@ -160,7 +160,10 @@ def manager_limits(limits: LimitsSection, wide: WideSection) -> ManagerLimits:
         ),
         pump=PumpLimits(limits.coalesce_ms / 1000, RestLimits(limits.unused_stream_s, limits.idle_close_s)),
         read=ReadLimits(
-            batch_events=limits.batch_events, max_await_ms=limits.max_await_ms, event_time_s=limits.event_time_s
+            batch_events=limits.batch_events,
+            max_await_ms=limits.max_await_ms,
+            event_time_s=limits.event_time_s,
+            snapshot_step_s=limits.snapshot_step_s,
         ),
         credit=CreditLimits(limits.credit_events, limits.credit_bytes),
         memory_bytes_max=limits.memory_bytes,

@@ -25,6 +25,7 @@ DECODERS = {
     "core/grants/match.py": "a grant's condition, from the tenants file",
     "core/grants/stages.py": "the stages of grants, which the server has made",
     "core/feeds/pipeline_bounds/stages.py": "pipelines, in a separate process",
+    "core/feeds/snapshot_stages.py": "an `_id` that MongoDB sent, without decoding what is in it",
     "core/feeds/simple_filter.py": "pipelines of up to 64 KiB; an exception only means that the filter is not simple",
     "core/feeds/stream_key.py": "pipelines that were checked, without decoding what is in their stages",
     "core/positions/resume_token.py": "resume tokens, each a document of one or two fields",

@@ -23,6 +23,7 @@ REASONS: Final = {
     "ReplicaSet": "the options of mongod, by name",
     "ResumeToken": "one position, in every order and form in which it is used",
     "Session": "what a client, an operator, a drain and the committer may do with one call",
+    "Source": "one deployment: all that is asked of it goes through its client and its spans",
     "Subscriber": "what differs between a session, a Watch call and a range, by name",
 }
 

@@ -46,6 +46,7 @@ RUN: Final = {
         "yaml": "tests/cli/test_operations_guide.py::test_the_proxies_are_configured_for_the_route_and_the_ports",
     },
     "docs/runbook.md": {"sh": "tests/cli/test_operations_guide.py::test_the_guides_commands"},
+    "docs/snapshot.md": {"sh": "tests/cli/test_consume.py::test_existing_documents_first"},
     "docs/telemetry.md": {
         "js": "tests/integration/test_history_at_risk.py::test_an_oplog_that_may_not_be_read_is_said_once"
     },
@@ -62,6 +63,7 @@ _PUBLISHED: Final = "works when the package is published; tests/packaging instal
 _OWN_TESTS: Final = "runs the tests; a test would run itself"
 _FRAGMENT: Final = "a part of a program, with names that the page does not define"
 NOT_RUN: Final = {
+    "docs/snapshot.md": {"client.create_subscription": "tests/integration/test_snapshot.py makes this call"},
     "CONTRIBUTING.md": {"./run lint": _OWN_TESTS, "./run test": _OWN_TESTS},
     "README.md": {
         "./run demo": "installs; test_quickstarts starts the servers, tests/integration/test_demo.py the demo"

@@ -206,3 +206,27 @@ def test_the_end_by_an_invalidate_says_how_to_resume(orders: Documents, site: Si
     said = done.stderr.partition("Resume after it: feedmux ")[2].split()
     assert site.run(*said).returncode == 0
     assert numbers(site.run("consume", name, "--until-caught-up").stdout) == [7]
+
+
+def test_existing_documents_first(database: Documents, consume: Consume, site: Site, name: str) -> None:
+    """A run that ends in the middle of the copy is continued by the next one."""
+    database.orders.insert_many([{"_id": number, "n": number} for number in range(6)])
+    create = ("--create", f"{database.name}.orders", "--start", "snapshot")
+    first = consume(*create, "--limit", "2")
+    assert numbers(first.stdout) == [0, 1], first.stderr
+    stored = json.loads(site.run("subscriptions", "get", name, "--json").stdout)
+    assert stored["snapshot"] == {"running": True, "documents": 2}
+    assert "2 documents of a snapshot" in site.run("subscriptions", "get", name).stdout
+    second = consume(*create, "--until-caught-up")
+    assert numbers(second.stdout) == [2, 3, 4, 5], second.stderr
+    assert "the existing documents are copied (6)" in second.stderr
+    database.orders.insert_one({"n": 6})
+    third = consume(*create, "--until-caught-up")
+    assert numbers(third.stdout) == [6], third.stderr
+    created = site.run("subscriptions", "create", f"{name}-2", f"{database.name}.orders", "--start", "snapshot")
+    assert "0 documents of a snapshot" in created.stdout
+    site.run("subscriptions", "delete", f"{name}-2")
+    database.create_collection("capped", capped=True, size=4096)
+    refused = site.run("watch", f"{database.name}.capped", "--start", "snapshot")
+    assert refused.returncode != 0
+    assert "is capped" in refused.stderr

@@ -20,6 +20,7 @@ MIB = 1 << 20
         ("batch_events", 7, lambda limits: limits.read.batch_events),
         ("max_await_ms", 77, lambda limits: limits.read.max_await_ms),
         ("event_time_s", 7.0, lambda limits: limits.read.event_time_s),
+        ("snapshot_step_s", 7.0, lambda limits: limits.read.snapshot_step_s),
         ("coalesce_ms", 7.0, lambda limits: limits.pump.coalesce_s * 1000),
         ("unused_stream_s", 7.0, lambda limits: limits.pump.rest.unused_stream_s),
         ("idle_close_s", 7.0, lambda limits: limits.pump.rest.idle_close_s),

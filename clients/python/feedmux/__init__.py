@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         ProtocolError,
         QuotaExceeded,
         SessionClosed,
+        SnapshotUnsupported,
         SubscriptionBusy,
         SubscriptionExists,
         SubscriptionNotFound,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
         Unauthenticated,
         Unavailable,
     )
-    from feedmux.feeds import Explanation, Feed, ResolvedPosition, Start, SubscriptionInfo
+    from feedmux.feeds import Explanation, Feed, ResolvedPosition, SnapshotStatus, Start, SubscriptionInfo
     from feedmux.notices import (
         Degraded,
         Disconnected,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         Notice,
         Rewound,
         Skipped,
+        SnapshotComplete,
         Unacknowledged,
     )
     from feedmux.options import SessionOptions
@@ -103,6 +105,9 @@ __all__ = [
     "SessionClosed",
     "SessionOptions",
     "Skipped",
+    "SnapshotComplete",
+    "SnapshotStatus",
+    "SnapshotUnsupported",
     "Start",
     "SubscriptionBusy",
     "SubscriptionExists",
@@ -139,6 +144,7 @@ _NAMES: Final = {
         "ProtocolError",
         "QuotaExceeded",
         "SessionClosed",
+        "SnapshotUnsupported",
         "SubscriptionBusy",
         "SubscriptionExists",
         "SubscriptionNotFound",
@@ -146,7 +152,7 @@ _NAMES: Final = {
         "Unauthenticated",
         "Unavailable",
     ),
-    "feeds": ("Explanation", "Feed", "ResolvedPosition", "Start", "SubscriptionInfo"),
+    "feeds": ("Explanation", "Feed", "ResolvedPosition", "SnapshotStatus", "Start", "SubscriptionInfo"),
     "notices": (
         "Degraded",
         "Disconnected",
@@ -156,6 +162,7 @@ _NAMES: Final = {
         "Notice",
         "Rewound",
         "Skipped",
+        "SnapshotComplete",
         "Unacknowledged",
     ),
     "options": ("SessionOptions",),

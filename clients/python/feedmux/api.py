@@ -4,7 +4,7 @@ Every call raises FeedmuxError.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bson.codec_options import CodecOptions
@@ -12,6 +12,7 @@ from google.protobuf import empty_pb2, field_mask_pb2
 
 from feedmux import requests
 from feedmux.connection import Opening
+from feedmux.errors import SnapshotUnsupported
 from feedmux.feeds import (
     Explanation,
     Feed,
@@ -87,8 +88,14 @@ class Api:
         message = requests.feed_message(feed, self.settings.source)
         return Opening(feed=message, start=as_start(start), instance_id=instance_id(), route=requests.route_of(message))
 
-    def _subscription(self, message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
+    def _subscription(self, message: subscriptions_pb2.Subscription, start: Start | None = None) -> SubscriptionInfo:
+        """`start` is that of the request; the answer must show that the server knows it."""
         info = requests.subscription_value(message)
+        if start is not None and start.kind == "snapshot":
+            if info.snapshot is None:
+                raise SnapshotUnsupported(f"subscription {info.name!r} is at the present; delete or seek it")
+            if not info.snapshot.running:
+                info = replace(info, snapshot=None)
         if info.routing_key:
             self.transport.routes[info.name] = info.routing_key
         return info
@@ -111,6 +118,8 @@ class Api:
             ),
             change_feed_pb2.ResolvePositionResponse,
         )
+        if chosen.kind == "snapshot" and not answer.HasField("snapshot"):
+            raise SnapshotUnsupported("has returned a position at the present")
         return ResolvedPosition(
             answer.position,
             requests.timestamp_value(answer.cluster_time) if answer.HasField("cluster_time") else None,
@@ -156,7 +165,8 @@ class Api:
                     start=requests.start_message(chosen) if chosen else None,
                 ),
                 subscriptions_pb2.Subscription,
-            )
+            ),
+            chosen,
         )
 
     async def get(self, name: str) -> SubscriptionInfo:
@@ -225,7 +235,8 @@ class Api:
                 "SeekSubscription",
                 subscriptions_pb2.SeekSubscriptionRequest(name=name, to=requests.start_message(chosen)),
                 subscriptions_pb2.Subscription,
-            )
+            ),
+            chosen,
         )
 
     async def delete(self, name: str, etag: str, allow_missing: bool) -> None:

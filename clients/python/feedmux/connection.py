@@ -16,7 +16,14 @@ from google.protobuf import duration_pb2
 from feedmux import requests
 from feedmux.connection_states import CONNECTING, FIRST_OPENING, TABLE, WITH_STREAM, Action, Event, State, transition
 from feedmux.delivery_tracker import DeliveryTracker
-from feedmux.errors import FeedInvalidated, FeedmuxError, ProtocolError, SessionClosed, Unavailable
+from feedmux.errors import (
+    FeedInvalidated,
+    FeedmuxError,
+    ProtocolError,
+    SessionClosed,
+    SnapshotUnsupported,
+    Unavailable,
+)
 from feedmux.feeds import Start
 from feedmux.notices import Disconnected, Draining, Rewound
 from feedmux.options import SessionOptions
@@ -110,6 +117,8 @@ class Connection:
         self._opened_s = 0.0
         self._limit_bytes = options.message_bytes_max
         self._rewound: Rewound | None = None
+        self._asked_for_copy = False
+        """The present stream asked for `Start.snapshot`."""
 
     async def run(self) -> None:
         """Run until the session ends; the last item for the user is always an Ended."""
@@ -363,6 +372,7 @@ class Connection:
             message.feed.CopyFrom(opening.feed)
             if self._tracker.latest.position:
                 start = Start.position(self._tracker.latest.position)
+            self._asked_for_copy = start is not None and start.kind == "snapshot"
             if start is not None:
                 message.start.CopyFrom(requests.start_message(start))
         return requests.open_bytes(message)
@@ -411,6 +421,9 @@ class Connection:
 
     def _on_opened(self, opened: Opened) -> None:
         buffer, tracker, attempt = self._buffer, self._tracker, self._attempt
+        if self._asked_for_copy and not opened.copying:
+            raise SnapshotUnsupported("has opened the feed at the present")
+        buffer.copying = opened.copying
         had_reached = tracker.acked_position(self._open_acked)
         is_first = self._state in FIRST_OPENING
         reopened = not is_first and self._opening.durable

@@ -132,6 +132,16 @@ class ProtocolError(FeedmuxError):
         super().__init__(message, reason="", status="INTERNAL")
 
 
+class SnapshotUnsupported(FeedmuxError):
+    """The server is older than the copy of existing documents, and has begun at the present instead."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the server does not know the start `snapshot`, and {what}. Upgrade all replicas of the server first",
+            status="UNIMPLEMENTED",
+        )
+
+
 class SessionClosed(FeedmuxError):
     """The session was used after `close()`, or its client was closed."""
 

@@ -63,7 +63,7 @@ class FeedArguments(TypedDict, total=False):
 class Start:
     """Where to begin: exactly one position or time. The class methods make it."""
 
-    kind: Literal["position", "resume_after", "start_after", "operation_time", "time", "earliest", "latest"]
+    kind: Literal["position", "resume_after", "start_after", "operation_time", "time", "earliest", "latest", "snapshot"]
     token: bytes = field(default=b"", repr=False)
     time: tuple[int, int] = (0, 0)
 
@@ -76,6 +76,12 @@ class Start:
     def latest(cls) -> "Start":
         """Start now."""
         return cls("latest")
+
+    @classmethod
+    def snapshot(cls) -> "Start":
+        """Start with the documents that exist, as insert events; every change after them follows. For feeds of one
+        collection without a pipeline."""
+        return cls("snapshot")
 
     @classmethod
     def position(cls, position: bytes) -> "Start":
@@ -107,10 +113,13 @@ class Start:
         return cls("time", time=(int(aware.timestamp()), 0))
 
 
-StartLike = Start | bytes | datetime | Timestamp | Mapping[str, Any] | Literal["earliest", "latest"]
+StartLike = Start | bytes | datetime | Timestamp | Mapping[str, Any] | Literal["earliest", "latest", "snapshot"]
 """Short forms: bytes are a position, and a mapping is a resume token, used as by `start_after`."""
 
-_STARTS = "a start is 'earliest', 'latest', a datetime, a bson.Timestamp, a resume token, a position or a feedmux.Start"
+_STARTS = (
+    "a start is 'earliest', 'latest', 'snapshot', a datetime, a bson.Timestamp, a resume token, a position or a"
+    " feedmux.Start"
+)
 
 
 def as_start(start: StartLike | None) -> Start | None:
@@ -130,9 +139,21 @@ def as_start(start: StartLike | None) -> Start | None:
             return Start.earliest()
         case "latest":
             return Start.latest()
+        case "snapshot":
+            return Start.snapshot()
         case str():
             raise ValueError(f"not a start: {start!r}; {_STARTS}")
     raise TypeError(f"not a start: {type(start).__name__}; {_STARTS}")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStatus:
+    """How far a copy of existing documents is."""
+
+    running: bool
+    """Whether documents are still to come."""
+    documents: int
+    """The number of documents up to the stored position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +181,8 @@ class SubscriptionInfo:
     """When the server deletes the subscription if it stays unused; None: never, or not while it is open."""
     routing_key: str = ""
     """The key by which a proxy finds the replica that reads this feed."""
+    snapshot: SnapshotStatus | None = None
+    """Set while the stored position is within a copy of existing documents."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,6 +71,16 @@ class Unacknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotComplete:
+    """The copy of existing documents is complete: every event after this is a change.
+
+    `documents` counts the documents of the copy. After an interruption, some may count twice.
+    """
+
+    documents: int
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnected:
     """The client lost its connection to the server with `error`, and tries again in `retry_in_s` seconds."""
 
@@ -78,4 +88,6 @@ class Disconnected:
     retry_in_s: float
 
 
-Notice = Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Unacknowledged | Disconnected
+Notice = (
+    Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Unacknowledged | SnapshotComplete | Disconnected
+)

@@ -23,6 +23,7 @@ from feedmux.feeds import (
     OnInvalidate,
     ReadPreference,
     Refusal,
+    SnapshotStatus,
     Start,
     SubscriptionInfo,
     Withheld,
@@ -135,6 +136,8 @@ def start_message(start: Start) -> feed_pb2.Start:
             return feed_pb2.Start(earliest=feed_pb2.Earliest())
         case "latest":
             return feed_pb2.Start(latest=feed_pb2.Latest())
+        case "snapshot":
+            return feed_pb2.Start(snapshot=feed_pb2.Snapshot())
 
 
 def subscription_message(
@@ -173,7 +176,12 @@ def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionI
         epoch=message.epoch,
         expire_time=time_value(message.expire_time) if message.HasField("expire_time") else None,
         routing_key=message.routing_key,
+        snapshot=_snapshot_value(message.snapshot) if message.HasField("snapshot") else None,
     )
+
+
+def _snapshot_value(message: feed_pb2.SnapshotStatus) -> SnapshotStatus:
+    return SnapshotStatus(message.state == feed_pb2.SnapshotStatus.STATE_RUNNING, message.documents)
 
 
 def timestamp_value(message: feed_pb2.ClusterTime) -> Timestamp:

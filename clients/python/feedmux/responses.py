@@ -14,7 +14,17 @@ from google.protobuf.message import DecodeError
 
 from feedmux.batches import Batch, BsonBatch, JsonBatch
 from feedmux.errors import ProtocolError
-from feedmux.notices import Degraded, Draining, Gap, HistoryAtRisk, Notice, Rewound, Skipped, Unacknowledged
+from feedmux.notices import (
+    Degraded,
+    Draining,
+    Gap,
+    HistoryAtRisk,
+    Notice,
+    Rewound,
+    Skipped,
+    SnapshotComplete,
+    Unacknowledged,
+)
 from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2, feed_pb2
 
@@ -37,6 +47,8 @@ class Opened:
     unacked_events_max: int
     message_bytes_max: int
     routing_key: str
+    copying: bool = False
+    """The session begins within a copy of existing documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +194,7 @@ def _opened(opened: change_feed_pb2.Opened) -> Opened:
         unacked_events_max=limits.unacked_events_max,
         message_bytes_max=limits.message_bytes_max,
         routing_key=opened.routing_key,
+        copying=opened.HasField("snapshot"),
     )
 
 
@@ -205,6 +218,9 @@ _NOTICES: dict[str, Callable[[change_feed_pb2.Notice], Notice]] = {
 
 
 def _notice(notice: change_feed_pb2.Notice) -> Notice | None:
+    if notice.WhichOneof("kind") == "snapshot":
+        done = notice.snapshot.state == feed_pb2.SnapshotStatus.STATE_DONE
+        return SnapshotComplete(notice.snapshot.documents) if done else None
     make = _NOTICES.get(notice.WhichOneof("kind") or "")
     return make(notice) if make else None
 

@@ -14,7 +14,7 @@ from bson.timestamp import Timestamp
 
 from feedmux.batches import Batch, Event
 from feedmux.errors import ProtocolError
-from feedmux.notices import Notice
+from feedmux.notices import Notice, SnapshotComplete
 from feedmux.positions import NO_POSITION, FeedPosition
 from feedmux.session_buffer import NEVER, Ended, Item, QueuedNotice, SessionBuffer
 
@@ -108,6 +108,12 @@ class SessionBase:
     def cluster_time(self) -> Timestamp | None:
         """The cluster time of `progress`."""
         return self.progress.cluster_time
+
+    @property
+    def copying(self) -> bool:
+        """Whether documents of a copy are still to come: the session began with `Start.snapshot`, or at a position of
+        such a copy, and the notice SnapshotComplete has not come."""
+        return self._buffer.copying
 
     @property
     def committed(self) -> bytes:
@@ -208,6 +214,8 @@ class SessionBase:
             raise
 
     def _say(self, notice: Notice) -> None:
+        if isinstance(notice, SnapshotComplete):
+            self._buffer.copying = False
         if self._on_notice is not None:
             self._on_notice(notice)
         else:

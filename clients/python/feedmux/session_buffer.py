@@ -42,6 +42,7 @@ class SessionBuffer:
         "broken",
         "closing",
         "committed",
+        "copying",
         "drain",
         "ended_by",
         "epoch",
@@ -85,6 +86,9 @@ class SessionBuffer:
         self.latest: tuple[int, FeedPosition] = (0, NO_POSITION)
         """Set by the connection: a position up to which everything has been received, and the highest ordinal before
         it."""
+        self.copying = False
+        """Set by the connection when a stream was opened within a copy of existing documents; cleared by the user's
+        side at the copy's end."""
         self.epoch = 0
         self.committed = b""
         """Set by the connection: the last confirmed position."""

@@ -204,6 +204,13 @@ class LimitsSection(Section):
         description="Streams, in total, that read history in addition to the live stream of their feed. Each costs an"
         " oplog scan. When more are needed, they take turns.",
     )
+    snapshot_step_s: float = Field(
+        default=2.0,
+        ge=0,
+        le=60,
+        description="Of a snapshot: the time for which documents are read before the changes to those copied so far, in"
+        " seconds. A shorter time costs MongoDB more change streams; changes to copied documents wait for as long.",
+    )
     batch_events: int = Field(
         default=4_000,
         ge=1,

@@ -45,6 +45,7 @@ class ErrorReason(StrEnum):
     SOURCE_UNSUITABLE = "SOURCE_UNSUITABLE"
     ETAG_MISMATCH = "ETAG_MISMATCH"
     FEED_CHANGED = "FEED_CHANGED"
+    SNAPSHOT_UNSUITABLE = "SNAPSHOT_UNSUITABLE"
     FENCED = "FENCED"
     ENDED_BY_OPERATOR = "ENDED_BY_OPERATOR"
     GRANTS_CHANGED = "GRANTS_CHANGED"
@@ -99,6 +100,7 @@ _BY_STATUS: Final[Mapping[str, tuple[ErrorReason, ...]]] = {
         ErrorReason.SOURCE_UNSUITABLE,
         ErrorReason.ETAG_MISMATCH,
         ErrorReason.FEED_CHANGED,
+        ErrorReason.SNAPSHOT_UNSUITABLE,
     ),
     "ABORTED": (ErrorReason.FENCED, ErrorReason.ENDED_BY_OPERATOR, ErrorReason.GRANTS_CHANGED),
     "RESOURCE_EXHAUSTED": (ErrorReason.QUOTA_EXCEEDED,),

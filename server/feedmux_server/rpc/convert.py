@@ -12,6 +12,7 @@ from feedmux_server.core.events.bson_check import walk
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.feed_check import FeedParts
 from feedmux_server.core.feeds.names import check_scope
+from feedmux_server.core.positions.resume_token import ResumeToken, without_document
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX, check_bounds, check_shape
 from feedmux_server.workers.rendering import CANONICAL, RELAXED
@@ -98,6 +99,8 @@ def start(message: feed_pb2.Start) -> Start:
             return Start(StartKind.EARLIEST)
         case "position":
             return Start(StartKind.POSITION, data=message.position)
+        case "snapshot":
+            return Start(StartKind.SNAPSHOT)
         case "resume_after" | "start_after":
             return Start(StartKind(kind), data=resume_token(getattr(message, kind), f"start.{kind}"))
         case "start_at_operation_time":
@@ -110,9 +113,10 @@ def start(message: feed_pb2.Start) -> Start:
 
 
 def resume_token(data: bytes, field: str) -> bytes:
+    """The token, or the `_id` of a copied document, whose own `_id` may have any number of fields."""
     if len(data) > TOKEN_BYTES_MAX:
         raise _invalid(field, f"must not be longer than {TOKEN_BYTES_MAX} bytes")
-    for count, _ in enumerate(walk(data, field), 1):
+    for count, _ in enumerate(walk(without_document(data), field), 1):
         if count > TOKEN_FIELDS_MAX:
             raise FeedmuxError(ErrorReason.POSITION_INVALID, f"{field} is not a resume token", field=field)
     return data
@@ -159,6 +163,13 @@ def duration(seconds: float) -> duration_pb2.Duration:
     message = duration_pb2.Duration()
     message.FromNanoseconds(int(seconds * 1e9))
     return message
+
+
+def snapshot_status(place: ResumeToken) -> feed_pb2.SnapshotStatus | None:
+    """How far the copy at a position is; None outside a copy."""
+    if place.copied is None:
+        return None
+    return feed_pb2.SnapshotStatus(state=feed_pb2.SnapshotStatus.STATE_RUNNING, documents=place.copied.documents)
 
 
 def definition(message: subscriptions_pb2.Subscription) -> bytes:

@@ -8,6 +8,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, route_of
 from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint, feed_fingerprint
 from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.feeds.snapshot_stages import check_no_copy
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
@@ -40,7 +41,10 @@ class PlanRange:
         feed, key, after = await self._target(request, tenant)
         source, starts = service.manager.source(key.spec.scope.source), service.starts(key, tenant)
         at = await starts.position(after, "after")
+        check_no_copy(at.place, "`after`" if request.after else "the stored position")
         until = (await starts.position(request.until, "until")).place if request.until else None
+        if until is not None:
+            check_no_copy(until, "`until`")
         latest = await source.clock.operation_time()
         wanted = Wanted(
             until,
@@ -93,6 +97,7 @@ class PlanRange:
             check_fingerprint(feed, request.feed_fingerprint)
             if request.processed:
                 processed = (await service.starts(key, tenant).position(request.processed, "processed")).place
+                check_no_copy(processed, "`processed`")
                 await self._store(request.processed, processed, lease)
         return feed, key, request.after or stored.position
 

@@ -13,6 +13,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint
 from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.feeds.snapshot_stages import check_no_copy
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -54,6 +55,8 @@ class ReadRange:
         starts = service.starts(key, tenant)
         after = await starts.position(request.after, "after")
         until = (await starts.position(request.until, "until")).place
+        check_no_copy(after.place, "`after`")
+        check_no_copy(until, "`until`")
         if after.place.is_after(until):
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID, "`until` is before `after`", {"field": "until"}, field="until"

@@ -30,5 +30,6 @@ class ResolvePosition:
             cluster_time=convert.cluster_time(place.cluster_time),
             time=convert.timestamp(place.cluster_time >> 32),
             feed_fingerprint=feed_fingerprint(feed),
+            snapshot=convert.snapshot_status(place),
         )
         return response.SerializeToString()

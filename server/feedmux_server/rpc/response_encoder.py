@@ -7,6 +7,7 @@ them, which belong to the subscriber, are encoded for each message.
 from collections.abc import Iterator
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2
 from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.events.batch_fields import BSON_TAG, json_text, varint
 from feedmux_server.core.positions.position import PositionEncoder
@@ -14,6 +15,7 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.convert import cluster_time, duration, timestamp
 from feedmux_server.sessions.outputs import (
     CommittedMark,
+    CopiedMark,
     DegradedMark,
     DrainingMark,
     GapMark,
@@ -63,6 +65,7 @@ class ResponseEncoder:
             resume_token=token_of(end),
             cluster_time=cluster_time(end.cluster_time),
             read_time=timestamp(delivery.read_time_s),
+            snapshot=delivery.are_documents,
         ).SerializeToString()
         parts, delivery.parts = delivery.parts, ()
         events_head = BSON_TAG + varint(delivery.wire_size) if self._is_bson else b""
@@ -82,6 +85,7 @@ class ResponseEncoder:
                 index=index,
                 count=count,
                 data=data[index * room : (index + 1) * room],
+                snapshot=delivery.are_documents,
             )
             if index == count - 1:
                 fragment.position = self._positions.encode(end)
@@ -129,6 +133,11 @@ class ResponseEncoder:
             case UnacknowledgedMark(events):
                 unacknowledged = wire.Notice.Unacknowledged(events=events)
                 return wire.SubscribeResponse(notice=wire.Notice(unacknowledged=unacknowledged))
+            case CopiedMark(documents, read_time):
+                copied = feed_pb2.SnapshotStatus(
+                    state=feed_pb2.SnapshotStatus.STATE_DONE, documents=documents, read_time=cluster_time(read_time)
+                )
+                return wire.SubscribeResponse(notice=wire.Notice(snapshot=copied))
         raise TypeError(f"no frame for {type(output).__name__}")
 
     def opened(self, message: wire.Opened) -> bytes:

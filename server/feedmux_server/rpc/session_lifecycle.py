@@ -13,7 +13,7 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX
-from feedmux_server.rpc.convert import cluster_time, duration
+from feedmux_server.rpc.convert import cluster_time, duration, snapshot_status
 from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.rpc.response_encoder import ResponseEncoder, token_of
 from feedmux_server.rpc.service import Service
@@ -92,6 +92,7 @@ def opened_message(
         heartbeat_interval=duration(heartbeat_s),
         at_last_acked=at_last_acked,
         routing_key=route_of(key.spec.scope),
+        snapshot=snapshot_status(at.place),
     )
 
 

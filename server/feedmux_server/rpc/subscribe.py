@@ -13,7 +13,7 @@ from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.core.positions.start import StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
@@ -193,7 +193,7 @@ class Subscribe:
         rewound_from, at_last_acked = 0, False
         skipped_from: ResumeToken | None = None
         if request.HasField("last_acked"):
-            acked = await _acked_place(request.last_acked, starts)
+            acked = await _acked_place(request.last_acked, starts, at.place.copied)
             epoch = request.last_acked.epoch
             if acked.place.is_after(at.place):
                 # The client's position is newer than a store that lost its last second; an older one is never used.
@@ -219,13 +219,16 @@ class Subscribe:
         )
 
 
-async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver) -> JoinPoint:
+async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver, copied: Copied | None) -> JoinPoint:
+    """`copied` is that of the stored position: a token does not say how far a copy is. It may have come further, and
+    then some documents come again."""
     match last_acked.WhichOneof("place"):
         case "position":
             return await starts.stored_position(last_acked.position, "open.last_acked.position")
         case "resume_token":
             raw = convert.resume_token(last_acked.resume_token, "open.last_acked.resume_token")
-            return await starts.acked_token(raw, "open.last_acked.resume_token")
+            at = await starts.acked_token(raw, "open.last_acked.resume_token")
+            return at if copied is None else JoinPoint(at.place.while_copying(copied))
     raise FeedmuxError(
         ErrorReason.MESSAGE_INVALID, "last_acked needs a position or a resume token", field="open.last_acked"
     )

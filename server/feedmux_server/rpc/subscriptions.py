@@ -14,7 +14,9 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import Scope, route_of
 from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.position import copied_of
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
@@ -73,7 +75,10 @@ class Subscriptions:
                         raise
                     raise await self._exists(tenant, wanted.name, definition) or error from None
 
-        return self._message(await self._to_its_end(change)).SerializeToString()
+        message = self._message(await self._to_its_end(change))
+        if request.start.HasField("snapshot") and not message.HasField("snapshot"):
+            message.snapshot.state = feed_pb2.SnapshotStatus.STATE_DONE
+        return message.SerializeToString()
 
     async def get(self, data: bytes, context: Context) -> bytes:
         tenant = caller().tenant
@@ -123,7 +128,9 @@ class Subscriptions:
                 {"field": "subscription.feed"},
                 field="subscription.feed",
             )
-        self._service.access.key_of(spec, tenant)
+        key = self._service.access.key_of(spec, tenant)
+        if copied_of(stored.position) is not None:
+            check_feed(key)
         definition = _checked(convert.definition(content))
 
         async def change() -> StoredSubscription:
@@ -277,6 +284,13 @@ def _check_policies(subscription: subscriptions_pb2.Subscription) -> None:
     for name, known in (("on_invalidate", feed_pb2.OnInvalidate), ("on_history_lost", feed_pb2.OnHistoryLost)):
         if getattr(subscription, name) not in known.values():
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{name} has an unknown value", {"field": name}, field=name)
+    if subscription.on_history_lost == feed_pb2.ON_HISTORY_LOST_SNAPSHOT:
+        raise FeedmuxError(
+            ErrorReason.MESSAGE_INVALID,
+            "on_history_lost SNAPSHOT is reserved for a later version of feedmux; use FAIL or EARLIEST",
+            {"field": "on_history_lost"},
+            field="on_history_lost",
+        )
 
 
 def _checked(definition: bytes) -> bytes:
@@ -330,6 +344,10 @@ def _message(stored: StoredSubscription, unused_days: float) -> subscriptions_pb
     message.active = stored.active
     message.owner = stored.owner
     message.epoch = stored.epoch
+    place = copied_of(stored.position)
+    status = convert.snapshot_status(place) if place is not None else None
+    if status is not None:
+        message.snapshot.CopyFrom(status)
     message.routing_key = route_of(Scope(message.feed.source, message.feed.database, message.feed.collection))
     expires = stored.expires_ms(unused_days)
     if expires is not None:

@@ -66,6 +66,15 @@ class UnacknowledgedMark:
     events: int
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedMark:
+    """The copy of existing documents is complete."""
+
+    documents: int
+    read_time: int
+    """The cluster time of which the last documents are."""
+
+
 Output = (
     Delivery
     | ProgressMark
@@ -77,4 +86,5 @@ Output = (
     | GapMark
     | HistoryAtRiskMark
     | UnacknowledgedMark
+    | CopiedMark
 )

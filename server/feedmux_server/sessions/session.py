@@ -21,8 +21,9 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder
-from feedmux_server.core.positions.resume_token import Given, ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
 from feedmux_server.sessions.outputs import (
+    CopiedMark,
     DegradedMark,
     DrainingMark,
     GapMark,
@@ -82,6 +83,8 @@ class Session:
         self._silence_logged = False
         self._history = HeadroomAlert(manager.limits.history_at_risk_s)
         self._observer: SessionObserver = NO_SESSION
+        self._copied: Copied | None = None
+        """How far the copy of existing documents is; None outside a copy."""
 
     @property
     def source(self) -> str:
@@ -146,6 +149,7 @@ class Session:
             wire_format=wire_format,
             batch_events_max=self._policy.batch_events_max,
         )
+        self._copied = at.place.copied
         self._observer = self._manager.observer.session(tenant)
 
     async def opened(self) -> None:
@@ -260,6 +264,10 @@ class Session:
             if step is SessionStep.SEND:
                 taken = self.gate.take(self.streams, self.subscriber, has_turn=has_turn)
             has_turn = isinstance(taken, NeedsTurn)
+            if self._copied is not None and self._copy_ended():
+                if isinstance(taken, Delivery):
+                    self._marks.append(taken)
+                continue
             if isinstance(taken, Delivery):
                 self._last_sent_s = monotonic_s()
                 return taken
@@ -276,6 +284,15 @@ class Session:
                     self.gate.quota.throttled(monotonic_s() - now_s)
             else:
                 await self.gate.turn()  # then look again: the state may have changed meanwhile
+
+    def _copy_ended(self) -> bool:
+        """Whether the last document was taken before this; then announce that, before what was taken now."""
+        place, copied = self.subscriber.at.place, self._copied
+        self._copied = place.copied
+        if copied is None or place.copied is not None:
+            return False
+        self._marks.append(CopiedMark(copied.documents, place.cluster_time - 1))
+        return True
 
     @property
     def _unacked(self) -> bool:
@@ -323,6 +340,8 @@ class Session:
         if self._continues_at_oldest(error):
             oldest_time = await self._manager.source(self.source).oplog.oldest_time()
             oldest = ResumeToken.high_water_mark(oldest_time)
+            if subscriber.at.place.copied is not None:
+                oldest = oldest.while_copying(subscriber.at.place.copied)
             self.notice(GapMark(subscriber.at.place, oldest, error.reason.value))
             self.streams.rejoin(subscriber, JoinPoint(oldest))
             if error.reason is ErrorReason.TIMELINE_FORKED and subscriber.acks is not None:

@@ -4,15 +4,17 @@ Owned by `app` for the life of the process; readers open cursors on it. Nothing 
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, ValuesView
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import bson
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
 from pymongo import AsyncMongoClient
 from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 from pymongo.monitoring import ServerClosedEvent, ServerDescriptionChangedEvent, ServerListener, ServerOpeningEvent
@@ -63,6 +65,19 @@ class SourceConfig:
     connect_timeout_ms: int = 5_000
     history_reads: int = 2
     """Reads of history that are under way at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionInfo:
+    """What `listCollections` says of a collection or view."""
+
+    uuid: bytes
+    """Empty for a view."""
+    kind: str
+    """`collection`, `view` or `timeseries`."""
+    capped: bool = False
+    collation: bool = False
+    clustered: bool = False
 
 
 class Source:
@@ -234,6 +249,51 @@ class Source:
         await self.logins.close_unused()
         return cursor
 
+    async def collection(self, database: str, name: str) -> CollectionInfo | None:
+        """What a collection or view is now; None if there is none. Raises as `databases` does."""
+        with self._commands.span("listCollections", database, name):
+            return await self._commands.answer(self._info(database, name))
+
+    async def _info(self, database: str, name: str) -> CollectionInfo | None:
+        async for each in await self._client[database].list_collections(filter={"name": name}):
+            options, uuid = each.get("options", {}), each.get("info", {}).get("uuid", b"")
+            return CollectionInfo(
+                uuid=uuid.bytes if isinstance(uuid, UUID) else bytes(uuid),
+                kind=str(each.get("type", "")),
+                capped=bool(options.get("capped")),
+                collation=bool(options.get("collation")),
+                clustered=bool(options.get("clusteredIndex")),
+            )
+        return None
+
+    async def scans(self, database: str, name: str, stages: list[Any]) -> bool:
+        """Whether MongoDB would read a whole collection for these stages. Raises as `databases` does."""
+        command = {"explain": {"aggregate": name, "pipeline": stages, "cursor": {}}, "verbosity": "queryPlanner"}
+        with self._commands.span("explain", database, name):
+            plan = await self._commands.answer(self._client[database].command(command))
+        return _has_stage(plan, "COLLSCAN")
+
+    async def open_documents(
+        self, spec: FeedSpec, stages: list[Any], batch_documents: int, cluster_time: int
+    ) -> RawChangeStreamCursor:
+        """Opens a read of a collection as of a cluster time. Raises as `open_cursor`."""
+        database = self._client[spec.scope.database].with_options(
+            codec_options=CodecOptions(document_class=RawBSONDocument),
+            read_preference=_read_preference(spec.read_preference) if spec.read_preference else None,
+        )
+        time_ = Timestamp(cluster_time >> 32, cluster_time & 0xFFFF_FFFF)
+        options: dict[str, Any] = {
+            "batchSize": batch_documents,
+            "readConcern": {"level": "snapshot", "atClusterTime": time_},
+        }
+        if spec.comment:
+            options["comment"] = bson.decode(spec.comment, _AS_GIVEN).get("comment")
+        cursors = self.logins.cursors
+        with self._commands.span("aggregate", database.name, spec.scope.collection):
+            cursor = await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options)
+        cursors.add(cursor)
+        return cursor
+
     async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
         wanted = [Binary(each, UUID_SUBTYPE) for each in sessions]
         pipeline = [
@@ -255,6 +315,14 @@ class Source:
             return str(reply["config"]["settings"]["replicaSetId"])
         except OperationFailure:
             return str(hello["setName"])
+
+
+def _has_stage(plan: Any, name: str) -> bool:
+    if isinstance(plan, Mapping):
+        if plan.get("stage") == name:
+            return True
+        plan = plan.values()
+    return isinstance(plan, list | ValuesView) and any(_has_stage(each, name) for each in plan)
 
 
 class _Lost(ServerListener):

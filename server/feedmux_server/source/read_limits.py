@@ -16,5 +16,8 @@ class ReadLimits:
     read without events costs the server about 0.7 ms."""
     event_time_s: float = 5.0
     """How long MongoDB may compute on one event for a pipeline of a user."""
+    snapshot_step_s: float = 2.0
+    """How long existing documents are read before the changes to those copied so far. A shorter time costs MongoDB more
+    change streams; changes to copied documents wait for as long."""
     chunk_bytes_max: int = 1024 * 1024 - 16 * 1024
     """A batch is cut into chunks of this size, so that a whole chunk and its frame fit into the default message."""

@@ -21,7 +21,7 @@ from feedmux_server.core.events.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.events.event_time import event_time_s
 from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import Given, ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
 from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.errors import UNAUTHORIZED, judge, kind_of, rejects_login
@@ -54,6 +54,8 @@ class Batch:
     complete_time: int = 0
     """Every event at or before this cluster time is in this batch or an earlier one. 0: not known. A position cannot
     say this: a high-water mark is before the events of its time, and further events may follow an event at its time."""
+    copy_complete: bool = False
+    """The last existing document is copied: from `post_batch` on, the feed is read as any other."""
 
 
 class Failed(Exception):
@@ -78,15 +80,16 @@ class ChangeStreamReader:
         reads_for: Callable[[], str] = str,
         is_watched: Callable[[], bool] = lambda: True,
         is_awaited: Callable[[], bool] = lambda: False,
+        copied: Copied | None = None,
     ) -> None:
         """`reads_for` names the tenant whose turn a read of history takes: one that the stream serves now; none by
         default. `is_watched` says whether a subscriber wants to know how far the stream has read, and `is_awaited`
-        whether a plan waits to know that nothing follows."""
+        whether a plan waits to know that nothing follows. `copied` is that of `StreamRequest`."""
         self._source = source
         self._reads_for = reads_for
         self._key = key
         self._limits = limits
-        self._request = StreamRequest(key, origin)
+        self._request = StreamRequest(key, origin, copied)
         self._pace = ReadPace(source, limits, is_watched, is_awaited)
         self._reads = TimedReads(source, self._request, limits)
         self._forked_count = source.timeline.forked_count

@@ -12,9 +12,10 @@ from bson.timestamp import Timestamp
 
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.feeds.feed import change_stream_options
+from feedmux_server.core.feeds.snapshot_stages import gate
 from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 
 _RAW = CodecOptions(document_class=RawBSONDocument)
 
@@ -22,8 +23,10 @@ _RAW = CodecOptions(document_class=RawBSONDocument)
 class StreamRequest:
     """The request of one reader, and how far the reader has read."""
 
-    def __init__(self, key: StreamKey, origin: JoinPoint) -> None:
+    def __init__(self, key: StreamKey, origin: JoinPoint, copied: Copied | None = None) -> None:
+        """`copied`: within a copy of existing documents, only the changes to what was copied."""
         self.key = key
+        self._gate = [] if copied is None else [gate(copied)]
         self.at = origin
         """The position read to, where the next request begins."""
         self._drop_until: ResumeToken | None = None
@@ -44,7 +47,7 @@ class StreamRequest:
             stage["startAtOperationTime"] = Timestamp(time_ >> 32, time_ & 0xFFFF_FFFF)
             if not place.is_high_water_mark and not place.from_invalidate:
                 self._drop_until = place
-        return [{"$changeStream": stage}, *effective_stages(self.key)]
+        return [{"$changeStream": stage}, *self._gate, *effective_stages(self.key)]
 
     def after(self, chunks: list[Chunk]) -> list[Chunk]:
         """The events after the position at which the request began."""

@@ -23,6 +23,7 @@ from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.left_streams import LeftStreams
 from feedmux_server.streams.pump import Pump, PumpHost, PumpLimits
 from feedmux_server.streams.scheduler import ROUND_BYTES
+from feedmux_server.streams.snapshot_reader import SnapshotReader
 from feedmux_server.streams.upstream import Reader
 from feedmux_server.streams.wide.manager import WideStreams
 from feedmux_server.streams.wide.stream import WideStream, WideStreamLimits
@@ -140,6 +141,12 @@ class KeyStreams:
     def _reader_at(self, stream: SharedStream) -> Reader:
         parts, limits = self._parts, self._parts.limits
 
+        def reads_for() -> str:
+            return next(iter(stream.account.tenants), "")
+
+        if stream.copies:
+            return SnapshotReader(self.source, self.key, stream.origin.place, limits.read, reads_for)
+
         def is_watched() -> bool:
             return bool(stream.watching)
 
@@ -151,7 +158,7 @@ class KeyStreams:
             self.key,
             stream.origin,
             limits.read,
-            reads_for=lambda: next(iter(stream.account.tenants), ""),
+            reads_for=reads_for,
             is_watched=is_watched,
             is_awaited=is_awaited,
         )

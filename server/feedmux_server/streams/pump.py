@@ -149,6 +149,11 @@ class Pump:
             return
         stream.unavailable = False
         await self._publish(batch)
+        if batch.copy_complete:
+            # Its subscribers continue on the live stream.
+            self._host.slots.give_way(self._streams, stream)
+            await self._let_subscribers_finish()
+            return
         if batch.exhausted:
             raise FeedmuxError(
                 ErrorReason.FEED_INVALIDATED,

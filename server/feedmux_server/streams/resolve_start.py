@@ -9,13 +9,15 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import Position, PositionEncoder, decode_position, scope_fingerprint
 from feedmux_server.core.positions.position_keys import PositionKeys
-from feedmux_server.core.positions.resume_token import Given, ResumeToken, UnknownTokenLayout
+from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken, UnknownTokenLayout, without_document
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.source.deployment import Source
+from feedmux_server.source.documents import check_collection
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,11 @@ class StartResolver:
                 return JoinPoint(ResumeToken.high_water_mark(await self.source.clock.operation_time() + 1))
             case StartKind.EARLIEST:
                 return JoinPoint(ResumeToken.high_water_mark(await self.source.oplog.oldest_time()))
+            case StartKind.SNAPSHOT:
+                check_feed(self.key)
+                await check_collection(self.source, self.key)
+                latest = ResumeToken.high_water_mark(await self.source.clock.operation_time() + 1)
+                return JoinPoint(latest.while_copying(Copied()))
             case StartKind.POSITION:
                 return await self.position(start.data, "start")
             case StartKind.OPERATION_TIME | StartKind.TIME:
@@ -58,6 +65,8 @@ class StartResolver:
     async def stored_position(self, data: bytes, field: str) -> JoinPoint:
         """As `position`, for a subscription, which has a policy for a history that MongoDB no longer has."""
         at = join_point(decode_position(data, self._fingerprint, self.keys), self.key)
+        if at.place.copied is not None:
+            check_feed(self.key)  # the grants or the pipeline may have changed since the copy began
         await self._check_reached(at.place.cluster_time, field)
         return at
 
@@ -65,9 +74,10 @@ class StartResolver:
         """The join point of an event's token, up to which a client says it has processed. Raises as `resolve` does.
 
         Nothing proves that the token is of this feed, and other clients may join a stream opened there. So the token is
-        used only as a position in time, by its cluster time, which MongoDB cannot reject.
+        used only as a position in time, by its cluster time, which MongoDB cannot reject. The `_id` of a copied
+        document is at the document's high-water mark.
         """
-        token = _client_token(raw, field)
+        token = _client_token(without_document(raw), field)
         await self._check_reached(token.cluster_time, field)
         return JoinPoint(token.given_as(Given.AS_TIME))
 
@@ -75,6 +85,13 @@ class StartResolver:
         name: Literal["resume_after", "start_after"] = (
             "resume_after" if start.kind is StartKind.RESUME_AFTER else "start_after"
         )
+        if without_document(start.data) is not start.data:
+            raise FeedmuxError(
+                ErrorReason.POSITION_INVALID,
+                f"start.{name} is the `_id` of a copied document, which does not say how far the copy is; start at a"
+                " position of the copy (the position of its batch)",
+                field=f"start.{name}",
+            )
         token = _client_token(start.data, f"start.{name}")
         await self._check_reached(token.cluster_time, "start")
         if token.is_high_water_mark:

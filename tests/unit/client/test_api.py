@@ -11,7 +11,7 @@ import feedmux
 from feedmux.api import make_feed
 from feedmux.feeds import Feed
 from feedmux.v1 import change_feed_pb2 as pb
-from feedmux.v1 import subscriptions_pb2
+from feedmux.v1 import feed_pb2, subscriptions_pb2
 from tests.unit.client.scripted_server import ScriptedServer, token
 
 
@@ -104,3 +104,36 @@ def test_a_feed_is_given_whole_or_by_its_fields() -> None:
 def test_a_client_has_one_credential() -> None:
     with pytest.raises(ValueError, match="api_key or token, not both"):
         feedmux.Client("localhost:1", api_key="k", token="t")
+
+
+@pytest.mark.parametrize("status", [None, "STATE_RUNNING", "STATE_DONE"])
+async def test_a_server_that_does_not_know_copies_is_noticed(status: str | None) -> None:
+    """It has begun at the present instead. A subscription that existed before may have no copy under way."""
+    snapshot = feed_pb2.SnapshotStatus(state=status, documents=5) if status else None
+    stored = subscriptions_pb2.Subscription(name="s", snapshot=snapshot)
+    unary = {
+        "CreateSubscription": lambda _: stored,
+        "SeekSubscription": lambda _: stored,
+        "ResolvePosition": lambda _: pb.ResolvePositionResponse(position=b"R", snapshot=snapshot),
+    }
+    calls: tuple[Callable[[feedmux.Client], Any], ...] = (
+        lambda client: client.create_subscription("s", Feed("shop", "orders"), start="snapshot"),
+        lambda client: client.seek_subscription("s", "snapshot"),
+        lambda client: client.resolve("snapshot", Feed("shop", "orders")),
+    )
+
+    def work(client: feedmux.Client) -> None:
+        for call in calls:
+            if status is None:
+                with pytest.raises(feedmux.SnapshotUnsupported, match="Upgrade all replicas") as caught:
+                    call(client)
+                assert (caught.value.status, caught.value.reason) == ("UNIMPLEMENTED", "")
+            else:
+                call(client)
+        expected = feedmux.SnapshotStatus(True, 5) if status == "STATE_RUNNING" else None
+        if status is not None:
+            assert client.create_subscription("s", Feed("shop", "orders"), start="snapshot").snapshot == expected
+        client.create_subscription("s", Feed("shop", "orders"))
+
+    async with ScriptedServer(unary=unary) as server:
+        await using(server, work)

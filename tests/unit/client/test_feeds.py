@@ -61,5 +61,5 @@ def test_a_wrong_type_names_what_it_is_for() -> None:
         feedmux.Client("localhost:1", tls="ca.pem")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="timeout_s is a number, not str"):
         feedmux.Client("localhost:1", timeout_s="5")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="not a start: 'yesterday'; a start is 'earliest', 'latest', a datetime"):
+    with pytest.raises(ValueError, match="not a start: 'yesterday'; a start is 'earliest', 'latest', 'snapshot'"):
         as_start("yesterday")  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ TOKEN = bson.encode({"_data": "82"})
         ({}, Start()),
         ({"latest": {}}, Start()),
         ({"earliest": {}}, Start(StartKind.EARLIEST)),
+        ({"snapshot": {}}, Start(StartKind.SNAPSHOT)),
         ({"position": b"p"}, Start(StartKind.POSITION, b"p")),
         ({"resume_after": TOKEN}, Start(StartKind.RESUME_AFTER, TOKEN)),
         ({"start_after": TOKEN}, Start(StartKind.START_AFTER, TOKEN)),
@@ -117,3 +118,11 @@ def test_times_keep_their_fractions(seconds: float) -> None:
     stamp = convert.timestamp(seconds)
     assert stamp.seconds + stamp.nanos / 1e9 == seconds
     assert convert.cluster_time(5 << 32 | 6) == feed_pb2.ClusterTime(seconds=5, increment=6)
+
+
+def test_the_id_of_a_copied_document_is_accepted_whatever_its_own_id_is() -> None:
+    key = {name: {"deep": [1] * 20} for name in "abcdefghijkl"}
+    raw = bson.encode({"_data": "82", "snapshot": {"_id": key}})
+    assert convert.resume_token(raw, "t") == raw
+    with pytest.raises(FeedmuxError):
+        convert.resume_token(bson.encode({"_data": "82", "other": {"_id": key}}), "t")

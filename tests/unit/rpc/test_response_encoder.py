@@ -70,6 +70,7 @@ MARKS = [
     (outputs.GapMark(mark(1), mark(2), "HISTORY_LOST"), "notice", "gap"),
     (outputs.HistoryAtRiskMark(60.0), "notice", "history_at_risk"),
     (outputs.UnacknowledgedMark(7), "notice", "unacknowledged"),
+    (outputs.CopiedMark(5, 7 << 32), "notice", "snapshot"),
 ]
 
 

@@ -5,13 +5,14 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
+import bson
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.positions.position_keys import PositionKeys
-from feedmux_server.core.positions.resume_token import Given, ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.timeline import SourceTimeline
@@ -147,3 +148,28 @@ async def test_what_is_no_token_of_mongodb() -> None:
     with pytest.raises(FeedmuxError) as caught:
         await resolver()[0].resolve(Start(StartKind.RESUME_AFTER, data=b"\x05\0\0\0\0"))
     assert (caught.value.reason, caught.value.field) == (ErrorReason.POSITION_INVALID, "start.resume_after")
+
+
+COPYING = [mark(1).while_copying(Copied(b"", 3)), token(1).while_copying(Copied(b"", 3))]
+
+
+@pytest.mark.parametrize("at", COPYING)
+async def test_a_position_within_a_copy_needs_a_feed_that_may_be_copied(at: ResumeToken) -> None:
+    """Also if the tenant's grants were narrowed since, or somebody presents it for another feed."""
+    position = resolver()[0].encoder().encode(at)
+    assert (await resolver()[0].position(position, "p")).place.copied == Copied(b"", 3)
+    filtered = stream_key(replace(SPEC, pipeline=bson.encode({"pipeline": [{"$match": {}}]})))
+    for key, kind in ((NARROWED, "grants"), (filtered, "pipeline")):
+        with pytest.raises(FeedmuxError) as caught:
+            await resolver(key)[0].position(position, "p")
+        assert (caught.value.reason, caught.value.metadata["kind"]) == (ErrorReason.SNAPSHOT_UNSUITABLE, kind)
+    with pytest.raises(FeedmuxError) as caught:
+        await resolver(tenant="b")[0].position(position, "p")
+    assert caught.value.reason is ErrorReason.POSITION_FOREIGN
+
+
+async def test_the_id_of_a_copied_document_is_a_time_in_an_ack_and_no_start() -> None:
+    raw = bson.encode({**bson.decode(mark(1).raw), "snapshot": {"_id": 5}})
+    assert (await resolver()[0].acked_token(raw, "last_acked")).place == mark(1)
+    with pytest.raises(FeedmuxError, match="a position of the copy"):
+        await resolver()[0].resolve(Start(StartKind.START_AFTER, data=raw))

@@ -721,7 +721,10 @@ type Opened struct {
 	// True when the session begins at `Open.last_acked` rather than at the stored position.
 	AtLastAcked bool `protobuf:"varint,7,opt,name=at_last_acked,json=atLastAcked,proto3" json:"at_last_acked,omitempty"`
 	// Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads this feed.
-	RoutingKey    string `protobuf:"bytes,8,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
+	RoutingKey string `protobuf:"bytes,8,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
+	// Set if the session begins within a copy of existing documents. A client that asked for `Start.snapshot` and does not
+	// see this field talks to a server that does not know it.
+	Snapshot      *SnapshotStatus `protobuf:"bytes,9,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -810,6 +813,13 @@ func (x *Opened) GetRoutingKey() string {
 		return x.RoutingKey
 	}
 	return ""
+}
+
+func (x *Opened) GetSnapshot() *SnapshotStatus {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
 }
 
 // Limits of a session.
@@ -911,6 +921,9 @@ type Batch struct {
 	ClusterTime *ClusterTime `protobuf:"bytes,5,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
 	// When the server read the first of these events from MongoDB.
 	ReadTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
+	// True if the events are documents of a copy, as insert events. Their `_id` is `{_data, snapshot: {_id}}`, different
+	// for each document. Such a batch has no other events.
+	Snapshot bool `protobuf:"varint,7,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// Format BSON: the events' documents, concatenated; the first four bytes of each document are its length.
 	Bson []byte `protobuf:"bytes,15,opt,name=bson,proto3" json:"bson,omitempty"`
 	// Formats EXTENDED_JSON: one text per event.
@@ -991,6 +1004,13 @@ func (x *Batch) GetReadTime() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Batch) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
+}
+
 func (x *Batch) GetBson() []byte {
 	if x != nil {
 		return x.Bson
@@ -1021,7 +1041,9 @@ type EventFragment struct {
 	// Set in the last part. MongoDB's resume token (BSON document) of that position, as in Batch.
 	ResumeToken []byte `protobuf:"bytes,6,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
 	// Set in the last part. The cluster time of that position.
-	ClusterTime   *ClusterTime `protobuf:"bytes,7,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
+	ClusterTime *ClusterTime `protobuf:"bytes,7,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
+	// As in Batch, in each part.
+	Snapshot      bool `protobuf:"varint,8,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1103,6 +1125,13 @@ func (x *EventFragment) GetClusterTime() *ClusterTime {
 		return x.ClusterTime
 	}
 	return nil
+}
+
+func (x *EventFragment) GetSnapshot() bool {
+	if x != nil {
+		return x.Snapshot
+	}
+	return false
 }
 
 // Every matching event at or before this position has been delivered. When nothing has changed, the message repeats the
@@ -1238,7 +1267,7 @@ type Notice struct {
 	//	*Notice_Gap_
 	//	*Notice_Degraded_
 	//	*Notice_Skipped_
-	//	*Notice_Unacknowledged_
+	//	*Notice_Snapshot
 	Kind          isNotice_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1335,10 +1364,10 @@ func (x *Notice) GetSkipped() *Notice_Skipped {
 	return nil
 }
 
-func (x *Notice) GetUnacknowledged() *Notice_Unacknowledged {
+func (x *Notice) GetSnapshot() *SnapshotStatus {
 	if x != nil {
-		if x, ok := x.Kind.(*Notice_Unacknowledged_); ok {
-			return x.Unacknowledged
+		if x, ok := x.Kind.(*Notice_Snapshot); ok {
+			return x.Snapshot
 		}
 	}
 	return nil
@@ -1378,9 +1407,9 @@ type Notice_Skipped_ struct {
 	Skipped *Notice_Skipped `protobuf:"bytes,6,opt,name=skipped,proto3,oneof"`
 }
 
-type Notice_Unacknowledged_ struct {
-	// The client has not acknowledged as many events as it may leave unacknowledged: the server sends no more.
-	Unacknowledged *Notice_Unacknowledged `protobuf:"bytes,8,opt,name=unacknowledged,proto3,oneof"`
+type Notice_Snapshot struct {
+	// The copy of existing documents is complete: every event after this is a change. Not sent yet: how far the copy is.
+	Snapshot *SnapshotStatus `protobuf:"bytes,7,opt,name=snapshot,proto3,oneof"`
 }
 
 func (*Notice_Draining_) isNotice_Kind() {}
@@ -1395,7 +1424,7 @@ func (*Notice_Degraded_) isNotice_Kind() {}
 
 func (*Notice_Skipped_) isNotice_Kind() {}
 
-func (*Notice_Unacknowledged_) isNotice_Kind() {}
+func (*Notice_Snapshot) isNotice_Kind() {}
 
 // Asks for a feed.
 type WatchRequest struct {
@@ -1686,8 +1715,10 @@ type ResolvePositionResponse struct {
 	// fingerprint: the notation of the pipeline, `comment`, `batch_size`, `max_await_time_ms`, `read_preference` and the
 	// tenant's grants do not change it.
 	FeedFingerprint []byte `protobuf:"bytes,4,opt,name=feed_fingerprint,json=feedFingerprint,proto3" json:"feed_fingerprint,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Set if the position is within a copy of existing documents.
+	Snapshot      *SnapshotStatus `protobuf:"bytes,5,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ResolvePositionResponse) Reset() {
@@ -1744,6 +1775,13 @@ func (x *ResolvePositionResponse) GetTime() *timestamppb.Timestamp {
 func (x *ResolvePositionResponse) GetFeedFingerprint() []byte {
 	if x != nil {
 		return x.FeedFingerprint
+	}
+	return nil
+}
+
+func (x *ResolvePositionResponse) GetSnapshot() *SnapshotStatus {
+	if x != nil {
+		return x.Snapshot
 	}
 	return nil
 }
@@ -2668,15 +2706,14 @@ func (x *Notice_HistoryAtRisk) GetRemaining() *durationpb.Duration {
 	return nil
 }
 
-// Events between `from` and `to` are lost. After a restore of MongoDB (TIMELINE_FORKED) `to` is before `from`: what
-// was received after the common history is void, and all available events follow.
+// Events between `from` and `to` are lost.
 type Notice_Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The last position before the gap.
 	From *ClusterTime `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// The first position after the gap.
 	To *ClusterTime `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	// Why the events are lost: HISTORY_LOST or TIMELINE_FORKED.
+	// Why the events are lost.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2862,52 +2899,6 @@ func (x *Notice_Skipped) GetToPosition() []byte {
 	return nil
 }
 
-// Nothing was sent for a heartbeat interval, because delivery waits for acknowledgements.
-type Notice_Unacknowledged struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Events sent and not acknowledged: `Limits.unacked_events_max`.
-	Events        int64 `protobuf:"varint,1,opt,name=events,proto3" json:"events,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *Notice_Unacknowledged) Reset() {
-	*x = Notice_Unacknowledged{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *Notice_Unacknowledged) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*Notice_Unacknowledged) ProtoMessage() {}
-
-func (x *Notice_Unacknowledged) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use Notice_Unacknowledged.ProtoReflect.Descriptor instead.
-func (*Notice_Unacknowledged) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13, 6}
-}
-
-func (x *Notice_Unacknowledged) GetEvents() int64 {
-	if x != nil {
-		return x.Events
-	}
-	return 0
-}
-
 // The error that opening the feed would return.
 type ExplainResponse_Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2923,7 +2914,7 @@ type ExplainResponse_Refusal struct {
 
 func (x *ExplainResponse_Refusal) Reset() {
 	*x = ExplainResponse_Refusal{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2935,7 +2926,7 @@ func (x *ExplainResponse_Refusal) String() string {
 func (*ExplainResponse_Refusal) ProtoMessage() {}
 
 func (x *ExplainResponse_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +2980,7 @@ type ExplainResponse_CollectionImages struct {
 
 func (x *ExplainResponse_CollectionImages) Reset() {
 	*x = ExplainResponse_CollectionImages{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3001,7 +2992,7 @@ func (x *ExplainResponse_CollectionImages) String() string {
 func (*ExplainResponse_CollectionImages) ProtoMessage() {}
 
 func (x *ExplainResponse_CollectionImages) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3058,7 +3049,7 @@ type ExplainResponse_Withheld struct {
 
 func (x *ExplainResponse_Withheld) Reset() {
 	*x = ExplainResponse_Withheld{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[34]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3070,7 +3061,7 @@ func (x *ExplainResponse_Withheld) String() string {
 func (*ExplainResponse_Withheld) ProtoMessage() {}
 
 func (x *ExplainResponse_Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[34]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3145,7 +3136,7 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\bprogress\x18\x04 \x01(\v2\x14.feedmux.v1.ProgressH\x00R\bprogress\x125\n" +
 	"\tcommitted\x18\x05 \x01(\v2\x15.feedmux.v1.CommittedH\x00R\tcommitted\x12,\n" +
 	"\x06notice\x18\x06 \x01(\v2\x12.feedmux.v1.NoticeH\x00R\x06noticeB\t\n" +
-	"\amessage\"\xd4\x02\n" +
+	"\amessage\"\x8c\x03\n" +
 	"\x06Opened\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\fR\bposition\x12!\n" +
@@ -3155,13 +3146,14 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x12heartbeat_interval\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12\"\n" +
 	"\rat_last_acked\x18\a \x01(\bR\vatLastAcked\x12\x1f\n" +
 	"\vrouting_key\x18\b \x01(\tR\n" +
-	"routingKey\"\xed\x01\n" +
+	"routingKey\x126\n" +
+	"\bsnapshot\x18\t \x01(\v2\x1a.feedmux.v1.SnapshotStatusR\bsnapshot\"\xed\x01\n" +
 	"\x06Limits\x12*\n" +
 	"\x11credit_events_max\x18\x01 \x01(\x03R\x0fcreditEventsMax\x12(\n" +
 	"\x10credit_bytes_max\x18\x02 \x01(\x03R\x0ecreditBytesMax\x12,\n" +
 	"\x12unacked_events_max\x18\x03 \x01(\x03R\x10unackedEventsMax\x12*\n" +
 	"\x11message_bytes_max\x18\x04 \x01(\x05R\x0fmessageBytesMax\x123\n" +
-	"\x16resume_token_bytes_max\x18\x05 \x01(\x05R\x13resumeTokenBytesMax\"\xbc\x02\n" +
+	"\x16resume_token_bytes_max\x18\x05 \x01(\x05R\x13resumeTokenBytesMax\"\xd8\x02\n" +
 	"\x05Batch\x126\n" +
 	"\x17first_delivery_sequence\x18\x01 \x01(\x03R\x15firstDeliverySequence\x12\x1f\n" +
 	"\vevent_count\x18\x02 \x01(\x05R\n" +
@@ -3169,9 +3161,10 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\bposition\x18\x03 \x01(\fR\bposition\x12!\n" +
 	"\fresume_token\x18\x04 \x01(\fR\vresumeToken\x12:\n" +
 	"\fcluster_time\x18\x05 \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\x127\n" +
-	"\tread_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\breadTime\x12\x12\n" +
+	"\tread_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\breadTime\x12\x1a\n" +
+	"\bsnapshot\x18\a \x01(\bR\bsnapshot\x12\x12\n" +
 	"\x04bson\x18\x0f \x01(\fR\x04bson\x12\x12\n" +
-	"\x04json\x18\x10 \x03(\tR\x04json\"\xf7\x01\n" +
+	"\x04json\x18\x10 \x03(\tR\x04json\"\x93\x02\n" +
 	"\rEventFragment\x12+\n" +
 	"\x11delivery_sequence\x18\x01 \x01(\x03R\x10deliverySequence\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x14\n" +
@@ -3179,22 +3172,23 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x04data\x18\x04 \x01(\fR\x04data\x12\x1a\n" +
 	"\bposition\x18\x05 \x01(\fR\bposition\x12!\n" +
 	"\fresume_token\x18\x06 \x01(\fR\vresumeToken\x12:\n" +
-	"\fcluster_time\x18\a \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\"\x85\x01\n" +
+	"\fcluster_time\x18\a \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\x12\x1a\n" +
+	"\bsnapshot\x18\b \x01(\bR\bsnapshot\"\x85\x01\n" +
 	"\bProgress\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\fR\bposition\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\fR\vresumeToken\x12:\n" +
 	"\fcluster_time\x18\x03 \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\"T\n" +
 	"\tCommitted\x12+\n" +
 	"\x11delivery_sequence\x18\x01 \x01(\x03R\x10deliverySequence\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\fR\bposition\"\xda\b\n" +
+	"\bposition\x18\x02 \x01(\fR\bposition\"\x9d\b\n" +
 	"\x06Notice\x129\n" +
 	"\bdraining\x18\x01 \x01(\v2\x1b.feedmux.v1.Notice.DrainingH\x00R\bdraining\x126\n" +
 	"\arewound\x18\x02 \x01(\v2\x1a.feedmux.v1.Notice.RewoundH\x00R\arewound\x12J\n" +
 	"\x0fhistory_at_risk\x18\x03 \x01(\v2 .feedmux.v1.Notice.HistoryAtRiskH\x00R\rhistoryAtRisk\x12*\n" +
 	"\x03gap\x18\x04 \x01(\v2\x16.feedmux.v1.Notice.GapH\x00R\x03gap\x129\n" +
 	"\bdegraded\x18\x05 \x01(\v2\x1b.feedmux.v1.Notice.DegradedH\x00R\bdegraded\x126\n" +
-	"\askipped\x18\x06 \x01(\v2\x1a.feedmux.v1.Notice.SkippedH\x00R\askipped\x12K\n" +
-	"\x0eunacknowledged\x18\b \x01(\v2!.feedmux.v1.Notice.UnacknowledgedH\x00R\x0eunacknowledged\x1a]\n" +
+	"\askipped\x18\x06 \x01(\v2\x1a.feedmux.v1.Notice.SkippedH\x00R\askipped\x128\n" +
+	"\bsnapshot\x18\a \x01(\v2\x1a.feedmux.v1.SnapshotStatusH\x00R\bsnapshot\x1a]\n" +
 	"\bDraining\x125\n" +
 	"\bdeadline\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\bdeadline\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\fR\bposition\x1a_\n" +
@@ -3217,9 +3211,7 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x02to\x18\x02 \x01(\v2\x17.feedmux.v1.ClusterTimeR\x02to\x12#\n" +
 	"\rfrom_position\x18\x03 \x01(\fR\ffromPosition\x12\x1f\n" +
 	"\vto_position\x18\x04 \x01(\fR\n" +
-	"toPosition\x1a(\n" +
-	"\x0eUnacknowledged\x12\x16\n" +
-	"\x06events\x18\x01 \x01(\x03R\x06eventsB\x06\n" +
+	"toPositionB\x06\n" +
 	"\x04kind\"\xff\x01\n" +
 	"\fWatchRequest\x12$\n" +
 	"\x04feed\x18\x01 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12'\n" +
@@ -3236,12 +3228,13 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\amessage\"g\n" +
 	"\x16ResolvePositionRequest\x12$\n" +
 	"\x04feed\x18\x01 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12'\n" +
-	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\"\xcc\x01\n" +
+	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\"\x84\x02\n" +
 	"\x17ResolvePositionResponse\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\fR\bposition\x12:\n" +
 	"\fcluster_time\x18\x02 \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\x12.\n" +
 	"\x04time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12)\n" +
-	"\x10feed_fingerprint\x18\x04 \x01(\fR\x0ffeedFingerprint\"\x83\x03\n" +
+	"\x10feed_fingerprint\x18\x04 \x01(\fR\x0ffeedFingerprint\x126\n" +
+	"\bsnapshot\x18\x05 \x01(\v2\x1a.feedmux.v1.SnapshotStatusR\bsnapshot\"\x83\x03\n" +
 	"\x10PlanRangeRequest\x12$\n" +
 	"\fsubscription\x18\x01 \x01(\tH\x00R\fsubscription\x12&\n" +
 	"\x04feed\x18\x02 \x01(\v2\x10.feedmux.v1.FeedH\x00R\x04feed\x12\x14\n" +
@@ -3347,7 +3340,7 @@ func file_feedmux_v1_change_feed_proto_rawDescGZIP() []byte {
 	return file_feedmux_v1_change_feed_proto_rawDescData
 }
 
-var file_feedmux_v1_change_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_feedmux_v1_change_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_feedmux_v1_change_feed_proto_goTypes = []any{
 	(*SubscribeRequest)(nil),                 // 0: feedmux.v1.SubscribeRequest
 	(*Open)(nil),                             // 1: feedmux.v1.Open
@@ -3380,15 +3373,15 @@ var file_feedmux_v1_change_feed_proto_goTypes = []any{
 	(*Notice_Gap)(nil),                       // 28: feedmux.v1.Notice.Gap
 	(*Notice_Degraded)(nil),                  // 29: feedmux.v1.Notice.Degraded
 	(*Notice_Skipped)(nil),                   // 30: feedmux.v1.Notice.Skipped
-	(*Notice_Unacknowledged)(nil),            // 31: feedmux.v1.Notice.Unacknowledged
-	(*ExplainResponse_Refusal)(nil),          // 32: feedmux.v1.ExplainResponse.Refusal
-	(*ExplainResponse_CollectionImages)(nil), // 33: feedmux.v1.ExplainResponse.CollectionImages
-	(*ExplainResponse_Withheld)(nil),         // 34: feedmux.v1.ExplainResponse.Withheld
-	(*Feed)(nil),                             // 35: feedmux.v1.Feed
-	(*Start)(nil),                            // 36: feedmux.v1.Start
-	(Format)(0),                              // 37: feedmux.v1.Format
-	(*durationpb.Duration)(nil),              // 38: google.protobuf.Duration
-	(*ClusterTime)(nil),                      // 39: feedmux.v1.ClusterTime
+	(*ExplainResponse_Refusal)(nil),          // 31: feedmux.v1.ExplainResponse.Refusal
+	(*ExplainResponse_CollectionImages)(nil), // 32: feedmux.v1.ExplainResponse.CollectionImages
+	(*ExplainResponse_Withheld)(nil),         // 33: feedmux.v1.ExplainResponse.Withheld
+	(*Feed)(nil),                             // 34: feedmux.v1.Feed
+	(*Start)(nil),                            // 35: feedmux.v1.Start
+	(Format)(0),                              // 36: feedmux.v1.Format
+	(*durationpb.Duration)(nil),              // 37: google.protobuf.Duration
+	(*ClusterTime)(nil),                      // 38: feedmux.v1.ClusterTime
+	(*SnapshotStatus)(nil),                   // 39: feedmux.v1.SnapshotStatus
 	(*timestamppb.Timestamp)(nil),            // 40: google.protobuf.Timestamp
 }
 var file_feedmux_v1_change_feed_proto_depIdxs = []int32{
@@ -3396,84 +3389,86 @@ var file_feedmux_v1_change_feed_proto_depIdxs = []int32{
 	3,  // 1: feedmux.v1.SubscribeRequest.credit:type_name -> feedmux.v1.Credit
 	4,  // 2: feedmux.v1.SubscribeRequest.ack:type_name -> feedmux.v1.Ack
 	5,  // 3: feedmux.v1.SubscribeRequest.close:type_name -> feedmux.v1.Close
-	35, // 4: feedmux.v1.Open.feed:type_name -> feedmux.v1.Feed
-	36, // 5: feedmux.v1.Open.start:type_name -> feedmux.v1.Start
-	37, // 6: feedmux.v1.Open.format:type_name -> feedmux.v1.Format
+	34, // 4: feedmux.v1.Open.feed:type_name -> feedmux.v1.Feed
+	35, // 5: feedmux.v1.Open.start:type_name -> feedmux.v1.Start
+	36, // 6: feedmux.v1.Open.format:type_name -> feedmux.v1.Format
 	2,  // 7: feedmux.v1.Open.last_acked:type_name -> feedmux.v1.LastAcked
 	3,  // 8: feedmux.v1.Open.credit:type_name -> feedmux.v1.Credit
-	38, // 9: feedmux.v1.Open.heartbeat_interval:type_name -> google.protobuf.Duration
+	37, // 9: feedmux.v1.Open.heartbeat_interval:type_name -> google.protobuf.Duration
 	7,  // 10: feedmux.v1.SubscribeResponse.opened:type_name -> feedmux.v1.Opened
 	9,  // 11: feedmux.v1.SubscribeResponse.batch:type_name -> feedmux.v1.Batch
 	10, // 12: feedmux.v1.SubscribeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
 	11, // 13: feedmux.v1.SubscribeResponse.progress:type_name -> feedmux.v1.Progress
 	12, // 14: feedmux.v1.SubscribeResponse.committed:type_name -> feedmux.v1.Committed
 	13, // 15: feedmux.v1.SubscribeResponse.notice:type_name -> feedmux.v1.Notice
-	39, // 16: feedmux.v1.Opened.cluster_time:type_name -> feedmux.v1.ClusterTime
+	38, // 16: feedmux.v1.Opened.cluster_time:type_name -> feedmux.v1.ClusterTime
 	8,  // 17: feedmux.v1.Opened.limits:type_name -> feedmux.v1.Limits
-	38, // 18: feedmux.v1.Opened.heartbeat_interval:type_name -> google.protobuf.Duration
-	39, // 19: feedmux.v1.Batch.cluster_time:type_name -> feedmux.v1.ClusterTime
-	40, // 20: feedmux.v1.Batch.read_time:type_name -> google.protobuf.Timestamp
-	39, // 21: feedmux.v1.EventFragment.cluster_time:type_name -> feedmux.v1.ClusterTime
-	39, // 22: feedmux.v1.Progress.cluster_time:type_name -> feedmux.v1.ClusterTime
-	25, // 23: feedmux.v1.Notice.draining:type_name -> feedmux.v1.Notice.Draining
-	26, // 24: feedmux.v1.Notice.rewound:type_name -> feedmux.v1.Notice.Rewound
-	27, // 25: feedmux.v1.Notice.history_at_risk:type_name -> feedmux.v1.Notice.HistoryAtRisk
-	28, // 26: feedmux.v1.Notice.gap:type_name -> feedmux.v1.Notice.Gap
-	29, // 27: feedmux.v1.Notice.degraded:type_name -> feedmux.v1.Notice.Degraded
-	30, // 28: feedmux.v1.Notice.skipped:type_name -> feedmux.v1.Notice.Skipped
-	31, // 29: feedmux.v1.Notice.unacknowledged:type_name -> feedmux.v1.Notice.Unacknowledged
-	35, // 30: feedmux.v1.WatchRequest.feed:type_name -> feedmux.v1.Feed
-	36, // 31: feedmux.v1.WatchRequest.start:type_name -> feedmux.v1.Start
-	37, // 32: feedmux.v1.WatchRequest.format:type_name -> feedmux.v1.Format
-	38, // 33: feedmux.v1.WatchRequest.heartbeat_interval:type_name -> google.protobuf.Duration
-	7,  // 34: feedmux.v1.WatchResponse.opened:type_name -> feedmux.v1.Opened
-	9,  // 35: feedmux.v1.WatchResponse.batch:type_name -> feedmux.v1.Batch
-	10, // 36: feedmux.v1.WatchResponse.event_fragment:type_name -> feedmux.v1.EventFragment
-	11, // 37: feedmux.v1.WatchResponse.progress:type_name -> feedmux.v1.Progress
-	13, // 38: feedmux.v1.WatchResponse.notice:type_name -> feedmux.v1.Notice
-	35, // 39: feedmux.v1.ResolvePositionRequest.feed:type_name -> feedmux.v1.Feed
-	36, // 40: feedmux.v1.ResolvePositionRequest.start:type_name -> feedmux.v1.Start
-	39, // 41: feedmux.v1.ResolvePositionResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
-	40, // 42: feedmux.v1.ResolvePositionResponse.time:type_name -> google.protobuf.Timestamp
-	35, // 43: feedmux.v1.PlanRangeRequest.feed:type_name -> feedmux.v1.Feed
-	38, // 44: feedmux.v1.PlanRangeRequest.wait:type_name -> google.protobuf.Duration
-	39, // 45: feedmux.v1.PlanRangeResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
-	20, // 46: feedmux.v1.PlanRangeResponse.slices:type_name -> feedmux.v1.RangeSlice
-	39, // 47: feedmux.v1.PlanRangeResponse.latest:type_name -> feedmux.v1.ClusterTime
-	35, // 48: feedmux.v1.ReadRangeRequest.feed:type_name -> feedmux.v1.Feed
-	9,  // 49: feedmux.v1.ReadRangeResponse.batch:type_name -> feedmux.v1.Batch
-	10, // 50: feedmux.v1.ReadRangeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
-	35, // 51: feedmux.v1.ExplainRequest.feed:type_name -> feedmux.v1.Feed
-	36, // 52: feedmux.v1.ExplainRequest.start:type_name -> feedmux.v1.Start
-	32, // 53: feedmux.v1.ExplainResponse.refusal:type_name -> feedmux.v1.ExplainResponse.Refusal
-	33, // 54: feedmux.v1.ExplainResponse.images:type_name -> feedmux.v1.ExplainResponse.CollectionImages
-	38, // 55: feedmux.v1.ExplainResponse.oplog_headroom:type_name -> google.protobuf.Duration
-	34, // 56: feedmux.v1.ExplainResponse.withheld:type_name -> feedmux.v1.ExplainResponse.Withheld
-	38, // 57: feedmux.v1.Notice.Draining.deadline:type_name -> google.protobuf.Duration
-	39, // 58: feedmux.v1.Notice.Rewound.from:type_name -> feedmux.v1.ClusterTime
-	39, // 59: feedmux.v1.Notice.Rewound.to:type_name -> feedmux.v1.ClusterTime
-	38, // 60: feedmux.v1.Notice.HistoryAtRisk.remaining:type_name -> google.protobuf.Duration
-	39, // 61: feedmux.v1.Notice.Gap.from:type_name -> feedmux.v1.ClusterTime
-	39, // 62: feedmux.v1.Notice.Gap.to:type_name -> feedmux.v1.ClusterTime
-	39, // 63: feedmux.v1.Notice.Skipped.from:type_name -> feedmux.v1.ClusterTime
-	39, // 64: feedmux.v1.Notice.Skipped.to:type_name -> feedmux.v1.ClusterTime
-	0,  // 65: feedmux.v1.ChangeFeed.Subscribe:input_type -> feedmux.v1.SubscribeRequest
-	14, // 66: feedmux.v1.ChangeFeed.Watch:input_type -> feedmux.v1.WatchRequest
-	16, // 67: feedmux.v1.ChangeFeed.ResolvePosition:input_type -> feedmux.v1.ResolvePositionRequest
-	18, // 68: feedmux.v1.ChangeFeed.PlanRange:input_type -> feedmux.v1.PlanRangeRequest
-	21, // 69: feedmux.v1.ChangeFeed.ReadRange:input_type -> feedmux.v1.ReadRangeRequest
-	23, // 70: feedmux.v1.ChangeFeed.Explain:input_type -> feedmux.v1.ExplainRequest
-	6,  // 71: feedmux.v1.ChangeFeed.Subscribe:output_type -> feedmux.v1.SubscribeResponse
-	15, // 72: feedmux.v1.ChangeFeed.Watch:output_type -> feedmux.v1.WatchResponse
-	17, // 73: feedmux.v1.ChangeFeed.ResolvePosition:output_type -> feedmux.v1.ResolvePositionResponse
-	19, // 74: feedmux.v1.ChangeFeed.PlanRange:output_type -> feedmux.v1.PlanRangeResponse
-	22, // 75: feedmux.v1.ChangeFeed.ReadRange:output_type -> feedmux.v1.ReadRangeResponse
-	24, // 76: feedmux.v1.ChangeFeed.Explain:output_type -> feedmux.v1.ExplainResponse
-	71, // [71:77] is the sub-list for method output_type
-	65, // [65:71] is the sub-list for method input_type
-	65, // [65:65] is the sub-list for extension type_name
-	65, // [65:65] is the sub-list for extension extendee
-	0,  // [0:65] is the sub-list for field type_name
+	37, // 18: feedmux.v1.Opened.heartbeat_interval:type_name -> google.protobuf.Duration
+	39, // 19: feedmux.v1.Opened.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	38, // 20: feedmux.v1.Batch.cluster_time:type_name -> feedmux.v1.ClusterTime
+	40, // 21: feedmux.v1.Batch.read_time:type_name -> google.protobuf.Timestamp
+	38, // 22: feedmux.v1.EventFragment.cluster_time:type_name -> feedmux.v1.ClusterTime
+	38, // 23: feedmux.v1.Progress.cluster_time:type_name -> feedmux.v1.ClusterTime
+	25, // 24: feedmux.v1.Notice.draining:type_name -> feedmux.v1.Notice.Draining
+	26, // 25: feedmux.v1.Notice.rewound:type_name -> feedmux.v1.Notice.Rewound
+	27, // 26: feedmux.v1.Notice.history_at_risk:type_name -> feedmux.v1.Notice.HistoryAtRisk
+	28, // 27: feedmux.v1.Notice.gap:type_name -> feedmux.v1.Notice.Gap
+	29, // 28: feedmux.v1.Notice.degraded:type_name -> feedmux.v1.Notice.Degraded
+	30, // 29: feedmux.v1.Notice.skipped:type_name -> feedmux.v1.Notice.Skipped
+	39, // 30: feedmux.v1.Notice.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	34, // 31: feedmux.v1.WatchRequest.feed:type_name -> feedmux.v1.Feed
+	35, // 32: feedmux.v1.WatchRequest.start:type_name -> feedmux.v1.Start
+	36, // 33: feedmux.v1.WatchRequest.format:type_name -> feedmux.v1.Format
+	37, // 34: feedmux.v1.WatchRequest.heartbeat_interval:type_name -> google.protobuf.Duration
+	7,  // 35: feedmux.v1.WatchResponse.opened:type_name -> feedmux.v1.Opened
+	9,  // 36: feedmux.v1.WatchResponse.batch:type_name -> feedmux.v1.Batch
+	10, // 37: feedmux.v1.WatchResponse.event_fragment:type_name -> feedmux.v1.EventFragment
+	11, // 38: feedmux.v1.WatchResponse.progress:type_name -> feedmux.v1.Progress
+	13, // 39: feedmux.v1.WatchResponse.notice:type_name -> feedmux.v1.Notice
+	34, // 40: feedmux.v1.ResolvePositionRequest.feed:type_name -> feedmux.v1.Feed
+	35, // 41: feedmux.v1.ResolvePositionRequest.start:type_name -> feedmux.v1.Start
+	38, // 42: feedmux.v1.ResolvePositionResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
+	40, // 43: feedmux.v1.ResolvePositionResponse.time:type_name -> google.protobuf.Timestamp
+	39, // 44: feedmux.v1.ResolvePositionResponse.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	34, // 45: feedmux.v1.PlanRangeRequest.feed:type_name -> feedmux.v1.Feed
+	37, // 46: feedmux.v1.PlanRangeRequest.wait:type_name -> google.protobuf.Duration
+	38, // 47: feedmux.v1.PlanRangeResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
+	20, // 48: feedmux.v1.PlanRangeResponse.slices:type_name -> feedmux.v1.RangeSlice
+	38, // 49: feedmux.v1.PlanRangeResponse.latest:type_name -> feedmux.v1.ClusterTime
+	34, // 50: feedmux.v1.ReadRangeRequest.feed:type_name -> feedmux.v1.Feed
+	9,  // 51: feedmux.v1.ReadRangeResponse.batch:type_name -> feedmux.v1.Batch
+	10, // 52: feedmux.v1.ReadRangeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
+	34, // 53: feedmux.v1.ExplainRequest.feed:type_name -> feedmux.v1.Feed
+	35, // 54: feedmux.v1.ExplainRequest.start:type_name -> feedmux.v1.Start
+	31, // 55: feedmux.v1.ExplainResponse.refusal:type_name -> feedmux.v1.ExplainResponse.Refusal
+	32, // 56: feedmux.v1.ExplainResponse.images:type_name -> feedmux.v1.ExplainResponse.CollectionImages
+	37, // 57: feedmux.v1.ExplainResponse.oplog_headroom:type_name -> google.protobuf.Duration
+	33, // 58: feedmux.v1.ExplainResponse.withheld:type_name -> feedmux.v1.ExplainResponse.Withheld
+	37, // 59: feedmux.v1.Notice.Draining.deadline:type_name -> google.protobuf.Duration
+	38, // 60: feedmux.v1.Notice.Rewound.from:type_name -> feedmux.v1.ClusterTime
+	38, // 61: feedmux.v1.Notice.Rewound.to:type_name -> feedmux.v1.ClusterTime
+	37, // 62: feedmux.v1.Notice.HistoryAtRisk.remaining:type_name -> google.protobuf.Duration
+	38, // 63: feedmux.v1.Notice.Gap.from:type_name -> feedmux.v1.ClusterTime
+	38, // 64: feedmux.v1.Notice.Gap.to:type_name -> feedmux.v1.ClusterTime
+	38, // 65: feedmux.v1.Notice.Skipped.from:type_name -> feedmux.v1.ClusterTime
+	38, // 66: feedmux.v1.Notice.Skipped.to:type_name -> feedmux.v1.ClusterTime
+	0,  // 67: feedmux.v1.ChangeFeed.Subscribe:input_type -> feedmux.v1.SubscribeRequest
+	14, // 68: feedmux.v1.ChangeFeed.Watch:input_type -> feedmux.v1.WatchRequest
+	16, // 69: feedmux.v1.ChangeFeed.ResolvePosition:input_type -> feedmux.v1.ResolvePositionRequest
+	18, // 70: feedmux.v1.ChangeFeed.PlanRange:input_type -> feedmux.v1.PlanRangeRequest
+	21, // 71: feedmux.v1.ChangeFeed.ReadRange:input_type -> feedmux.v1.ReadRangeRequest
+	23, // 72: feedmux.v1.ChangeFeed.Explain:input_type -> feedmux.v1.ExplainRequest
+	6,  // 73: feedmux.v1.ChangeFeed.Subscribe:output_type -> feedmux.v1.SubscribeResponse
+	15, // 74: feedmux.v1.ChangeFeed.Watch:output_type -> feedmux.v1.WatchResponse
+	17, // 75: feedmux.v1.ChangeFeed.ResolvePosition:output_type -> feedmux.v1.ResolvePositionResponse
+	19, // 76: feedmux.v1.ChangeFeed.PlanRange:output_type -> feedmux.v1.PlanRangeResponse
+	22, // 77: feedmux.v1.ChangeFeed.ReadRange:output_type -> feedmux.v1.ReadRangeResponse
+	24, // 78: feedmux.v1.ChangeFeed.Explain:output_type -> feedmux.v1.ExplainResponse
+	73, // [73:79] is the sub-list for method output_type
+	67, // [67:73] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_change_feed_proto_init() }
@@ -3511,7 +3506,7 @@ func file_feedmux_v1_change_feed_proto_init() {
 		(*Notice_Gap_)(nil),
 		(*Notice_Degraded_)(nil),
 		(*Notice_Skipped_)(nil),
-		(*Notice_Unacknowledged_)(nil),
+		(*Notice_Snapshot)(nil),
 	}
 	file_feedmux_v1_change_feed_proto_msgTypes[15].OneofWrappers = []any{
 		(*WatchResponse_Opened)(nil),
@@ -3538,7 +3533,7 @@ func file_feedmux_v1_change_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feedmux_v1_change_feed_proto_rawDesc), len(file_feedmux_v1_change_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

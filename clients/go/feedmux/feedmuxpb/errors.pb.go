@@ -80,10 +80,6 @@ const (
 	// OUT_OF_RANGE. MongoDB cannot send an event (over 16 MB). Add $changeStreamSplitLargeEvent where MongoDB supports
 	// it.
 	ErrorReason_ERROR_REASON_EVENT_TOO_LARGE ErrorReason = 42
-	// OUT_OF_RANGE. MongoDB was restored from an older copy, or replaced, and does not have the history of the position.
-	// Seek the subscription to another position. Metadata: `last_common_time` (RFC 3339), up to which the two histories
-	// are equal, if it is known.
-	ErrorReason_ERROR_REASON_TIMELINE_FORKED ErrorReason = 43
 	// FAILED_PRECONDITION. resume_after does not accept the token of an invalidate event; use start_after.
 	ErrorReason_ERROR_REASON_START_AFTER_REQUIRED ErrorReason = 50
 	// FAILED_PRECONDITION. A pre- or post-image that the feed requires does not exist.
@@ -103,6 +99,10 @@ const (
 	ErrorReason_ERROR_REASON_ETAG_MISMATCH ErrorReason = 57
 	// FAILED_PRECONDITION. The feed does not have the fingerprint in the request: its pipeline or options have changed.
 	ErrorReason_ERROR_REASON_FEED_CHANGED ErrorReason = 58
+	// FAILED_PRECONDITION. The existing documents of this feed cannot be copied. Metadata: `kind`: `scope`, `pipeline`,
+	// `grants`, `collation`, `view`, `time series`, `capped`, `clustered`, `sharded cluster`, `mode` (a copy where a
+	// range is read).
+	ErrorReason_ERROR_REASON_SNAPSHOT_UNSUITABLE ErrorReason = 59
 	// ABORTED. The session lost its subscription. Metadata: `cause` (TAKEOVER, SEEK, UPDATE, DELETE, LEASE).
 	ErrorReason_ERROR_REASON_FENCED ErrorReason = 60
 	// ABORTED. An operator ended the session. The client may open a new session.
@@ -150,7 +150,6 @@ var (
 		40: "ERROR_REASON_HISTORY_LOST",
 		41: "ERROR_REASON_START_IN_FUTURE",
 		42: "ERROR_REASON_EVENT_TOO_LARGE",
-		43: "ERROR_REASON_TIMELINE_FORKED",
 		50: "ERROR_REASON_START_AFTER_REQUIRED",
 		51: "ERROR_REASON_IMAGE_UNAVAILABLE",
 		52: "ERROR_REASON_RESUME_TOKEN_NOT_FOUND",
@@ -160,6 +159,7 @@ var (
 		56: "ERROR_REASON_SOURCE_UNSUITABLE",
 		57: "ERROR_REASON_ETAG_MISMATCH",
 		58: "ERROR_REASON_FEED_CHANGED",
+		59: "ERROR_REASON_SNAPSHOT_UNSUITABLE",
 		60: "ERROR_REASON_FENCED",
 		61: "ERROR_REASON_ENDED_BY_OPERATOR",
 		62: "ERROR_REASON_GRANTS_CHANGED",
@@ -195,7 +195,6 @@ var (
 		"ERROR_REASON_HISTORY_LOST":           40,
 		"ERROR_REASON_START_IN_FUTURE":        41,
 		"ERROR_REASON_EVENT_TOO_LARGE":        42,
-		"ERROR_REASON_TIMELINE_FORKED":        43,
 		"ERROR_REASON_START_AFTER_REQUIRED":   50,
 		"ERROR_REASON_IMAGE_UNAVAILABLE":      51,
 		"ERROR_REASON_RESUME_TOKEN_NOT_FOUND": 52,
@@ -205,6 +204,7 @@ var (
 		"ERROR_REASON_SOURCE_UNSUITABLE":      56,
 		"ERROR_REASON_ETAG_MISMATCH":          57,
 		"ERROR_REASON_FEED_CHANGED":           58,
+		"ERROR_REASON_SNAPSHOT_UNSUITABLE":    59,
 		"ERROR_REASON_FENCED":                 60,
 		"ERROR_REASON_ENDED_BY_OPERATOR":      61,
 		"ERROR_REASON_GRANTS_CHANGED":         62,
@@ -248,7 +248,7 @@ var File_feedmux_v1_errors_proto protoreflect.FileDescriptor
 const file_feedmux_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"\x17feedmux/v1/errors.proto\x12\n" +
-	"feedmux.v1*\xcd\v\n" +
+	"feedmux.v1*\xd1\v\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dERROR_REASON_POSITION_INVALID\x10\x01\x12!\n" +
@@ -275,8 +275,7 @@ const file_feedmux_v1_errors_proto_rawDesc = "" +
 	" ERROR_REASON_SUBSCRIPTION_EXISTS\x10!\x12\x1d\n" +
 	"\x19ERROR_REASON_HISTORY_LOST\x10(\x12 \n" +
 	"\x1cERROR_REASON_START_IN_FUTURE\x10)\x12 \n" +
-	"\x1cERROR_REASON_EVENT_TOO_LARGE\x10*\x12 \n" +
-	"\x1cERROR_REASON_TIMELINE_FORKED\x10+\x12%\n" +
+	"\x1cERROR_REASON_EVENT_TOO_LARGE\x10*\x12%\n" +
 	"!ERROR_REASON_START_AFTER_REQUIRED\x102\x12\"\n" +
 	"\x1eERROR_REASON_IMAGE_UNAVAILABLE\x103\x12'\n" +
 	"#ERROR_REASON_RESUME_TOKEN_NOT_FOUND\x104\x12!\n" +
@@ -285,7 +284,8 @@ const file_feedmux_v1_errors_proto_rawDesc = "" +
 	"\x1eERROR_REASON_SUBSCRIPTION_BUSY\x107\x12\"\n" +
 	"\x1eERROR_REASON_SOURCE_UNSUITABLE\x108\x12\x1e\n" +
 	"\x1aERROR_REASON_ETAG_MISMATCH\x109\x12\x1d\n" +
-	"\x19ERROR_REASON_FEED_CHANGED\x10:\x12\x17\n" +
+	"\x19ERROR_REASON_FEED_CHANGED\x10:\x12$\n" +
+	" ERROR_REASON_SNAPSHOT_UNSUITABLE\x10;\x12\x17\n" +
 	"\x13ERROR_REASON_FENCED\x10<\x12\"\n" +
 	"\x1eERROR_REASON_ENDED_BY_OPERATOR\x10=\x12\x1f\n" +
 	"\x1bERROR_REASON_GRANTS_CHANGED\x10>\x12\x1f\n" +

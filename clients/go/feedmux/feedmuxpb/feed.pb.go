@@ -9,6 +9,7 @@ package feedmuxpb
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -143,6 +144,8 @@ const (
 	OnHistoryLost_ON_HISTORY_LOST_FAIL OnHistoryLost = 1
 	// The server sends a gap notice, then the feed continues from the oldest available event.
 	OnHistoryLost_ON_HISTORY_LOST_EARLIEST OnHistoryLost = 2
+	// Reserved for a new copy of the existing documents. The server rejects it with MESSAGE_INVALID.
+	OnHistoryLost_ON_HISTORY_LOST_SNAPSHOT OnHistoryLost = 3
 )
 
 // Enum value maps for OnHistoryLost.
@@ -151,11 +154,13 @@ var (
 		0: "ON_HISTORY_LOST_UNSPECIFIED",
 		1: "ON_HISTORY_LOST_FAIL",
 		2: "ON_HISTORY_LOST_EARLIEST",
+		3: "ON_HISTORY_LOST_SNAPSHOT",
 	}
 	OnHistoryLost_value = map[string]int32{
 		"ON_HISTORY_LOST_UNSPECIFIED": 0,
 		"ON_HISTORY_LOST_FAIL":        1,
 		"ON_HISTORY_LOST_EARLIEST":    2,
+		"ON_HISTORY_LOST_SNAPSHOT":    3,
 	}
 )
 
@@ -184,6 +189,59 @@ func (x OnHistoryLost) Number() protoreflect.EnumNumber {
 // Deprecated: Use OnHistoryLost.Descriptor instead.
 func (OnHistoryLost) EnumDescriptor() ([]byte, []int) {
 	return file_feedmux_v1_feed_proto_rawDescGZIP(), []int{2}
+}
+
+// Whether documents are still to come.
+type SnapshotStatus_State int32
+
+const (
+	// Never sent.
+	SnapshotStatus_STATE_UNSPECIFIED SnapshotStatus_State = 0
+	// Documents are still to come.
+	SnapshotStatus_STATE_RUNNING SnapshotStatus_State = 1
+	// No copy is under way, or it is complete.
+	SnapshotStatus_STATE_DONE SnapshotStatus_State = 2
+)
+
+// Enum value maps for SnapshotStatus_State.
+var (
+	SnapshotStatus_State_name = map[int32]string{
+		0: "STATE_UNSPECIFIED",
+		1: "STATE_RUNNING",
+		2: "STATE_DONE",
+	}
+	SnapshotStatus_State_value = map[string]int32{
+		"STATE_UNSPECIFIED": 0,
+		"STATE_RUNNING":     1,
+		"STATE_DONE":        2,
+	}
+)
+
+func (x SnapshotStatus_State) Enum() *SnapshotStatus_State {
+	p := new(SnapshotStatus_State)
+	*p = x
+	return p
+}
+
+func (x SnapshotStatus_State) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (SnapshotStatus_State) Descriptor() protoreflect.EnumDescriptor {
+	return file_feedmux_v1_feed_proto_enumTypes[3].Descriptor()
+}
+
+func (SnapshotStatus_State) Type() protoreflect.EnumType {
+	return &file_feedmux_v1_feed_proto_enumTypes[3]
+}
+
+func (x SnapshotStatus_State) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use SnapshotStatus_State.Descriptor instead.
+func (SnapshotStatus_State) EnumDescriptor() ([]byte, []int) {
+	return file_feedmux_v1_feed_proto_rawDescGZIP(), []int{7, 0}
 }
 
 // What to watch: the scope, the pipeline and MongoDB's change stream options. The server reads two identical feeds from
@@ -513,6 +571,7 @@ type Start struct {
 	//	*Start_Time
 	//	*Start_Earliest
 	//	*Start_Latest
+	//	*Start_Snapshot
 	At            isStart_At `protobuf_oneof:"at"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -618,6 +677,15 @@ func (x *Start) GetLatest() *Latest {
 	return nil
 }
 
+func (x *Start) GetSnapshot() *Snapshot {
+	if x != nil {
+		if x, ok := x.At.(*Start_Snapshot); ok {
+			return x.Snapshot
+		}
+	}
+	return nil
+}
+
 type isStart_At interface {
 	isStart_At()
 }
@@ -660,6 +728,14 @@ type Start_Latest struct {
 	Latest *Latest `protobuf:"bytes,7,opt,name=latest,proto3,oneof"`
 }
 
+type Start_Snapshot struct {
+	// The documents that exist, as insert events, then every change after them (docs/snapshot.md). For feeds of one
+	// collection, without a pipeline and with grants that do not narrow it; others are rejected with
+	// SNAPSHOT_UNSUITABLE. A server that does not know this field begins at `latest`, and does not set
+	// `Opened.snapshot`, `Subscription.snapshot` or `ResolvePositionResponse.snapshot`.
+	Snapshot *Snapshot `protobuf:"bytes,8,opt,name=snapshot,proto3,oneof"`
+}
+
 func (*Start_Position) isStart_At() {}
 
 func (*Start_ResumeAfter) isStart_At() {}
@@ -673,6 +749,8 @@ func (*Start_Time) isStart_At() {}
 func (*Start_Earliest) isStart_At() {}
 
 func (*Start_Latest) isStart_At() {}
+
+func (*Start_Snapshot) isStart_At() {}
 
 // As far back as the oplog reaches.
 type Earliest struct {
@@ -748,12 +826,158 @@ func (*Latest) Descriptor() ([]byte, []int) {
 	return file_feedmux_v1_feed_proto_rawDescGZIP(), []int{5}
 }
 
+// From a copy of the documents that exist.
+type Snapshot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Snapshot) Reset() {
+	*x = Snapshot{}
+	mi := &file_feedmux_v1_feed_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Snapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Snapshot) ProtoMessage() {}
+
+func (x *Snapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_feed_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
+func (*Snapshot) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_feed_proto_rawDescGZIP(), []int{6}
+}
+
+// How far a copy of existing documents is.
+type SnapshotStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Always set.
+	State SnapshotStatus_State `protobuf:"varint,1,opt,name=state,proto3,enum=feedmux.v1.SnapshotStatus_State" json:"state,omitempty"`
+	// The number of documents copied so far. After an interruption, some may count twice.
+	Documents int64 `protobuf:"varint,2,opt,name=documents,proto3" json:"documents,omitempty"`
+	// Not sent yet. The bytes of these documents.
+	Bytes int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Not sent yet. MongoDB's estimate of the number of documents in the collection.
+	DocumentsEstimated int64 `protobuf:"varint,4,opt,name=documents_estimated,json=documentsEstimated,proto3" json:"documents_estimated,omitempty"`
+	// Not sent yet. The time left at the present rate.
+	Remaining *durationpb.Duration `protobuf:"bytes,5,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// With STATE_DONE in a notice: the cluster time as of which the last documents were read.
+	ReadTime *ClusterTime `protobuf:"bytes,6,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
+	// Not sent yet. In a copy of several collections, the collection that is being copied.
+	Namespace string `protobuf:"bytes,7,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Not sent yet. Grows with each copy of a subscription.
+	Generation    int64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotStatus) Reset() {
+	*x = SnapshotStatus{}
+	mi := &file_feedmux_v1_feed_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotStatus) ProtoMessage() {}
+
+func (x *SnapshotStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_feed_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotStatus.ProtoReflect.Descriptor instead.
+func (*SnapshotStatus) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_feed_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *SnapshotStatus) GetState() SnapshotStatus_State {
+	if x != nil {
+		return x.State
+	}
+	return SnapshotStatus_STATE_UNSPECIFIED
+}
+
+func (x *SnapshotStatus) GetDocuments() int64 {
+	if x != nil {
+		return x.Documents
+	}
+	return 0
+}
+
+func (x *SnapshotStatus) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *SnapshotStatus) GetDocumentsEstimated() int64 {
+	if x != nil {
+		return x.DocumentsEstimated
+	}
+	return 0
+}
+
+func (x *SnapshotStatus) GetRemaining() *durationpb.Duration {
+	if x != nil {
+		return x.Remaining
+	}
+	return nil
+}
+
+func (x *SnapshotStatus) GetReadTime() *ClusterTime {
+	if x != nil {
+		return x.ReadTime
+	}
+	return nil
+}
+
+func (x *SnapshotStatus) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *SnapshotStatus) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 var File_feedmux_v1_feed_proto protoreflect.FileDescriptor
 
 const file_feedmux_v1_feed_proto_rawDesc = "" +
 	"\n" +
 	"\x15feedmux/v1/feed.proto\x12\n" +
-	"feedmux.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x04\n" +
+	"feedmux.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x04\n" +
 	"\x04Feed\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bdatabase\x18\x02 \x01(\tR\bdatabase\x12\x1e\n" +
@@ -780,7 +1004,7 @@ const file_feedmux_v1_feed_proto_rawDesc = "" +
 	"\bnotation\"E\n" +
 	"\vClusterTime\x12\x18\n" +
 	"\aseconds\x18\x01 \x01(\rR\aseconds\x12\x1c\n" +
-	"\tincrement\x18\x02 \x01(\rR\tincrement\"\xd9\x02\n" +
+	"\tincrement\x18\x02 \x01(\rR\tincrement\"\x8d\x03\n" +
 	"\x05Start\x12\x1c\n" +
 	"\bposition\x18\x01 \x01(\fH\x00R\bposition\x12#\n" +
 	"\fresume_after\x18\x02 \x01(\fH\x00R\vresumeAfter\x12!\n" +
@@ -789,11 +1013,30 @@ const file_feedmux_v1_feed_proto_rawDesc = "" +
 	"\x17start_at_operation_time\x18\x04 \x01(\v2\x17.feedmux.v1.ClusterTimeH\x00R\x14startAtOperationTime\x120\n" +
 	"\x04time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampH\x00R\x04time\x122\n" +
 	"\bearliest\x18\x06 \x01(\v2\x14.feedmux.v1.EarliestH\x00R\bearliest\x12,\n" +
-	"\x06latest\x18\a \x01(\v2\x12.feedmux.v1.LatestH\x00R\x06latestB\x04\n" +
+	"\x06latest\x18\a \x01(\v2\x12.feedmux.v1.LatestH\x00R\x06latest\x122\n" +
+	"\bsnapshot\x18\b \x01(\v2\x14.feedmux.v1.SnapshotH\x00R\bsnapshotB\x04\n" +
 	"\x02at\"\n" +
 	"\n" +
 	"\bEarliest\"\b\n" +
-	"\x06Latest*w\n" +
+	"\x06Latest\"\n" +
+	"\n" +
+	"\bSnapshot\"\x9d\x03\n" +
+	"\x0eSnapshotStatus\x126\n" +
+	"\x05state\x18\x01 \x01(\x0e2 .feedmux.v1.SnapshotStatus.StateR\x05state\x12\x1c\n" +
+	"\tdocuments\x18\x02 \x01(\x03R\tdocuments\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12/\n" +
+	"\x13documents_estimated\x18\x04 \x01(\x03R\x12documentsEstimated\x127\n" +
+	"\tremaining\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\tremaining\x124\n" +
+	"\tread_time\x18\x06 \x01(\v2\x17.feedmux.v1.ClusterTimeR\breadTime\x12\x1c\n" +
+	"\tnamespace\x18\a \x01(\tR\tnamespace\x12\x1e\n" +
+	"\n" +
+	"generation\x18\b \x01(\x03R\n" +
+	"generation\"A\n" +
+	"\x05State\x12\x15\n" +
+	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rSTATE_RUNNING\x10\x01\x12\x0e\n" +
+	"\n" +
+	"STATE_DONE\x10\x02*w\n" +
 	"\x06Format\x12\x16\n" +
 	"\x12FORMAT_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vFORMAT_BSON\x10\x01\x12 \n" +
@@ -802,11 +1045,12 @@ const file_feedmux_v1_feed_proto_rawDesc = "" +
 	"\fOnInvalidate\x12\x1d\n" +
 	"\x19ON_INVALIDATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ON_INVALIDATE_STOP\x10\x01\x12\x1a\n" +
-	"\x16ON_INVALIDATE_CONTINUE\x10\x02*h\n" +
+	"\x16ON_INVALIDATE_CONTINUE\x10\x02*\x86\x01\n" +
 	"\rOnHistoryLost\x12\x1f\n" +
 	"\x1bON_HISTORY_LOST_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14ON_HISTORY_LOST_FAIL\x10\x01\x12\x1c\n" +
-	"\x18ON_HISTORY_LOST_EARLIEST\x10\x02B\xa7\x01\n" +
+	"\x18ON_HISTORY_LOST_EARLIEST\x10\x02\x12\x1c\n" +
+	"\x18ON_HISTORY_LOST_SNAPSHOT\x10\x03B\xa7\x01\n" +
 	"\x0ecom.feedmux.v1B\tFeedProtoP\x01ZAgithub.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb;feedmuxpb\xa2\x02\x03FXX\xaa\x02\n" +
 	"Feedmux.V1\xca\x02\n" +
 	"Feedmux\\V1\xe2\x02\x16Feedmux\\V1\\GPBMetadata\xea\x02\vFeedmux::V1b\x06proto3"
@@ -823,31 +1067,39 @@ func file_feedmux_v1_feed_proto_rawDescGZIP() []byte {
 	return file_feedmux_v1_feed_proto_rawDescData
 }
 
-var file_feedmux_v1_feed_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_feedmux_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_feedmux_v1_feed_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_feedmux_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_feedmux_v1_feed_proto_goTypes = []any{
 	(Format)(0),                   // 0: feedmux.v1.Format
 	(OnInvalidate)(0),             // 1: feedmux.v1.OnInvalidate
 	(OnHistoryLost)(0),            // 2: feedmux.v1.OnHistoryLost
-	(*Feed)(nil),                  // 3: feedmux.v1.Feed
-	(*Pipeline)(nil),              // 4: feedmux.v1.Pipeline
-	(*ClusterTime)(nil),           // 5: feedmux.v1.ClusterTime
-	(*Start)(nil),                 // 6: feedmux.v1.Start
-	(*Earliest)(nil),              // 7: feedmux.v1.Earliest
-	(*Latest)(nil),                // 8: feedmux.v1.Latest
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(SnapshotStatus_State)(0),     // 3: feedmux.v1.SnapshotStatus.State
+	(*Feed)(nil),                  // 4: feedmux.v1.Feed
+	(*Pipeline)(nil),              // 5: feedmux.v1.Pipeline
+	(*ClusterTime)(nil),           // 6: feedmux.v1.ClusterTime
+	(*Start)(nil),                 // 7: feedmux.v1.Start
+	(*Earliest)(nil),              // 8: feedmux.v1.Earliest
+	(*Latest)(nil),                // 9: feedmux.v1.Latest
+	(*Snapshot)(nil),              // 10: feedmux.v1.Snapshot
+	(*SnapshotStatus)(nil),        // 11: feedmux.v1.SnapshotStatus
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
 }
 var file_feedmux_v1_feed_proto_depIdxs = []int32{
-	4, // 0: feedmux.v1.Feed.pipeline:type_name -> feedmux.v1.Pipeline
-	5, // 1: feedmux.v1.Start.start_at_operation_time:type_name -> feedmux.v1.ClusterTime
-	9, // 2: feedmux.v1.Start.time:type_name -> google.protobuf.Timestamp
-	7, // 3: feedmux.v1.Start.earliest:type_name -> feedmux.v1.Earliest
-	8, // 4: feedmux.v1.Start.latest:type_name -> feedmux.v1.Latest
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	5,  // 0: feedmux.v1.Feed.pipeline:type_name -> feedmux.v1.Pipeline
+	6,  // 1: feedmux.v1.Start.start_at_operation_time:type_name -> feedmux.v1.ClusterTime
+	12, // 2: feedmux.v1.Start.time:type_name -> google.protobuf.Timestamp
+	8,  // 3: feedmux.v1.Start.earliest:type_name -> feedmux.v1.Earliest
+	9,  // 4: feedmux.v1.Start.latest:type_name -> feedmux.v1.Latest
+	10, // 5: feedmux.v1.Start.snapshot:type_name -> feedmux.v1.Snapshot
+	3,  // 6: feedmux.v1.SnapshotStatus.state:type_name -> feedmux.v1.SnapshotStatus.State
+	13, // 7: feedmux.v1.SnapshotStatus.remaining:type_name -> google.protobuf.Duration
+	6,  // 8: feedmux.v1.SnapshotStatus.read_time:type_name -> feedmux.v1.ClusterTime
+	9,  // [9:9] is the sub-list for method output_type
+	9,  // [9:9] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_feed_proto_init() }
@@ -867,14 +1119,15 @@ func file_feedmux_v1_feed_proto_init() {
 		(*Start_Time)(nil),
 		(*Start_Earliest)(nil),
 		(*Start_Latest)(nil),
+		(*Start_Snapshot)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feedmux_v1_feed_proto_rawDesc), len(file_feedmux_v1_feed_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   6,
+			NumEnums:      4,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

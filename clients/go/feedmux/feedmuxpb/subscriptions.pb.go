@@ -56,7 +56,11 @@ type Subscription struct {
 	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
 	// Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
 	// this feed.
-	RoutingKey    string `protobuf:"bytes,14,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
+	RoutingKey string `protobuf:"bytes,14,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
+	// Output only. Set while the stored position is within a copy of existing documents. Also set by
+	// CreateSubscription with `Start.snapshot`: STATE_DONE then means that the subscription existed before, and that its
+	// copy is complete or that it never had one.
+	Snapshot      *SnapshotStatus `protobuf:"bytes,15,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -187,6 +191,13 @@ func (x *Subscription) GetRoutingKey() string {
 		return x.RoutingKey
 	}
 	return ""
+}
+
+func (x *Subscription) GetSnapshot() *SnapshotStatus {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
 }
 
 // Creates a subscription.
@@ -579,7 +590,7 @@ var File_feedmux_v1_subscriptions_proto protoreflect.FileDescriptor
 const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\n" +
 	"\x1efeedmux/v1/subscriptions.proto\x12\n" +
-	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd2\x04\n" +
+	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x05\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12$\n" +
 	"\x04feed\x18\x02 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12=\n" +
@@ -599,7 +610,8 @@ const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\vexpire_time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"expireTime\x12\x1f\n" +
 	"\vrouting_key\x18\x0e \x01(\tR\n" +
-	"routingKey\"\x82\x01\n" +
+	"routingKey\x126\n" +
+	"\bsnapshot\x18\x0f \x01(\v2\x1a.feedmux.v1.SnapshotStatusR\bsnapshot\"\x82\x01\n" +
 	"\x19CreateSubscriptionRequest\x12<\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x18.feedmux.v1.SubscriptionR\fsubscription\x12'\n" +
 	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\",\n" +
@@ -661,9 +673,10 @@ var file_feedmux_v1_subscriptions_proto_goTypes = []any{
 	(OnHistoryLost)(0),                // 10: feedmux.v1.OnHistoryLost
 	(*ClusterTime)(nil),               // 11: feedmux.v1.ClusterTime
 	(*timestamppb.Timestamp)(nil),     // 12: google.protobuf.Timestamp
-	(*Start)(nil),                     // 13: feedmux.v1.Start
-	(*fieldmaskpb.FieldMask)(nil),     // 14: google.protobuf.FieldMask
-	(*emptypb.Empty)(nil),             // 15: google.protobuf.Empty
+	(*SnapshotStatus)(nil),            // 13: feedmux.v1.SnapshotStatus
+	(*Start)(nil),                     // 14: feedmux.v1.Start
+	(*fieldmaskpb.FieldMask)(nil),     // 15: google.protobuf.FieldMask
+	(*emptypb.Empty)(nil),             // 16: google.protobuf.Empty
 }
 var file_feedmux_v1_subscriptions_proto_depIdxs = []int32{
 	8,  // 0: feedmux.v1.Subscription.feed:type_name -> feedmux.v1.Feed
@@ -673,29 +686,30 @@ var file_feedmux_v1_subscriptions_proto_depIdxs = []int32{
 	12, // 4: feedmux.v1.Subscription.create_time:type_name -> google.protobuf.Timestamp
 	12, // 5: feedmux.v1.Subscription.update_time:type_name -> google.protobuf.Timestamp
 	12, // 6: feedmux.v1.Subscription.expire_time:type_name -> google.protobuf.Timestamp
-	0,  // 7: feedmux.v1.CreateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
-	13, // 8: feedmux.v1.CreateSubscriptionRequest.start:type_name -> feedmux.v1.Start
-	0,  // 9: feedmux.v1.ListSubscriptionsResponse.subscriptions:type_name -> feedmux.v1.Subscription
-	0,  // 10: feedmux.v1.UpdateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
-	14, // 11: feedmux.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	13, // 12: feedmux.v1.SeekSubscriptionRequest.to:type_name -> feedmux.v1.Start
-	1,  // 13: feedmux.v1.Subscriptions.CreateSubscription:input_type -> feedmux.v1.CreateSubscriptionRequest
-	2,  // 14: feedmux.v1.Subscriptions.GetSubscription:input_type -> feedmux.v1.GetSubscriptionRequest
-	3,  // 15: feedmux.v1.Subscriptions.ListSubscriptions:input_type -> feedmux.v1.ListSubscriptionsRequest
-	5,  // 16: feedmux.v1.Subscriptions.UpdateSubscription:input_type -> feedmux.v1.UpdateSubscriptionRequest
-	6,  // 17: feedmux.v1.Subscriptions.DeleteSubscription:input_type -> feedmux.v1.DeleteSubscriptionRequest
-	7,  // 18: feedmux.v1.Subscriptions.SeekSubscription:input_type -> feedmux.v1.SeekSubscriptionRequest
-	0,  // 19: feedmux.v1.Subscriptions.CreateSubscription:output_type -> feedmux.v1.Subscription
-	0,  // 20: feedmux.v1.Subscriptions.GetSubscription:output_type -> feedmux.v1.Subscription
-	4,  // 21: feedmux.v1.Subscriptions.ListSubscriptions:output_type -> feedmux.v1.ListSubscriptionsResponse
-	0,  // 22: feedmux.v1.Subscriptions.UpdateSubscription:output_type -> feedmux.v1.Subscription
-	15, // 23: feedmux.v1.Subscriptions.DeleteSubscription:output_type -> google.protobuf.Empty
-	0,  // 24: feedmux.v1.Subscriptions.SeekSubscription:output_type -> feedmux.v1.Subscription
-	19, // [19:25] is the sub-list for method output_type
-	13, // [13:19] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	13, // 7: feedmux.v1.Subscription.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	0,  // 8: feedmux.v1.CreateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
+	14, // 9: feedmux.v1.CreateSubscriptionRequest.start:type_name -> feedmux.v1.Start
+	0,  // 10: feedmux.v1.ListSubscriptionsResponse.subscriptions:type_name -> feedmux.v1.Subscription
+	0,  // 11: feedmux.v1.UpdateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
+	15, // 12: feedmux.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	14, // 13: feedmux.v1.SeekSubscriptionRequest.to:type_name -> feedmux.v1.Start
+	1,  // 14: feedmux.v1.Subscriptions.CreateSubscription:input_type -> feedmux.v1.CreateSubscriptionRequest
+	2,  // 15: feedmux.v1.Subscriptions.GetSubscription:input_type -> feedmux.v1.GetSubscriptionRequest
+	3,  // 16: feedmux.v1.Subscriptions.ListSubscriptions:input_type -> feedmux.v1.ListSubscriptionsRequest
+	5,  // 17: feedmux.v1.Subscriptions.UpdateSubscription:input_type -> feedmux.v1.UpdateSubscriptionRequest
+	6,  // 18: feedmux.v1.Subscriptions.DeleteSubscription:input_type -> feedmux.v1.DeleteSubscriptionRequest
+	7,  // 19: feedmux.v1.Subscriptions.SeekSubscription:input_type -> feedmux.v1.SeekSubscriptionRequest
+	0,  // 20: feedmux.v1.Subscriptions.CreateSubscription:output_type -> feedmux.v1.Subscription
+	0,  // 21: feedmux.v1.Subscriptions.GetSubscription:output_type -> feedmux.v1.Subscription
+	4,  // 22: feedmux.v1.Subscriptions.ListSubscriptions:output_type -> feedmux.v1.ListSubscriptionsResponse
+	0,  // 23: feedmux.v1.Subscriptions.UpdateSubscription:output_type -> feedmux.v1.Subscription
+	16, // 24: feedmux.v1.Subscriptions.DeleteSubscription:output_type -> google.protobuf.Empty
+	0,  // 25: feedmux.v1.Subscriptions.SeekSubscription:output_type -> feedmux.v1.Subscription
+	20, // [20:26] is the sub-list for method output_type
+	14, // [14:20] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_subscriptions_proto_init() }

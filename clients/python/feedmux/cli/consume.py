@@ -165,7 +165,7 @@ def process_events(
             done += len(events)
         else:
             at_pause()
-        if head is not None and session.cluster_time is not None:
+        if head is not None and session.cluster_time is not None and not session.copying:
             left = _number(head) - _number(session.cluster_time)
             # At the time before `head`, more events may follow, however long the pause: of a transaction, or the first
             # one, if the position had that time from the beginning. An idle MongoDB names a later time only after 10 s.

@@ -132,6 +132,8 @@ def _print_notice(notice: feedmux.Notice) -> None:
             dependency = "MongoDB" if notice.dependency == "source" else "Redis"
             change = "has lost its connection to" if notice.unavailable else "is again connected to"
             text = f"the server {change} {dependency}"
+        case feedmux.SnapshotComplete():
+            text = f"the existing documents are copied ({notice.documents}); changes follow"
         case feedmux.HistoryAtRisk():
             text = f"the oplog drops this position in {notice.remaining_s:.0f} s"
         case feedmux.Unacknowledged():

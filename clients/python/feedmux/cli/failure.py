@@ -8,6 +8,7 @@ from feedmux.errors import (
     Fenced,
     HistoryLost,
     InternalError,
+    SnapshotUnsupported,
     SubscriptionBusy,
     SubscriptionExists,
     SubscriptionNotFound,
@@ -58,6 +59,8 @@ def as_cli_error(error: Exception, endpoint: str = "") -> CliError | None:
 
 
 def _reason(error: FeedmuxError, endpoint: str) -> str:
+    if isinstance(error, SnapshotUnsupported):
+        return error.message
     if isinstance(error, Unavailable) and not error.reason and endpoint:
         if error.status == "DEADLINE_EXCEEDED":
             return f"{endpoint} has not answered in time"
@@ -74,6 +77,8 @@ def cause_of(error: FeedmuxError) -> str:
 
 def _hint(error: FeedmuxError, endpoint: str) -> str:
     match error:
+        case SnapshotUnsupported():
+            return ""
         case Unavailable() if not error.reason:
             return WAITS_HINT if error.status == "DEADLINE_EXCEEDED" else SERVER_HINT
         case SubscriptionNotFound():

@@ -15,8 +15,9 @@ from bson.timestamp import Timestamp
 from feedmux.feeds import Feed, Start
 
 START_HELP = (
-    "where to begin: latest, earliest, a time (2026-11-21T10:00:00Z; without a zone UTC), how long ago (90s,"
-    " 15m, 2h, 7d), a cluster time (SECONDS:INCREMENT), a resume token (hex or JSON), or a position of feedmux"
+    "where to begin: latest, earliest, snapshot (the documents that exist, then every change), a time"
+    " (2026-11-21T10:00:00Z; without a zone UTC), how long ago (90s, 15m, 2h, 7d), a cluster time"
+    " (SECONDS:INCREMENT), a resume token (hex or JSON), or a position of feedmux"
 )
 FULL_DOCUMENT = ("default", "updateLookup", "whenAvailable", "required")
 FULL_DOCUMENT_BEFORE_CHANGE = ("off", "whenAvailable", "required")
@@ -126,6 +127,8 @@ def start(text: str) -> Start:
         return Start.latest()
     if text == "earliest":
         return Start.earliest()
+    if text == "snapshot":
+        return Start.snapshot()
     if found := _AGO.fullmatch(text):
         try:
             return Start.at_time(datetime.now(UTC) - timedelta(**{_AGO_UNITS[found[2]]: int(found[1])}))
@@ -141,7 +144,8 @@ def start(text: str) -> Start:
     except (ValueError, OverflowError, OSError):
         pass
     place = place_of(
-        text, "a time (2026-11-21T10:00:00Z), how long ago (15m), earliest, latest, a resume token or a position"
+        text,
+        "a time (2026-11-21T10:00:00Z), how long ago (15m), earliest, latest, snapshot, a resume token or a position",
     )
     return Start.position(place) if isinstance(place, bytes) else Start.start_after(place)
 

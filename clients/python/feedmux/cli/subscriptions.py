@@ -205,6 +205,7 @@ def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
         "epoch": info.epoch,
         "expire_time": iso_time(info.expire_time),
         "routing_key": info.routing_key,
+        **({"snapshot": asdict(info.snapshot)} if info.snapshot is not None else {}),
     }
 
 
@@ -212,4 +213,5 @@ def _stored(info: feedmux.SubscriptionInfo) -> str:
     if info.cluster_time is None:
         return "-"
     at_s = info.cluster_time.time
-    return f"{utc_time(at_s)} ({duration(max(0.0, time.time() - at_s))} ago)"
+    copied = f", {info.snapshot.documents} documents of a snapshot" if info.snapshot is not None else ""
+    return f"{utc_time(at_s)} ({duration(max(0.0, time.time() - at_s))} ago{copied})"

@@ -89,7 +89,7 @@ class SubscribeResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., event_fragment: _Optional[_Union[EventFragment, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("epoch", "position", "resume_token", "cluster_time", "limits", "heartbeat_interval", "at_last_acked", "routing_key")
+    __slots__ = ("epoch", "position", "resume_token", "cluster_time", "limits", "heartbeat_interval", "at_last_acked", "routing_key", "snapshot")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +98,7 @@ class Opened(_message.Message):
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     AT_LAST_ACKED_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     position: bytes
     resume_token: bytes
@@ -106,7 +107,8 @@ class Opened(_message.Message):
     heartbeat_interval: _duration_pb2.Duration
     at_last_acked: bool
     routing_key: str
-    def __init__(self, epoch: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., at_last_acked: bool = ..., routing_key: _Optional[str] = ...) -> None: ...
+    snapshot: _feed_pb2.SnapshotStatus
+    def __init__(self, epoch: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., at_last_acked: bool = ..., routing_key: _Optional[str] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("credit_events_max", "credit_bytes_max", "unacked_events_max", "message_bytes_max", "resume_token_bytes_max")
@@ -123,13 +125,14 @@ class Limits(_message.Message):
     def __init__(self, credit_events_max: _Optional[int] = ..., credit_bytes_max: _Optional[int] = ..., unacked_events_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., resume_token_bytes_max: _Optional[int] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("first_delivery_sequence", "event_count", "position", "resume_token", "cluster_time", "read_time", "bson", "json")
+    __slots__ = ("first_delivery_sequence", "event_count", "position", "resume_token", "cluster_time", "read_time", "snapshot", "bson", "json")
     FIRST_DELIVERY_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
     READ_TIME_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     BSON_FIELD_NUMBER: _ClassVar[int]
     JSON_FIELD_NUMBER: _ClassVar[int]
     first_delivery_sequence: int
@@ -138,12 +141,13 @@ class Batch(_message.Message):
     resume_token: bytes
     cluster_time: _feed_pb2.ClusterTime
     read_time: _timestamp_pb2.Timestamp
+    snapshot: bool
     bson: bytes
     json: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, first_delivery_sequence: _Optional[int] = ..., event_count: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., read_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., bson: _Optional[bytes] = ..., json: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, first_delivery_sequence: _Optional[int] = ..., event_count: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., read_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., snapshot: bool = ..., bson: _Optional[bytes] = ..., json: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EventFragment(_message.Message):
-    __slots__ = ("delivery_sequence", "index", "count", "data", "position", "resume_token", "cluster_time")
+    __slots__ = ("delivery_sequence", "index", "count", "data", "position", "resume_token", "cluster_time", "snapshot")
     DELIVERY_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +155,7 @@ class EventFragment(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     delivery_sequence: int
     index: int
     count: int
@@ -158,7 +163,8 @@ class EventFragment(_message.Message):
     position: bytes
     resume_token: bytes
     cluster_time: _feed_pb2.ClusterTime
-    def __init__(self, delivery_sequence: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., data: _Optional[bytes] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ...) -> None: ...
+    snapshot: bool
+    def __init__(self, delivery_sequence: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., data: _Optional[bytes] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., snapshot: bool = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("position", "resume_token", "cluster_time")
@@ -179,7 +185,7 @@ class Committed(_message.Message):
     def __init__(self, delivery_sequence: _Optional[int] = ..., position: _Optional[bytes] = ...) -> None: ...
 
 class Notice(_message.Message):
-    __slots__ = ("draining", "rewound", "history_at_risk", "gap", "degraded", "skipped", "unacknowledged")
+    __slots__ = ("draining", "rewound", "history_at_risk", "gap", "degraded", "skipped", "snapshot", "unacknowledged")
     class Draining(_message.Message):
         __slots__ = ("deadline", "position")
         DEADLINE_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +240,7 @@ class Notice(_message.Message):
     GAP_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     UNACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     draining: Notice.Draining
     rewound: Notice.Rewound
@@ -241,8 +248,9 @@ class Notice(_message.Message):
     gap: Notice.Gap
     degraded: Notice.Degraded
     skipped: Notice.Skipped
+    snapshot: _feed_pb2.SnapshotStatus
     unacknowledged: Notice.Unacknowledged
-    def __init__(self, draining: _Optional[_Union[Notice.Draining, _Mapping]] = ..., rewound: _Optional[_Union[Notice.Rewound, _Mapping]] = ..., history_at_risk: _Optional[_Union[Notice.HistoryAtRisk, _Mapping]] = ..., gap: _Optional[_Union[Notice.Gap, _Mapping]] = ..., degraded: _Optional[_Union[Notice.Degraded, _Mapping]] = ..., skipped: _Optional[_Union[Notice.Skipped, _Mapping]] = ..., unacknowledged: _Optional[_Union[Notice.Unacknowledged, _Mapping]] = ...) -> None: ...
+    def __init__(self, draining: _Optional[_Union[Notice.Draining, _Mapping]] = ..., rewound: _Optional[_Union[Notice.Rewound, _Mapping]] = ..., history_at_risk: _Optional[_Union[Notice.HistoryAtRisk, _Mapping]] = ..., gap: _Optional[_Union[Notice.Gap, _Mapping]] = ..., degraded: _Optional[_Union[Notice.Degraded, _Mapping]] = ..., skipped: _Optional[_Union[Notice.Skipped, _Mapping]] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ..., unacknowledged: _Optional[_Union[Notice.Unacknowledged, _Mapping]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("feed", "start", "format", "heartbeat_interval", "message_bytes_max")
@@ -281,16 +289,18 @@ class ResolvePositionRequest(_message.Message):
     def __init__(self, feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ...) -> None: ...
 
 class ResolvePositionResponse(_message.Message):
-    __slots__ = ("position", "cluster_time", "time", "feed_fingerprint")
+    __slots__ = ("position", "cluster_time", "time", "feed_fingerprint", "snapshot")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
     TIME_FIELD_NUMBER: _ClassVar[int]
     FEED_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     position: bytes
     cluster_time: _feed_pb2.ClusterTime
     time: _timestamp_pb2.Timestamp
     feed_fingerprint: bytes
-    def __init__(self, position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., feed_fingerprint: _Optional[bytes] = ...) -> None: ...
+    snapshot: _feed_pb2.SnapshotStatus
+    def __init__(self, position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., feed_fingerprint: _Optional[bytes] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ...) -> None: ...
 
 class PlanRangeRequest(_message.Message):
     __slots__ = ("subscription", "feed", "after", "until", "events_max", "bytes_max", "slices", "wait", "processed", "instance_id", "feed_fingerprint")

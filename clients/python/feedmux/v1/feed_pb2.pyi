@@ -1,3 +1,4 @@
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -24,6 +25,7 @@ class OnHistoryLost(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ON_HISTORY_LOST_UNSPECIFIED: _ClassVar[OnHistoryLost]
     ON_HISTORY_LOST_FAIL: _ClassVar[OnHistoryLost]
     ON_HISTORY_LOST_EARLIEST: _ClassVar[OnHistoryLost]
+    ON_HISTORY_LOST_SNAPSHOT: _ClassVar[OnHistoryLost]
 FORMAT_UNSPECIFIED: Format
 FORMAT_BSON: Format
 FORMAT_EXTENDED_JSON_RELAXED: Format
@@ -34,6 +36,7 @@ ON_INVALIDATE_CONTINUE: OnInvalidate
 ON_HISTORY_LOST_UNSPECIFIED: OnHistoryLost
 ON_HISTORY_LOST_FAIL: OnHistoryLost
 ON_HISTORY_LOST_EARLIEST: OnHistoryLost
+ON_HISTORY_LOST_SNAPSHOT: OnHistoryLost
 
 class Feed(_message.Message):
     __slots__ = ("source", "database", "collection", "pipeline", "full_document", "full_document_before_change", "show_expanded_events", "collation", "comment", "batch_size", "max_await_time_ms", "read_preference", "read_concern", "match_collection_uuid_for_update_lookup")
@@ -84,7 +87,7 @@ class ClusterTime(_message.Message):
     def __init__(self, seconds: _Optional[int] = ..., increment: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("position", "resume_after", "start_after", "start_at_operation_time", "time", "earliest", "latest")
+    __slots__ = ("position", "resume_after", "start_after", "start_at_operation_time", "time", "earliest", "latest", "snapshot")
     POSITION_FIELD_NUMBER: _ClassVar[int]
     RESUME_AFTER_FIELD_NUMBER: _ClassVar[int]
     START_AFTER_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +95,7 @@ class Start(_message.Message):
     TIME_FIELD_NUMBER: _ClassVar[int]
     EARLIEST_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     position: bytes
     resume_after: bytes
     start_after: bytes
@@ -99,7 +103,8 @@ class Start(_message.Message):
     time: _timestamp_pb2.Timestamp
     earliest: Earliest
     latest: Latest
-    def __init__(self, position: _Optional[bytes] = ..., resume_after: _Optional[bytes] = ..., start_after: _Optional[bytes] = ..., start_at_operation_time: _Optional[_Union[ClusterTime, _Mapping]] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., earliest: _Optional[_Union[Earliest, _Mapping]] = ..., latest: _Optional[_Union[Latest, _Mapping]] = ...) -> None: ...
+    snapshot: Snapshot
+    def __init__(self, position: _Optional[bytes] = ..., resume_after: _Optional[bytes] = ..., start_after: _Optional[bytes] = ..., start_at_operation_time: _Optional[_Union[ClusterTime, _Mapping]] = ..., time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., earliest: _Optional[_Union[Earliest, _Mapping]] = ..., latest: _Optional[_Union[Latest, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ...) -> None: ...
 
 class Earliest(_message.Message):
     __slots__ = ()
@@ -108,3 +113,35 @@ class Earliest(_message.Message):
 class Latest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Snapshot(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SnapshotStatus(_message.Message):
+    __slots__ = ("state", "documents", "bytes", "documents_estimated", "remaining", "read_time", "namespace", "generation")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[SnapshotStatus.State]
+        STATE_RUNNING: _ClassVar[SnapshotStatus.State]
+        STATE_DONE: _ClassVar[SnapshotStatus.State]
+    STATE_UNSPECIFIED: SnapshotStatus.State
+    STATE_RUNNING: SnapshotStatus.State
+    STATE_DONE: SnapshotStatus.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTS_ESTIMATED_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_FIELD_NUMBER: _ClassVar[int]
+    READ_TIME_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    state: SnapshotStatus.State
+    documents: int
+    bytes: int
+    documents_estimated: int
+    remaining: _duration_pb2.Duration
+    read_time: ClusterTime
+    namespace: str
+    generation: int
+    def __init__(self, state: _Optional[_Union[SnapshotStatus.State, str]] = ..., documents: _Optional[int] = ..., bytes: _Optional[int] = ..., documents_estimated: _Optional[int] = ..., remaining: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., read_time: _Optional[_Union[ClusterTime, _Mapping]] = ..., namespace: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...

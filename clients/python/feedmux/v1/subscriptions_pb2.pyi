@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Subscription(_message.Message):
-    __slots__ = ("name", "feed", "on_invalidate", "on_history_lost", "position", "cluster_time", "create_time", "update_time", "etag", "active", "owner", "epoch", "expire_time", "routing_key")
+    __slots__ = ("name", "feed", "on_invalidate", "on_history_lost", "position", "cluster_time", "create_time", "update_time", "etag", "active", "owner", "epoch", "expire_time", "routing_key", "snapshot")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FEED_FIELD_NUMBER: _ClassVar[int]
     ON_INVALIDATE_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class Subscription(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     name: str
     feed: _feed_pb2.Feed
     on_invalidate: _feed_pb2.OnInvalidate
@@ -39,7 +40,8 @@ class Subscription(_message.Message):
     epoch: int
     expire_time: _timestamp_pb2.Timestamp
     routing_key: str
-    def __init__(self, name: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., on_invalidate: _Optional[_Union[_feed_pb2.OnInvalidate, str]] = ..., on_history_lost: _Optional[_Union[_feed_pb2.OnHistoryLost, str]] = ..., position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., active: bool = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., routing_key: _Optional[str] = ...) -> None: ...
+    snapshot: _feed_pb2.SnapshotStatus
+    def __init__(self, name: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., on_invalidate: _Optional[_Union[_feed_pb2.OnInvalidate, str]] = ..., on_history_lost: _Optional[_Union[_feed_pb2.OnHistoryLost, str]] = ..., position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., active: bool = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., routing_key: _Optional[str] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ...) -> None: ...
 
 class CreateSubscriptionRequest(_message.Message):
     __slots__ = ("subscription", "start")

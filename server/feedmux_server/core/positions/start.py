@@ -12,6 +12,7 @@ class StartKind(StrEnum):
     START_AFTER = "start_after"
     OPERATION_TIME = "start_at_operation_time"
     TIME = "time"
+    SNAPSHOT = "snapshot"
 
 
 @dataclass(frozen=True, slots=True)

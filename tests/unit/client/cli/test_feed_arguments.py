@@ -88,6 +88,7 @@ def test_a_namespace_is_split_at_its_first_dot(text: str, found: tuple[str | Non
     [
         ("now", "latest", (0, 0)),
         ("earliest", "earliest", (0, 0)),
+        ("snapshot", "snapshot", (0, 0)),
         ("2026-11-21T10:00:00Z", "time", (1_795_255_200, 0)),
         ("2026-11-21 10:00", "time", (1_795_255_200, 0)),
         ("2026-11-21T12:00:00+02:00", "time", (1_795_255_200, 0)),

@@ -170,7 +170,7 @@ final class Responses {
                         Messages.timestamp(notice.getSkipped().getTo()),
                         Position.of(notice.getSkipped().getFromPosition()),
                         Position.of(notice.getSkipped().getToPosition()));
-            case UNACKNOWLEDGED, KIND_NOT_SET -> null;
+            case SNAPSHOT, UNACKNOWLEDGED, KIND_NOT_SET -> null;
         };
         return value == null ? null : new Response.Told(value);
     }

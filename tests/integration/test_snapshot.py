@@ -1,0 +1,529 @@
+"""Existing documents, then every change: exact at every position, on real servers, whatever breaks in between."""
+
+import asyncio
+import contextlib
+import datetime
+import random
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+import pytest_asyncio
+from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
+from bson.code import Code
+from bson.codec_options import CodecOptions
+from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
+from pymongo import AsyncMongoClient, MongoClient
+from pymongo.errors import PyMongoError
+
+import feedmux
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_server.core.positions.position import COPIED_BYTES_MAX, POSITION_BYTES_MAX, inspect_position
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.source.deployment import Source
+from tests.conftest import ReplicaSetFactory
+from tests.integration.servers import Here, ServerProcess, server_process, serving, settings
+from tests.integration.test_faults import Client, Documents, fail_command
+from tests.integration.wire import LATEST, MANY, Api, Receiver, at, feed, refused
+
+OPEN_DOCUMENTS = Source.open_documents
+SNAPSHOT = at(snapshot=feed_pb2.Snapshot())
+SMALL_STEPS: dict[str, Any] = {"batch_events": 40, "snapshot_step_s": 0}
+"""Each batch of documents is a step of its own."""
+KINDS = (
+    lambda i: i,
+    lambda i: f"s{i}",
+    lambda i: ObjectId(),
+    lambda i: {"a": i, "b": i, "c": i, "d": i, "e": i, "f": i, "g": i, "h": i, "i": i},
+    lambda i: i + 0.5,
+    lambda i: Int64(i + 10**12),
+    lambda i: datetime.datetime(2020, 1, 1) + datetime.timedelta(seconds=i),  # noqa: DTZ001 as pymongo returns it
+    lambda i: Binary(i.to_bytes(4)),
+    lambda i: Decimal128(f"{i}.25"),
+)
+
+
+class Sink:
+    """Applies events, as a program that mirrors the collection would."""
+
+    def __init__(self) -> None:
+        self.state: dict[bytes, dict[str, Any]] = {}
+        self.wrong: list[str] = []
+        """What cannot happen to a sink that stores its state with its position."""
+
+    def apply(self, event: dict[str, Any]) -> None:
+        key, operation = bson.encode(event["documentKey"]), event["operationType"]
+        known = key in self.state
+        if operation == "delete":
+            self.state.pop(key, None)
+        elif operation == "update":
+            if not known:
+                self.wrong.append("an update of what was not copied")
+            changed = event["updateDescription"]
+            self.state[key] = {**self.state.get(key, event["documentKey"]), **changed["updatedFields"]}
+        else:
+            if known != (operation == "replace"):
+                self.wrong.append(f"{operation} of a document that is {'' if known else 'not '}known")
+            self.state[key] = event["fullDocument"]
+
+
+def source_at(client: Client, database: str, place: ResumeToken) -> dict[bytes, dict[str, Any]]:
+    """What the source held at a position, of the documents that the position covers."""
+    time = place.cluster_time - 1
+    stages: list[dict[str, Any]] = []
+    if place.copied is not None:
+        if not place.copied.up_to:
+            return {}
+        last = RawBSONDocument(place.copied.up_to)["_id"]
+        stages = [{"$match": {"$expr": {"$lte": ["$_id", {"$literal": last}]}}}]
+    command = {
+        "aggregate": "c",
+        "pipeline": stages,
+        "cursor": {"batchSize": 100_000},
+        "readConcern": {"level": "snapshot", "atClusterTime": Timestamp(time >> 32, time & 0xFFFF_FFFF)},
+    }
+    return {
+        bson.encode({"_id": each["_id"]}): each for each in client[database].command(command)["cursor"]["firstBatch"]
+    }
+
+
+async def write(uri: str, database: str, ids: list[Any], seed: int) -> None:
+    """Changes documents until it is cancelled, whatever happens to the server."""
+    rng = random.Random(seed)
+    async with AsyncMongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=1000) as client:
+        collection = client[database].c
+        for number in range(10**9):
+            one, kind = rng.choice(ids), rng.random()
+            with contextlib.suppress(PyMongoError):
+                if kind < 0.5:
+                    await collection.update_one({"_id": one}, {"$inc": {"v": 1}})
+                elif kind < 0.75:
+                    await collection.delete_one({"_id": one})
+                elif kind < 0.95:
+                    await collection.replace_one({"_id": one}, {"v": 0, "n": number}, upsert=True)
+                else:
+                    async with client.start_session() as session, await session.start_transaction():
+                        for each in rng.sample(ids, 3):
+                            await collection.update_one({"_id": each}, {"$set": {"t": number}}, session=session)
+
+
+@contextlib.asynccontextmanager
+async def writers(uri: str, database: str, ids: list[Any]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(write(uri, database, ids, seed)) for seed in range(2)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+def filled(client: Client, database: str, count: int) -> list[Any]:
+    """The `_id`s of `count` new documents, of nine types."""
+    ids = [KINDS[number % len(KINDS)](number) for number in range(count)]
+    client[database].c.insert_many([{"_id": each, "v": 0, "pad": "x" * 100} for each in ids])
+    return ids
+
+
+def current(client: Client, database: str) -> dict[bytes, dict[str, Any]]:
+    return {bson.encode({"_id": each["_id"]}): each for each in client[database].c.find()}
+
+
+@pytest_asyncio.fixture(scope="module")
+async def stepwise(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
+    async with serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here:
+        yield here
+
+
+@pytest.fixture(params=["mongo", "newer_mongo"])
+def each_version(request: pytest.FixtureRequest) -> ReplicaSet:
+    """MongoDB 6.0.5, and 6.0.27."""
+    mongo: ReplicaSet = request.getfixturevalue(request.param)
+    return mongo
+
+
+async def test_each_position_is_exact(each_version: ReplicaSet, redis_server: RedisServer, name: str) -> None:
+    """A sink that stores its state with its position, and continues there again and again."""
+    mongo = each_version
+    database, rng = f"test_{name[4:]}", random.Random(1)
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        ids = filled(client, database, 1200)
+        sink, position, checked, restarts = Sink(), b"", 0, 0
+        async with (
+            serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here,
+            writers(mongo.uri, database, ids),
+            feedmux.AsyncClient(f"127.0.0.1:{here.api.data_port}") as user,
+        ):
+            after_copy = 0
+            while after_copy < 5:
+                start = feedmux.Start.position(position) if position else feedmux.Start.snapshot()
+                async with user.feed(feedmux.Feed(database, "c")).open(
+                    start, window_events=rng.choice((7, 60, 500))
+                ) as session:
+                    async for batch in session.batches():
+                        for event in batch:
+                            sink.apply(event.document)
+                        position = batch.position
+                        place = inspect_position(position).token
+                        after_copy += place.copied is None
+                        if place.is_high_water_mark:
+                            assert sink.state == await asyncio.to_thread(source_at, client, database, place)
+                            checked += 1
+                        if after_copy >= 5 or rng.random() < 0.1:
+                            restarts += 1
+                            break
+        assert sink.wrong == []
+        assert checked > 20
+        assert restarts > 3
+        client.drop_database(database)
+
+
+async def test_a_sink_that_keeps_what_it_has_not_acknowledged_has_no_phantoms(
+    replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, tmp_path: Path, name: str
+) -> None:
+    """The program dies between its work and its acknowledgement, the server is killed, the primary steps down."""
+    mongo = await replica_set_factory(nodes=3)
+    ids: list[Any] = []
+    sink = Sink()
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        ids = filled(client, "shop", 1500)
+        async with (
+            server_process(settings(mongo.uri, redis_server.url, **SMALL_STEPS), tmp_path) as server,
+            feedmux.AsyncClient(f"127.0.0.1:{server.ports[0]}") as user,
+        ):
+            await user.create_subscription(name, feedmux.Feed("shop", "c"), start="snapshot")
+            async with writers(mongo.uri, "shop", ids):
+                for disaster in (None, _kill, _kill, _step_down):
+                    await _some(user, name, sink, 300)
+                    if disaster is not None:
+                        async with user.subscription(name).open(takeover=True) as session:
+                            await session.next()
+                            await disaster(server, mongo)
+                            sink.apply((await session.next()).document)
+                assert (await user.get_subscription(name)).snapshot is not None, "the copy was over too early"
+            end = await user.resolve("latest", feedmux.Feed("shop", "c"))
+            async with user.subscription(name).open(takeover=True) as session:
+                while session.copying or session.cluster_time is None or session.cluster_time < end.cluster_time:
+                    event = await session.try_next()
+                    if event is not None:
+                        sink.apply(event.document)
+            assert sink.state == current(client, "shop")
+
+
+async def _some(user: feedmux.AsyncClient, name: str, sink: Sink, count: int) -> None:
+    """Applies `count` events and acknowledges the first half of them, in the middle of a batch."""
+    async with user.subscription(name).open(takeover=True) as session:
+        for number in range(count):
+            event = await session.next()
+            sink.apply(event.document)
+            if number == count // 2:
+                session.ack(event)
+        await session.close()
+
+
+async def _kill(server: ServerProcess, mongo: ReplicaSet) -> None:
+    await server.kill9()
+    await server.start()
+
+
+async def _step_down(server: ServerProcess, mongo: ReplicaSet) -> None:
+    await mongo.step_down()
+
+
+ANY_IDS: list[Any] = [
+    MinKey(), MaxKey(), None, -1, 0, 2**31, 2.5, Decimal128("1E400"), Decimal128("NaN"), "", "a\0b", {},
+    {"b": {"c": 1}}, {"$ref": "c", "$id": 1}, Binary(b""), Binary(b"\0", 128), ObjectId(), False, True, Int64(-(2**63)),
+    DatetimeMS(-(2**62)), DatetimeMS(2**62), Timestamp(0, 0), Timestamp(1, 1), Code("f"), Code("f", {"a": 1}),
+    float("-inf"),
+]  # fmt: skip
+
+
+async def test_any_id(mongo: ReplicaSet, redis_server: RedisServer, database: Documents) -> None:
+    """Each document is a step, and a position that can be continued at."""
+    database.c.insert_many([{"_id": each} for each in ANY_IDS])
+    raw = database.c.with_options(codec_options=CodecOptions(document_class=RawBSONDocument))
+    in_order = [bytes(each.raw) for each in raw.find(sort=[("_id", 1)])]
+    async with serving(settings(mongo.uri, redis_server.url, **{**SMALL_STEPS, "batch_events": 1})) as here:
+        position, found = b"", list[bytes]()
+        while len(found) < len(ANY_IDS):
+            session = await here.api.session(
+                feed=feed(database.name, "c"),
+                start=at(position=position) if position else SNAPSHOT,
+                credit=wire.Credit(events=2, bytes=1 << 20),
+            )
+            for event in await session.take(min(2, len(ANY_IDS) - len(found))):
+                found.append(bytes(RawBSONDocument(event.data)["fullDocument"].raw))
+            position = session.position
+            session.cancel()
+    assert found == in_order
+
+
+async def test_large_ids(stepwise: Here, database: Documents, name: str) -> None:
+    """A position has no room for them: the documents of the same batch come again, and nothing is lost."""
+    ids = [f"{number}{'x' * size}" for number, size in enumerate((0, COPIED_BYTES_MAX, 5_000, 100_000, 3_000_000, 0))]
+    database.c.insert_many([{"_id": each, "v": 0} for each in ids])
+    await stepwise.api.create(name, feed(database.name, "c"), SNAPSHOT)
+    session = await stepwise.api.session(name, credit=wire.Credit(events=4, bytes=1 << 30))
+    assert [each.document["documentKey"]["_id"] for each in await session.take(4)] == ids[:4]
+    await session.ack_and_wait(4)
+    await session.close()
+    for changed in (ids[0], ids[3]):
+        database.c.update_one({"_id": changed}, {"$inc": {"v": 1}})
+    session = await stepwise.api.open(name)
+    await session.until(lambda: session.notices)
+    database.c.update_one({"_id": ids[4]}, {"$inc": {"v": 1}})
+    database.c.delete_one({"_id": ids[5]})
+    sink, copied = Sink(), list[str]()
+    while ids[5] not in copied or bson.encode({"_id": ids[5]}) in sink.state:
+        [event] = await session.take(1)
+        if "snapshot" in event.document["_id"]:
+            copied.append(event.document["documentKey"]["_id"])
+        sink.apply(event.document)
+        assert len(session.position) <= POSITION_BYTES_MAX
+    assert copied == ids
+    assert sorted((each["_id"], each["v"]) for each in sink.state.values()) == [
+        (each["_id"], each["v"]) for each in database.c.find(sort=[("_id", 1)])
+    ]
+    session.cancel()
+
+
+Change = Callable[[Documents], Any]
+DDL: dict[str, Change] = {
+    "drop": lambda database: database.drop_collection("c"),
+    "rename": lambda database: database.c.rename("other"),
+    "drop and create": lambda database: (database.drop_collection("c"), database.c.insert_one({"_id": 1000})),
+}
+
+
+@pytest.mark.parametrize("ddl", DDL)
+async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
+    stepwise: Here, database: Documents, monkeypatch: pytest.MonkeyPatch, ddl: str
+) -> None:
+    """MongoDB reads it as empty, as of a time before that, without an error."""
+    database.c.insert_many([{"_id": number} for number in range(100)])
+    steps = 0
+
+    async def open_documents(source: Source, *asked: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            await asyncio.to_thread(DDL[ddl], database)
+        return await OPEN_DOCUMENTS(source, *asked)
+
+    monkeypatch.setattr(Source, "open_documents", open_documents)
+    session = await stepwise.api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
+    assert (await session.end()).reason == "FEED_INVALIDATED"
+    assert session.notices == []
+    events = [each.document for each in await session.take(session.received)]
+    assert [each["operationType"] for each in events[40:]] == [ddl.split()[0], "invalidate"]
+
+
+@pytest.mark.parametrize("command", ["aggregate", "getMore"])
+@pytest.mark.parametrize("code", [239, 246, 72])
+async def test_documents_that_cannot_be_read_as_of_a_time_are_read_as_of_a_later_one(
+    stepwise: Here, mongo_client: Client, database: Documents, monkeypatch: pytest.MonkeyPatch, command: str, code: int
+) -> None:
+    database.c.insert_many([{"_id": number} for number in range(100)])
+    steps, fails = 0, contextlib.ExitStack()
+
+    async def open_documents(source: Source, *asked: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        failing = fail_command(mongo_client, f"{database.name}.c", command, errorCode=code)
+        if steps == 2 and command == "aggregate":
+            fails.enter_context(failing)
+        cursor = await OPEN_DOCUMENTS(source, *asked)
+        if steps == 2:
+            fails.enter_context(failing)
+        return cursor
+
+    monkeypatch.setattr(Source, "open_documents", open_documents)
+    with fails:
+        session = await stepwise.api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
+        await session.until(lambda: session.notices)
+    assert [each.document["documentKey"]["_id"] for each in await session.take(session.received)] == list(range(100))
+    assert steps > 3
+    session.cancel()
+
+
+async def test_what_is_copied_again_and_again_in_vain_ends_with_the_reason(
+    stepwise: Here, mongo_client: Client, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection that becomes capped: MongoDB answers with the code of a temporary error each time."""
+    database.c.insert_many([{"_id": number} for number in range(100)])
+
+    async def open_documents(source: Source, *asked: Any) -> Any:
+        await asyncio.to_thread(mongo_client[database.name].command, "convertToCapped", "c", size=100_000)
+        return await OPEN_DOCUMENTS(source, *asked)
+
+    monkeypatch.setattr(Source, "open_documents", open_documents)
+    session = await stepwise.api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
+    end = await session.end()
+    assert (end.reason, end.metadata.get("kind")) == ("SNAPSHOT_UNSUITABLE", "capped")
+
+
+UNSUITABLE: dict[str, tuple[Callable[[Documents], Any], feed_pb2.Feed]] = {
+    "view": (lambda database: database.create_collection("c", viewOn="d", pipeline=[]), feed_pb2.Feed(collection="c")),
+    "time series": (
+        lambda database: database.create_collection("c", timeseries={"timeField": "t"}),
+        feed_pb2.Feed(collection="c"),
+    ),
+    "capped": (lambda database: database.create_collection("c", capped=True, size=4096), feed_pb2.Feed(collection="c")),
+    "collation": (
+        lambda database: database.create_collection("c", collation={"locale": "fr"}),
+        feed_pb2.Feed(collection="c"),
+    ),
+    "scope": (lambda database: None, feed_pb2.Feed()),
+    "pipeline": (
+        lambda database: None,
+        feed_pb2.Feed(collection="c", pipeline=feed_pb2.Pipeline(extended_json='[{"$match": {"a": 1}}]')),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNSUITABLE)
+async def test_what_cannot_be_copied_is_rejected_by_kind(api: Api, database: Documents, name: str, kind: str) -> None:
+    prepare, wanted = UNSUITABLE[kind]
+    prepare(database)
+    wanted = feed_pb2.Feed(
+        source="main", database=database.name, collection=wanted.collection, pipeline=wanted.pipeline
+    )
+    session = await api.session(feed=wanted, start=SNAPSHOT)
+    resolve = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
+    for end in (
+        await session.end(),
+        await refused(api.create(name, wanted, SNAPSHOT)),
+        await refused(api.feeds.ResolvePosition(resolve)),
+        await api.watch(wanted, SNAPSHOT).end(),
+    ):
+        assert (end.code, end.reason, end.metadata["kind"]) == ("FAILED_PRECONDITION", "SNAPSHOT_UNSUITABLE", kind)
+    explained = await api.feeds.Explain(wire.ExplainRequest(feed=wanted, start=SNAPSHOT))
+    assert explained.refusal.reason == "SNAPSHOT_UNSUITABLE"
+
+
+async def test_a_clustered_collection(each_version: ReplicaSet, redis_server: RedisServer, name: str) -> None:
+    """MongoDB 6.0.5 would read all of it for each step."""
+    database = f"test_{name[4:]}"
+    with MongoClient[dict[str, Any]](each_version.uri) as client:
+        client[database].create_collection("c", clusteredIndex={"key": {"_id": 1}, "unique": True})
+        client[database].c.insert_many([{"_id": number} for number in range(100)])
+        async with serving(settings(each_version.uri, redis_server.url, **SMALL_STEPS)) as here:
+            session = await here.api.session(feed=feed(database, "c"), start=SNAPSHOT, credit=MANY)
+            if client.server_info()["version"] == "6.0.5":
+                assert (await session.end()).metadata["kind"] == "clustered"
+            else:
+                assert len(await session.take(100)) == 100
+                session.cancel()
+        client.drop_database(database)
+
+
+async def test_a_collection_that_does_not_exist_is_copied_at_once(api: Api, database: Documents) -> None:
+    session = await api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
+    await session.until(lambda: session.notices)
+    assert session.notices[0].snapshot.state == feed_pb2.SnapshotStatus.STATE_DONE
+    database.c.insert_one({"n": 1})
+    assert await session.numbers(1) == [1]
+    session.cancel()
+
+
+@pytest.mark.parametrize("wire_format", [feed_pb2.FORMAT_BSON, feed_pb2.FORMAT_EXTENDED_JSON_RELAXED])
+async def test_what_a_client_sees(stepwise: Here, database: Documents, wire_format: feed_pb2.Format) -> None:
+    """Documents in the order of `_id` in batches of their own, each with another `_id`; then a notice; then changes."""
+    database.c.insert_many([{"_id": number, "n": number} for number in range(99)])
+    database.c.insert_one({"_id": 99, "n": 99, "pad": "x" * 3_000_000})
+    session = stepwise.api.watch(feed(database.name, "c"), SNAPSHOT, format=wire_format)
+    opened = await session.opened()
+    assert (opened.snapshot.state, opened.snapshot.documents) == (feed_pb2.SnapshotStatus.STATE_RUNNING, 0)
+    events = await session.take(100)
+    assert all(batch.snapshot for batch in session.batches)
+    assert events[99].fragments > 1
+    await session.until(lambda: session.notices)
+    done = session.notices[0].snapshot
+    assert (done.state, done.documents) == (feed_pb2.SnapshotStatus.STATE_DONE, 100)
+    database.c.update_one({"_id": 5}, {"$set": {"n": 105}})
+    [update] = await session.take(1)
+    assert not session.batches[-1].snapshot
+    session.cancel()
+    if wire_format == feed_pb2.FORMAT_BSON:
+        documents = [event.document for event in events]
+        assert [each["documentKey"]["_id"] for each in documents] == list(range(100))
+        assert len({bson.encode(each["_id"]) for each in documents}) == 100
+        first = documents[0]
+        assert first == {
+            "_id": {"_data": first["_id"]["_data"], "snapshot": {"_id": 0}},
+            "operationType": "insert",
+            "clusterTime": first["clusterTime"],
+            "wallTime": first["wallTime"],
+            "fullDocument": {"_id": 0, "n": 0},
+            "ns": {"db": database.name, "coll": "c"},
+            "documentKey": {"_id": 0},
+        }
+        # MongoDB takes it as a resume token, so a program can return to a plain change stream.
+        with database.c.watch(resume_after=first["_id"]) as plain:
+            assert plain.next()["_id"] == update.document["_id"]
+        end = await refused_start(stepwise.api, database.name, at(start_after=bson.encode(first["_id"])))
+        assert (end.code, end.reason) == ("INVALID_ARGUMENT", "POSITION_INVALID")
+
+
+async def refused_start(api: Api, database: str, start: feed_pb2.Start) -> Any:
+    return await (await api.session(feed=feed(database, "c"), start=start)).end()
+
+
+async def test_a_subscription(stepwise: Here, database: Documents, name: str) -> None:
+    """It says how far its copy is, can be sought into another one, and cannot be given what a copy does not allow."""
+    api, wanted = stepwise.api, feed(database.name, "c")
+    database.c.insert_many([{"_id": number} for number in range(100)])
+    assert not (await api.feeds.Explain(wire.ExplainRequest(feed=wanted, start=SNAPSHOT))).HasField("refusal")
+    created = await api.create(name, wanted, SNAPSHOT)
+    assert (created.snapshot.state, created.snapshot.documents) == (feed_pb2.SnapshotStatus.STATE_RUNNING, 0)
+    session = await api.session(name, credit=wire.Credit(events=50, bytes=1 << 20))
+    await session.take(50)
+    await session.ack_and_wait(45)
+    await session.close()
+    stored = await api.control.GetSubscription(subscriptions_pb2.GetSubscriptionRequest(name=name))
+    assert stored.snapshot.documents == 45
+    filtered = subscriptions_pb2.Subscription(name=name, feed=feed(database.name, "c", '[{"$match": {"a": 1}}]'))
+    update = api.control.UpdateSubscription(subscriptions_pb2.UpdateSubscriptionRequest(subscription=filtered))
+    assert (await refused(update)).metadata["kind"] == "pipeline"
+    session = await api.open(name)
+    assert [each.document["documentKey"]["_id"] for each in await session.take(55)] == list(range(45, 100))
+    await session.until(lambda: session.notices)
+    await session.ack(55)
+    await session.until(lambda: not inspected(session).copied)
+    await session.close()
+    assert (await api.create(name, wanted, SNAPSHOT)).snapshot.state == feed_pb2.SnapshotStatus.STATE_DONE
+    stored = await api.control.GetSubscription(subscriptions_pb2.GetSubscriptionRequest(name=name))
+    sought = await api.control.SeekSubscription(subscriptions_pb2.SeekSubscriptionRequest(name=name, to=SNAPSHOT))
+    assert sought.snapshot.state == feed_pb2.SnapshotStatus.STATE_RUNNING
+    session = await api.open(name)
+    assert len(await session.take(100)) == 100
+    session.cancel()
+    lost = await refused(api.create(f"{name}2", wanted, SNAPSHOT, on_history_lost=feed_pb2.ON_HISTORY_LOST_SNAPSHOT))
+    assert (lost.code, lost.reason) == ("INVALID_ARGUMENT", "MESSAGE_INVALID")
+
+
+def inspected(session: Receiver) -> ResumeToken:
+    return inspect_position(session.position).token
+
+
+async def test_ranges_do_not_read_a_copy(stepwise: Here, database: Documents, name: str) -> None:
+    api, wanted = stepwise.api, feed(database.name, "c")
+    copying = (await api.feeds.ResolvePosition(wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT))).position
+    plain = (await api.feeds.ResolvePosition(wire.ResolvePositionRequest(feed=wanted, start=LATEST))).position
+    await api.create(name, wanted, SNAPSHOT)
+    most: dict[str, Any] = {"events_max": 1, "bytes_max": 1}
+    for request in (
+        wire.PlanRangeRequest(feed=wanted, after=copying, **most),
+        wire.PlanRangeRequest(feed=wanted, after=plain, until=copying, **most),
+        wire.PlanRangeRequest(subscription=name, instance_id="i", processed=copying, after=plain, **most),
+        wire.PlanRangeRequest(subscription=name, instance_id="i", **most),
+    ):
+        end = await refused(api.feeds.PlanRange(request))
+        assert (end.code, end.reason, end.metadata["kind"]) == ("FAILED_PRECONDITION", "SNAPSHOT_UNSUITABLE", "mode")
+    read = Receiver(api.feeds.ReadRange(wire.ReadRangeRequest(feed=wanted, after=copying, until=plain)))
+    assert (await read.end()).metadata["kind"] == "mode"

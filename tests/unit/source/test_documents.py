@@ -1,0 +1,151 @@
+"""Which collections can be copied, and what an error of their read means."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.positions.resume_token import Copied
+from feedmux_server.source.catchup_limiter import CatchupLimiter
+from feedmux_server.source.cursor import RawBatch
+from feedmux_server.source.deployment import CollectionInfo, Source
+from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, check_collection
+from feedmux_server.source.reader import Failed
+
+KEY = stream_key(FeedSpec(Scope("main", "shop", "orders")))
+
+
+class Cursor:
+    """A cursor whose next batch, or error, is given."""
+
+    def __init__(self, found: RawBatch | PyMongoError) -> None:
+        self._found = found
+        self.closed = 0
+
+    async def next_batch(self) -> RawBatch:
+        if isinstance(self._found, PyMongoError):
+            raise self._found
+        return self._found
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+class Mongo:
+    """A source with one collection."""
+
+    name = "main"
+
+    def __init__(self, info: CollectionInfo | FeedmuxError | None = None, **given: Any) -> None:
+        self.clock = SimpleNamespace(is_mongos=given.get("is_mongos", False))
+        self.history_reads = CatchupLimiter(1)
+        self.cursor = Cursor(given.get("found", RawBatch(b"", None, True)))
+        self._info, self._scans, self._opening = info, given.get("scans", False), given.get("opening")
+
+    async def collection(self, database: str, name: str) -> CollectionInfo | None:
+        if isinstance(self._info, FeedmuxError):
+            raise self._info
+        return self._info
+
+    async def scans(self, database: str, name: str, stages: list[Any]) -> bool:
+        if isinstance(self._scans, FeedmuxError):
+            raise self._scans
+        return bool(self._scans)
+
+    async def open_documents(self, *asked: Any) -> Cursor:
+        if self._opening is not None:
+            raise self._opening
+        return self.cursor
+
+
+def reader(mongo: Mongo) -> DocumentsReader:
+    return DocumentsReader(cast(Source, mongo), KEY, 10)
+
+
+def failure(code: int) -> OperationFailure:
+    return OperationFailure("a message of MongoDB", code, {"code": code})
+
+
+@pytest.mark.parametrize(
+    ("mongo", "kind"),
+    [
+        (Mongo(is_mongos=True), "sharded cluster"),
+        (Mongo(CollectionInfo(b"", "view")), "view"),
+        (Mongo(CollectionInfo(b"", "timeseries")), "time series"),
+        (Mongo(CollectionInfo(b"u", "collection", capped=True)), "capped"),
+        (Mongo(CollectionInfo(b"u", "collection", collation=True)), "collation"),
+        (Mongo(CollectionInfo(b"u", "collection", clustered=True), scans=True), "clustered"),
+    ],
+)
+async def test_collections_that_cannot_be_copied(mongo: Mongo, kind: str) -> None:
+    with pytest.raises(FeedmuxError) as caught:
+        await check_collection(cast(Source, mongo), KEY)
+    assert (caught.value.reason, caught.value.metadata) == (ErrorReason.SNAPSHOT_UNSUITABLE, {"kind": kind})
+
+
+async def test_collections_that_can_be_copied() -> None:
+    for info, uuid in (
+        (None, b""),
+        (CollectionInfo(b"u", "collection"), b"u"),
+        (CollectionInfo(b"u", "collection", clustered=True), b"u"),
+    ):
+        assert await check_collection(cast(Source, Mongo(info)), KEY) == uuid
+
+
+async def test_a_plan_that_may_not_be_asked_for_counts_as_a_scan() -> None:
+    clustered = CollectionInfo(b"u", "collection", clustered=True)
+    with pytest.raises(FeedmuxError) as caught:
+        await check_collection(
+            cast(Source, Mongo(clustered, scans=FeedmuxError(ErrorReason.SOURCE_UNAUTHORIZED, "no"))), KEY
+        )
+    assert caught.value.metadata == {"kind": "clustered"}
+    unavailable = Mongo(clustered, scans=FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "no"))
+    with pytest.raises(Failed):
+        await reader(unavailable).check_collection()
+
+
+async def test_within_a_stream_mongodb_is_asked_again_where_it_does_not_answer() -> None:
+    with pytest.raises(Failed):
+        await reader(Mongo(FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "no"))).check_collection()
+    with pytest.raises(FeedmuxError):
+        await reader(Mongo(FeedmuxError(ErrorReason.SOURCE_UNAUTHORIZED, "no"))).check_collection()
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (failure(239), NotAtThisTime),
+        (failure(246), NotAtThisTime),
+        (failure(72), NotAtThisTime),
+        (AutoReconnect("closed"), Failed),
+        (failure(43), Failed),
+        (failure(13), FeedmuxError),
+        (failure(10334), FeedmuxError),
+    ],
+)
+async def test_what_an_error_means(error: PyMongoError, meaning: type[Exception]) -> None:
+    read = reader(Mongo(found=error))
+    await read.open(Copied(), 5)
+    with pytest.raises(meaning):
+        await read.next_batch("t")
+    await read.close()
+    if not (isinstance(error, OperationFailure) and error.code == 43):  # of a getMore alone
+        with pytest.raises(meaning):
+            await reader(Mongo(opening=error)).open(Copied(), 5)
+
+
+async def test_the_last_batch_closes_the_read_and_each_read_takes_a_turn() -> None:
+    mongo = Mongo()
+    read = reader(mongo)
+    await read.open(Copied(), 5)
+    turn = mongo.history_reads.try_begin()
+    assert turn is not None
+    assert mongo.history_reads.try_begin() is None
+    turn.end()
+    assert (await read.next_batch("t")).exhausted
+    assert (read.is_open, mongo.cursor.closed) == (False, 1)
+    assert mongo.history_reads.try_begin() is not None

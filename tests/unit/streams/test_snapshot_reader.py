@@ -1,0 +1,241 @@
+"""What one reader of a copy gives out, and what it does when MongoDB fails. The model knows no documents: here they are
+given. tests/integration/test_snapshot.py has real ones."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import bson
+import pytest
+from pymongo.errors import AutoReconnect, OperationFailure
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
+from feedmux_server.source.cursor import RawBatch
+from feedmux_server.source.deployment import CollectionInfo
+from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.reader import Batch, Failed
+from feedmux_server.streams.snapshot_reader import SnapshotReader
+from tests.sim.loop import SimLoop
+from tests.sim.mongo import SimCursor, SimMongo, SimSource
+from tests.virtual_time import in_virtual_time
+
+KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
+
+
+class Documents:
+    """A cursor of the documents that are left, two in each batch."""
+
+    def __init__(self, source: "CopiedSource", stages: list[Any]) -> None:
+        self._source = source
+        [self._event] = [stage["$replaceWith"] for stage in stages if "$replaceWith" in stage]
+        copied = bson.decode(bson.encode(stages[0])).get("$match")
+        after = copied["$expr"]["$gt"][1]["$literal"] if copied else -1
+        self._left = [number for number in source.ids if number > after]
+
+    async def next_batch(self) -> RawBatch:
+        if self._source.fails:
+            raise self._source.fails.pop(0)
+        given, self._left = self._left[:2], self._left[2:]
+        data = [{"_id": {**self._event["_id"], "snapshot": {"_id": number}}} for number in given]
+        return RawBatch(b"".join(map(bson.encode, data)), None, not self._left)
+
+    async def close(self) -> None:
+        self._source.open_reads -= 1
+
+
+class CopiedSource(SimSource):
+    """Documents 0 to 4; changes pass whatever the gate says."""
+
+    def __init__(self, mongo: SimMongo) -> None:
+        super().__init__(mongo)
+        self.ids = list(range(5))
+        self.uuids = [b"u"]
+        """Of the collection; the last one stays."""
+        self.fails: list[Exception] = []
+        self.opening_fails: list[Exception] = []
+        self.times: list[int] = []
+        self.gates: list[Any] = []
+        self.open_reads = 0
+        self.checked: list[int] = []
+        """The times at which the collection was looked at."""
+
+    async def open_cursor(self, spec: FeedSpec, stages: list[Any], *rest: Any) -> SimCursor:  # type: ignore[override]
+        self.gates.append(stages[1])
+        return await super().open_cursor(spec, stages[:1], *rest)
+
+    async def open_documents(self, spec: FeedSpec, stages: list[Any], size: int, time: int) -> Any:
+        if self.opening_fails:
+            raise self.opening_fails.pop(0)
+        self.times.append(time)
+        self.open_reads += 1
+        return Documents(self, stages)
+
+    async def collection(self, database: str, name: str) -> CollectionInfo | None:
+        self.checked.append(self._mongo.latest)
+        uuid = self.uuids.pop(0) if len(self.uuids) > 1 else self.uuids[0]
+        return CollectionInfo(uuid, "collection") if uuid else None
+
+
+async def make(**limits: Any) -> tuple[SnapshotReader, CopiedSource, SimMongo]:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    mongo = SimMongo(loop, Random(0), token_version=2)
+    source = CopiedSource(mongo)
+    await source.connect()
+    origin = mongo.mark(mongo.latest + 1).while_copying(Copied())
+    return SnapshotReader(source, KEY, origin, ReadLimits(**limits), str), source, mongo
+
+
+async def copy(reader: SnapshotReader, between: Callable[[Batch], Awaitable[None]] | None = None) -> list[Batch]:
+    """All batches up to the end of the copy, with the reader opened again after each failure."""
+    batches: list[Batch] = []
+    while not (batches and batches[-1].copy_complete):
+        try:
+            if not reader.is_open:
+                await reader.open()
+            batches.append(await reader.read())
+        except Failed:
+            assert not reader.is_open
+            continue
+        if between is not None:
+            await between(batches[-1])
+    return batches
+
+
+def given(batches: list[Batch]) -> list[int]:
+    """The numbers of the documents, in order."""
+    return [
+        bson.decode(place.copied.up_to)["_id"]
+        for batch in batches
+        for chunk in batch.chunks
+        if chunk.are_documents
+        for index in range(chunk.count)
+        if (place := chunk.token(index)).copied is not None
+    ]
+
+
+def changes(batches: list[Batch]) -> int:
+    return sum(chunk.count for batch in batches for chunk in batch.chunks if not chunk.are_documents)
+
+
+def check_order(batches: list[Batch]) -> None:
+    places = [place for batch in batches for place in [*(each.end for each in batch.chunks), batch.post_batch] if place]
+    assert all(later.reaches(earlier) for earlier, later in pairwise(places))
+
+
+@in_virtual_time
+async def test_documents_come_in_steps_with_the_changes_between_them() -> None:
+    reader, source, mongo = await make(snapshot_step_s=0)
+
+    async def write(batch: Batch) -> None:
+        if batch.chunks and batch.chunks[0].are_documents:
+            mongo.insert("db", "a", 0)
+
+    batches = await copy(reader, write)
+    assert given(batches) == [0, 1, 2, 3, 4]
+    check_order(batches)
+    assert source.times == sorted(source.times)
+    assert len(source.times) == 3
+    assert source.open_reads == 0
+    assert changes(batches) >= 1
+    assert [len(gate["$match"]["$or"]) for gate in source.gates] == [2, *[3] * (len(source.gates) - 1)]
+    end = batches[-1].post_batch
+    assert end is not None
+    assert (end.copied, end.cluster_time) == (None, source.times[-1] + 1)
+    await reader.close()
+
+
+@in_virtual_time
+async def test_a_step_lasts_for_as_long_as_it_may() -> None:
+    reader, source, _ = await make(snapshot_step_s=2.0)
+    assert given(await copy(reader)) == [0, 1, 2, 3, 4]
+    assert len(source.times) == 1
+
+
+@in_virtual_time
+@pytest.mark.parametrize("failing", ["opening_fails", "fails"])
+@pytest.mark.parametrize(
+    "error", [AutoReconnect("closed"), OperationFailure("old", 239), OperationFailure("unavailable", 246)]
+)
+async def test_no_failure_costs_or_repeats_an_event(failing: str, error: Exception) -> None:
+    reader, source, mongo = await make(snapshot_step_s=0)
+    written = 0
+
+    async def fail_and_write(batch: Batch) -> None:
+        nonlocal written
+        if written < 6:
+            written += 1
+            mongo.insert("db", "a", 0)
+            setattr(source, failing, [error])
+
+    batches = await copy(reader, fail_and_write)
+    assert given(batches) == [0, 1, 2, 3, 4]
+    check_order(batches)
+    tail = mongo.mark(mongo.latest + 1)
+    end = batches[-1].post_batch
+    assert end is not None
+    left = sum(not end.reaches(entry.token) for entry in mongo.entries)
+    assert changes(batches) + left == written, tail
+    assert source.open_reads == 0
+
+
+@in_virtual_time
+async def test_a_time_that_is_never_right_is_tried_with_pauses() -> None:
+    reader, source, _ = await make()
+    failures: list[bool] = []
+    source.opening_fails = [OperationFailure("old", 239)] * 10
+    while source.opening_fails:
+        try:
+            if not reader.is_open:
+                await reader.open()
+            await reader.read()
+        except Failed as error:
+            failures.append(error.at_once)
+    assert failures == [False] * 7
+    assert given(await copy(reader)) == [0, 1, 2, 3, 4]
+
+
+@in_virtual_time
+async def test_the_end_is_believed_only_of_the_same_collection() -> None:
+    reader, source, mongo = await make(snapshot_step_s=0)
+    source.uuids = [b"u", b"w", b"w"]
+    source.ids = []
+
+    async def change(batch: Batch) -> None:
+        mongo.insert("db", "b", 0)
+
+    batches = await copy(reader, change)
+    assert len(source.times) == 2
+    assert source.times[0] < source.checked[1] <= source.times[1], "the changes until then come first"
+    assert not any(batch.copy_complete for batch in batches[:-1])
+
+
+@in_virtual_time
+async def test_a_collection_that_does_not_exist_has_no_documents_as_of_a_time_when_it_did_not() -> None:
+    reader, source, mongo = await make()
+    source.uuids, source.ids = [b""], []
+    await copy(reader)
+    assert source.times[0] >= source.checked[0] == mongo.latest
+
+
+@in_virtual_time
+async def test_what_cannot_be_copied_ends_the_stream() -> None:
+    reader, source, _ = await make()
+
+    async def capped(database: str, name: str) -> CollectionInfo:
+        return CollectionInfo(b"u", "collection", capped=True)
+
+    source.collection = capped  # type: ignore[method-assign]
+    with pytest.raises(FeedmuxError) as caught:
+        await reader.open()
+    assert caught.value.reason is ErrorReason.SNAPSHOT_UNSUITABLE
+    origin = ResumeToken.high_water_mark(5 << 32).while_copying(Copied())
+    narrowed = SnapshotReader(source, stream_key(KEY.spec, b"policy"), origin, ReadLimits(), str)
+    with pytest.raises(FeedmuxError) as caught:
+        await narrowed.open()
+    assert caught.value.metadata == {"kind": "grants"}
