@@ -1268,6 +1268,7 @@ type Notice struct {
 	//	*Notice_Degraded_
 	//	*Notice_Skipped_
 	//	*Notice_Snapshot
+	//	*Notice_Unacknowledged_
 	Kind          isNotice_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1373,6 +1374,15 @@ func (x *Notice) GetSnapshot() *SnapshotStatus {
 	return nil
 }
 
+func (x *Notice) GetUnacknowledged() *Notice_Unacknowledged {
+	if x != nil {
+		if x, ok := x.Kind.(*Notice_Unacknowledged_); ok {
+			return x.Unacknowledged
+		}
+	}
+	return nil
+}
+
 type isNotice_Kind interface {
 	isNotice_Kind()
 }
@@ -1412,6 +1422,11 @@ type Notice_Snapshot struct {
 	Snapshot *SnapshotStatus `protobuf:"bytes,7,opt,name=snapshot,proto3,oneof"`
 }
 
+type Notice_Unacknowledged_ struct {
+	// The client has not acknowledged as many events as it may leave unacknowledged: the server sends no more.
+	Unacknowledged *Notice_Unacknowledged `protobuf:"bytes,8,opt,name=unacknowledged,proto3,oneof"`
+}
+
 func (*Notice_Draining_) isNotice_Kind() {}
 
 func (*Notice_Rewound_) isNotice_Kind() {}
@@ -1425,6 +1440,8 @@ func (*Notice_Degraded_) isNotice_Kind() {}
 func (*Notice_Skipped_) isNotice_Kind() {}
 
 func (*Notice_Snapshot) isNotice_Kind() {}
+
+func (*Notice_Unacknowledged_) isNotice_Kind() {}
 
 // Asks for a feed.
 type WatchRequest struct {
@@ -2706,14 +2723,15 @@ func (x *Notice_HistoryAtRisk) GetRemaining() *durationpb.Duration {
 	return nil
 }
 
-// Events between `from` and `to` are lost.
+// Events between `from` and `to` are lost. After a restore of MongoDB (TIMELINE_FORKED) `to` is before `from`: what
+// was received after the common history is void, and all available events follow.
 type Notice_Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The last position before the gap.
 	From *ClusterTime `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
 	// The first position after the gap.
 	To *ClusterTime `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
-	// Why the events are lost.
+	// Why the events are lost: HISTORY_LOST or TIMELINE_FORKED.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2899,6 +2917,52 @@ func (x *Notice_Skipped) GetToPosition() []byte {
 	return nil
 }
 
+// Nothing was sent for a heartbeat interval, because delivery waits for acknowledgements.
+type Notice_Unacknowledged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Events sent and not acknowledged: `Limits.unacked_events_max`.
+	Events        int64 `protobuf:"varint,1,opt,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Notice_Unacknowledged) Reset() {
+	*x = Notice_Unacknowledged{}
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Notice_Unacknowledged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Notice_Unacknowledged) ProtoMessage() {}
+
+func (x *Notice_Unacknowledged) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Notice_Unacknowledged.ProtoReflect.Descriptor instead.
+func (*Notice_Unacknowledged) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13, 6}
+}
+
+func (x *Notice_Unacknowledged) GetEvents() int64 {
+	if x != nil {
+		return x.Events
+	}
+	return 0
+}
+
 // The error that opening the feed would return.
 type ExplainResponse_Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2914,7 +2978,7 @@ type ExplainResponse_Refusal struct {
 
 func (x *ExplainResponse_Refusal) Reset() {
 	*x = ExplainResponse_Refusal{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2926,7 +2990,7 @@ func (x *ExplainResponse_Refusal) String() string {
 func (*ExplainResponse_Refusal) ProtoMessage() {}
 
 func (x *ExplainResponse_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2980,7 +3044,7 @@ type ExplainResponse_CollectionImages struct {
 
 func (x *ExplainResponse_CollectionImages) Reset() {
 	*x = ExplainResponse_CollectionImages{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2992,7 +3056,7 @@ func (x *ExplainResponse_CollectionImages) String() string {
 func (*ExplainResponse_CollectionImages) ProtoMessage() {}
 
 func (x *ExplainResponse_CollectionImages) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3049,7 +3113,7 @@ type ExplainResponse_Withheld struct {
 
 func (x *ExplainResponse_Withheld) Reset() {
 	*x = ExplainResponse_Withheld{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3061,7 +3125,7 @@ func (x *ExplainResponse_Withheld) String() string {
 func (*ExplainResponse_Withheld) ProtoMessage() {}
 
 func (x *ExplainResponse_Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3180,7 +3244,7 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\fcluster_time\x18\x03 \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\"T\n" +
 	"\tCommitted\x12+\n" +
 	"\x11delivery_sequence\x18\x01 \x01(\x03R\x10deliverySequence\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\fR\bposition\"\x9d\b\n" +
+	"\bposition\x18\x02 \x01(\fR\bposition\"\x94\t\n" +
 	"\x06Notice\x129\n" +
 	"\bdraining\x18\x01 \x01(\v2\x1b.feedmux.v1.Notice.DrainingH\x00R\bdraining\x126\n" +
 	"\arewound\x18\x02 \x01(\v2\x1a.feedmux.v1.Notice.RewoundH\x00R\arewound\x12J\n" +
@@ -3188,7 +3252,8 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x03gap\x18\x04 \x01(\v2\x16.feedmux.v1.Notice.GapH\x00R\x03gap\x129\n" +
 	"\bdegraded\x18\x05 \x01(\v2\x1b.feedmux.v1.Notice.DegradedH\x00R\bdegraded\x126\n" +
 	"\askipped\x18\x06 \x01(\v2\x1a.feedmux.v1.Notice.SkippedH\x00R\askipped\x128\n" +
-	"\bsnapshot\x18\a \x01(\v2\x1a.feedmux.v1.SnapshotStatusH\x00R\bsnapshot\x1a]\n" +
+	"\bsnapshot\x18\a \x01(\v2\x1a.feedmux.v1.SnapshotStatusH\x00R\bsnapshot\x12K\n" +
+	"\x0eunacknowledged\x18\b \x01(\v2!.feedmux.v1.Notice.UnacknowledgedH\x00R\x0eunacknowledged\x1a]\n" +
 	"\bDraining\x125\n" +
 	"\bdeadline\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\bdeadline\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\fR\bposition\x1a_\n" +
@@ -3211,7 +3276,9 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x02to\x18\x02 \x01(\v2\x17.feedmux.v1.ClusterTimeR\x02to\x12#\n" +
 	"\rfrom_position\x18\x03 \x01(\fR\ffromPosition\x12\x1f\n" +
 	"\vto_position\x18\x04 \x01(\fR\n" +
-	"toPositionB\x06\n" +
+	"toPosition\x1a(\n" +
+	"\x0eUnacknowledged\x12\x16\n" +
+	"\x06events\x18\x01 \x01(\x03R\x06eventsB\x06\n" +
 	"\x04kind\"\xff\x01\n" +
 	"\fWatchRequest\x12$\n" +
 	"\x04feed\x18\x01 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12'\n" +
@@ -3340,7 +3407,7 @@ func file_feedmux_v1_change_feed_proto_rawDescGZIP() []byte {
 	return file_feedmux_v1_change_feed_proto_rawDescData
 }
 
-var file_feedmux_v1_change_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_feedmux_v1_change_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_feedmux_v1_change_feed_proto_goTypes = []any{
 	(*SubscribeRequest)(nil),                 // 0: feedmux.v1.SubscribeRequest
 	(*Open)(nil),                             // 1: feedmux.v1.Open
@@ -3373,102 +3440,104 @@ var file_feedmux_v1_change_feed_proto_goTypes = []any{
 	(*Notice_Gap)(nil),                       // 28: feedmux.v1.Notice.Gap
 	(*Notice_Degraded)(nil),                  // 29: feedmux.v1.Notice.Degraded
 	(*Notice_Skipped)(nil),                   // 30: feedmux.v1.Notice.Skipped
-	(*ExplainResponse_Refusal)(nil),          // 31: feedmux.v1.ExplainResponse.Refusal
-	(*ExplainResponse_CollectionImages)(nil), // 32: feedmux.v1.ExplainResponse.CollectionImages
-	(*ExplainResponse_Withheld)(nil),         // 33: feedmux.v1.ExplainResponse.Withheld
-	(*Feed)(nil),                             // 34: feedmux.v1.Feed
-	(*Start)(nil),                            // 35: feedmux.v1.Start
-	(Format)(0),                              // 36: feedmux.v1.Format
-	(*durationpb.Duration)(nil),              // 37: google.protobuf.Duration
-	(*ClusterTime)(nil),                      // 38: feedmux.v1.ClusterTime
-	(*SnapshotStatus)(nil),                   // 39: feedmux.v1.SnapshotStatus
-	(*timestamppb.Timestamp)(nil),            // 40: google.protobuf.Timestamp
+	(*Notice_Unacknowledged)(nil),            // 31: feedmux.v1.Notice.Unacknowledged
+	(*ExplainResponse_Refusal)(nil),          // 32: feedmux.v1.ExplainResponse.Refusal
+	(*ExplainResponse_CollectionImages)(nil), // 33: feedmux.v1.ExplainResponse.CollectionImages
+	(*ExplainResponse_Withheld)(nil),         // 34: feedmux.v1.ExplainResponse.Withheld
+	(*Feed)(nil),                             // 35: feedmux.v1.Feed
+	(*Start)(nil),                            // 36: feedmux.v1.Start
+	(Format)(0),                              // 37: feedmux.v1.Format
+	(*durationpb.Duration)(nil),              // 38: google.protobuf.Duration
+	(*ClusterTime)(nil),                      // 39: feedmux.v1.ClusterTime
+	(*SnapshotStatus)(nil),                   // 40: feedmux.v1.SnapshotStatus
+	(*timestamppb.Timestamp)(nil),            // 41: google.protobuf.Timestamp
 }
 var file_feedmux_v1_change_feed_proto_depIdxs = []int32{
 	1,  // 0: feedmux.v1.SubscribeRequest.open:type_name -> feedmux.v1.Open
 	3,  // 1: feedmux.v1.SubscribeRequest.credit:type_name -> feedmux.v1.Credit
 	4,  // 2: feedmux.v1.SubscribeRequest.ack:type_name -> feedmux.v1.Ack
 	5,  // 3: feedmux.v1.SubscribeRequest.close:type_name -> feedmux.v1.Close
-	34, // 4: feedmux.v1.Open.feed:type_name -> feedmux.v1.Feed
-	35, // 5: feedmux.v1.Open.start:type_name -> feedmux.v1.Start
-	36, // 6: feedmux.v1.Open.format:type_name -> feedmux.v1.Format
+	35, // 4: feedmux.v1.Open.feed:type_name -> feedmux.v1.Feed
+	36, // 5: feedmux.v1.Open.start:type_name -> feedmux.v1.Start
+	37, // 6: feedmux.v1.Open.format:type_name -> feedmux.v1.Format
 	2,  // 7: feedmux.v1.Open.last_acked:type_name -> feedmux.v1.LastAcked
 	3,  // 8: feedmux.v1.Open.credit:type_name -> feedmux.v1.Credit
-	37, // 9: feedmux.v1.Open.heartbeat_interval:type_name -> google.protobuf.Duration
+	38, // 9: feedmux.v1.Open.heartbeat_interval:type_name -> google.protobuf.Duration
 	7,  // 10: feedmux.v1.SubscribeResponse.opened:type_name -> feedmux.v1.Opened
 	9,  // 11: feedmux.v1.SubscribeResponse.batch:type_name -> feedmux.v1.Batch
 	10, // 12: feedmux.v1.SubscribeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
 	11, // 13: feedmux.v1.SubscribeResponse.progress:type_name -> feedmux.v1.Progress
 	12, // 14: feedmux.v1.SubscribeResponse.committed:type_name -> feedmux.v1.Committed
 	13, // 15: feedmux.v1.SubscribeResponse.notice:type_name -> feedmux.v1.Notice
-	38, // 16: feedmux.v1.Opened.cluster_time:type_name -> feedmux.v1.ClusterTime
+	39, // 16: feedmux.v1.Opened.cluster_time:type_name -> feedmux.v1.ClusterTime
 	8,  // 17: feedmux.v1.Opened.limits:type_name -> feedmux.v1.Limits
-	37, // 18: feedmux.v1.Opened.heartbeat_interval:type_name -> google.protobuf.Duration
-	39, // 19: feedmux.v1.Opened.snapshot:type_name -> feedmux.v1.SnapshotStatus
-	38, // 20: feedmux.v1.Batch.cluster_time:type_name -> feedmux.v1.ClusterTime
-	40, // 21: feedmux.v1.Batch.read_time:type_name -> google.protobuf.Timestamp
-	38, // 22: feedmux.v1.EventFragment.cluster_time:type_name -> feedmux.v1.ClusterTime
-	38, // 23: feedmux.v1.Progress.cluster_time:type_name -> feedmux.v1.ClusterTime
+	38, // 18: feedmux.v1.Opened.heartbeat_interval:type_name -> google.protobuf.Duration
+	40, // 19: feedmux.v1.Opened.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	39, // 20: feedmux.v1.Batch.cluster_time:type_name -> feedmux.v1.ClusterTime
+	41, // 21: feedmux.v1.Batch.read_time:type_name -> google.protobuf.Timestamp
+	39, // 22: feedmux.v1.EventFragment.cluster_time:type_name -> feedmux.v1.ClusterTime
+	39, // 23: feedmux.v1.Progress.cluster_time:type_name -> feedmux.v1.ClusterTime
 	25, // 24: feedmux.v1.Notice.draining:type_name -> feedmux.v1.Notice.Draining
 	26, // 25: feedmux.v1.Notice.rewound:type_name -> feedmux.v1.Notice.Rewound
 	27, // 26: feedmux.v1.Notice.history_at_risk:type_name -> feedmux.v1.Notice.HistoryAtRisk
 	28, // 27: feedmux.v1.Notice.gap:type_name -> feedmux.v1.Notice.Gap
 	29, // 28: feedmux.v1.Notice.degraded:type_name -> feedmux.v1.Notice.Degraded
 	30, // 29: feedmux.v1.Notice.skipped:type_name -> feedmux.v1.Notice.Skipped
-	39, // 30: feedmux.v1.Notice.snapshot:type_name -> feedmux.v1.SnapshotStatus
-	34, // 31: feedmux.v1.WatchRequest.feed:type_name -> feedmux.v1.Feed
-	35, // 32: feedmux.v1.WatchRequest.start:type_name -> feedmux.v1.Start
-	36, // 33: feedmux.v1.WatchRequest.format:type_name -> feedmux.v1.Format
-	37, // 34: feedmux.v1.WatchRequest.heartbeat_interval:type_name -> google.protobuf.Duration
-	7,  // 35: feedmux.v1.WatchResponse.opened:type_name -> feedmux.v1.Opened
-	9,  // 36: feedmux.v1.WatchResponse.batch:type_name -> feedmux.v1.Batch
-	10, // 37: feedmux.v1.WatchResponse.event_fragment:type_name -> feedmux.v1.EventFragment
-	11, // 38: feedmux.v1.WatchResponse.progress:type_name -> feedmux.v1.Progress
-	13, // 39: feedmux.v1.WatchResponse.notice:type_name -> feedmux.v1.Notice
-	34, // 40: feedmux.v1.ResolvePositionRequest.feed:type_name -> feedmux.v1.Feed
-	35, // 41: feedmux.v1.ResolvePositionRequest.start:type_name -> feedmux.v1.Start
-	38, // 42: feedmux.v1.ResolvePositionResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
-	40, // 43: feedmux.v1.ResolvePositionResponse.time:type_name -> google.protobuf.Timestamp
-	39, // 44: feedmux.v1.ResolvePositionResponse.snapshot:type_name -> feedmux.v1.SnapshotStatus
-	34, // 45: feedmux.v1.PlanRangeRequest.feed:type_name -> feedmux.v1.Feed
-	37, // 46: feedmux.v1.PlanRangeRequest.wait:type_name -> google.protobuf.Duration
-	38, // 47: feedmux.v1.PlanRangeResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
-	20, // 48: feedmux.v1.PlanRangeResponse.slices:type_name -> feedmux.v1.RangeSlice
-	38, // 49: feedmux.v1.PlanRangeResponse.latest:type_name -> feedmux.v1.ClusterTime
-	34, // 50: feedmux.v1.ReadRangeRequest.feed:type_name -> feedmux.v1.Feed
-	9,  // 51: feedmux.v1.ReadRangeResponse.batch:type_name -> feedmux.v1.Batch
-	10, // 52: feedmux.v1.ReadRangeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
-	34, // 53: feedmux.v1.ExplainRequest.feed:type_name -> feedmux.v1.Feed
-	35, // 54: feedmux.v1.ExplainRequest.start:type_name -> feedmux.v1.Start
-	31, // 55: feedmux.v1.ExplainResponse.refusal:type_name -> feedmux.v1.ExplainResponse.Refusal
-	32, // 56: feedmux.v1.ExplainResponse.images:type_name -> feedmux.v1.ExplainResponse.CollectionImages
-	37, // 57: feedmux.v1.ExplainResponse.oplog_headroom:type_name -> google.protobuf.Duration
-	33, // 58: feedmux.v1.ExplainResponse.withheld:type_name -> feedmux.v1.ExplainResponse.Withheld
-	37, // 59: feedmux.v1.Notice.Draining.deadline:type_name -> google.protobuf.Duration
-	38, // 60: feedmux.v1.Notice.Rewound.from:type_name -> feedmux.v1.ClusterTime
-	38, // 61: feedmux.v1.Notice.Rewound.to:type_name -> feedmux.v1.ClusterTime
-	37, // 62: feedmux.v1.Notice.HistoryAtRisk.remaining:type_name -> google.protobuf.Duration
-	38, // 63: feedmux.v1.Notice.Gap.from:type_name -> feedmux.v1.ClusterTime
-	38, // 64: feedmux.v1.Notice.Gap.to:type_name -> feedmux.v1.ClusterTime
-	38, // 65: feedmux.v1.Notice.Skipped.from:type_name -> feedmux.v1.ClusterTime
-	38, // 66: feedmux.v1.Notice.Skipped.to:type_name -> feedmux.v1.ClusterTime
-	0,  // 67: feedmux.v1.ChangeFeed.Subscribe:input_type -> feedmux.v1.SubscribeRequest
-	14, // 68: feedmux.v1.ChangeFeed.Watch:input_type -> feedmux.v1.WatchRequest
-	16, // 69: feedmux.v1.ChangeFeed.ResolvePosition:input_type -> feedmux.v1.ResolvePositionRequest
-	18, // 70: feedmux.v1.ChangeFeed.PlanRange:input_type -> feedmux.v1.PlanRangeRequest
-	21, // 71: feedmux.v1.ChangeFeed.ReadRange:input_type -> feedmux.v1.ReadRangeRequest
-	23, // 72: feedmux.v1.ChangeFeed.Explain:input_type -> feedmux.v1.ExplainRequest
-	6,  // 73: feedmux.v1.ChangeFeed.Subscribe:output_type -> feedmux.v1.SubscribeResponse
-	15, // 74: feedmux.v1.ChangeFeed.Watch:output_type -> feedmux.v1.WatchResponse
-	17, // 75: feedmux.v1.ChangeFeed.ResolvePosition:output_type -> feedmux.v1.ResolvePositionResponse
-	19, // 76: feedmux.v1.ChangeFeed.PlanRange:output_type -> feedmux.v1.PlanRangeResponse
-	22, // 77: feedmux.v1.ChangeFeed.ReadRange:output_type -> feedmux.v1.ReadRangeResponse
-	24, // 78: feedmux.v1.ChangeFeed.Explain:output_type -> feedmux.v1.ExplainResponse
-	73, // [73:79] is the sub-list for method output_type
-	67, // [67:73] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	40, // 30: feedmux.v1.Notice.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	31, // 31: feedmux.v1.Notice.unacknowledged:type_name -> feedmux.v1.Notice.Unacknowledged
+	35, // 32: feedmux.v1.WatchRequest.feed:type_name -> feedmux.v1.Feed
+	36, // 33: feedmux.v1.WatchRequest.start:type_name -> feedmux.v1.Start
+	37, // 34: feedmux.v1.WatchRequest.format:type_name -> feedmux.v1.Format
+	38, // 35: feedmux.v1.WatchRequest.heartbeat_interval:type_name -> google.protobuf.Duration
+	7,  // 36: feedmux.v1.WatchResponse.opened:type_name -> feedmux.v1.Opened
+	9,  // 37: feedmux.v1.WatchResponse.batch:type_name -> feedmux.v1.Batch
+	10, // 38: feedmux.v1.WatchResponse.event_fragment:type_name -> feedmux.v1.EventFragment
+	11, // 39: feedmux.v1.WatchResponse.progress:type_name -> feedmux.v1.Progress
+	13, // 40: feedmux.v1.WatchResponse.notice:type_name -> feedmux.v1.Notice
+	35, // 41: feedmux.v1.ResolvePositionRequest.feed:type_name -> feedmux.v1.Feed
+	36, // 42: feedmux.v1.ResolvePositionRequest.start:type_name -> feedmux.v1.Start
+	39, // 43: feedmux.v1.ResolvePositionResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
+	41, // 44: feedmux.v1.ResolvePositionResponse.time:type_name -> google.protobuf.Timestamp
+	40, // 45: feedmux.v1.ResolvePositionResponse.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	35, // 46: feedmux.v1.PlanRangeRequest.feed:type_name -> feedmux.v1.Feed
+	38, // 47: feedmux.v1.PlanRangeRequest.wait:type_name -> google.protobuf.Duration
+	39, // 48: feedmux.v1.PlanRangeResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
+	20, // 49: feedmux.v1.PlanRangeResponse.slices:type_name -> feedmux.v1.RangeSlice
+	39, // 50: feedmux.v1.PlanRangeResponse.latest:type_name -> feedmux.v1.ClusterTime
+	35, // 51: feedmux.v1.ReadRangeRequest.feed:type_name -> feedmux.v1.Feed
+	9,  // 52: feedmux.v1.ReadRangeResponse.batch:type_name -> feedmux.v1.Batch
+	10, // 53: feedmux.v1.ReadRangeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
+	35, // 54: feedmux.v1.ExplainRequest.feed:type_name -> feedmux.v1.Feed
+	36, // 55: feedmux.v1.ExplainRequest.start:type_name -> feedmux.v1.Start
+	32, // 56: feedmux.v1.ExplainResponse.refusal:type_name -> feedmux.v1.ExplainResponse.Refusal
+	33, // 57: feedmux.v1.ExplainResponse.images:type_name -> feedmux.v1.ExplainResponse.CollectionImages
+	38, // 58: feedmux.v1.ExplainResponse.oplog_headroom:type_name -> google.protobuf.Duration
+	34, // 59: feedmux.v1.ExplainResponse.withheld:type_name -> feedmux.v1.ExplainResponse.Withheld
+	38, // 60: feedmux.v1.Notice.Draining.deadline:type_name -> google.protobuf.Duration
+	39, // 61: feedmux.v1.Notice.Rewound.from:type_name -> feedmux.v1.ClusterTime
+	39, // 62: feedmux.v1.Notice.Rewound.to:type_name -> feedmux.v1.ClusterTime
+	38, // 63: feedmux.v1.Notice.HistoryAtRisk.remaining:type_name -> google.protobuf.Duration
+	39, // 64: feedmux.v1.Notice.Gap.from:type_name -> feedmux.v1.ClusterTime
+	39, // 65: feedmux.v1.Notice.Gap.to:type_name -> feedmux.v1.ClusterTime
+	39, // 66: feedmux.v1.Notice.Skipped.from:type_name -> feedmux.v1.ClusterTime
+	39, // 67: feedmux.v1.Notice.Skipped.to:type_name -> feedmux.v1.ClusterTime
+	0,  // 68: feedmux.v1.ChangeFeed.Subscribe:input_type -> feedmux.v1.SubscribeRequest
+	14, // 69: feedmux.v1.ChangeFeed.Watch:input_type -> feedmux.v1.WatchRequest
+	16, // 70: feedmux.v1.ChangeFeed.ResolvePosition:input_type -> feedmux.v1.ResolvePositionRequest
+	18, // 71: feedmux.v1.ChangeFeed.PlanRange:input_type -> feedmux.v1.PlanRangeRequest
+	21, // 72: feedmux.v1.ChangeFeed.ReadRange:input_type -> feedmux.v1.ReadRangeRequest
+	23, // 73: feedmux.v1.ChangeFeed.Explain:input_type -> feedmux.v1.ExplainRequest
+	6,  // 74: feedmux.v1.ChangeFeed.Subscribe:output_type -> feedmux.v1.SubscribeResponse
+	15, // 75: feedmux.v1.ChangeFeed.Watch:output_type -> feedmux.v1.WatchResponse
+	17, // 76: feedmux.v1.ChangeFeed.ResolvePosition:output_type -> feedmux.v1.ResolvePositionResponse
+	19, // 77: feedmux.v1.ChangeFeed.PlanRange:output_type -> feedmux.v1.PlanRangeResponse
+	22, // 78: feedmux.v1.ChangeFeed.ReadRange:output_type -> feedmux.v1.ReadRangeResponse
+	24, // 79: feedmux.v1.ChangeFeed.Explain:output_type -> feedmux.v1.ExplainResponse
+	74, // [74:80] is the sub-list for method output_type
+	68, // [68:74] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_change_feed_proto_init() }
@@ -3507,6 +3576,7 @@ func file_feedmux_v1_change_feed_proto_init() {
 		(*Notice_Degraded_)(nil),
 		(*Notice_Skipped_)(nil),
 		(*Notice_Snapshot)(nil),
+		(*Notice_Unacknowledged_)(nil),
 	}
 	file_feedmux_v1_change_feed_proto_msgTypes[15].OneofWrappers = []any{
 		(*WatchResponse_Opened)(nil),
@@ -3533,7 +3603,7 @@ func file_feedmux_v1_change_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feedmux_v1_change_feed_proto_rawDesc), len(file_feedmux_v1_change_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -80,6 +80,10 @@ const (
 	// OUT_OF_RANGE. MongoDB cannot send an event (over 16 MB). Add $changeStreamSplitLargeEvent where MongoDB supports
 	// it.
 	ErrorReason_ERROR_REASON_EVENT_TOO_LARGE ErrorReason = 42
+	// OUT_OF_RANGE. MongoDB was restored from an older copy, or replaced, and does not have the history of the position.
+	// Seek the subscription to another position. Metadata: `last_common_time` (RFC 3339), up to which the two histories
+	// are equal, if it is known.
+	ErrorReason_ERROR_REASON_TIMELINE_FORKED ErrorReason = 43
 	// FAILED_PRECONDITION. resume_after does not accept the token of an invalidate event; use start_after.
 	ErrorReason_ERROR_REASON_START_AFTER_REQUIRED ErrorReason = 50
 	// FAILED_PRECONDITION. A pre- or post-image that the feed requires does not exist.
@@ -150,6 +154,7 @@ var (
 		40: "ERROR_REASON_HISTORY_LOST",
 		41: "ERROR_REASON_START_IN_FUTURE",
 		42: "ERROR_REASON_EVENT_TOO_LARGE",
+		43: "ERROR_REASON_TIMELINE_FORKED",
 		50: "ERROR_REASON_START_AFTER_REQUIRED",
 		51: "ERROR_REASON_IMAGE_UNAVAILABLE",
 		52: "ERROR_REASON_RESUME_TOKEN_NOT_FOUND",
@@ -195,6 +200,7 @@ var (
 		"ERROR_REASON_HISTORY_LOST":           40,
 		"ERROR_REASON_START_IN_FUTURE":        41,
 		"ERROR_REASON_EVENT_TOO_LARGE":        42,
+		"ERROR_REASON_TIMELINE_FORKED":        43,
 		"ERROR_REASON_START_AFTER_REQUIRED":   50,
 		"ERROR_REASON_IMAGE_UNAVAILABLE":      51,
 		"ERROR_REASON_RESUME_TOKEN_NOT_FOUND": 52,
@@ -248,7 +254,7 @@ var File_feedmux_v1_errors_proto protoreflect.FileDescriptor
 const file_feedmux_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"\x17feedmux/v1/errors.proto\x12\n" +
-	"feedmux.v1*\xd1\v\n" +
+	"feedmux.v1*\xf3\v\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dERROR_REASON_POSITION_INVALID\x10\x01\x12!\n" +
@@ -275,7 +281,8 @@ const file_feedmux_v1_errors_proto_rawDesc = "" +
 	" ERROR_REASON_SUBSCRIPTION_EXISTS\x10!\x12\x1d\n" +
 	"\x19ERROR_REASON_HISTORY_LOST\x10(\x12 \n" +
 	"\x1cERROR_REASON_START_IN_FUTURE\x10)\x12 \n" +
-	"\x1cERROR_REASON_EVENT_TOO_LARGE\x10*\x12%\n" +
+	"\x1cERROR_REASON_EVENT_TOO_LARGE\x10*\x12 \n" +
+	"\x1cERROR_REASON_TIMELINE_FORKED\x10+\x12%\n" +
 	"!ERROR_REASON_START_AFTER_REQUIRED\x102\x12\"\n" +
 	"\x1eERROR_REASON_IMAGE_UNAVAILABLE\x103\x12'\n" +
 	"#ERROR_REASON_RESUME_TOKEN_NOT_FOUND\x104\x12!\n" +
