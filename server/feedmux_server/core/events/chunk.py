@@ -22,6 +22,9 @@ CHUNK_OVERHEAD_BYTES = 650
 """What a chunk costs beside its events: measured with tracemalloc over one-event chunks."""
 
 _ID: Final = b"\x03_id\x00"
+_TXN_NUMBER: Final = b"\x12txnNumber\x00"
+_LSID: Final = b"\x03lsid\x00"
+_INT64_BYTES: Final = 8
 _SPLIT_EVENT: Final = b"\x03splitEvent\x00"
 _FIELDS_BEFORE_ID_MAX: Final = 10_000
 """Limit of the search for an `_id` that the pipeline has moved: a few milliseconds. An event can have millions of
@@ -51,9 +54,7 @@ def document_offsets(data: bytes) -> "array[int]":
 
 def event_id(data: bytes, at: int) -> bytes:
     """The `_id` document of the event at `at`, which is MongoDB's resume token. It need not be the first field."""
-    if token := _leading_id(data, at):
-        return token
-    found = find(data, at, b"_id", DOCUMENT, _FIELDS_BEFORE_ID_MAX)
+    found = _leading_id_at(data, at) or find(data, at, b"_id", DOCUMENT, _FIELDS_BEFORE_ID_MAX)
     if found is None:
         raise FeedmuxError(
             ErrorReason.RESUME_TOKEN_MODIFIED,
@@ -63,13 +64,20 @@ def event_id(data: bytes, at: int) -> bytes:
     return data[found : found + length_at(data, found)[0]]
 
 
-def _leading_id(data: bytes, at: int) -> bytes:
-    """The `_id` document if it is the first field, as in every event that the pipeline has not rearranged; else
-    empty."""
-    if data[at + 4 : at + 9] != _ID:
-        return b""
-    begin = at + 9
-    return data[begin : begin + length_at(data, begin)[0]]
+def _leading_id_at(data: bytes, at: int) -> int:
+    """Where the `_id` document begins if it is where MongoDB writes it, as in every event that the pipeline has not
+    rearranged: first, or in a transaction after `txnNumber` and `lsid`. Else 0."""
+    at += 4
+    if data.startswith(_ID, at):
+        return at + len(_ID)
+    if data.startswith(_TXN_NUMBER, at):
+        at += len(_TXN_NUMBER) + _INT64_BYTES
+        if data.startswith(_LSID, at):
+            at += len(_LSID)
+            at += length_at(data, at)[0]
+            if data.startswith(_ID, at):
+                return at + len(_ID)
+    return 0
 
 
 def _more_fragments(data: bytes, at: int) -> bool:
@@ -375,15 +383,14 @@ class Chunk:
 
 
 def _leading_token(view: View, index: int, split: bool) -> bytes | None:
-    """The token of event `index` if `_id` is its first field, as it is in all fragments; empty for a fragment with
-    others to come. None if the pipeline has moved `_id`."""
-    at = view.offsets[index]
-    token = _leading_id(view.data, at)
-    if not token:
+    """The token of event `index` if `_id` is where MongoDB writes it, as it is in all fragments; empty for a fragment
+    with others to come. None if the pipeline has moved `_id`."""
+    data = view.data
+    at = _leading_id_at(data, view.offsets[index])
+    if not at:
         return None
-    if split and _more_fragments(view.data, at + 4 + len(_ID) + len(token)):
-        return b""
-    return token
+    end = at + length_at(data, at)[0]
+    return b"" if split and _more_fragments(data, end) else data[at:end]
 
 
 def cut_batch(
@@ -450,8 +457,8 @@ def _to_large_token(view: View, first: int, stop: int) -> tuple[int, bool]:
 
 
 def _has_large_token(data: bytes, at: int, end: int) -> bool:
-    if data[at + 4 : at + 9] == _ID:
-        size: int = length_at(data, at + 9)[0]
+    if found := _leading_id_at(data, at):
+        size: int = length_at(data, found)[0]
         return size > _LARGE_TOKEN_BYTES
     # A pipeline has moved the field. Anything that looks like it counts, because no field needs to be read for that.
     return _LARGE_TOKEN.search(data, at, end) is not None

@@ -6,6 +6,7 @@ from typing import Any
 import bson
 import pytest
 from bson.datetime_ms import DatetimeMS
+from bson.int64 import Int64
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -266,6 +267,36 @@ def test_eviction_reads_no_event_whose_token_was_moved() -> None:
         chunk.ack_place(1)
     chunk.let_go(payer)
     assert (payer.paid, chunk.bson) == (0, None)
+
+
+IN_TRANSACTION: dict[str, Any] = {"txnNumber": Int64(1), "lsid": {"id": bytes(16), "uid": bytes(32)}}
+"""What MongoDB writes before the `_id` of an event in a transaction."""
+
+
+@pytest.mark.parametrize("before", [{}, IN_TRANSACTION])
+def test_eviction_keeps_the_tokens_alone_as_mongodb_writes_them(before: dict[str, Any]) -> None:
+    tokens = [event_token(BEGIN, n) for n in range(9)]
+    data = b"".join(moved(each, before, {"pad": bytes(1000)}) for each in tokens)
+    (chunk,) = cut_batch(data, START, None, 0.0, bytes_max=10**9)
+    chunk.hold(Payer())
+    chunk.drop_bytes()
+    assert chunk.bson is None
+    assert [chunk.ack_place(index) for index in range(9)] == tokens
+
+
+@pytest.mark.parametrize("before", [{}, IN_TRANSACTION])
+def test_a_document_that_looks_like_a_large_token_ends_no_chunk(before: dict[str, Any]) -> None:
+    event = moved(event_token(BEGIN), before, {"fullDocument": {"_id": {"_data": "00" * 9_000}}})
+    chunks = cut_batch(event + event, START, None, 0.0, bytes_max=10**9)
+    assert [(each.count, each.ends_delivery) for each in chunks] == [(2, False)]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"txnNumber": 1, "lsid": {}}, {"txnNumber": Int64(1)}, {"txnNumber": Int64(1), "lsid": {}, "n": 1}]
+)
+def test_fields_that_only_look_like_those_of_a_transaction(changed: dict[str, Any]) -> None:
+    token = event_token(BEGIN)
+    assert event_id(moved(token, changed, {"n": 2}), 0) == token.raw
 
 
 @pytest.mark.parametrize(
