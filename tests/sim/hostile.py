@@ -175,9 +175,7 @@ class Hostile:
                 field = rng.choice(group.fields)
             if field.type == FieldDescriptor.TYPE_MESSAGE:
                 if field.name in _ALWAYS or group is not None or rng.random() < 0.3:
-                    part = getattr(message, field.name)
-                    part.SetInParent()
-                    self._fill(part)
+                    self._fill(_part(message, field))
             elif isinstance(message, Duration):
                 message.seconds = rng.randint(1, 5)
             elif field.name in self._usual:
@@ -194,7 +192,7 @@ class Hostile:
         elif self._rng.random() < 0.2:
             message.ClearField(field.name)
         else:
-            self._spoil(getattr(message, field.name))
+            self._spoil(_part(message, field))
 
     def _odd(self, field: Any) -> Any:
         rng = self._rng
@@ -235,6 +233,15 @@ class Hostile:
                 rng.randbytes(at),
             )
         )
+
+
+def _part(message: Message, field: Any) -> Any:
+    """The message in a field; of a repeated field, one more."""
+    part = getattr(message, field.name)
+    if field.is_repeated:
+        return part.add()
+    part.SetInParent()
+    return part
 
 
 def _set(message: Message, field: Any, value: Any) -> None:

@@ -49,10 +49,14 @@ class ErrorReason(StrEnum):
     FENCED = "FENCED"
     ENDED_BY_OPERATOR = "ENDED_BY_OPERATOR"
     GRANTS_CHANGED = "GRANTS_CHANGED"
+    GROUP_MISMATCH = "GROUP_MISMATCH"
+    GROUP_UNSUITABLE = "GROUP_UNSUITABLE"
+    DEAD_LETTERS_UNAVAILABLE = "DEAD_LETTERS_UNAVAILABLE"
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
     DRAINING = "DRAINING"
     SOURCE_UNAVAILABLE = "SOURCE_UNAVAILABLE"
     STATE_UNAVAILABLE = "STATE_UNAVAILABLE"
+    GROUP_ELSEWHERE = "GROUP_ELSEWHERE"
     INTERNAL = "INTERNAL"
 
 
@@ -101,6 +105,9 @@ _BY_STATUS: Final[Mapping[str, tuple[ErrorReason, ...]]] = {
         ErrorReason.ETAG_MISMATCH,
         ErrorReason.FEED_CHANGED,
         ErrorReason.SNAPSHOT_UNSUITABLE,
+        ErrorReason.GROUP_MISMATCH,
+        ErrorReason.GROUP_UNSUITABLE,
+        ErrorReason.DEAD_LETTERS_UNAVAILABLE,
     ),
     "ABORTED": (ErrorReason.FENCED, ErrorReason.ENDED_BY_OPERATOR, ErrorReason.GRANTS_CHANGED),
     "RESOURCE_EXHAUSTED": (ErrorReason.QUOTA_EXCEEDED,),
@@ -108,6 +115,7 @@ _BY_STATUS: Final[Mapping[str, tuple[ErrorReason, ...]]] = {
         ErrorReason.DRAINING,
         ErrorReason.SOURCE_UNAVAILABLE,
         ErrorReason.STATE_UNAVAILABLE,
+        ErrorReason.GROUP_ELSEWHERE,
     ),
     "INTERNAL": (ErrorReason.INTERNAL,),
 }

@@ -26,6 +26,11 @@ OPTION_BYTES_MAX: Final = 4 * 1024
 """The most bytes of a comment or a collation."""
 _NAME_BYTES: Final = 1024
 _WORD_BYTES: Final = 256
+_REASON_BYTES: Final = 1024
+_MARKS_MAX: Final = 2_000
+"""Two lists of so many marks, of eight bytes each, fit into `SMALL_BYTES`."""
+RANGES_MAX: Final = 1_000
+"""The most ranges of a Settle: a millisecond of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,11 @@ BOUNDS: Final[dict[str, Bound]] = {
     "feedmux.v1.Start.start_after": _TOKEN,
     "feedmux.v1.Open.subscription": _NAME,
     "feedmux.v1.Open.instance_id": _NAME,
+    "feedmux.v1.Open.held": Bound(8, count_max=_MARKS_MAX),
+    "feedmux.v1.Open.settled": Bound(8, count_max=_MARKS_MAX),
+    "feedmux.v1.Settle.done": Bound(32, count_max=RANGES_MAX),
+    "feedmux.v1.Settle.failed": Bound(2 * _REASON_BYTES, count_max=RANGES_MAX),
+    "feedmux.v1.Settle.Failed.reason": Bound(_REASON_BYTES),
     "feedmux.v1.LastAcked.position": _POSITION,
     "feedmux.v1.LastAcked.resume_token": _TOKEN,
     "feedmux.v1.PlanRangeRequest.subscription": _NAME,
@@ -80,6 +90,7 @@ BOUNDS: Final[dict[str, Bound]] = {
     "feedmux.v1.Subscription.owner": _NAME,
     "feedmux.v1.Subscription.routing_key": _WORD,
     "feedmux.v1.SnapshotStatus.namespace": _NAME,
+    "feedmux.v1.Group.key_field": _WORD,
     "feedmux.v1.GetSubscriptionRequest.name": _NAME,
     "feedmux.v1.ListSubscriptionsRequest.page_token": _NAME,
     "feedmux.v1.DeleteSubscriptionRequest.name": _NAME,
@@ -90,6 +101,7 @@ BOUNDS: Final[dict[str, Bound]] = {
     "feedmux.v1.ListTenantsRequest.tenant": _NAME,
     "feedmux.v1.EndSubscriberRequest.subscriber_id": _WORD,
 }
+_LONG_TYPES: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 _NOTHING_TO_CHECK_BYTES: Final = 32
 """No message this short has a field over its bound."""
 
@@ -134,22 +146,19 @@ def unbounded(kind: Any, seen: frozenset[str] = frozenset()) -> Iterator[str]:
     """The full names of the fields of a message, at any depth, that need a bound and have none."""
     for field in kind.fields:
         if field.message_type is not None:
-            if field.is_repeated:
+            if field.is_repeated and field.full_name not in BOUNDS:
                 yield field.full_name
             elif field.message_type.full_name not in seen:
                 yield from unbounded(field.message_type, seen | {field.message_type.full_name})
-        elif (field.is_repeated or field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)) and (
-            field.full_name not in BOUNDS
-        ):
+        elif (field.is_repeated or field.type in _LONG_TYPES) and field.full_name not in BOUNDS:
             yield field.full_name
 
 
 def _check(message: Message, path: str) -> None:
     for field, value in message.ListFields():
         name = f"{path}{field.name}"
-        if field.message_type is not None:
-            if not field.is_repeated:
-                _check(value, f"{name}.")
+        if field.message_type is not None and not field.is_repeated:
+            _check(value, f"{name}.")
             continue
         bound = BOUNDS.get(field.full_name)
         if bound is None:
@@ -157,6 +166,12 @@ def _check(message: Message, path: str) -> None:
         values: Any = value if field.is_repeated else (value,)
         if len(values) > bound.count_max:
             raise _over(bound.reason, name, f"must not have more than {bound.count_max} values")
+        if field.message_type is not None:
+            for each in values:
+                _check(each, f"{name}.")
+            continue
+        if field.type not in _LONG_TYPES:
+            continue
         for each in values:
             # A character has four bytes at most, so most texts need not be encoded for this check.
             size = len(each) if isinstance(each, bytes) or 4 * len(each) <= bound.bytes_max else len(each.encode())

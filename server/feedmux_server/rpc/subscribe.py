@@ -77,6 +77,8 @@ class Subscribe:
                 f"instance_id is longer than {INSTANCE_BYTES_MAX} bytes",
                 field="open.instance_id",
             )
+        if request.join:
+            raise FeedmuxError(ErrorReason.GROUP_MISMATCH, "this server does not serve groups; leave open.join unset")
         if request.HasField("credit"):
             check_first_credit(request.credit)
         target = await self._target(request, tenant)
@@ -277,6 +279,8 @@ async def _listen(requests: Requests, session: Session, account: Account) -> Non
                     session.ack(sequence)
                 case "close":
                     session.ask_close()
+                case "settle":
+                    raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "settle is for members of a group; send an ack")
                 case "open":
                     raise FeedmuxError(ErrorReason.OPEN_REQUIRED, "open may be sent only once, as the first message")
                 case None:

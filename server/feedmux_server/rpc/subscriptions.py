@@ -52,6 +52,7 @@ class Subscriptions:
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
         _check_policies(wanted)
+        _check_group(wanted)
         key = self._service.access.key_of(await self._service.access.feed_of(wanted.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.start), tenant, key)
         definition = _checked(convert.definition(wanted))
@@ -113,6 +114,7 @@ class Subscriptions:
         stored = await self._service.store.get(tenant, wanted.name)
         content = convert.stored_content(stored.definition)
         before = content.feed.source, content.feed.database, content.feed.collection
+        _check_group(wanted)
         for name in _masked(request):
             content.ClearField(name)
             if name == "feed":
@@ -290,6 +292,13 @@ def _check_policies(subscription: subscriptions_pb2.Subscription) -> None:
             "on_history_lost SNAPSHOT is reserved for a later version of feedmux; use FAIL or EARLIEST",
             {"field": "on_history_lost"},
             field="on_history_lost",
+        )
+
+
+def _check_group(subscription: subscriptions_pb2.Subscription) -> None:
+    if subscription.HasField("group"):
+        raise FeedmuxError(
+            ErrorReason.GROUP_UNSUITABLE, "this server does not serve groups; leave subscription.group unset"
         )
 
 

@@ -82,6 +82,19 @@ def test_what_is_over_its_bound() -> None:
         assert refused(subscriptions_pb2.UpdateSubscriptionRequest, update.SerializeToString()) == "MESSAGE_INVALID"
 
 
+def test_repeated_fields_have_a_bound_in_count() -> None:
+    kind, settle = change_feed_pb2.SubscribeRequest, change_feed_pb2.Settle
+    many = [settle.Range(first=1, last=1)] * bounds.RANGES_MAX
+    for most, more in (
+        (kind(settle=settle(done=many)), kind(settle=settle(done=[*many, many[0]]))),
+        (kind(open=change_feed_pb2.Open(held=[1] * 2000)), kind(open=change_feed_pb2.Open(held=[1] * 2001))),
+    ):
+        parse(kind, most.SerializeToString())
+        assert refused(kind, more.SerializeToString()) == "MESSAGE_INVALID"
+    failed = settle.Failed(reason="x" * 1025)
+    assert refused(kind, kind(settle=settle(failed=[failed])).SerializeToString()) == "MESSAGE_INVALID"
+
+
 def test_a_pipeline_and_a_token_may_both_be_long() -> None:
     kind = change_feed_pb2.WatchRequest
     feed = feed_pb2.Feed(pipeline=feed_pb2.Pipeline(extended_json="x" * 120_000), comment=b"x" * 4000)

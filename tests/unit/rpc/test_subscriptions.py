@@ -80,6 +80,7 @@ async def test_an_update_changes_what_its_mask_names(paths: list[str], fields: A
         (updating(["name"]), "MESSAGE_INVALID", "update_mask"),
         (updating(["on_invalidate"], on_invalidate=99), "MESSAGE_INVALID", "on_invalidate"),
         (updating([], on_invalidate=CONTINUE, etag="old"), "ETAG_MISMATCH", None),
+        (updating(["group"], group={}), "GROUP_UNSUITABLE", None),
     ],
 )  # fmt: skip
 @in_virtual_time

@@ -34,6 +34,7 @@ type SubscribeRequest struct {
 	//	*SubscribeRequest_Credit
 	//	*SubscribeRequest_Ack
 	//	*SubscribeRequest_Close
+	//	*SubscribeRequest_Settle
 	Message       isSubscribeRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -112,6 +113,15 @@ func (x *SubscribeRequest) GetClose() *Close {
 	return nil
 }
 
+func (x *SubscribeRequest) GetSettle() *Settle {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeRequest_Settle); ok {
+			return x.Settle
+		}
+	}
+	return nil
+}
+
 type isSubscribeRequest_Message interface {
 	isSubscribeRequest_Message()
 }
@@ -136,6 +146,11 @@ type SubscribeRequest_Close struct {
 	Close *Close `protobuf:"bytes,4,opt,name=close,proto3,oneof"`
 }
 
+type SubscribeRequest_Settle struct {
+	// Reports what a member of a group has processed. Only in sessions with `Open.join`, instead of Credit and Ack.
+	Settle *Settle `protobuf:"bytes,5,opt,name=settle,proto3,oneof"`
+}
+
 func (*SubscribeRequest_Open) isSubscribeRequest_Message() {}
 
 func (*SubscribeRequest_Credit) isSubscribeRequest_Message() {}
@@ -143,6 +158,8 @@ func (*SubscribeRequest_Credit) isSubscribeRequest_Message() {}
 func (*SubscribeRequest_Ack) isSubscribeRequest_Message() {}
 
 func (*SubscribeRequest_Close) isSubscribeRequest_Message() {}
+
+func (*SubscribeRequest_Settle) isSubscribeRequest_Message() {}
 
 // Opens the session.
 type Open struct {
@@ -175,8 +192,18 @@ type Open struct {
 	// Optional. Size in bytes of the largest message that this client accepts: 64 KiB to 64 MiB, by default 1 MiB. The
 	// server sends larger events as fragments.
 	MessageBytesMax int32 `protobuf:"varint,10,opt,name=message_bytes_max,json=messageBytesMax,proto3" json:"message_bytes_max,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Optional, groups only (`Subscription.group`), and required there: become a member of the group. `start`,
+	// `last_acked` and `takeover` must be unset, and `format` BSON. `credit` is required, above 0: the member's window,
+	// the most that it has unsettled; a settled event makes room by itself. `instance_id` names the member.
+	Join bool `protobuf:"varint,11,opt,name=join,proto3" json:"join,omitempty"`
+	// Optional, members only. Marks of the events that this member has in hand from an earlier session. At most 2,000. The
+	// server does not use them yet.
+	Held []uint64 `protobuf:"fixed64,12,rep,packed,name=held,proto3" json:"held,omitempty"`
+	// Optional, members only. Marks of the events that this member has settled without a Committed. At most 2,000. The
+	// server does not use them yet.
+	Settled       []uint64 `protobuf:"fixed64,13,rep,packed,name=settled,proto3" json:"settled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Open) Reset() {
@@ -288,6 +315,27 @@ func (x *Open) GetMessageBytesMax() int32 {
 		return x.MessageBytesMax
 	}
 	return 0
+}
+
+func (x *Open) GetJoin() bool {
+	if x != nil {
+		return x.Join
+	}
+	return false
+}
+
+func (x *Open) GetHeld() []uint64 {
+	if x != nil {
+		return x.Held
+	}
+	return nil
+}
+
+func (x *Open) GetSettled() []uint64 {
+	if x != nil {
+		return x.Settled
+	}
+	return nil
 }
 
 type isOpen_Target interface {
@@ -511,7 +559,64 @@ func (x *Ack) GetDeliverySequence() int64 {
 	return 0
 }
 
-// Ends the session from the client's side.
+// Reports, in any order, what a member of a group has finished. At most 16 KiB. To settle an event that is settled
+// already changes nothing. An event that this session has not delivered: ACK_OUT_OF_RANGE.
+type Settle struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Events that have been processed. At most 1,000 ranges.
+	Done []*Settle_Range `protobuf:"bytes,1,rep,name=done,proto3" json:"done,omitempty"`
+	// Events whose processing has failed. At most 1,000. Not supported yet: the session ends with MESSAGE_INVALID, or with
+	// DEAD_LETTERS_UNAVAILABLE if `reject` is set, and the events are delivered again.
+	Failed        []*Settle_Failed `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Settle) Reset() {
+	*x = Settle{}
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Settle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Settle) ProtoMessage() {}
+
+func (x *Settle) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Settle.ProtoReflect.Descriptor instead.
+func (*Settle) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Settle) GetDone() []*Settle_Range {
+	if x != nil {
+		return x.Done
+	}
+	return nil
+}
+
+func (x *Settle) GetFailed() []*Settle_Failed {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+// Ends the session from the client's side. In a group, the member's unsettled events go to other members at once.
 type Close struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -520,7 +625,7 @@ type Close struct {
 
 func (x *Close) Reset() {
 	*x = Close{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[5]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -532,7 +637,7 @@ func (x *Close) String() string {
 func (*Close) ProtoMessage() {}
 
 func (x *Close) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[5]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -545,7 +650,7 @@ func (x *Close) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Close.ProtoReflect.Descriptor instead.
 func (*Close) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{5}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{6}
 }
 
 // A message from the server within a session.
@@ -568,7 +673,7 @@ type SubscribeResponse struct {
 
 func (x *SubscribeResponse) Reset() {
 	*x = SubscribeResponse{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[6]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -580,7 +685,7 @@ func (x *SubscribeResponse) String() string {
 func (*SubscribeResponse) ProtoMessage() {}
 
 func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[6]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -593,7 +698,7 @@ func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeResponse.ProtoReflect.Descriptor instead.
 func (*SubscribeResponse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{6}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SubscribeResponse) GetMessage() isSubscribeResponse_Message {
@@ -724,14 +829,17 @@ type Opened struct {
 	RoutingKey string `protobuf:"bytes,8,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
 	// Set if the session begins within a copy of existing documents. A client that asked for `Start.snapshot` and does not
 	// see this field talks to a server that does not know it.
-	Snapshot      *SnapshotStatus `protobuf:"bytes,9,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Snapshot *SnapshotStatus `protobuf:"bytes,9,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Set when the session is a member of a group. A client that has sent `Open.join` and finds this unset speaks to a
+	// server without groups, and must close the session before it settles anything.
+	Group         *Opened_Membership `protobuf:"bytes,10,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Opened) Reset() {
 	*x = Opened{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[7]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -743,7 +851,7 @@ func (x *Opened) String() string {
 func (*Opened) ProtoMessage() {}
 
 func (x *Opened) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[7]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -756,7 +864,7 @@ func (x *Opened) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Opened.ProtoReflect.Descriptor instead.
 func (*Opened) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{7}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Opened) GetEpoch() int64 {
@@ -822,6 +930,13 @@ func (x *Opened) GetSnapshot() *SnapshotStatus {
 	return nil
 }
 
+func (x *Opened) GetGroup() *Opened_Membership {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
 // Limits of a session.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -842,7 +957,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[8]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -854,7 +969,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[8]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -867,7 +982,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{8}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Limits) GetCreditEventsMax() int64 {
@@ -905,25 +1020,31 @@ func (x *Limits) GetResumeTokenBytesMax() int32 {
 	return 0
 }
 
-// Consecutive events, in MongoDB's order.
+// Consecutive events, in MongoDB's order. In a group: runs, one after the other. A run is consecutive events of one key;
+// between two runs there is no order, so they can be processed at the same time.
 type Batch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sequence of the first event. Sequences count from 1 within a session, without gaps.
 	FirstDeliverySequence int64 `protobuf:"varint,1,opt,name=first_delivery_sequence,json=firstDeliverySequence,proto3" json:"first_delivery_sequence,omitempty"`
 	// The number of events.
 	EventCount int32 `protobuf:"varint,2,opt,name=event_count,json=eventCount,proto3" json:"event_count,omitempty"`
-	// The position after the last event of this batch.
+	// The position after the last event of this batch. Empty in a group.
 	Position []byte `protobuf:"bytes,3,opt,name=position,proto3" json:"position,omitempty"`
 	// MongoDB's resume token (BSON document) of that position. May be empty if it has more than 4,000 bytes: then only the
-	// event has it.
+	// event has it. Empty in a group.
 	ResumeToken []byte `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// The cluster time of that position.
+	// The cluster time of that position. Unset in a group.
 	ClusterTime *ClusterTime `protobuf:"bytes,5,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
 	// When the server read the first of these events from MongoDB.
 	ReadTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
 	// True if the events are documents of a copy, as insert events. Their `_id` is `{_data, snapshot: {_id}}`, different
 	// for each document. Such a batch has no other events.
 	Snapshot bool `protobuf:"varint,7,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Groups only. The number of events of each run, in order; their sum is `event_count`.
+	Runs []uint32 `protobuf:"varint,8,rep,packed,name=runs,proto3" json:"runs,omitempty"`
+	// Groups only. How often each event has been delivered, with this delivery. An earlier delivery counts when its member
+	// was lost while the event was the first of its run. Empty: 1 for all.
+	Attempts []uint32 `protobuf:"varint,9,rep,packed,name=attempts,proto3" json:"attempts,omitempty"`
 	// Format BSON: the events' documents, concatenated; the first four bytes of each document are its length.
 	Bson []byte `protobuf:"bytes,15,opt,name=bson,proto3" json:"bson,omitempty"`
 	// Formats EXTENDED_JSON: one text per event.
@@ -934,7 +1055,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[9]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1067,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[9]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1080,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{9}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Batch) GetFirstDeliverySequence() int64 {
@@ -1011,6 +1132,20 @@ func (x *Batch) GetSnapshot() bool {
 	return false
 }
 
+func (x *Batch) GetRuns() []uint32 {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *Batch) GetAttempts() []uint32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return nil
+}
+
 func (x *Batch) GetBson() []byte {
 	if x != nil {
 		return x.Bson
@@ -1043,14 +1178,17 @@ type EventFragment struct {
 	// Set in the last part. The cluster time of that position.
 	ClusterTime *ClusterTime `protobuf:"bytes,7,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
 	// As in Batch, in each part.
-	Snapshot      bool `protobuf:"varint,8,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Snapshot bool `protobuf:"varint,8,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Groups only, in the last part, which has no position there. How often the event has been delivered, as in Batch. 0
+	// means 1.
+	Attempts      uint32 `protobuf:"varint,9,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *EventFragment) Reset() {
 	*x = EventFragment{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[10]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1062,7 +1200,7 @@ func (x *EventFragment) String() string {
 func (*EventFragment) ProtoMessage() {}
 
 func (x *EventFragment) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[10]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1075,7 +1213,7 @@ func (x *EventFragment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventFragment.ProtoReflect.Descriptor instead.
 func (*EventFragment) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{10}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EventFragment) GetDeliverySequence() int64 {
@@ -1134,8 +1272,15 @@ func (x *EventFragment) GetSnapshot() bool {
 	return false
 }
 
-// Every matching event at or before this position has been delivered. When nothing has changed, the message repeats the
-// last position.
+func (x *EventFragment) GetAttempts() uint32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+// Every matching event at or before this position has been delivered; in a group, all members have settled it. When
+// nothing has changed, the message repeats the last position.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The position.
@@ -1150,7 +1295,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[11]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1162,7 +1307,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[11]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1175,7 +1320,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{11}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Progress) GetPosition() []byte {
@@ -1202,7 +1347,8 @@ func (x *Progress) GetClusterTime() *ClusterTime {
 // Acks up to `delivery_sequence` survive a restart of the client and of the server.
 type Committed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The highest committed sequence.
+	// The highest committed sequence. In a group: everything up to it that this session has delivered is settled and
+	// stored.
 	DeliverySequence int64 `protobuf:"varint,1,opt,name=delivery_sequence,json=deliverySequence,proto3" json:"delivery_sequence,omitempty"`
 	// The stored position.
 	Position      []byte `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
@@ -1212,7 +1358,7 @@ type Committed struct {
 
 func (x *Committed) Reset() {
 	*x = Committed{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[12]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1370,7 @@ func (x *Committed) String() string {
 func (*Committed) ProtoMessage() {}
 
 func (x *Committed) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[12]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1383,7 @@ func (x *Committed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Committed.ProtoReflect.Descriptor instead.
 func (*Committed) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{12}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Committed) GetDeliverySequence() int64 {
@@ -1276,7 +1422,7 @@ type Notice struct {
 
 func (x *Notice) Reset() {
 	*x = Notice{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[13]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1434,7 @@ func (x *Notice) String() string {
 func (*Notice) ProtoMessage() {}
 
 func (x *Notice) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[13]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1447,7 @@ func (x *Notice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice.ProtoReflect.Descriptor instead.
 func (*Notice) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Notice) GetKind() isNotice_Kind {
@@ -1462,7 +1608,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[14]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1620,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[14]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1633,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{14}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WatchRequest) GetFeed() *Feed {
@@ -1544,7 +1690,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[15]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1702,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[15]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1715,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{15}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WatchResponse) GetMessage() isWatchResponse_Message {
@@ -1677,7 +1823,7 @@ type ResolvePositionRequest struct {
 
 func (x *ResolvePositionRequest) Reset() {
 	*x = ResolvePositionRequest{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[16]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1689,7 +1835,7 @@ func (x *ResolvePositionRequest) String() string {
 func (*ResolvePositionRequest) ProtoMessage() {}
 
 func (x *ResolvePositionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[16]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1702,7 +1848,7 @@ func (x *ResolvePositionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolvePositionRequest.ProtoReflect.Descriptor instead.
 func (*ResolvePositionRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{16}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ResolvePositionRequest) GetFeed() *Feed {
@@ -1740,7 +1886,7 @@ type ResolvePositionResponse struct {
 
 func (x *ResolvePositionResponse) Reset() {
 	*x = ResolvePositionResponse{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[17]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1898,7 @@ func (x *ResolvePositionResponse) String() string {
 func (*ResolvePositionResponse) ProtoMessage() {}
 
 func (x *ResolvePositionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[17]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1911,7 @@ func (x *ResolvePositionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolvePositionResponse.ProtoReflect.Descriptor instead.
 func (*ResolvePositionResponse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{17}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResolvePositionResponse) GetPosition() []byte {
@@ -1841,7 +1987,7 @@ type PlanRangeRequest struct {
 
 func (x *PlanRangeRequest) Reset() {
 	*x = PlanRangeRequest{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[18]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +1999,7 @@ func (x *PlanRangeRequest) String() string {
 func (*PlanRangeRequest) ProtoMessage() {}
 
 func (x *PlanRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[18]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2012,7 @@ func (x *PlanRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRangeRequest.ProtoReflect.Descriptor instead.
 func (*PlanRangeRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{18}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PlanRangeRequest) GetTarget() isPlanRangeRequest_Target {
@@ -2007,7 +2153,7 @@ type PlanRangeResponse struct {
 
 func (x *PlanRangeResponse) Reset() {
 	*x = PlanRangeResponse{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[19]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2165,7 @@ func (x *PlanRangeResponse) String() string {
 func (*PlanRangeResponse) ProtoMessage() {}
 
 func (x *PlanRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[19]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2178,7 @@ func (x *PlanRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanRangeResponse.ProtoReflect.Descriptor instead.
 func (*PlanRangeResponse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{19}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PlanRangeResponse) GetEnd() []byte {
@@ -2122,7 +2268,7 @@ type RangeSlice struct {
 
 func (x *RangeSlice) Reset() {
 	*x = RangeSlice{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[20]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2280,7 @@ func (x *RangeSlice) String() string {
 func (*RangeSlice) ProtoMessage() {}
 
 func (x *RangeSlice) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[20]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2293,7 @@ func (x *RangeSlice) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RangeSlice.ProtoReflect.Descriptor instead.
 func (*RangeSlice) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{20}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RangeSlice) GetAfter() []byte {
@@ -2202,7 +2348,7 @@ type ReadRangeRequest struct {
 
 func (x *ReadRangeRequest) Reset() {
 	*x = ReadRangeRequest{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[21]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2360,7 @@ func (x *ReadRangeRequest) String() string {
 func (*ReadRangeRequest) ProtoMessage() {}
 
 func (x *ReadRangeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[21]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2373,7 @@ func (x *ReadRangeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRangeRequest.ProtoReflect.Descriptor instead.
 func (*ReadRangeRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{21}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReadRangeRequest) GetTarget() isReadRangeRequest_Target {
@@ -2317,7 +2463,7 @@ type ReadRangeResponse struct {
 
 func (x *ReadRangeResponse) Reset() {
 	*x = ReadRangeResponse{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[22]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2475,7 @@ func (x *ReadRangeResponse) String() string {
 func (*ReadRangeResponse) ProtoMessage() {}
 
 func (x *ReadRangeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[22]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2488,7 @@ func (x *ReadRangeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadRangeResponse.ProtoReflect.Descriptor instead.
 func (*ReadRangeResponse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{22}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReadRangeResponse) GetMessage() isReadRangeResponse_Message {
@@ -2401,7 +2547,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[23]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2413,7 +2559,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[23]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2426,7 +2572,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{23}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExplainRequest) GetFeed() *Feed {
@@ -2476,7 +2622,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[24]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2488,7 +2634,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[24]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2501,7 +2647,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{24}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ExplainResponse) GetRefusal() *ExplainResponse_Refusal {
@@ -2567,6 +2713,180 @@ func (x *ExplainResponse) GetScopeMissing() bool {
 	return false
 }
 
+// Consecutive delivery sequences.
+type Settle_Range struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. The first sequence, from 1.
+	First int64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	// Required. The last sequence, not below `first`.
+	Last          int64 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Settle_Range) Reset() {
+	*x = Settle_Range{}
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Settle_Range) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Settle_Range) ProtoMessage() {}
+
+func (x *Settle_Range) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Settle_Range.ProtoReflect.Descriptor instead.
+func (*Settle_Range) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{5, 0}
+}
+
+func (x *Settle_Range) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *Settle_Range) GetLast() int64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
+// An event whose processing has failed. The rest of its run is returned with it.
+type Settle_Failed struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required.
+	DeliverySequence int64 `protobuf:"varint,1,opt,name=delivery_sequence,json=deliverySequence,proto3" json:"delivery_sequence,omitempty"`
+	// Optional. When to deliver it again; by default after a delay that grows with each attempt.
+	RetryAfter *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// Optional. Why it failed, for people. At most 1,024 bytes.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Optional. Make it a dead letter now.
+	Reject        bool `protobuf:"varint,4,opt,name=reject,proto3" json:"reject,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Settle_Failed) Reset() {
+	*x = Settle_Failed{}
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Settle_Failed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Settle_Failed) ProtoMessage() {}
+
+func (x *Settle_Failed) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Settle_Failed.ProtoReflect.Descriptor instead.
+func (*Settle_Failed) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{5, 1}
+}
+
+func (x *Settle_Failed) GetDeliverySequence() int64 {
+	if x != nil {
+		return x.DeliverySequence
+	}
+	return 0
+}
+
+func (x *Settle_Failed) GetRetryAfter() *durationpb.Duration {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return nil
+}
+
+func (x *Settle_Failed) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Settle_Failed) GetReject() bool {
+	if x != nil {
+		return x.Reject
+	}
+	return false
+}
+
+// The group that the session has joined.
+type Opened_Membership struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The members that have a connection now, with this one.
+	Members       int32 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Opened_Membership) Reset() {
+	*x = Opened_Membership{}
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Opened_Membership) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Opened_Membership) ProtoMessage() {}
+
+func (x *Opened_Membership) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Opened_Membership.ProtoReflect.Descriptor instead.
+func (*Opened_Membership) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{8, 0}
+}
+
+func (x *Opened_Membership) GetMembers() int32 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
 // The client should process and ack the events that it has received, then reconnect. The server ends the stream.
 type Notice_Draining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2580,7 +2900,7 @@ type Notice_Draining struct {
 
 func (x *Notice_Draining) Reset() {
 	*x = Notice_Draining{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[25]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +2912,7 @@ func (x *Notice_Draining) String() string {
 func (*Notice_Draining) ProtoMessage() {}
 
 func (x *Notice_Draining) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[25]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +2925,7 @@ func (x *Notice_Draining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice_Draining.ProtoReflect.Descriptor instead.
 func (*Notice_Draining) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13, 0}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{14, 0}
 }
 
 func (x *Notice_Draining) GetDeadline() *durationpb.Duration {
@@ -2635,7 +2955,7 @@ type Notice_Rewound struct {
 
 func (x *Notice_Rewound) Reset() {
 	*x = Notice_Rewound{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[26]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2647,7 +2967,7 @@ func (x *Notice_Rewound) String() string {
 func (*Notice_Rewound) ProtoMessage() {}
 
 func (x *Notice_Rewound) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[26]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2660,7 +2980,7 @@ func (x *Notice_Rewound) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice_Rewound.ProtoReflect.Descriptor instead.
 func (*Notice_Rewound) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13, 1}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{14, 1}
 }
 
 func (x *Notice_Rewound) GetFrom() *ClusterTime {
@@ -2688,7 +3008,7 @@ type Notice_HistoryAtRisk struct {
 
 func (x *Notice_HistoryAtRisk) Reset() {
 	*x = Notice_HistoryAtRisk{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[27]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2700,7 +3020,7 @@ func (x *Notice_HistoryAtRisk) String() string {
 func (*Notice_HistoryAtRisk) ProtoMessage() {}
 
 func (x *Notice_HistoryAtRisk) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[27]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2713,7 +3033,7 @@ func (x *Notice_HistoryAtRisk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice_HistoryAtRisk.ProtoReflect.Descriptor instead.
 func (*Notice_HistoryAtRisk) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13, 2}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{14, 2}
 }
 
 func (x *Notice_HistoryAtRisk) GetRemaining() *durationpb.Duration {
@@ -2739,7 +3059,7 @@ type Notice_Gap struct {
 
 func (x *Notice_Gap) Reset() {
 	*x = Notice_Gap{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[28]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2751,7 +3071,7 @@ func (x *Notice_Gap) String() string {
 func (*Notice_Gap) ProtoMessage() {}
 
 func (x *Notice_Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[28]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +3084,7 @@ func (x *Notice_Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice_Gap.ProtoReflect.Descriptor instead.
 func (*Notice_Gap) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13, 3}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{14, 3}
 }
 
 func (x *Notice_Gap) GetFrom() *ClusterTime {
@@ -2801,7 +3121,7 @@ type Notice_Degraded struct {
 
 func (x *Notice_Degraded) Reset() {
 	*x = Notice_Degraded{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[29]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +3133,7 @@ func (x *Notice_Degraded) String() string {
 func (*Notice_Degraded) ProtoMessage() {}
 
 func (x *Notice_Degraded) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[29]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +3146,7 @@ func (x *Notice_Degraded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice_Degraded.ProtoReflect.Descriptor instead.
 func (*Notice_Degraded) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13, 4}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{14, 4}
 }
 
 func (x *Notice_Degraded) GetDependency() string {
@@ -2861,7 +3181,7 @@ type Notice_Skipped struct {
 
 func (x *Notice_Skipped) Reset() {
 	*x = Notice_Skipped{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[30]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2873,7 +3193,7 @@ func (x *Notice_Skipped) String() string {
 func (*Notice_Skipped) ProtoMessage() {}
 
 func (x *Notice_Skipped) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[30]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2886,7 +3206,7 @@ func (x *Notice_Skipped) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice_Skipped.ProtoReflect.Descriptor instead.
 func (*Notice_Skipped) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13, 5}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{14, 5}
 }
 
 func (x *Notice_Skipped) GetFrom() *ClusterTime {
@@ -2928,7 +3248,7 @@ type Notice_Unacknowledged struct {
 
 func (x *Notice_Unacknowledged) Reset() {
 	*x = Notice_Unacknowledged{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2940,7 +3260,7 @@ func (x *Notice_Unacknowledged) String() string {
 func (*Notice_Unacknowledged) ProtoMessage() {}
 
 func (x *Notice_Unacknowledged) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[31]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2953,7 +3273,7 @@ func (x *Notice_Unacknowledged) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Notice_Unacknowledged.ProtoReflect.Descriptor instead.
 func (*Notice_Unacknowledged) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{13, 6}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{14, 6}
 }
 
 func (x *Notice_Unacknowledged) GetEvents() int64 {
@@ -2978,7 +3298,7 @@ type ExplainResponse_Refusal struct {
 
 func (x *ExplainResponse_Refusal) Reset() {
 	*x = ExplainResponse_Refusal{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3310,7 @@ func (x *ExplainResponse_Refusal) String() string {
 func (*ExplainResponse_Refusal) ProtoMessage() {}
 
 func (x *ExplainResponse_Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[32]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3323,7 @@ func (x *ExplainResponse_Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Refusal.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Refusal) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{24, 0}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{25, 0}
 }
 
 func (x *ExplainResponse_Refusal) GetStatus() string {
@@ -3044,7 +3364,7 @@ type ExplainResponse_CollectionImages struct {
 
 func (x *ExplainResponse_CollectionImages) Reset() {
 	*x = ExplainResponse_CollectionImages{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3376,7 @@ func (x *ExplainResponse_CollectionImages) String() string {
 func (*ExplainResponse_CollectionImages) ProtoMessage() {}
 
 func (x *ExplainResponse_CollectionImages) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[33]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3389,7 @@ func (x *ExplainResponse_CollectionImages) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_CollectionImages.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_CollectionImages) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{24, 1}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{25, 1}
 }
 
 func (x *ExplainResponse_CollectionImages) GetDatabase() string {
@@ -3113,7 +3433,7 @@ type ExplainResponse_Withheld struct {
 
 func (x *ExplainResponse_Withheld) Reset() {
 	*x = ExplainResponse_Withheld{}
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[34]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3125,7 +3445,7 @@ func (x *ExplainResponse_Withheld) String() string {
 func (*ExplainResponse_Withheld) ProtoMessage() {}
 
 func (x *ExplainResponse_Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_change_feed_proto_msgTypes[34]
+	mi := &file_feedmux_v1_change_feed_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3138,7 +3458,7 @@ func (x *ExplainResponse_Withheld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Withheld.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Withheld) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{24, 2}
+	return file_feedmux_v1_change_feed_proto_rawDescGZIP(), []int{25, 2}
 }
 
 func (x *ExplainResponse_Withheld) GetWhat() string {
@@ -3160,13 +3480,14 @@ var File_feedmux_v1_change_feed_proto protoreflect.FileDescriptor
 const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\n" +
 	"\x1cfeedmux/v1/change_feed.proto\x12\n" +
-	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc3\x01\n" +
+	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf1\x01\n" +
 	"\x10SubscribeRequest\x12&\n" +
 	"\x04open\x18\x01 \x01(\v2\x10.feedmux.v1.OpenH\x00R\x04open\x12,\n" +
 	"\x06credit\x18\x02 \x01(\v2\x12.feedmux.v1.CreditH\x00R\x06credit\x12#\n" +
 	"\x03ack\x18\x03 \x01(\v2\x0f.feedmux.v1.AckH\x00R\x03ack\x12)\n" +
-	"\x05close\x18\x04 \x01(\v2\x11.feedmux.v1.CloseH\x00R\x05closeB\t\n" +
-	"\amessage\"\xc8\x03\n" +
+	"\x05close\x18\x04 \x01(\v2\x11.feedmux.v1.CloseH\x00R\x05close\x12,\n" +
+	"\x06settle\x18\x05 \x01(\v2\x12.feedmux.v1.SettleH\x00R\x06settleB\t\n" +
+	"\amessage\"\x8a\x04\n" +
 	"\x04Open\x12$\n" +
 	"\fsubscription\x18\x01 \x01(\tH\x00R\fsubscription\x12&\n" +
 	"\x04feed\x18\x02 \x01(\v2\x10.feedmux.v1.FeedH\x00R\x04feed\x12'\n" +
@@ -3180,7 +3501,10 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\btakeover\x18\b \x01(\bR\btakeover\x12H\n" +
 	"\x12heartbeat_interval\x18\t \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12*\n" +
 	"\x11message_bytes_max\x18\n" +
-	" \x01(\x05R\x0fmessageBytesMaxB\b\n" +
+	" \x01(\x05R\x0fmessageBytesMax\x12\x12\n" +
+	"\x04join\x18\v \x01(\bR\x04join\x12\x12\n" +
+	"\x04held\x18\f \x03(\x06R\x04held\x12\x18\n" +
+	"\asettled\x18\r \x03(\x06R\asettledB\b\n" +
 	"\x06target\"m\n" +
 	"\tLastAcked\x12\x1c\n" +
 	"\bposition\x18\x01 \x01(\fH\x00R\bposition\x12#\n" +
@@ -3191,7 +3515,19 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x06events\x18\x01 \x01(\x03R\x06events\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"2\n" +
 	"\x03Ack\x12+\n" +
-	"\x11delivery_sequence\x18\x01 \x01(\x03R\x10deliverySequence\"\a\n" +
+	"\x11delivery_sequence\x18\x01 \x01(\x03R\x10deliverySequence\"\xc0\x02\n" +
+	"\x06Settle\x12,\n" +
+	"\x04done\x18\x01 \x03(\v2\x18.feedmux.v1.Settle.RangeR\x04done\x121\n" +
+	"\x06failed\x18\x02 \x03(\v2\x19.feedmux.v1.Settle.FailedR\x06failed\x1a1\n" +
+	"\x05Range\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x12\n" +
+	"\x04last\x18\x02 \x01(\x03R\x04last\x1a\xa1\x01\n" +
+	"\x06Failed\x12+\n" +
+	"\x11delivery_sequence\x18\x01 \x01(\x03R\x10deliverySequence\x12:\n" +
+	"\vretry_after\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryAfter\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06reject\x18\x04 \x01(\bR\x06reject\"\a\n" +
 	"\x05Close\"\xd4\x02\n" +
 	"\x11SubscribeResponse\x12,\n" +
 	"\x06opened\x18\x01 \x01(\v2\x12.feedmux.v1.OpenedH\x00R\x06opened\x12)\n" +
@@ -3200,7 +3536,7 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\bprogress\x18\x04 \x01(\v2\x14.feedmux.v1.ProgressH\x00R\bprogress\x125\n" +
 	"\tcommitted\x18\x05 \x01(\v2\x15.feedmux.v1.CommittedH\x00R\tcommitted\x12,\n" +
 	"\x06notice\x18\x06 \x01(\v2\x12.feedmux.v1.NoticeH\x00R\x06noticeB\t\n" +
-	"\amessage\"\x8c\x03\n" +
+	"\amessage\"\xe9\x03\n" +
 	"\x06Opened\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\fR\bposition\x12!\n" +
@@ -3211,13 +3547,18 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\rat_last_acked\x18\a \x01(\bR\vatLastAcked\x12\x1f\n" +
 	"\vrouting_key\x18\b \x01(\tR\n" +
 	"routingKey\x126\n" +
-	"\bsnapshot\x18\t \x01(\v2\x1a.feedmux.v1.SnapshotStatusR\bsnapshot\"\xed\x01\n" +
+	"\bsnapshot\x18\t \x01(\v2\x1a.feedmux.v1.SnapshotStatusR\bsnapshot\x123\n" +
+	"\x05group\x18\n" +
+	" \x01(\v2\x1d.feedmux.v1.Opened.MembershipR\x05group\x1a&\n" +
+	"\n" +
+	"Membership\x12\x18\n" +
+	"\amembers\x18\x01 \x01(\x05R\amembers\"\xed\x01\n" +
 	"\x06Limits\x12*\n" +
 	"\x11credit_events_max\x18\x01 \x01(\x03R\x0fcreditEventsMax\x12(\n" +
 	"\x10credit_bytes_max\x18\x02 \x01(\x03R\x0ecreditBytesMax\x12,\n" +
 	"\x12unacked_events_max\x18\x03 \x01(\x03R\x10unackedEventsMax\x12*\n" +
 	"\x11message_bytes_max\x18\x04 \x01(\x05R\x0fmessageBytesMax\x123\n" +
-	"\x16resume_token_bytes_max\x18\x05 \x01(\x05R\x13resumeTokenBytesMax\"\xd8\x02\n" +
+	"\x16resume_token_bytes_max\x18\x05 \x01(\x05R\x13resumeTokenBytesMax\"\x88\x03\n" +
 	"\x05Batch\x126\n" +
 	"\x17first_delivery_sequence\x18\x01 \x01(\x03R\x15firstDeliverySequence\x12\x1f\n" +
 	"\vevent_count\x18\x02 \x01(\x05R\n" +
@@ -3227,8 +3568,10 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\fcluster_time\x18\x05 \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\x127\n" +
 	"\tread_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\breadTime\x12\x1a\n" +
 	"\bsnapshot\x18\a \x01(\bR\bsnapshot\x12\x12\n" +
+	"\x04runs\x18\b \x03(\rR\x04runs\x12\x1a\n" +
+	"\battempts\x18\t \x03(\rR\battempts\x12\x12\n" +
 	"\x04bson\x18\x0f \x01(\fR\x04bson\x12\x12\n" +
-	"\x04json\x18\x10 \x03(\tR\x04json\"\x93\x02\n" +
+	"\x04json\x18\x10 \x03(\tR\x04json\"\xaf\x02\n" +
 	"\rEventFragment\x12+\n" +
 	"\x11delivery_sequence\x18\x01 \x01(\x03R\x10deliverySequence\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x05R\x05index\x12\x14\n" +
@@ -3237,7 +3580,8 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\bposition\x18\x05 \x01(\fR\bposition\x12!\n" +
 	"\fresume_token\x18\x06 \x01(\fR\vresumeToken\x12:\n" +
 	"\fcluster_time\x18\a \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\x12\x1a\n" +
-	"\bsnapshot\x18\b \x01(\bR\bsnapshot\"\x85\x01\n" +
+	"\bsnapshot\x18\b \x01(\bR\bsnapshot\x12\x1a\n" +
+	"\battempts\x18\t \x01(\rR\battempts\"\x85\x01\n" +
 	"\bProgress\x12\x1a\n" +
 	"\bposition\x18\x01 \x01(\fR\bposition\x12!\n" +
 	"\fresume_token\x18\x02 \x01(\fR\vresumeToken\x12:\n" +
@@ -3407,137 +3751,146 @@ func file_feedmux_v1_change_feed_proto_rawDescGZIP() []byte {
 	return file_feedmux_v1_change_feed_proto_rawDescData
 }
 
-var file_feedmux_v1_change_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_feedmux_v1_change_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_feedmux_v1_change_feed_proto_goTypes = []any{
 	(*SubscribeRequest)(nil),                 // 0: feedmux.v1.SubscribeRequest
 	(*Open)(nil),                             // 1: feedmux.v1.Open
 	(*LastAcked)(nil),                        // 2: feedmux.v1.LastAcked
 	(*Credit)(nil),                           // 3: feedmux.v1.Credit
 	(*Ack)(nil),                              // 4: feedmux.v1.Ack
-	(*Close)(nil),                            // 5: feedmux.v1.Close
-	(*SubscribeResponse)(nil),                // 6: feedmux.v1.SubscribeResponse
-	(*Opened)(nil),                           // 7: feedmux.v1.Opened
-	(*Limits)(nil),                           // 8: feedmux.v1.Limits
-	(*Batch)(nil),                            // 9: feedmux.v1.Batch
-	(*EventFragment)(nil),                    // 10: feedmux.v1.EventFragment
-	(*Progress)(nil),                         // 11: feedmux.v1.Progress
-	(*Committed)(nil),                        // 12: feedmux.v1.Committed
-	(*Notice)(nil),                           // 13: feedmux.v1.Notice
-	(*WatchRequest)(nil),                     // 14: feedmux.v1.WatchRequest
-	(*WatchResponse)(nil),                    // 15: feedmux.v1.WatchResponse
-	(*ResolvePositionRequest)(nil),           // 16: feedmux.v1.ResolvePositionRequest
-	(*ResolvePositionResponse)(nil),          // 17: feedmux.v1.ResolvePositionResponse
-	(*PlanRangeRequest)(nil),                 // 18: feedmux.v1.PlanRangeRequest
-	(*PlanRangeResponse)(nil),                // 19: feedmux.v1.PlanRangeResponse
-	(*RangeSlice)(nil),                       // 20: feedmux.v1.RangeSlice
-	(*ReadRangeRequest)(nil),                 // 21: feedmux.v1.ReadRangeRequest
-	(*ReadRangeResponse)(nil),                // 22: feedmux.v1.ReadRangeResponse
-	(*ExplainRequest)(nil),                   // 23: feedmux.v1.ExplainRequest
-	(*ExplainResponse)(nil),                  // 24: feedmux.v1.ExplainResponse
-	(*Notice_Draining)(nil),                  // 25: feedmux.v1.Notice.Draining
-	(*Notice_Rewound)(nil),                   // 26: feedmux.v1.Notice.Rewound
-	(*Notice_HistoryAtRisk)(nil),             // 27: feedmux.v1.Notice.HistoryAtRisk
-	(*Notice_Gap)(nil),                       // 28: feedmux.v1.Notice.Gap
-	(*Notice_Degraded)(nil),                  // 29: feedmux.v1.Notice.Degraded
-	(*Notice_Skipped)(nil),                   // 30: feedmux.v1.Notice.Skipped
-	(*Notice_Unacknowledged)(nil),            // 31: feedmux.v1.Notice.Unacknowledged
-	(*ExplainResponse_Refusal)(nil),          // 32: feedmux.v1.ExplainResponse.Refusal
-	(*ExplainResponse_CollectionImages)(nil), // 33: feedmux.v1.ExplainResponse.CollectionImages
-	(*ExplainResponse_Withheld)(nil),         // 34: feedmux.v1.ExplainResponse.Withheld
-	(*Feed)(nil),                             // 35: feedmux.v1.Feed
-	(*Start)(nil),                            // 36: feedmux.v1.Start
-	(Format)(0),                              // 37: feedmux.v1.Format
-	(*durationpb.Duration)(nil),              // 38: google.protobuf.Duration
-	(*ClusterTime)(nil),                      // 39: feedmux.v1.ClusterTime
-	(*SnapshotStatus)(nil),                   // 40: feedmux.v1.SnapshotStatus
-	(*timestamppb.Timestamp)(nil),            // 41: google.protobuf.Timestamp
+	(*Settle)(nil),                           // 5: feedmux.v1.Settle
+	(*Close)(nil),                            // 6: feedmux.v1.Close
+	(*SubscribeResponse)(nil),                // 7: feedmux.v1.SubscribeResponse
+	(*Opened)(nil),                           // 8: feedmux.v1.Opened
+	(*Limits)(nil),                           // 9: feedmux.v1.Limits
+	(*Batch)(nil),                            // 10: feedmux.v1.Batch
+	(*EventFragment)(nil),                    // 11: feedmux.v1.EventFragment
+	(*Progress)(nil),                         // 12: feedmux.v1.Progress
+	(*Committed)(nil),                        // 13: feedmux.v1.Committed
+	(*Notice)(nil),                           // 14: feedmux.v1.Notice
+	(*WatchRequest)(nil),                     // 15: feedmux.v1.WatchRequest
+	(*WatchResponse)(nil),                    // 16: feedmux.v1.WatchResponse
+	(*ResolvePositionRequest)(nil),           // 17: feedmux.v1.ResolvePositionRequest
+	(*ResolvePositionResponse)(nil),          // 18: feedmux.v1.ResolvePositionResponse
+	(*PlanRangeRequest)(nil),                 // 19: feedmux.v1.PlanRangeRequest
+	(*PlanRangeResponse)(nil),                // 20: feedmux.v1.PlanRangeResponse
+	(*RangeSlice)(nil),                       // 21: feedmux.v1.RangeSlice
+	(*ReadRangeRequest)(nil),                 // 22: feedmux.v1.ReadRangeRequest
+	(*ReadRangeResponse)(nil),                // 23: feedmux.v1.ReadRangeResponse
+	(*ExplainRequest)(nil),                   // 24: feedmux.v1.ExplainRequest
+	(*ExplainResponse)(nil),                  // 25: feedmux.v1.ExplainResponse
+	(*Settle_Range)(nil),                     // 26: feedmux.v1.Settle.Range
+	(*Settle_Failed)(nil),                    // 27: feedmux.v1.Settle.Failed
+	(*Opened_Membership)(nil),                // 28: feedmux.v1.Opened.Membership
+	(*Notice_Draining)(nil),                  // 29: feedmux.v1.Notice.Draining
+	(*Notice_Rewound)(nil),                   // 30: feedmux.v1.Notice.Rewound
+	(*Notice_HistoryAtRisk)(nil),             // 31: feedmux.v1.Notice.HistoryAtRisk
+	(*Notice_Gap)(nil),                       // 32: feedmux.v1.Notice.Gap
+	(*Notice_Degraded)(nil),                  // 33: feedmux.v1.Notice.Degraded
+	(*Notice_Skipped)(nil),                   // 34: feedmux.v1.Notice.Skipped
+	(*Notice_Unacknowledged)(nil),            // 35: feedmux.v1.Notice.Unacknowledged
+	(*ExplainResponse_Refusal)(nil),          // 36: feedmux.v1.ExplainResponse.Refusal
+	(*ExplainResponse_CollectionImages)(nil), // 37: feedmux.v1.ExplainResponse.CollectionImages
+	(*ExplainResponse_Withheld)(nil),         // 38: feedmux.v1.ExplainResponse.Withheld
+	(*Feed)(nil),                             // 39: feedmux.v1.Feed
+	(*Start)(nil),                            // 40: feedmux.v1.Start
+	(Format)(0),                              // 41: feedmux.v1.Format
+	(*durationpb.Duration)(nil),              // 42: google.protobuf.Duration
+	(*ClusterTime)(nil),                      // 43: feedmux.v1.ClusterTime
+	(*SnapshotStatus)(nil),                   // 44: feedmux.v1.SnapshotStatus
+	(*timestamppb.Timestamp)(nil),            // 45: google.protobuf.Timestamp
 }
 var file_feedmux_v1_change_feed_proto_depIdxs = []int32{
 	1,  // 0: feedmux.v1.SubscribeRequest.open:type_name -> feedmux.v1.Open
 	3,  // 1: feedmux.v1.SubscribeRequest.credit:type_name -> feedmux.v1.Credit
 	4,  // 2: feedmux.v1.SubscribeRequest.ack:type_name -> feedmux.v1.Ack
-	5,  // 3: feedmux.v1.SubscribeRequest.close:type_name -> feedmux.v1.Close
-	35, // 4: feedmux.v1.Open.feed:type_name -> feedmux.v1.Feed
-	36, // 5: feedmux.v1.Open.start:type_name -> feedmux.v1.Start
-	37, // 6: feedmux.v1.Open.format:type_name -> feedmux.v1.Format
-	2,  // 7: feedmux.v1.Open.last_acked:type_name -> feedmux.v1.LastAcked
-	3,  // 8: feedmux.v1.Open.credit:type_name -> feedmux.v1.Credit
-	38, // 9: feedmux.v1.Open.heartbeat_interval:type_name -> google.protobuf.Duration
-	7,  // 10: feedmux.v1.SubscribeResponse.opened:type_name -> feedmux.v1.Opened
-	9,  // 11: feedmux.v1.SubscribeResponse.batch:type_name -> feedmux.v1.Batch
-	10, // 12: feedmux.v1.SubscribeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
-	11, // 13: feedmux.v1.SubscribeResponse.progress:type_name -> feedmux.v1.Progress
-	12, // 14: feedmux.v1.SubscribeResponse.committed:type_name -> feedmux.v1.Committed
-	13, // 15: feedmux.v1.SubscribeResponse.notice:type_name -> feedmux.v1.Notice
-	39, // 16: feedmux.v1.Opened.cluster_time:type_name -> feedmux.v1.ClusterTime
-	8,  // 17: feedmux.v1.Opened.limits:type_name -> feedmux.v1.Limits
-	38, // 18: feedmux.v1.Opened.heartbeat_interval:type_name -> google.protobuf.Duration
-	40, // 19: feedmux.v1.Opened.snapshot:type_name -> feedmux.v1.SnapshotStatus
-	39, // 20: feedmux.v1.Batch.cluster_time:type_name -> feedmux.v1.ClusterTime
-	41, // 21: feedmux.v1.Batch.read_time:type_name -> google.protobuf.Timestamp
-	39, // 22: feedmux.v1.EventFragment.cluster_time:type_name -> feedmux.v1.ClusterTime
-	39, // 23: feedmux.v1.Progress.cluster_time:type_name -> feedmux.v1.ClusterTime
-	25, // 24: feedmux.v1.Notice.draining:type_name -> feedmux.v1.Notice.Draining
-	26, // 25: feedmux.v1.Notice.rewound:type_name -> feedmux.v1.Notice.Rewound
-	27, // 26: feedmux.v1.Notice.history_at_risk:type_name -> feedmux.v1.Notice.HistoryAtRisk
-	28, // 27: feedmux.v1.Notice.gap:type_name -> feedmux.v1.Notice.Gap
-	29, // 28: feedmux.v1.Notice.degraded:type_name -> feedmux.v1.Notice.Degraded
-	30, // 29: feedmux.v1.Notice.skipped:type_name -> feedmux.v1.Notice.Skipped
-	40, // 30: feedmux.v1.Notice.snapshot:type_name -> feedmux.v1.SnapshotStatus
-	31, // 31: feedmux.v1.Notice.unacknowledged:type_name -> feedmux.v1.Notice.Unacknowledged
-	35, // 32: feedmux.v1.WatchRequest.feed:type_name -> feedmux.v1.Feed
-	36, // 33: feedmux.v1.WatchRequest.start:type_name -> feedmux.v1.Start
-	37, // 34: feedmux.v1.WatchRequest.format:type_name -> feedmux.v1.Format
-	38, // 35: feedmux.v1.WatchRequest.heartbeat_interval:type_name -> google.protobuf.Duration
-	7,  // 36: feedmux.v1.WatchResponse.opened:type_name -> feedmux.v1.Opened
-	9,  // 37: feedmux.v1.WatchResponse.batch:type_name -> feedmux.v1.Batch
-	10, // 38: feedmux.v1.WatchResponse.event_fragment:type_name -> feedmux.v1.EventFragment
-	11, // 39: feedmux.v1.WatchResponse.progress:type_name -> feedmux.v1.Progress
-	13, // 40: feedmux.v1.WatchResponse.notice:type_name -> feedmux.v1.Notice
-	35, // 41: feedmux.v1.ResolvePositionRequest.feed:type_name -> feedmux.v1.Feed
-	36, // 42: feedmux.v1.ResolvePositionRequest.start:type_name -> feedmux.v1.Start
-	39, // 43: feedmux.v1.ResolvePositionResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
-	41, // 44: feedmux.v1.ResolvePositionResponse.time:type_name -> google.protobuf.Timestamp
-	40, // 45: feedmux.v1.ResolvePositionResponse.snapshot:type_name -> feedmux.v1.SnapshotStatus
-	35, // 46: feedmux.v1.PlanRangeRequest.feed:type_name -> feedmux.v1.Feed
-	38, // 47: feedmux.v1.PlanRangeRequest.wait:type_name -> google.protobuf.Duration
-	39, // 48: feedmux.v1.PlanRangeResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
-	20, // 49: feedmux.v1.PlanRangeResponse.slices:type_name -> feedmux.v1.RangeSlice
-	39, // 50: feedmux.v1.PlanRangeResponse.latest:type_name -> feedmux.v1.ClusterTime
-	35, // 51: feedmux.v1.ReadRangeRequest.feed:type_name -> feedmux.v1.Feed
-	9,  // 52: feedmux.v1.ReadRangeResponse.batch:type_name -> feedmux.v1.Batch
-	10, // 53: feedmux.v1.ReadRangeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
-	35, // 54: feedmux.v1.ExplainRequest.feed:type_name -> feedmux.v1.Feed
-	36, // 55: feedmux.v1.ExplainRequest.start:type_name -> feedmux.v1.Start
-	32, // 56: feedmux.v1.ExplainResponse.refusal:type_name -> feedmux.v1.ExplainResponse.Refusal
-	33, // 57: feedmux.v1.ExplainResponse.images:type_name -> feedmux.v1.ExplainResponse.CollectionImages
-	38, // 58: feedmux.v1.ExplainResponse.oplog_headroom:type_name -> google.protobuf.Duration
-	34, // 59: feedmux.v1.ExplainResponse.withheld:type_name -> feedmux.v1.ExplainResponse.Withheld
-	38, // 60: feedmux.v1.Notice.Draining.deadline:type_name -> google.protobuf.Duration
-	39, // 61: feedmux.v1.Notice.Rewound.from:type_name -> feedmux.v1.ClusterTime
-	39, // 62: feedmux.v1.Notice.Rewound.to:type_name -> feedmux.v1.ClusterTime
-	38, // 63: feedmux.v1.Notice.HistoryAtRisk.remaining:type_name -> google.protobuf.Duration
-	39, // 64: feedmux.v1.Notice.Gap.from:type_name -> feedmux.v1.ClusterTime
-	39, // 65: feedmux.v1.Notice.Gap.to:type_name -> feedmux.v1.ClusterTime
-	39, // 66: feedmux.v1.Notice.Skipped.from:type_name -> feedmux.v1.ClusterTime
-	39, // 67: feedmux.v1.Notice.Skipped.to:type_name -> feedmux.v1.ClusterTime
-	0,  // 68: feedmux.v1.ChangeFeed.Subscribe:input_type -> feedmux.v1.SubscribeRequest
-	14, // 69: feedmux.v1.ChangeFeed.Watch:input_type -> feedmux.v1.WatchRequest
-	16, // 70: feedmux.v1.ChangeFeed.ResolvePosition:input_type -> feedmux.v1.ResolvePositionRequest
-	18, // 71: feedmux.v1.ChangeFeed.PlanRange:input_type -> feedmux.v1.PlanRangeRequest
-	21, // 72: feedmux.v1.ChangeFeed.ReadRange:input_type -> feedmux.v1.ReadRangeRequest
-	23, // 73: feedmux.v1.ChangeFeed.Explain:input_type -> feedmux.v1.ExplainRequest
-	6,  // 74: feedmux.v1.ChangeFeed.Subscribe:output_type -> feedmux.v1.SubscribeResponse
-	15, // 75: feedmux.v1.ChangeFeed.Watch:output_type -> feedmux.v1.WatchResponse
-	17, // 76: feedmux.v1.ChangeFeed.ResolvePosition:output_type -> feedmux.v1.ResolvePositionResponse
-	19, // 77: feedmux.v1.ChangeFeed.PlanRange:output_type -> feedmux.v1.PlanRangeResponse
-	22, // 78: feedmux.v1.ChangeFeed.ReadRange:output_type -> feedmux.v1.ReadRangeResponse
-	24, // 79: feedmux.v1.ChangeFeed.Explain:output_type -> feedmux.v1.ExplainResponse
-	74, // [74:80] is the sub-list for method output_type
-	68, // [68:74] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	6,  // 3: feedmux.v1.SubscribeRequest.close:type_name -> feedmux.v1.Close
+	5,  // 4: feedmux.v1.SubscribeRequest.settle:type_name -> feedmux.v1.Settle
+	39, // 5: feedmux.v1.Open.feed:type_name -> feedmux.v1.Feed
+	40, // 6: feedmux.v1.Open.start:type_name -> feedmux.v1.Start
+	41, // 7: feedmux.v1.Open.format:type_name -> feedmux.v1.Format
+	2,  // 8: feedmux.v1.Open.last_acked:type_name -> feedmux.v1.LastAcked
+	3,  // 9: feedmux.v1.Open.credit:type_name -> feedmux.v1.Credit
+	42, // 10: feedmux.v1.Open.heartbeat_interval:type_name -> google.protobuf.Duration
+	26, // 11: feedmux.v1.Settle.done:type_name -> feedmux.v1.Settle.Range
+	27, // 12: feedmux.v1.Settle.failed:type_name -> feedmux.v1.Settle.Failed
+	8,  // 13: feedmux.v1.SubscribeResponse.opened:type_name -> feedmux.v1.Opened
+	10, // 14: feedmux.v1.SubscribeResponse.batch:type_name -> feedmux.v1.Batch
+	11, // 15: feedmux.v1.SubscribeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
+	12, // 16: feedmux.v1.SubscribeResponse.progress:type_name -> feedmux.v1.Progress
+	13, // 17: feedmux.v1.SubscribeResponse.committed:type_name -> feedmux.v1.Committed
+	14, // 18: feedmux.v1.SubscribeResponse.notice:type_name -> feedmux.v1.Notice
+	43, // 19: feedmux.v1.Opened.cluster_time:type_name -> feedmux.v1.ClusterTime
+	9,  // 20: feedmux.v1.Opened.limits:type_name -> feedmux.v1.Limits
+	42, // 21: feedmux.v1.Opened.heartbeat_interval:type_name -> google.protobuf.Duration
+	44, // 22: feedmux.v1.Opened.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	28, // 23: feedmux.v1.Opened.group:type_name -> feedmux.v1.Opened.Membership
+	43, // 24: feedmux.v1.Batch.cluster_time:type_name -> feedmux.v1.ClusterTime
+	45, // 25: feedmux.v1.Batch.read_time:type_name -> google.protobuf.Timestamp
+	43, // 26: feedmux.v1.EventFragment.cluster_time:type_name -> feedmux.v1.ClusterTime
+	43, // 27: feedmux.v1.Progress.cluster_time:type_name -> feedmux.v1.ClusterTime
+	29, // 28: feedmux.v1.Notice.draining:type_name -> feedmux.v1.Notice.Draining
+	30, // 29: feedmux.v1.Notice.rewound:type_name -> feedmux.v1.Notice.Rewound
+	31, // 30: feedmux.v1.Notice.history_at_risk:type_name -> feedmux.v1.Notice.HistoryAtRisk
+	32, // 31: feedmux.v1.Notice.gap:type_name -> feedmux.v1.Notice.Gap
+	33, // 32: feedmux.v1.Notice.degraded:type_name -> feedmux.v1.Notice.Degraded
+	34, // 33: feedmux.v1.Notice.skipped:type_name -> feedmux.v1.Notice.Skipped
+	44, // 34: feedmux.v1.Notice.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	35, // 35: feedmux.v1.Notice.unacknowledged:type_name -> feedmux.v1.Notice.Unacknowledged
+	39, // 36: feedmux.v1.WatchRequest.feed:type_name -> feedmux.v1.Feed
+	40, // 37: feedmux.v1.WatchRequest.start:type_name -> feedmux.v1.Start
+	41, // 38: feedmux.v1.WatchRequest.format:type_name -> feedmux.v1.Format
+	42, // 39: feedmux.v1.WatchRequest.heartbeat_interval:type_name -> google.protobuf.Duration
+	8,  // 40: feedmux.v1.WatchResponse.opened:type_name -> feedmux.v1.Opened
+	10, // 41: feedmux.v1.WatchResponse.batch:type_name -> feedmux.v1.Batch
+	11, // 42: feedmux.v1.WatchResponse.event_fragment:type_name -> feedmux.v1.EventFragment
+	12, // 43: feedmux.v1.WatchResponse.progress:type_name -> feedmux.v1.Progress
+	14, // 44: feedmux.v1.WatchResponse.notice:type_name -> feedmux.v1.Notice
+	39, // 45: feedmux.v1.ResolvePositionRequest.feed:type_name -> feedmux.v1.Feed
+	40, // 46: feedmux.v1.ResolvePositionRequest.start:type_name -> feedmux.v1.Start
+	43, // 47: feedmux.v1.ResolvePositionResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
+	45, // 48: feedmux.v1.ResolvePositionResponse.time:type_name -> google.protobuf.Timestamp
+	44, // 49: feedmux.v1.ResolvePositionResponse.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	39, // 50: feedmux.v1.PlanRangeRequest.feed:type_name -> feedmux.v1.Feed
+	42, // 51: feedmux.v1.PlanRangeRequest.wait:type_name -> google.protobuf.Duration
+	43, // 52: feedmux.v1.PlanRangeResponse.cluster_time:type_name -> feedmux.v1.ClusterTime
+	21, // 53: feedmux.v1.PlanRangeResponse.slices:type_name -> feedmux.v1.RangeSlice
+	43, // 54: feedmux.v1.PlanRangeResponse.latest:type_name -> feedmux.v1.ClusterTime
+	39, // 55: feedmux.v1.ReadRangeRequest.feed:type_name -> feedmux.v1.Feed
+	10, // 56: feedmux.v1.ReadRangeResponse.batch:type_name -> feedmux.v1.Batch
+	11, // 57: feedmux.v1.ReadRangeResponse.event_fragment:type_name -> feedmux.v1.EventFragment
+	39, // 58: feedmux.v1.ExplainRequest.feed:type_name -> feedmux.v1.Feed
+	40, // 59: feedmux.v1.ExplainRequest.start:type_name -> feedmux.v1.Start
+	36, // 60: feedmux.v1.ExplainResponse.refusal:type_name -> feedmux.v1.ExplainResponse.Refusal
+	37, // 61: feedmux.v1.ExplainResponse.images:type_name -> feedmux.v1.ExplainResponse.CollectionImages
+	42, // 62: feedmux.v1.ExplainResponse.oplog_headroom:type_name -> google.protobuf.Duration
+	38, // 63: feedmux.v1.ExplainResponse.withheld:type_name -> feedmux.v1.ExplainResponse.Withheld
+	42, // 64: feedmux.v1.Settle.Failed.retry_after:type_name -> google.protobuf.Duration
+	42, // 65: feedmux.v1.Notice.Draining.deadline:type_name -> google.protobuf.Duration
+	43, // 66: feedmux.v1.Notice.Rewound.from:type_name -> feedmux.v1.ClusterTime
+	43, // 67: feedmux.v1.Notice.Rewound.to:type_name -> feedmux.v1.ClusterTime
+	42, // 68: feedmux.v1.Notice.HistoryAtRisk.remaining:type_name -> google.protobuf.Duration
+	43, // 69: feedmux.v1.Notice.Gap.from:type_name -> feedmux.v1.ClusterTime
+	43, // 70: feedmux.v1.Notice.Gap.to:type_name -> feedmux.v1.ClusterTime
+	43, // 71: feedmux.v1.Notice.Skipped.from:type_name -> feedmux.v1.ClusterTime
+	43, // 72: feedmux.v1.Notice.Skipped.to:type_name -> feedmux.v1.ClusterTime
+	0,  // 73: feedmux.v1.ChangeFeed.Subscribe:input_type -> feedmux.v1.SubscribeRequest
+	15, // 74: feedmux.v1.ChangeFeed.Watch:input_type -> feedmux.v1.WatchRequest
+	17, // 75: feedmux.v1.ChangeFeed.ResolvePosition:input_type -> feedmux.v1.ResolvePositionRequest
+	19, // 76: feedmux.v1.ChangeFeed.PlanRange:input_type -> feedmux.v1.PlanRangeRequest
+	22, // 77: feedmux.v1.ChangeFeed.ReadRange:input_type -> feedmux.v1.ReadRangeRequest
+	24, // 78: feedmux.v1.ChangeFeed.Explain:input_type -> feedmux.v1.ExplainRequest
+	7,  // 79: feedmux.v1.ChangeFeed.Subscribe:output_type -> feedmux.v1.SubscribeResponse
+	16, // 80: feedmux.v1.ChangeFeed.Watch:output_type -> feedmux.v1.WatchResponse
+	18, // 81: feedmux.v1.ChangeFeed.ResolvePosition:output_type -> feedmux.v1.ResolvePositionResponse
+	20, // 82: feedmux.v1.ChangeFeed.PlanRange:output_type -> feedmux.v1.PlanRangeResponse
+	23, // 83: feedmux.v1.ChangeFeed.ReadRange:output_type -> feedmux.v1.ReadRangeResponse
+	25, // 84: feedmux.v1.ChangeFeed.Explain:output_type -> feedmux.v1.ExplainResponse
+	79, // [79:85] is the sub-list for method output_type
+	73, // [73:79] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_change_feed_proto_init() }
@@ -3551,6 +3904,7 @@ func file_feedmux_v1_change_feed_proto_init() {
 		(*SubscribeRequest_Credit)(nil),
 		(*SubscribeRequest_Ack)(nil),
 		(*SubscribeRequest_Close)(nil),
+		(*SubscribeRequest_Settle)(nil),
 	}
 	file_feedmux_v1_change_feed_proto_msgTypes[1].OneofWrappers = []any{
 		(*Open_Subscription)(nil),
@@ -3560,7 +3914,7 @@ func file_feedmux_v1_change_feed_proto_init() {
 		(*LastAcked_Position)(nil),
 		(*LastAcked_ResumeToken)(nil),
 	}
-	file_feedmux_v1_change_feed_proto_msgTypes[6].OneofWrappers = []any{
+	file_feedmux_v1_change_feed_proto_msgTypes[7].OneofWrappers = []any{
 		(*SubscribeResponse_Opened)(nil),
 		(*SubscribeResponse_Batch)(nil),
 		(*SubscribeResponse_EventFragment)(nil),
@@ -3568,7 +3922,7 @@ func file_feedmux_v1_change_feed_proto_init() {
 		(*SubscribeResponse_Committed)(nil),
 		(*SubscribeResponse_Notice)(nil),
 	}
-	file_feedmux_v1_change_feed_proto_msgTypes[13].OneofWrappers = []any{
+	file_feedmux_v1_change_feed_proto_msgTypes[14].OneofWrappers = []any{
 		(*Notice_Draining_)(nil),
 		(*Notice_Rewound_)(nil),
 		(*Notice_HistoryAtRisk_)(nil),
@@ -3578,22 +3932,22 @@ func file_feedmux_v1_change_feed_proto_init() {
 		(*Notice_Snapshot)(nil),
 		(*Notice_Unacknowledged_)(nil),
 	}
-	file_feedmux_v1_change_feed_proto_msgTypes[15].OneofWrappers = []any{
+	file_feedmux_v1_change_feed_proto_msgTypes[16].OneofWrappers = []any{
 		(*WatchResponse_Opened)(nil),
 		(*WatchResponse_Batch)(nil),
 		(*WatchResponse_EventFragment)(nil),
 		(*WatchResponse_Progress)(nil),
 		(*WatchResponse_Notice)(nil),
 	}
-	file_feedmux_v1_change_feed_proto_msgTypes[18].OneofWrappers = []any{
+	file_feedmux_v1_change_feed_proto_msgTypes[19].OneofWrappers = []any{
 		(*PlanRangeRequest_Subscription)(nil),
 		(*PlanRangeRequest_Feed)(nil),
 	}
-	file_feedmux_v1_change_feed_proto_msgTypes[21].OneofWrappers = []any{
+	file_feedmux_v1_change_feed_proto_msgTypes[22].OneofWrappers = []any{
 		(*ReadRangeRequest_Subscription)(nil),
 		(*ReadRangeRequest_Feed)(nil),
 	}
-	file_feedmux_v1_change_feed_proto_msgTypes[22].OneofWrappers = []any{
+	file_feedmux_v1_change_feed_proto_msgTypes[23].OneofWrappers = []any{
 		(*ReadRangeResponse_Batch)(nil),
 		(*ReadRangeResponse_EventFragment)(nil),
 	}
@@ -3603,7 +3957,7 @@ func file_feedmux_v1_change_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feedmux_v1_change_feed_proto_rawDesc), len(file_feedmux_v1_change_feed_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -34,6 +34,7 @@ const (
 // Delivers change events. Credentials travel in the metadata `authorization: Bearer <api key>`.
 type ChangeFeedClient interface {
 	// One session of a durable subscription, or of a feed given inline. Open, credits and acks go up; batches come down.
+	// With `Open.join`, a member of a group: Open and Settle go up.
 	Subscribe(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SubscribeRequest, SubscribeResponse], error)
 	// A feed given inline, throttled only by HTTP/2 flow control. The client stores the position. No acks, no credits.
 	Watch(ctx context.Context, in *WatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchResponse], error)
@@ -149,6 +150,7 @@ func (c *changeFeedClient) Explain(ctx context.Context, in *ExplainRequest, opts
 // Delivers change events. Credentials travel in the metadata `authorization: Bearer <api key>`.
 type ChangeFeedServer interface {
 	// One session of a durable subscription, or of a feed given inline. Open, credits and acks go up; batches come down.
+	// With `Open.join`, a member of a group: Open and Settle go up.
 	Subscribe(grpc.BidiStreamingServer[SubscribeRequest, SubscribeResponse]) error
 	// A feed given inline, throttled only by HTTP/2 flow control. The client stores the position. No acks, no credits.
 	Watch(*WatchRequest, grpc.ServerStreamingServer[WatchResponse]) error

@@ -113,6 +113,13 @@ const (
 	ErrorReason_ERROR_REASON_ENDED_BY_OPERATOR ErrorReason = 61
 	// ABORTED. The tenant's grants have changed. Reopen the feed: it continues under the current grants.
 	ErrorReason_ERROR_REASON_GRANTS_CHANGED ErrorReason = 62
+	// FAILED_PRECONDITION. The subscription is a group and the call does not join it (a session without `Open.join`,
+	// PlanRange), or a session joins what is not a group.
+	ErrorReason_ERROR_REASON_GROUP_MISMATCH ErrorReason = 64
+	// FAILED_PRECONDITION. The feed cannot be shared by a group: it splits large events.
+	ErrorReason_ERROR_REASON_GROUP_UNSUITABLE ErrorReason = 65
+	// FAILED_PRECONDITION. The server has no collection for dead letters, which an option of the group needs.
+	ErrorReason_ERROR_REASON_DEAD_LETTERS_UNAVAILABLE ErrorReason = 66
 	// RESOURCE_EXHAUSTED. A quota of the tenant or a limit of the server is reached. Comes with QuotaFailure and
 	// RetryInfo.
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 70
@@ -122,6 +129,9 @@ const (
 	ErrorReason_ERROR_REASON_SOURCE_UNAVAILABLE ErrorReason = 81
 	// UNAVAILABLE. Redis cannot be reached now. Comes with RetryInfo.
 	ErrorReason_ERROR_REASON_STATE_UNAVAILABLE ErrorReason = 82
+	// UNAVAILABLE. Another server of the deployment hosts the group: join again over a new connection, with the metadata
+	// `route` as `x-feedmux-route`. Comes with RetryInfo. Metadata: `route`, `host`.
+	ErrorReason_ERROR_REASON_GROUP_ELSEWHERE ErrorReason = 83
 	// INTERNAL. A defect of feedmux. Metadata: `correlation_id`, which is also in the server's log.
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 90
 )
@@ -168,57 +178,65 @@ var (
 		60: "ERROR_REASON_FENCED",
 		61: "ERROR_REASON_ENDED_BY_OPERATOR",
 		62: "ERROR_REASON_GRANTS_CHANGED",
+		64: "ERROR_REASON_GROUP_MISMATCH",
+		65: "ERROR_REASON_GROUP_UNSUITABLE",
+		66: "ERROR_REASON_DEAD_LETTERS_UNAVAILABLE",
 		70: "ERROR_REASON_QUOTA_EXCEEDED",
 		80: "ERROR_REASON_DRAINING",
 		81: "ERROR_REASON_SOURCE_UNAVAILABLE",
 		82: "ERROR_REASON_STATE_UNAVAILABLE",
+		83: "ERROR_REASON_GROUP_ELSEWHERE",
 		90: "ERROR_REASON_INTERNAL",
 	}
 	ErrorReason_value = map[string]int32{
-		"ERROR_REASON_UNSPECIFIED":            0,
-		"ERROR_REASON_POSITION_INVALID":       1,
-		"ERROR_REASON_POSITION_FOREIGN":       2,
-		"ERROR_REASON_START_CONFLICT":         3,
-		"ERROR_REASON_PIPELINE_INVALID":       4,
-		"ERROR_REASON_STAGE_NOT_ALLOWED":      5,
-		"ERROR_REASON_NAME_INVALID":           6,
-		"ERROR_REASON_CREDIT_INVALID":         7,
-		"ERROR_REASON_ACK_OUT_OF_RANGE":       8,
-		"ERROR_REASON_OPEN_REQUIRED":          9,
-		"ERROR_REASON_MESSAGE_INVALID":        10,
-		"ERROR_REASON_BSON_INVALID":           11,
-		"ERROR_REASON_OPTION_REFUSED":         12,
-		"ERROR_REASON_RESUME_TOKEN_MODIFIED":  13,
-		"ERROR_REASON_UNAUTHENTICATED":        20,
-		"ERROR_REASON_NAMESPACE_DENIED":       21,
-		"ERROR_REASON_SOURCE_UNAUTHORIZED":    22,
-		"ERROR_REASON_METHOD_DENIED":          23,
-		"ERROR_REASON_SUBSCRIPTION_NOT_FOUND": 30,
-		"ERROR_REASON_SOURCE_NOT_FOUND":       31,
-		"ERROR_REASON_SUBSCRIBER_NOT_FOUND":   32,
-		"ERROR_REASON_SUBSCRIPTION_EXISTS":    33,
-		"ERROR_REASON_HISTORY_LOST":           40,
-		"ERROR_REASON_START_IN_FUTURE":        41,
-		"ERROR_REASON_EVENT_TOO_LARGE":        42,
-		"ERROR_REASON_TIMELINE_FORKED":        43,
-		"ERROR_REASON_START_AFTER_REQUIRED":   50,
-		"ERROR_REASON_IMAGE_UNAVAILABLE":      51,
-		"ERROR_REASON_RESUME_TOKEN_NOT_FOUND": 52,
-		"ERROR_REASON_FEED_INVALIDATED":       53,
-		"ERROR_REASON_PIPELINE_FAILED":        54,
-		"ERROR_REASON_SUBSCRIPTION_BUSY":      55,
-		"ERROR_REASON_SOURCE_UNSUITABLE":      56,
-		"ERROR_REASON_ETAG_MISMATCH":          57,
-		"ERROR_REASON_FEED_CHANGED":           58,
-		"ERROR_REASON_SNAPSHOT_UNSUITABLE":    59,
-		"ERROR_REASON_FENCED":                 60,
-		"ERROR_REASON_ENDED_BY_OPERATOR":      61,
-		"ERROR_REASON_GRANTS_CHANGED":         62,
-		"ERROR_REASON_QUOTA_EXCEEDED":         70,
-		"ERROR_REASON_DRAINING":               80,
-		"ERROR_REASON_SOURCE_UNAVAILABLE":     81,
-		"ERROR_REASON_STATE_UNAVAILABLE":      82,
-		"ERROR_REASON_INTERNAL":               90,
+		"ERROR_REASON_UNSPECIFIED":              0,
+		"ERROR_REASON_POSITION_INVALID":         1,
+		"ERROR_REASON_POSITION_FOREIGN":         2,
+		"ERROR_REASON_START_CONFLICT":           3,
+		"ERROR_REASON_PIPELINE_INVALID":         4,
+		"ERROR_REASON_STAGE_NOT_ALLOWED":        5,
+		"ERROR_REASON_NAME_INVALID":             6,
+		"ERROR_REASON_CREDIT_INVALID":           7,
+		"ERROR_REASON_ACK_OUT_OF_RANGE":         8,
+		"ERROR_REASON_OPEN_REQUIRED":            9,
+		"ERROR_REASON_MESSAGE_INVALID":          10,
+		"ERROR_REASON_BSON_INVALID":             11,
+		"ERROR_REASON_OPTION_REFUSED":           12,
+		"ERROR_REASON_RESUME_TOKEN_MODIFIED":    13,
+		"ERROR_REASON_UNAUTHENTICATED":          20,
+		"ERROR_REASON_NAMESPACE_DENIED":         21,
+		"ERROR_REASON_SOURCE_UNAUTHORIZED":      22,
+		"ERROR_REASON_METHOD_DENIED":            23,
+		"ERROR_REASON_SUBSCRIPTION_NOT_FOUND":   30,
+		"ERROR_REASON_SOURCE_NOT_FOUND":         31,
+		"ERROR_REASON_SUBSCRIBER_NOT_FOUND":     32,
+		"ERROR_REASON_SUBSCRIPTION_EXISTS":      33,
+		"ERROR_REASON_HISTORY_LOST":             40,
+		"ERROR_REASON_START_IN_FUTURE":          41,
+		"ERROR_REASON_EVENT_TOO_LARGE":          42,
+		"ERROR_REASON_TIMELINE_FORKED":          43,
+		"ERROR_REASON_START_AFTER_REQUIRED":     50,
+		"ERROR_REASON_IMAGE_UNAVAILABLE":        51,
+		"ERROR_REASON_RESUME_TOKEN_NOT_FOUND":   52,
+		"ERROR_REASON_FEED_INVALIDATED":         53,
+		"ERROR_REASON_PIPELINE_FAILED":          54,
+		"ERROR_REASON_SUBSCRIPTION_BUSY":        55,
+		"ERROR_REASON_SOURCE_UNSUITABLE":        56,
+		"ERROR_REASON_ETAG_MISMATCH":            57,
+		"ERROR_REASON_FEED_CHANGED":             58,
+		"ERROR_REASON_SNAPSHOT_UNSUITABLE":      59,
+		"ERROR_REASON_FENCED":                   60,
+		"ERROR_REASON_ENDED_BY_OPERATOR":        61,
+		"ERROR_REASON_GRANTS_CHANGED":           62,
+		"ERROR_REASON_GROUP_MISMATCH":           64,
+		"ERROR_REASON_GROUP_UNSUITABLE":         65,
+		"ERROR_REASON_DEAD_LETTERS_UNAVAILABLE": 66,
+		"ERROR_REASON_QUOTA_EXCEEDED":           70,
+		"ERROR_REASON_DRAINING":                 80,
+		"ERROR_REASON_SOURCE_UNAVAILABLE":       81,
+		"ERROR_REASON_STATE_UNAVAILABLE":        82,
+		"ERROR_REASON_GROUP_ELSEWHERE":          83,
+		"ERROR_REASON_INTERNAL":                 90,
 	}
 )
 
@@ -254,7 +272,7 @@ var File_feedmux_v1_errors_proto protoreflect.FileDescriptor
 const file_feedmux_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"\x17feedmux/v1/errors.proto\x12\n" +
-	"feedmux.v1*\xf3\v\n" +
+	"feedmux.v1*\x84\r\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dERROR_REASON_POSITION_INVALID\x10\x01\x12!\n" +
@@ -296,10 +314,14 @@ const file_feedmux_v1_errors_proto_rawDesc = "" +
 	"\x13ERROR_REASON_FENCED\x10<\x12\"\n" +
 	"\x1eERROR_REASON_ENDED_BY_OPERATOR\x10=\x12\x1f\n" +
 	"\x1bERROR_REASON_GRANTS_CHANGED\x10>\x12\x1f\n" +
+	"\x1bERROR_REASON_GROUP_MISMATCH\x10@\x12!\n" +
+	"\x1dERROR_REASON_GROUP_UNSUITABLE\x10A\x12)\n" +
+	"%ERROR_REASON_DEAD_LETTERS_UNAVAILABLE\x10B\x12\x1f\n" +
 	"\x1bERROR_REASON_QUOTA_EXCEEDED\x10F\x12\x19\n" +
 	"\x15ERROR_REASON_DRAINING\x10P\x12#\n" +
 	"\x1fERROR_REASON_SOURCE_UNAVAILABLE\x10Q\x12\"\n" +
-	"\x1eERROR_REASON_STATE_UNAVAILABLE\x10R\x12\x19\n" +
+	"\x1eERROR_REASON_STATE_UNAVAILABLE\x10R\x12 \n" +
+	"\x1cERROR_REASON_GROUP_ELSEWHERE\x10S\x12\x19\n" +
 	"\x15ERROR_REASON_INTERNAL\x10ZB\xa9\x01\n" +
 	"\x0ecom.feedmux.v1B\vErrorsProtoP\x01ZAgithub.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb;feedmuxpb\xa2\x02\x03FXX\xaa\x02\n" +
 	"Feedmux.V1\xca\x02\n" +

@@ -9,6 +9,7 @@ package feedmuxpb
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	emptypb "google.golang.org/protobuf/types/known/emptypb"
 	fieldmaskpb "google.golang.org/protobuf/types/known/fieldmaskpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
@@ -23,6 +24,59 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// What happens to the later events of a key that has a dead letter.
+type AfterDeadLetter int32
+
+const (
+	// Skip.
+	AfterDeadLetter_AFTER_DEAD_LETTER_UNSPECIFIED AfterDeadLetter = 0
+	// They are delivered.
+	AfterDeadLetter_AFTER_DEAD_LETTER_SKIP AfterDeadLetter = 1
+	// They become dead letters too, until the dead letters of the key are replayed or discarded.
+	AfterDeadLetter_AFTER_DEAD_LETTER_QUARANTINE AfterDeadLetter = 2
+)
+
+// Enum value maps for AfterDeadLetter.
+var (
+	AfterDeadLetter_name = map[int32]string{
+		0: "AFTER_DEAD_LETTER_UNSPECIFIED",
+		1: "AFTER_DEAD_LETTER_SKIP",
+		2: "AFTER_DEAD_LETTER_QUARANTINE",
+	}
+	AfterDeadLetter_value = map[string]int32{
+		"AFTER_DEAD_LETTER_UNSPECIFIED": 0,
+		"AFTER_DEAD_LETTER_SKIP":        1,
+		"AFTER_DEAD_LETTER_QUARANTINE":  2,
+	}
+)
+
+func (x AfterDeadLetter) Enum() *AfterDeadLetter {
+	p := new(AfterDeadLetter)
+	*p = x
+	return p
+}
+
+func (x AfterDeadLetter) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (AfterDeadLetter) Descriptor() protoreflect.EnumDescriptor {
+	return file_feedmux_v1_subscriptions_proto_enumTypes[0].Descriptor()
+}
+
+func (AfterDeadLetter) Type() protoreflect.EnumType {
+	return &file_feedmux_v1_subscriptions_proto_enumTypes[0]
+}
+
+func (x AfterDeadLetter) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use AfterDeadLetter.Descriptor instead.
+func (AfterDeadLetter) EnumDescriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{0}
+}
 
 // A durable, named reader of a feed.
 type Subscription struct {
@@ -60,7 +114,11 @@ type Subscription struct {
 	// Output only. Set while the stored position is within a copy of existing documents. Also set by
 	// CreateSubscription with `Start.snapshot`: STATE_DONE then means that the subscription existed before, and that its
 	// copy is complete or that it never had one.
-	Snapshot      *SnapshotStatus `protobuf:"bytes,15,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	Snapshot *SnapshotStatus `protobuf:"bytes,15,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	// Optional. When set, even to an empty message, the subscription is a group: any number of sessions with `Open.join`
+	// share its events, in order per key. A subscription can become a group, and an ordinary subscription again, by an
+	// update; its position stays the same.
+	Group         *Group `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -200,6 +258,109 @@ func (x *Subscription) GetSnapshot() *SnapshotStatus {
 	return nil
 }
 
+func (x *Subscription) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
+// How the members of a group share its events. The key of an event is its `documentKey`: an event goes to a member only
+// when the earlier events of its key are settled, or together with them to the same member. An event without a key (a
+// drop or a rename, for example) is delivered alone, after everything before it is settled.
+type Group struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Optional. How long a member without a connection keeps the events that it has not settled: 0 to 60 s, by default
+	// 5 s. The same instance gets them again within this time; then other members get them.
+	ReconnectTime *durationpb.Duration `protobuf:"bytes,1,opt,name=reconnect_time,json=reconnectTime,proto3" json:"reconnect_time,omitempty"`
+	// Optional. The first delay before a failed event is delivered again. Not supported yet: MESSAGE_INVALID when set.
+	RetryFirst *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_first,json=retryFirst,proto3" json:"retry_first,omitempty"`
+	// Optional. The longest delay before a failed event is delivered again. Not supported yet: MESSAGE_INVALID when set.
+	RetryMost *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_most,json=retryMost,proto3" json:"retry_most,omitempty"`
+	// Optional, 0 to 100; 0: without a limit. How often an event is delivered before it becomes a dead letter. Not
+	// supported yet: DEAD_LETTERS_UNAVAILABLE when set.
+	AttemptsMax int32 `protobuf:"varint,4,opt,name=attempts_max,json=attemptsMax,proto3" json:"attempts_max,omitempty"`
+	// Optional. What happens to the key of a dead letter. Not supported yet: DEAD_LETTERS_UNAVAILABLE when set.
+	AfterDeadLetter AfterDeadLetter `protobuf:"varint,5,opt,name=after_dead_letter,json=afterDeadLetter,proto3,enum=feedmux.v1.AfterDeadLetter" json:"after_dead_letter,omitempty"`
+	// Optional. A top-level field of the pipeline's output that is the key, instead of `documentKey`. Not supported yet:
+	// MESSAGE_INVALID when set.
+	KeyField      string `protobuf:"bytes,6,opt,name=key_field,json=keyField,proto3" json:"key_field,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Group) Reset() {
+	*x = Group{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Group) ProtoMessage() {}
+
+func (x *Group) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Group.ProtoReflect.Descriptor instead.
+func (*Group) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Group) GetReconnectTime() *durationpb.Duration {
+	if x != nil {
+		return x.ReconnectTime
+	}
+	return nil
+}
+
+func (x *Group) GetRetryFirst() *durationpb.Duration {
+	if x != nil {
+		return x.RetryFirst
+	}
+	return nil
+}
+
+func (x *Group) GetRetryMost() *durationpb.Duration {
+	if x != nil {
+		return x.RetryMost
+	}
+	return nil
+}
+
+func (x *Group) GetAttemptsMax() int32 {
+	if x != nil {
+		return x.AttemptsMax
+	}
+	return 0
+}
+
+func (x *Group) GetAfterDeadLetter() AfterDeadLetter {
+	if x != nil {
+		return x.AfterDeadLetter
+	}
+	return AfterDeadLetter_AFTER_DEAD_LETTER_UNSPECIFIED
+}
+
+func (x *Group) GetKeyField() string {
+	if x != nil {
+		return x.KeyField
+	}
+	return ""
+}
+
 // Creates a subscription.
 type CreateSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -213,7 +374,7 @@ type CreateSubscriptionRequest struct {
 
 func (x *CreateSubscriptionRequest) Reset() {
 	*x = CreateSubscriptionRequest{}
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[1]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -225,7 +386,7 @@ func (x *CreateSubscriptionRequest) String() string {
 func (*CreateSubscriptionRequest) ProtoMessage() {}
 
 func (x *CreateSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[1]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -238,7 +399,7 @@ func (x *CreateSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*CreateSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{1}
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *CreateSubscriptionRequest) GetSubscription() *Subscription {
@@ -266,7 +427,7 @@ type GetSubscriptionRequest struct {
 
 func (x *GetSubscriptionRequest) Reset() {
 	*x = GetSubscriptionRequest{}
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[2]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -278,7 +439,7 @@ func (x *GetSubscriptionRequest) String() string {
 func (*GetSubscriptionRequest) ProtoMessage() {}
 
 func (x *GetSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[2]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -291,7 +452,7 @@ func (x *GetSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*GetSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{2}
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *GetSubscriptionRequest) GetName() string {
@@ -314,7 +475,7 @@ type ListSubscriptionsRequest struct {
 
 func (x *ListSubscriptionsRequest) Reset() {
 	*x = ListSubscriptionsRequest{}
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[3]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -326,7 +487,7 @@ func (x *ListSubscriptionsRequest) String() string {
 func (*ListSubscriptionsRequest) ProtoMessage() {}
 
 func (x *ListSubscriptionsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[3]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -339,7 +500,7 @@ func (x *ListSubscriptionsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSubscriptionsRequest.ProtoReflect.Descriptor instead.
 func (*ListSubscriptionsRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{3}
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ListSubscriptionsRequest) GetPageSize() int32 {
@@ -369,7 +530,7 @@ type ListSubscriptionsResponse struct {
 
 func (x *ListSubscriptionsResponse) Reset() {
 	*x = ListSubscriptionsResponse{}
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[4]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +542,7 @@ func (x *ListSubscriptionsResponse) String() string {
 func (*ListSubscriptionsResponse) ProtoMessage() {}
 
 func (x *ListSubscriptionsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[4]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +555,7 @@ func (x *ListSubscriptionsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSubscriptionsResponse.ProtoReflect.Descriptor instead.
 func (*ListSubscriptionsResponse) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{4}
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ListSubscriptionsResponse) GetSubscriptions() []*Subscription {
@@ -416,7 +577,8 @@ type UpdateSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. `name` identifies the subscription; `etag`, if set, must equal the stored etag.
 	Subscription *Subscription `protobuf:"bytes,1,opt,name=subscription,proto3" json:"subscription,omitempty"`
-	// Optional. `feed`, `on_invalidate`, `on_history_lost`, or `*`. When unset, all fields that are set.
+	// Optional. `feed`, `on_invalidate`, `on_history_lost`, `group`, or `*`. When unset, all fields that are set. To make
+	// an ordinary subscription of a group, name `group` and leave the field unset.
 	UpdateMask    *fieldmaskpb.FieldMask `protobuf:"bytes,2,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -424,7 +586,7 @@ type UpdateSubscriptionRequest struct {
 
 func (x *UpdateSubscriptionRequest) Reset() {
 	*x = UpdateSubscriptionRequest{}
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[5]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -436,7 +598,7 @@ func (x *UpdateSubscriptionRequest) String() string {
 func (*UpdateSubscriptionRequest) ProtoMessage() {}
 
 func (x *UpdateSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[5]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -449,7 +611,7 @@ func (x *UpdateSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*UpdateSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{5}
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *UpdateSubscriptionRequest) GetSubscription() *Subscription {
@@ -481,7 +643,7 @@ type DeleteSubscriptionRequest struct {
 
 func (x *DeleteSubscriptionRequest) Reset() {
 	*x = DeleteSubscriptionRequest{}
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[6]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -493,7 +655,7 @@ func (x *DeleteSubscriptionRequest) String() string {
 func (*DeleteSubscriptionRequest) ProtoMessage() {}
 
 func (x *DeleteSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[6]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -506,7 +668,7 @@ func (x *DeleteSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*DeleteSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{6}
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DeleteSubscriptionRequest) GetName() string {
@@ -543,7 +705,7 @@ type SeekSubscriptionRequest struct {
 
 func (x *SeekSubscriptionRequest) Reset() {
 	*x = SeekSubscriptionRequest{}
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[7]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -555,7 +717,7 @@ func (x *SeekSubscriptionRequest) String() string {
 func (*SeekSubscriptionRequest) ProtoMessage() {}
 
 func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[7]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -568,7 +730,7 @@ func (x *SeekSubscriptionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeekSubscriptionRequest.ProtoReflect.Descriptor instead.
 func (*SeekSubscriptionRequest) Descriptor() ([]byte, []int) {
-	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{7}
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SeekSubscriptionRequest) GetName() string {
@@ -590,7 +752,7 @@ var File_feedmux_v1_subscriptions_proto protoreflect.FileDescriptor
 const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\n" +
 	"\x1efeedmux/v1/subscriptions.proto\x12\n" +
-	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8a\x05\n" +
+	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb3\x05\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12$\n" +
 	"\x04feed\x18\x02 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12=\n" +
@@ -611,7 +773,17 @@ const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"expireTime\x12\x1f\n" +
 	"\vrouting_key\x18\x0e \x01(\tR\n" +
 	"routingKey\x126\n" +
-	"\bsnapshot\x18\x0f \x01(\v2\x1a.feedmux.v1.SnapshotStatusR\bsnapshot\"\x82\x01\n" +
+	"\bsnapshot\x18\x0f \x01(\v2\x1a.feedmux.v1.SnapshotStatusR\bsnapshot\x12'\n" +
+	"\x05group\x18\x10 \x01(\v2\x11.feedmux.v1.GroupR\x05group\"\xc8\x02\n" +
+	"\x05Group\x12@\n" +
+	"\x0ereconnect_time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\rreconnectTime\x12:\n" +
+	"\vretry_first\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryFirst\x128\n" +
+	"\n" +
+	"retry_most\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\tretryMost\x12!\n" +
+	"\fattempts_max\x18\x04 \x01(\x05R\vattemptsMax\x12G\n" +
+	"\x11after_dead_letter\x18\x05 \x01(\x0e2\x1b.feedmux.v1.AfterDeadLetterR\x0fafterDeadLetter\x12\x1b\n" +
+	"\tkey_field\x18\x06 \x01(\tR\bkeyField\"\x82\x01\n" +
 	"\x19CreateSubscriptionRequest\x12<\n" +
 	"\fsubscription\x18\x01 \x01(\v2\x18.feedmux.v1.SubscriptionR\fsubscription\x12'\n" +
 	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\",\n" +
@@ -634,7 +806,11 @@ const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\rallow_missing\x18\x03 \x01(\bR\fallowMissing\"P\n" +
 	"\x17SeekSubscriptionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
-	"\x02to\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x02to2\x98\x04\n" +
+	"\x02to\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x02to*r\n" +
+	"\x0fAfterDeadLetter\x12!\n" +
+	"\x1dAFTER_DEAD_LETTER_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16AFTER_DEAD_LETTER_SKIP\x10\x01\x12 \n" +
+	"\x1cAFTER_DEAD_LETTER_QUARANTINE\x10\x022\x98\x04\n" +
 	"\rSubscriptions\x12U\n" +
 	"\x12CreateSubscription\x12%.feedmux.v1.CreateSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12O\n" +
 	"\x0fGetSubscription\x12\".feedmux.v1.GetSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12`\n" +
@@ -658,58 +834,67 @@ func file_feedmux_v1_subscriptions_proto_rawDescGZIP() []byte {
 	return file_feedmux_v1_subscriptions_proto_rawDescData
 }
 
-var file_feedmux_v1_subscriptions_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_feedmux_v1_subscriptions_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_feedmux_v1_subscriptions_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_feedmux_v1_subscriptions_proto_goTypes = []any{
-	(*Subscription)(nil),              // 0: feedmux.v1.Subscription
-	(*CreateSubscriptionRequest)(nil), // 1: feedmux.v1.CreateSubscriptionRequest
-	(*GetSubscriptionRequest)(nil),    // 2: feedmux.v1.GetSubscriptionRequest
-	(*ListSubscriptionsRequest)(nil),  // 3: feedmux.v1.ListSubscriptionsRequest
-	(*ListSubscriptionsResponse)(nil), // 4: feedmux.v1.ListSubscriptionsResponse
-	(*UpdateSubscriptionRequest)(nil), // 5: feedmux.v1.UpdateSubscriptionRequest
-	(*DeleteSubscriptionRequest)(nil), // 6: feedmux.v1.DeleteSubscriptionRequest
-	(*SeekSubscriptionRequest)(nil),   // 7: feedmux.v1.SeekSubscriptionRequest
-	(*Feed)(nil),                      // 8: feedmux.v1.Feed
-	(OnInvalidate)(0),                 // 9: feedmux.v1.OnInvalidate
-	(OnHistoryLost)(0),                // 10: feedmux.v1.OnHistoryLost
-	(*ClusterTime)(nil),               // 11: feedmux.v1.ClusterTime
-	(*timestamppb.Timestamp)(nil),     // 12: google.protobuf.Timestamp
-	(*SnapshotStatus)(nil),            // 13: feedmux.v1.SnapshotStatus
-	(*Start)(nil),                     // 14: feedmux.v1.Start
-	(*fieldmaskpb.FieldMask)(nil),     // 15: google.protobuf.FieldMask
-	(*emptypb.Empty)(nil),             // 16: google.protobuf.Empty
+	(AfterDeadLetter)(0),              // 0: feedmux.v1.AfterDeadLetter
+	(*Subscription)(nil),              // 1: feedmux.v1.Subscription
+	(*Group)(nil),                     // 2: feedmux.v1.Group
+	(*CreateSubscriptionRequest)(nil), // 3: feedmux.v1.CreateSubscriptionRequest
+	(*GetSubscriptionRequest)(nil),    // 4: feedmux.v1.GetSubscriptionRequest
+	(*ListSubscriptionsRequest)(nil),  // 5: feedmux.v1.ListSubscriptionsRequest
+	(*ListSubscriptionsResponse)(nil), // 6: feedmux.v1.ListSubscriptionsResponse
+	(*UpdateSubscriptionRequest)(nil), // 7: feedmux.v1.UpdateSubscriptionRequest
+	(*DeleteSubscriptionRequest)(nil), // 8: feedmux.v1.DeleteSubscriptionRequest
+	(*SeekSubscriptionRequest)(nil),   // 9: feedmux.v1.SeekSubscriptionRequest
+	(*Feed)(nil),                      // 10: feedmux.v1.Feed
+	(OnInvalidate)(0),                 // 11: feedmux.v1.OnInvalidate
+	(OnHistoryLost)(0),                // 12: feedmux.v1.OnHistoryLost
+	(*ClusterTime)(nil),               // 13: feedmux.v1.ClusterTime
+	(*timestamppb.Timestamp)(nil),     // 14: google.protobuf.Timestamp
+	(*SnapshotStatus)(nil),            // 15: feedmux.v1.SnapshotStatus
+	(*durationpb.Duration)(nil),       // 16: google.protobuf.Duration
+	(*Start)(nil),                     // 17: feedmux.v1.Start
+	(*fieldmaskpb.FieldMask)(nil),     // 18: google.protobuf.FieldMask
+	(*emptypb.Empty)(nil),             // 19: google.protobuf.Empty
 }
 var file_feedmux_v1_subscriptions_proto_depIdxs = []int32{
-	8,  // 0: feedmux.v1.Subscription.feed:type_name -> feedmux.v1.Feed
-	9,  // 1: feedmux.v1.Subscription.on_invalidate:type_name -> feedmux.v1.OnInvalidate
-	10, // 2: feedmux.v1.Subscription.on_history_lost:type_name -> feedmux.v1.OnHistoryLost
-	11, // 3: feedmux.v1.Subscription.cluster_time:type_name -> feedmux.v1.ClusterTime
-	12, // 4: feedmux.v1.Subscription.create_time:type_name -> google.protobuf.Timestamp
-	12, // 5: feedmux.v1.Subscription.update_time:type_name -> google.protobuf.Timestamp
-	12, // 6: feedmux.v1.Subscription.expire_time:type_name -> google.protobuf.Timestamp
-	13, // 7: feedmux.v1.Subscription.snapshot:type_name -> feedmux.v1.SnapshotStatus
-	0,  // 8: feedmux.v1.CreateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
-	14, // 9: feedmux.v1.CreateSubscriptionRequest.start:type_name -> feedmux.v1.Start
-	0,  // 10: feedmux.v1.ListSubscriptionsResponse.subscriptions:type_name -> feedmux.v1.Subscription
-	0,  // 11: feedmux.v1.UpdateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
-	15, // 12: feedmux.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	14, // 13: feedmux.v1.SeekSubscriptionRequest.to:type_name -> feedmux.v1.Start
-	1,  // 14: feedmux.v1.Subscriptions.CreateSubscription:input_type -> feedmux.v1.CreateSubscriptionRequest
-	2,  // 15: feedmux.v1.Subscriptions.GetSubscription:input_type -> feedmux.v1.GetSubscriptionRequest
-	3,  // 16: feedmux.v1.Subscriptions.ListSubscriptions:input_type -> feedmux.v1.ListSubscriptionsRequest
-	5,  // 17: feedmux.v1.Subscriptions.UpdateSubscription:input_type -> feedmux.v1.UpdateSubscriptionRequest
-	6,  // 18: feedmux.v1.Subscriptions.DeleteSubscription:input_type -> feedmux.v1.DeleteSubscriptionRequest
-	7,  // 19: feedmux.v1.Subscriptions.SeekSubscription:input_type -> feedmux.v1.SeekSubscriptionRequest
-	0,  // 20: feedmux.v1.Subscriptions.CreateSubscription:output_type -> feedmux.v1.Subscription
-	0,  // 21: feedmux.v1.Subscriptions.GetSubscription:output_type -> feedmux.v1.Subscription
-	4,  // 22: feedmux.v1.Subscriptions.ListSubscriptions:output_type -> feedmux.v1.ListSubscriptionsResponse
-	0,  // 23: feedmux.v1.Subscriptions.UpdateSubscription:output_type -> feedmux.v1.Subscription
-	16, // 24: feedmux.v1.Subscriptions.DeleteSubscription:output_type -> google.protobuf.Empty
-	0,  // 25: feedmux.v1.Subscriptions.SeekSubscription:output_type -> feedmux.v1.Subscription
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	10, // 0: feedmux.v1.Subscription.feed:type_name -> feedmux.v1.Feed
+	11, // 1: feedmux.v1.Subscription.on_invalidate:type_name -> feedmux.v1.OnInvalidate
+	12, // 2: feedmux.v1.Subscription.on_history_lost:type_name -> feedmux.v1.OnHistoryLost
+	13, // 3: feedmux.v1.Subscription.cluster_time:type_name -> feedmux.v1.ClusterTime
+	14, // 4: feedmux.v1.Subscription.create_time:type_name -> google.protobuf.Timestamp
+	14, // 5: feedmux.v1.Subscription.update_time:type_name -> google.protobuf.Timestamp
+	14, // 6: feedmux.v1.Subscription.expire_time:type_name -> google.protobuf.Timestamp
+	15, // 7: feedmux.v1.Subscription.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	2,  // 8: feedmux.v1.Subscription.group:type_name -> feedmux.v1.Group
+	16, // 9: feedmux.v1.Group.reconnect_time:type_name -> google.protobuf.Duration
+	16, // 10: feedmux.v1.Group.retry_first:type_name -> google.protobuf.Duration
+	16, // 11: feedmux.v1.Group.retry_most:type_name -> google.protobuf.Duration
+	0,  // 12: feedmux.v1.Group.after_dead_letter:type_name -> feedmux.v1.AfterDeadLetter
+	1,  // 13: feedmux.v1.CreateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
+	17, // 14: feedmux.v1.CreateSubscriptionRequest.start:type_name -> feedmux.v1.Start
+	1,  // 15: feedmux.v1.ListSubscriptionsResponse.subscriptions:type_name -> feedmux.v1.Subscription
+	1,  // 16: feedmux.v1.UpdateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
+	18, // 17: feedmux.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	17, // 18: feedmux.v1.SeekSubscriptionRequest.to:type_name -> feedmux.v1.Start
+	3,  // 19: feedmux.v1.Subscriptions.CreateSubscription:input_type -> feedmux.v1.CreateSubscriptionRequest
+	4,  // 20: feedmux.v1.Subscriptions.GetSubscription:input_type -> feedmux.v1.GetSubscriptionRequest
+	5,  // 21: feedmux.v1.Subscriptions.ListSubscriptions:input_type -> feedmux.v1.ListSubscriptionsRequest
+	7,  // 22: feedmux.v1.Subscriptions.UpdateSubscription:input_type -> feedmux.v1.UpdateSubscriptionRequest
+	8,  // 23: feedmux.v1.Subscriptions.DeleteSubscription:input_type -> feedmux.v1.DeleteSubscriptionRequest
+	9,  // 24: feedmux.v1.Subscriptions.SeekSubscription:input_type -> feedmux.v1.SeekSubscriptionRequest
+	1,  // 25: feedmux.v1.Subscriptions.CreateSubscription:output_type -> feedmux.v1.Subscription
+	1,  // 26: feedmux.v1.Subscriptions.GetSubscription:output_type -> feedmux.v1.Subscription
+	6,  // 27: feedmux.v1.Subscriptions.ListSubscriptions:output_type -> feedmux.v1.ListSubscriptionsResponse
+	1,  // 28: feedmux.v1.Subscriptions.UpdateSubscription:output_type -> feedmux.v1.Subscription
+	19, // 29: feedmux.v1.Subscriptions.DeleteSubscription:output_type -> google.protobuf.Empty
+	1,  // 30: feedmux.v1.Subscriptions.SeekSubscription:output_type -> feedmux.v1.Subscription
+	25, // [25:31] is the sub-list for method output_type
+	19, // [19:25] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_subscriptions_proto_init() }
@@ -723,13 +908,14 @@ func file_feedmux_v1_subscriptions_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feedmux_v1_subscriptions_proto_rawDesc), len(file_feedmux_v1_subscriptions_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   8,
+			NumEnums:      1,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_feedmux_v1_subscriptions_proto_goTypes,
 		DependencyIndexes: file_feedmux_v1_subscriptions_proto_depIdxs,
+		EnumInfos:         file_feedmux_v1_subscriptions_proto_enumTypes,
 		MessageInfos:      file_feedmux_v1_subscriptions_proto_msgTypes,
 	}.Build()
 	File_feedmux_v1_subscriptions_proto = out.File

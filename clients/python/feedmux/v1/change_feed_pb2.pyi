@@ -9,19 +9,21 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SubscribeRequest(_message.Message):
-    __slots__ = ("open", "credit", "ack", "close")
+    __slots__ = ("open", "credit", "ack", "close", "settle")
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CREDIT_FIELD_NUMBER: _ClassVar[int]
     ACK_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
+    SETTLE_FIELD_NUMBER: _ClassVar[int]
     open: Open
     credit: Credit
     ack: Ack
     close: Close
-    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
+    settle: Settle
+    def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("subscription", "feed", "start", "format", "last_acked", "instance_id", "credit", "takeover", "heartbeat_interval", "message_bytes_max")
+    __slots__ = ("subscription", "feed", "start", "format", "last_acked", "instance_id", "credit", "takeover", "heartbeat_interval", "message_bytes_max", "join", "held", "settled")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     FEED_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +34,9 @@ class Open(_message.Message):
     TAKEOVER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     subscription: str
     feed: _feed_pb2.Feed
     start: _feed_pb2.Start
@@ -42,7 +47,10 @@ class Open(_message.Message):
     takeover: bool
     heartbeat_interval: _duration_pb2.Duration
     message_bytes_max: int
-    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ..., format: _Optional[_Union[_feed_pb2.Format, str]] = ..., last_acked: _Optional[_Union[LastAcked, _Mapping]] = ..., instance_id: _Optional[str] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., takeover: bool = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., message_bytes_max: _Optional[int] = ...) -> None: ...
+    join: bool
+    held: _containers.RepeatedScalarFieldContainer[int]
+    settled: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ..., format: _Optional[_Union[_feed_pb2.Format, str]] = ..., last_acked: _Optional[_Union[LastAcked, _Mapping]] = ..., instance_id: _Optional[str] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., takeover: bool = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., message_bytes_max: _Optional[int] = ..., join: bool = ..., held: _Optional[_Iterable[int]] = ..., settled: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LastAcked(_message.Message):
     __slots__ = ("position", "resume_token", "epoch")
@@ -68,6 +76,32 @@ class Ack(_message.Message):
     delivery_sequence: int
     def __init__(self, delivery_sequence: _Optional[int] = ...) -> None: ...
 
+class Settle(_message.Message):
+    __slots__ = ("done", "failed")
+    class Range(_message.Message):
+        __slots__ = ("first", "last")
+        FIRST_FIELD_NUMBER: _ClassVar[int]
+        LAST_FIELD_NUMBER: _ClassVar[int]
+        first: int
+        last: int
+        def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ...) -> None: ...
+    class Failed(_message.Message):
+        __slots__ = ("delivery_sequence", "retry_after", "reason", "reject")
+        DELIVERY_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+        RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
+        REASON_FIELD_NUMBER: _ClassVar[int]
+        REJECT_FIELD_NUMBER: _ClassVar[int]
+        delivery_sequence: int
+        retry_after: _duration_pb2.Duration
+        reason: str
+        reject: bool
+        def __init__(self, delivery_sequence: _Optional[int] = ..., retry_after: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., reason: _Optional[str] = ..., reject: bool = ...) -> None: ...
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    done: _containers.RepeatedCompositeFieldContainer[Settle.Range]
+    failed: _containers.RepeatedCompositeFieldContainer[Settle.Failed]
+    def __init__(self, done: _Optional[_Iterable[_Union[Settle.Range, _Mapping]]] = ..., failed: _Optional[_Iterable[_Union[Settle.Failed, _Mapping]]] = ...) -> None: ...
+
 class Close(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -89,7 +123,12 @@ class SubscribeResponse(_message.Message):
     def __init__(self, opened: _Optional[_Union[Opened, _Mapping]] = ..., batch: _Optional[_Union[Batch, _Mapping]] = ..., event_fragment: _Optional[_Union[EventFragment, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
 
 class Opened(_message.Message):
-    __slots__ = ("epoch", "position", "resume_token", "cluster_time", "limits", "heartbeat_interval", "at_last_acked", "routing_key", "snapshot")
+    __slots__ = ("epoch", "position", "resume_token", "cluster_time", "limits", "heartbeat_interval", "at_last_acked", "routing_key", "snapshot", "group")
+    class Membership(_message.Message):
+        __slots__ = ("members",)
+        MEMBERS_FIELD_NUMBER: _ClassVar[int]
+        members: int
+        def __init__(self, members: _Optional[int] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +138,7 @@ class Opened(_message.Message):
     AT_LAST_ACKED_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     position: bytes
     resume_token: bytes
@@ -108,7 +148,8 @@ class Opened(_message.Message):
     at_last_acked: bool
     routing_key: str
     snapshot: _feed_pb2.SnapshotStatus
-    def __init__(self, epoch: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., at_last_acked: bool = ..., routing_key: _Optional[str] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ...) -> None: ...
+    group: Opened.Membership
+    def __init__(self, epoch: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., at_last_acked: bool = ..., routing_key: _Optional[str] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ..., group: _Optional[_Union[Opened.Membership, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("credit_events_max", "credit_bytes_max", "unacked_events_max", "message_bytes_max", "resume_token_bytes_max")
@@ -125,7 +166,7 @@ class Limits(_message.Message):
     def __init__(self, credit_events_max: _Optional[int] = ..., credit_bytes_max: _Optional[int] = ..., unacked_events_max: _Optional[int] = ..., message_bytes_max: _Optional[int] = ..., resume_token_bytes_max: _Optional[int] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("first_delivery_sequence", "event_count", "position", "resume_token", "cluster_time", "read_time", "snapshot", "bson", "json")
+    __slots__ = ("first_delivery_sequence", "event_count", "position", "resume_token", "cluster_time", "read_time", "snapshot", "runs", "attempts", "bson", "json")
     FIRST_DELIVERY_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     EVENT_COUNT_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +174,8 @@ class Batch(_message.Message):
     CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
     READ_TIME_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     BSON_FIELD_NUMBER: _ClassVar[int]
     JSON_FIELD_NUMBER: _ClassVar[int]
     first_delivery_sequence: int
@@ -142,12 +185,14 @@ class Batch(_message.Message):
     cluster_time: _feed_pb2.ClusterTime
     read_time: _timestamp_pb2.Timestamp
     snapshot: bool
+    runs: _containers.RepeatedScalarFieldContainer[int]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
     bson: bytes
     json: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, first_delivery_sequence: _Optional[int] = ..., event_count: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., read_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., snapshot: bool = ..., bson: _Optional[bytes] = ..., json: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, first_delivery_sequence: _Optional[int] = ..., event_count: _Optional[int] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., read_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., snapshot: bool = ..., runs: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., bson: _Optional[bytes] = ..., json: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EventFragment(_message.Message):
-    __slots__ = ("delivery_sequence", "index", "count", "data", "position", "resume_token", "cluster_time", "snapshot")
+    __slots__ = ("delivery_sequence", "index", "count", "data", "position", "resume_token", "cluster_time", "snapshot", "attempts")
     DELIVERY_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +201,7 @@ class EventFragment(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     delivery_sequence: int
     index: int
     count: int
@@ -164,7 +210,8 @@ class EventFragment(_message.Message):
     resume_token: bytes
     cluster_time: _feed_pb2.ClusterTime
     snapshot: bool
-    def __init__(self, delivery_sequence: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., data: _Optional[bytes] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., snapshot: bool = ...) -> None: ...
+    attempts: int
+    def __init__(self, delivery_sequence: _Optional[int] = ..., index: _Optional[int] = ..., count: _Optional[int] = ..., data: _Optional[bytes] = ..., position: _Optional[bytes] = ..., resume_token: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., snapshot: bool = ..., attempts: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("position", "resume_token", "cluster_time")

@@ -53,6 +53,7 @@ class ChangeFeedServicer(object):
 
     def Subscribe(self, request_iterator, context):
         """One session of a durable subscription, or of a feed given inline. Open, credits and acks go up; batches come down.
+        With `Open.join`, a member of a group: Open and Settle go up.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,16 +1,27 @@
 from feedmux.v1 import feed_pb2 as _feed_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import empty_pb2 as _empty_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class AfterDeadLetter(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    AFTER_DEAD_LETTER_UNSPECIFIED: _ClassVar[AfterDeadLetter]
+    AFTER_DEAD_LETTER_SKIP: _ClassVar[AfterDeadLetter]
+    AFTER_DEAD_LETTER_QUARANTINE: _ClassVar[AfterDeadLetter]
+AFTER_DEAD_LETTER_UNSPECIFIED: AfterDeadLetter
+AFTER_DEAD_LETTER_SKIP: AfterDeadLetter
+AFTER_DEAD_LETTER_QUARANTINE: AfterDeadLetter
+
 class Subscription(_message.Message):
-    __slots__ = ("name", "feed", "on_invalidate", "on_history_lost", "position", "cluster_time", "create_time", "update_time", "etag", "active", "owner", "epoch", "expire_time", "routing_key", "snapshot")
+    __slots__ = ("name", "feed", "on_invalidate", "on_history_lost", "position", "cluster_time", "create_time", "update_time", "etag", "active", "owner", "epoch", "expire_time", "routing_key", "snapshot", "group")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FEED_FIELD_NUMBER: _ClassVar[int]
     ON_INVALIDATE_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +37,7 @@ class Subscription(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     name: str
     feed: _feed_pb2.Feed
     on_invalidate: _feed_pb2.OnInvalidate
@@ -41,7 +53,24 @@ class Subscription(_message.Message):
     expire_time: _timestamp_pb2.Timestamp
     routing_key: str
     snapshot: _feed_pb2.SnapshotStatus
-    def __init__(self, name: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., on_invalidate: _Optional[_Union[_feed_pb2.OnInvalidate, str]] = ..., on_history_lost: _Optional[_Union[_feed_pb2.OnHistoryLost, str]] = ..., position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., active: bool = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., routing_key: _Optional[str] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ...) -> None: ...
+    group: Group
+    def __init__(self, name: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., on_invalidate: _Optional[_Union[_feed_pb2.OnInvalidate, str]] = ..., on_history_lost: _Optional[_Union[_feed_pb2.OnHistoryLost, str]] = ..., position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., active: bool = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., routing_key: _Optional[str] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ..., group: _Optional[_Union[Group, _Mapping]] = ...) -> None: ...
+
+class Group(_message.Message):
+    __slots__ = ("reconnect_time", "retry_first", "retry_most", "attempts_max", "after_dead_letter", "key_field")
+    RECONNECT_TIME_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIRST_FIELD_NUMBER: _ClassVar[int]
+    RETRY_MOST_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_MAX_FIELD_NUMBER: _ClassVar[int]
+    AFTER_DEAD_LETTER_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_FIELD_NUMBER: _ClassVar[int]
+    reconnect_time: _duration_pb2.Duration
+    retry_first: _duration_pb2.Duration
+    retry_most: _duration_pb2.Duration
+    attempts_max: int
+    after_dead_letter: AfterDeadLetter
+    key_field: str
+    def __init__(self, reconnect_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., retry_first: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., retry_most: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., attempts_max: _Optional[int] = ..., after_dead_letter: _Optional[_Union[AfterDeadLetter, str]] = ..., key_field: _Optional[str] = ...) -> None: ...
 
 class CreateSubscriptionRequest(_message.Message):
     __slots__ = ("subscription", "start")
