@@ -54,7 +54,7 @@ def document_offsets(data: bytes) -> "array[int]":
 
 def event_id(data: bytes, at: int) -> bytes:
     """The `_id` document of the event at `at`, which is MongoDB's resume token. It need not be the first field."""
-    found = _leading_id_at(data, at) or find(data, at, b"_id", DOCUMENT, _FIELDS_BEFORE_ID_MAX)
+    found = leading_id_at(data, at) or find(data, at, b"_id", DOCUMENT, _FIELDS_BEFORE_ID_MAX)
     if found is None:
         raise FeedmuxError(
             ErrorReason.RESUME_TOKEN_MODIFIED,
@@ -64,7 +64,7 @@ def event_id(data: bytes, at: int) -> bytes:
     return data[found : found + length_at(data, found)[0]]
 
 
-def _leading_id_at(data: bytes, at: int) -> int:
+def leading_id_at(data: bytes, at: int) -> int:
     """Where the `_id` document begins if it is where MongoDB writes it, as in every event that the pipeline has not
     rearranged: first, or in a transaction after `txnNumber` and `lsid`. Else 0."""
     at += 4
@@ -78,6 +78,12 @@ def _leading_id_at(data: bytes, at: int) -> int:
             if data.startswith(_ID, at):
                 return at + len(_ID)
     return 0
+
+
+def leading_id(data: bytes, at: int) -> bytes:
+    """The `_id` document if it is where MongoDB writes it; else empty."""
+    found = leading_id_at(data, at)
+    return data[found : found + length_at(data, found)[0]] if found else b""
 
 
 def _more_fragments(data: bytes, at: int) -> bool:
@@ -152,6 +158,17 @@ class Holder(Protocol):
         """`size` more bytes (fewer, when negative) are retained outside all rings on this holder's account."""
 
 
+class EventReader(Protocol):
+    """Who may still deliver events of a chunk after it has left its ring: the ledger of a group."""
+
+    def evicting(self) -> None:
+        """The chunk drops its events now: copy those that are needed. Called in the task of whoever needs the memory,
+        so it must neither fail nor search."""
+
+    def retaining(self) -> None:
+        """The chunk has left its ring, and its events stay as they are for those who keep them."""
+
+
 class Chunk:
     """Events in (start, end], shared by all who read the stream."""
 
@@ -174,6 +191,7 @@ class Chunk:
         "held_bytes",
         "index",
         "read_time_s",
+        "readers",
         "rendered",
         "start",
     )
@@ -209,6 +227,8 @@ class Chunk:
         self.cum_events = 0
         self.evicted = False
         """It is in no ring any more."""
+        self.readers: dict[EventReader, None] | None = None
+        """Who is informed before the events leave the ring, each once."""
         self.held_bytes = 0
         """What it costs outside all rings, while somebody holds it. One of the holders pays for it."""
         self._holders: dict[Holder, int] | None = None
@@ -335,6 +355,10 @@ class Chunk:
         """
         if self.evicted:
             return
+        if self.readers:
+            readers, self.readers = self.readers, None
+            for reader in readers:
+                reader.evicting()
         if self._holders:
             view, tokens = self._view(), list[bytes]()
             for index in range(self.count):
@@ -352,6 +376,10 @@ class Chunk:
         """Its ring has ended: nobody reads it any more. For those who hold it the events stay as they are, since the
         tokens of a whole ring would take the event loop too long to extract at once."""
         if not self.evicted:
+            if self.readers:
+                readers, self.readers = self.readers, None
+                for reader in readers:
+                    reader.retaining()
             self._leave_ring()
 
     def _leave_ring(self) -> None:
@@ -386,7 +414,7 @@ def _leading_token(view: View, index: int, split: bool) -> bytes | None:
     """The token of event `index` if `_id` is where MongoDB writes it, as it is in all fragments; empty for a fragment
     with others to come. None if the pipeline has moved `_id`."""
     data = view.data
-    at = _leading_id_at(data, view.offsets[index])
+    at = leading_id_at(data, view.offsets[index])
     if not at:
         return None
     end = at + length_at(data, at)[0]
@@ -457,7 +485,7 @@ def _to_large_token(view: View, first: int, stop: int) -> tuple[int, bool]:
 
 
 def _has_large_token(data: bytes, at: int, end: int) -> bool:
-    if found := _leading_id_at(data, at):
+    if found := leading_id_at(data, at):
         size: int = length_at(data, found)[0]
         return size > _LARGE_TOKEN_BYTES
     # A pipeline has moved the field. Anything that looks like it counts, because no field needs to be read for that.

@@ -1,0 +1,373 @@
+"""Which events of a group its members have, and which member gets the next ones. Pure.
+
+It stands where an ordinary subscriber has its `AckTracker`: `Subscriber.cut` feeds it with what was read, and the
+members of the group take from it. A key with unsettled events is in the ledger. All events of a key that wait are sent
+together, as one *run* to one member, and the next run only when this one is settled. A key that is not in the ledger
+belongs to nobody, so its next event goes to whoever asks first: nothing is assigned, moved or stored.
+
+Invariants: a key has a run at one member at most; the events of a key leave in stream order; an event without a key is
+alone, after everything before it and before everything after it. `place` is before the first unsettled event.
+"""
+
+from array import array
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from feedmux_server.core.delivery.key_runs import Hand, Key, Runs
+from feedmux_server.core.delivery.taken import NeedsRoom
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.events.chunk import Chunk, View, event_id, leading_id, read_token
+from feedmux_server.core.events.event_keys import keys_of
+from feedmux_server.core.positions.resume_token import ResumeToken
+
+RUN_MAX: Final = 100
+"""The most events of a run. A member that is lost has begun one of them at most, and gives back the others."""
+EVENT_BYTES: Final = 410
+"""What an unsettled event costs in addition to its bytes, with a key of its own."""
+
+
+class _Span:
+    """Events of one chunk that were recorded together, until all of them are settled."""
+
+    __slots__ = (
+        "_before",
+        "_chunk",
+        "_count",
+        "_held_bytes",
+        "_ledger",
+        "_number",
+        "_start",
+        "left",
+        "read_time_s",
+        "view",
+    )
+
+    def __init__(self, ledger: "KeyLedger", chunk: Chunk, view: View, count: int, number: int) -> None:
+        """`number` is that of the first event."""
+        self.view = view
+        self.read_time_s = chunk.read_time_s
+        self.left = count
+        """Unsettled events."""
+        self._ledger = ledger
+        self._chunk: Chunk | None = chunk
+        """None once it has left its ring."""
+        self._start = chunk.start
+        self._count = count
+        self._number = number
+        self._before: list[bytes] | None = None
+        """After an eviction: the token before each event that was copied, where it was found without a search."""
+        self._held_bytes = 0
+        if chunk.readers is None:
+            chunk.readers = {}
+        chunk.readers[self] = None
+
+    def close(self) -> None:
+        if self._chunk is not None and self._chunk.readers is not None:
+            del self._chunk.readers[self]
+        self._chunk = None
+        self._pay(0)
+
+    def before(self, index: int) -> ResumeToken:
+        """A position before event `index`, and after the event before it, except where the pipeline has removed the
+        `_id` of that one."""
+        raw = b""
+        if self._before is not None:
+            raw = self._before[index]
+        elif index:
+            try:
+                raw = event_id(self.view.data, self.view.offsets[index - 1])
+            except FeedmuxError:
+                raw = b""
+        return read_token(raw) if raw else self._start
+
+    def evicting(self) -> None:
+        """Copy the unsettled events, so that one of them does not keep a whole chunk."""
+        events, view = self._ledger.events, self.view
+        parts, before, offsets = list[bytes](), list[bytes](), array("L", (0,))
+        for number in range(self._number, self._number + self._count):
+            entry = events.get(number)
+            if entry is not None:
+                _, index, key = entry
+                events[number] = self, len(parts), key
+                parts.append(view.data[view.offsets[index] : view.offsets[index + 1]])
+                offsets.append(offsets[-1] + len(parts[-1]))
+                before.append(leading_id(view.data, view.offsets[index - 1]) if index else b"")
+        self.view = View(b"".join(parts), offsets)
+        self._chunk, self._before = None, before
+        self._pay(self.view.size_bytes + sum(map(len, before)))
+
+    def retaining(self) -> None:
+        self._chunk = None
+        self._pay(self.view.size_bytes)
+
+    def _pay(self, size: int) -> None:
+        if size != self._held_bytes:
+            self._ledger.pays(size - self._held_bytes)
+            self._held_bytes = size
+
+
+class KeyLedger:
+    """The unsettled events of one group."""
+
+    __slots__ = (
+        "_attempts",
+        "_behind",
+        "_end",
+        "_next",
+        "_ready",
+        "events",
+        "keys",
+        "may_grow",
+        "outstanding_max",
+        "pays",
+        "place",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        place: ResumeToken,
+        outstanding_max: int,
+        pays: Callable[[int], None] = lambda _: None,
+        may_grow: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`pays` receives by how many bytes the memory of the ledger changes; `may_grow` says whether it may grow."""
+        self.pays = pays
+        self.may_grow = may_grow
+        self.outstanding_max = outstanding_max
+        self.place = place.as_summary()
+        """Everything at or before this position is settled. Moved by `settled_place` and `progress`."""
+        self.events: dict[int, tuple[_Span, int, Key]] = {}
+        """The unsettled events by number, in stream order."""
+        self.keys: dict[bytes | None, Key] = {}
+        self.wanted = 0
+        """How many events the members could be sent now."""
+        self._ready: deque[Key] = deque()
+        """The keys with events that may go to any member."""
+        self._behind: deque[tuple[int, bytes | None]] = deque()
+        """Events after one without a key, or from that one on while it waits: number and name of the key."""
+        self._attempts: dict[int, int] = {}
+        """How often events were delivered to members that were lost, and will be with the next delivery."""
+        self._end = self.place
+        """The position after the last event recorded."""
+        self._next = 0
+
+    # What `Subscriber` and `FeedStreams` ask of an ordinary subscriber's acknowledgements.
+
+    @property
+    def outstanding(self) -> int:
+        return len(self.events)
+
+    @property
+    def room(self) -> int:
+        """Events that may be read before delivery pauses: none while the members have enough to take."""
+        if self._behind or None in self.keys or len(self._ready) >= self.wanted or not self.may_grow():
+            return 0
+        return self.outstanding_max - len(self.events)
+
+    def record(self, chunk: Chunk, first: int, stop: int) -> None:
+        """Record that events `first` to `stop - 1` of `chunk` were read."""
+        view, number, count = chunk.bson, self._next, stop - first
+        assert view is not None, "a chunk in a ring has its events"
+        names = keys_of(view, first, stop)
+        span = _Span(self, chunk, view, count, number)
+        self.pays(EVENT_BYTES * count)
+        self._next += count
+        self._end = chunk.place_after(stop - 1)
+        if self._behind or None in names or None in self.keys:
+            for index, name in enumerate(names, first):
+                self.events[number] = span, index, _NOBODYS
+                self._behind.append((number, name))
+                number += 1
+            self._admit()
+            return
+        events, keys, get, ready = self.events, self.keys, self.keys.get, self._ready.append
+        for index, name in enumerate(names, first):
+            key = get(name)
+            if key is None:
+                key = keys[name] = Key(name, number)
+                ready(key)
+            else:
+                key.waiting.append(number)
+            events[number] = span, index, key
+            number += 1
+
+    def ack(self, sequence: int) -> bool:
+        raise RuntimeError("the members of a group settle events")
+
+    def progress(self, place: ResumeToken) -> bool:
+        """Record that everything up to `place` was read. Returns whether nothing is unsettled and `place`
+        moved there."""
+        if self.events or self.place.reaches(place) or place.may_be_inside_event:
+            return False
+        self.place = place
+        return True
+
+    def release(self) -> None:
+        """Release the chunks at the end of the group."""
+        for span in {id(span): span for span, _, _ in self.events.values()}.values():
+            span.close()
+        self.pays(-EVENT_BYTES * len(self.events))
+        self.events.clear()
+        self.keys.clear()
+        self._ready.clear()
+        self._behind.clear()
+
+    # What the members ask.
+
+    @property
+    def ready(self) -> int:
+        """The number of keys with events that may go to any member."""
+        return len(self._ready)
+
+    @property
+    def settled_before(self) -> int:
+        """The number of the first unsettled event."""
+        return next(iter(self.events), self._next)
+
+    def settled_place(self) -> ResumeToken:
+        """Move `place` before the first unsettled event, and return it."""
+        if self.events:
+            span, index, _ = next(iter(self.events.values()))
+            place = span.before(index)
+        else:
+            place = self._end
+        if not self.place.reaches(place):
+            self.place = place
+        return self.place
+
+    def take(
+        self, hand: Hand, *, events_max: int, credit_bytes: int, payload_max: int, event_max: int, runs_max: int
+    ) -> Runs | NeedsRoom | None:
+        """Take runs for a member, those first that it had in hand in its last session. `runs_max` limits the others.
+
+        `credit_bytes` may be overdrawn by one event. A message has at most `payload_max` bytes of events; a larger
+        event goes alone, if it has no more than `event_max` bytes.
+        """
+        again, ready, events = hand.again, self._ready, self.events
+        parts, runs, numbers = list[bytes](), list[int](), list[int]()
+        size, read_time_s, full = 0, 0.0, False
+        while not full and len(numbers) < events_max and size < credit_bytes:
+            if again:
+                queue = again
+            elif ready and runs_max > 0:
+                queue, runs_max = ready, runs_max - 1
+            else:
+                break
+            key = queue.popleft()
+            run = list[int]()
+            for number in key.waiting[: min(RUN_MAX, events_max - len(numbers))]:
+                span, index, _ = events[number]
+                data, offsets = span.view.data, span.view.offsets
+                begin, end = offsets[index], offsets[index + 1]
+                if size + end - begin > payload_max:
+                    full = True
+                    if parts:
+                        break
+                    if end - begin > event_max:
+                        queue.appendleft(key)
+                        return NeedsRoom()
+                read_time_s = read_time_s or span.read_time_s
+                parts.append(data[begin:end])
+                size += end - begin
+                run.append(number)
+                full = full or size >= credit_bytes
+                if full:
+                    break
+            if not run:
+                queue.appendleft(key)
+                break
+            del key.waiting[: len(run)]
+            key.hand, key.flight = hand, run
+            runs.append(len(run))
+            numbers += run
+        if not parts:
+            return None
+        first_sequence = hand.sequence + 1
+        hand.sent(numbers)
+        return Runs(
+            first_sequence,
+            len(parts),
+            tuple(parts),
+            size,
+            size,
+            self.place,
+            read_time_s,
+            runs,
+            self._attempts_of(numbers) if self._attempts else (),
+        )
+
+    def settle(self, hand: Hand, first: int, last: int) -> tuple[int, int]:
+        """Settle the events of a member from sequence `first` to `last`; return how many were unsettled, and their
+        bytes. Raises ACK_OUT_OF_RANGE for an event that was never delivered to it."""
+        events, numbers, size = self.events, hand.settle(first, last), 0
+        for number in numbers:
+            span, index, key = events.pop(number)
+            offsets = span.view.offsets
+            size += offsets[index + 1] - offsets[index]
+            span.left -= 1
+            if not span.left:
+                span.close()
+            if len(key.flight) > 1:
+                key.flight.remove(number)
+                continue
+            key.flight = []
+            key.hand = None
+            if key.waiting:
+                self._ready.append(key)
+            else:
+                del self.keys[key.name]
+        if numbers:
+            self.pays(-EVENT_BYTES * len(numbers))
+            if self._attempts:
+                for number in numbers:
+                    self._attempts.pop(number, None)
+            self._admit()
+        return len(numbers), size
+
+    def disconnect(self, hand: Hand) -> None:
+        """A member has lost its connection. What it has in hand stays its own, and is sent to it again, in order."""
+        keys: dict[Key, None] = {}
+        for number in hand.disconnect():
+            keys[self.events[number][2]] = None
+        for key in keys:
+            key.waiting[:0] = key.flight
+            key.flight = []
+        hand.again.extendleft(reversed(keys))
+
+    def give_back(self, hand: Hand, *, lost: bool) -> None:
+        """What a member has in hand goes to others. If it was `lost`, it may have begun the first event of each run."""
+        self.disconnect(hand)
+        for key in reversed(hand.again):
+            if lost:
+                self._attempts[key.waiting[0]] = self._attempts.get(key.waiting[0], 1) + 1
+            key.hand = None
+            self._ready.appendleft(key)
+        hand.again.clear()
+
+    def _attempts_of(self, numbers: list[int]) -> list[int]:
+        attempts = self._attempts
+        return [] if attempts.keys().isdisjoint(numbers) else [attempts.get(number, 1) for number in numbers]
+
+    def _admit(self) -> None:
+        """Make what comes after an event without a key ready, as far as that one is settled."""
+        behind = self._behind
+        while behind:
+            number, name = behind[0]
+            # The unsettled events without those in `_behind`.
+            if None in self.keys or (name is None and len(self.events) > len(behind)):
+                return
+            behind.popleft()
+            key = self.keys.get(name)
+            if key is None:
+                key = self.keys[name] = Key(name, number)
+                self._ready.append(key)
+            else:
+                key.waiting.append(number)
+            span, index, _ = self.events[number]
+            self.events[number] = span, index, key
+
+
+_NOBODYS: Final = Key(None, -1)
+"""The key of events that wait for one without a key."""

@@ -1,0 +1,101 @@
+"""Keys, the runs of their events, and what one member of a group has in hand: the values of `key_ledger`. Pure."""
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from feedmux_server.core.delivery.taken import Delivery
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+
+_HISTORY_MAX: Final = 1_000
+"""The most steps in which a member hears that its events are stored, while an earlier event is not settled."""
+
+
+@dataclass(slots=True)
+class Runs(Delivery):
+    """A delivery to a member of a group: runs one after the other."""
+
+    runs: Sequence[int]
+    """The number of events of each."""
+    attempts: Sequence[int]
+    """How often each event has been delivered; empty: 1 for all."""
+
+
+class Key:
+    """A key with unsettled events."""
+
+    __slots__ = ("flight", "hand", "name", "waiting")
+
+    def __init__(self, name: bytes | None, number: int) -> None:
+        self.name = name
+        self.hand: Hand | None = None
+        """The member that has its run, or may still come back for it."""
+        self.flight: list[int] = []
+        """The numbers of the events of its run that are not settled."""
+        self.waiting = [number]
+
+
+class Hand:
+    """What one member has in hand. Delivery sequences count from 1 within a session."""
+
+    __slots__ = ("_history", "_numbers", "_sequences", "again", "committed", "sequence")
+
+    def __init__(self) -> None:
+        self._begin()
+        self.again: deque[Key] = deque()
+        """The keys of an earlier session that were not sent again yet. Nobody else gets them."""
+
+    def _begin(self) -> None:
+        self.sequence = 0
+        self.committed = 0
+        """Everything up to this sequence is settled and stored."""
+        self._sequences: list[int] = []
+        self._numbers: list[int] = []
+        self._history: deque[tuple[int, int]] = deque()
+        """Sequences, each with the highest number of all events up to it."""
+
+    @property
+    def outstanding(self) -> int:
+        """Events sent in this session and not settled."""
+        return len(self._sequences)
+
+    def sent(self, numbers: Sequence[int]) -> None:
+        """Note the events of one delivery."""
+        begin, history = self.sequence + 1, self._history
+        self.sequence += len(numbers)
+        self._sequences.extend(range(begin, self.sequence + 1))
+        self._numbers.extend(numbers)
+        highest = max(numbers)
+        if history and (history[-1][1] >= highest or len(history) >= _HISTORY_MAX):
+            highest = max(highest, history.pop()[1])
+        history.append((self.sequence, highest))
+
+    def settle(self, first: int, last: int) -> list[int]:
+        """The numbers of the unsettled events from sequence `first` to `last`, which are settled by that. Raises
+        ACK_OUT_OF_RANGE for an event that was never delivered."""
+        if last > self.sequence:
+            raise FeedmuxError(
+                ErrorReason.ACK_OUT_OF_RANGE,
+                f"settle names delivery {last}, but this session has delivered only {self.sequence}",
+                field="settle.done",
+            )
+        begin = bisect_left(self._sequences, first)
+        end = bisect_right(self._sequences, last, begin)
+        numbers = self._numbers[begin:end]
+        del self._sequences[begin:end], self._numbers[begin:end]
+        return numbers
+
+    def stored(self, number: int) -> bool:
+        """Note that everything before `number` is settled and stored. Returns whether `committed` grew."""
+        history, before = self._history, self.committed
+        while history and history[0][1] < number:
+            self.committed = history.popleft()[0]
+        return self.committed > before
+
+    def disconnect(self) -> list[int]:
+        """The numbers of what was sent and not settled, in the order of sending. The next session begins anew."""
+        numbers = self._numbers
+        self._begin()
+        return numbers

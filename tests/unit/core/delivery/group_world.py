@@ -1,0 +1,333 @@
+"""A seeded group: members with processing times of their own that join, leave, lose their connection and die, hosts
+that crash, rings that evict, events without a key. Its checks raise `Wrong`."""
+
+import heapq
+import itertools
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+from feedmux_server.core.delivery.key_ledger import KeyLedger
+from feedmux_server.core.delivery.key_runs import Hand, Runs
+from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.positions.resume_token import ResumeToken
+from tests.sim.events import BEGIN, event_token
+from tests.unit.core.delivery.group_events import DROPPED, START, chunks_of, group_event, number_of
+
+RECONNECT_S = 3.0
+COMMIT_S = 0.5
+DONE_BY_S = 600.0
+
+
+class Wrong(Exception):
+    """A promise of groups was broken."""
+
+
+class Worker:
+    def __init__(self, rng: random.Random) -> None:
+        self.hand = Hand()
+        self.window = rng.choice((4, 16, 64))
+        self.threads = rng.choice((1, 1, 4))
+        self.alive = self.linked = True
+        self.closing = False
+        self.queue: deque[list[tuple[int, int]]] = deque()
+        """Runs of (sequence, event) that nobody has begun."""
+        self.busy = 0
+        self.held: set[int] = set()
+        """Events received, or under way to it, that the host does not know to be settled."""
+        self.unsent: list[tuple[int, int]] = []
+        """Sequences, with their events, that the host does not know to be settled."""
+        self.session = 0
+
+
+class GroupWorld:
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = random.Random(seed)
+        self.now_s = 0.0
+        self._agenda: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = itertools.count()
+        count, keys = rng.randint(50, 400), rng.choice((3, 20, 200))
+        self.keys: list[Any] = [DROPPED if rng.random() < 0.005 else rng.randrange(keys) for _ in range(count)]
+        time, txn, self.tokens = BEGIN, 0, list[ResumeToken]()
+        for _ in range(count):
+            time, txn = (time, txn + 1) if self.tokens and rng.random() < 0.2 else (time + 1, 0)
+            self.tokens.append(event_token(time, txn, key=len(self.tokens)))
+        self.events = [
+            group_event(n, key, token) for n, (key, token) in enumerate(zip(self.keys, self.tokens, strict=True))
+        ]
+        self.workers: list[Worker] = []
+        self.done: set[int] = set()
+        self.repeats = self.deliveries = self.crashes = 0
+        self.losses: Counter[int] = Counter()
+        self._last_of: dict[Any, int] = {}
+        self.stored = START
+        self.paid = 0
+        self.epoch = 0
+        self.host_up = True
+        self._open()
+
+    def at(self, after_s: float, what: Callable[..., None], *arguments: Any) -> None:
+        heapq.heappush(self._agenda, (self.now_s + after_s, next(self._count), what, arguments))
+
+    # The host.
+
+    def _open(self) -> None:
+        self.epoch += 1
+        self.paid = 0
+        self.losses.clear()
+        self.ledger = KeyLedger(self.stored, self.rng.choice((10, 100, 1000)), self._pays)
+        self.ledger.wanted = 1 << 30
+        ring = chunks_of(self.events, self.rng.choice((3, 20, 100)))
+        self.unread = deque((chunk, first) for chunk in ring if (first := chunk.first_after(self.stored)) < chunk.count)
+        self.ring: deque[Chunk] = deque(ring)
+        self.at(0, self._serve, self.epoch)
+        self.at(COMMIT_S, self._commit, self.epoch)
+
+    def _pays(self, size: int) -> None:
+        self.paid += size
+
+    def _commit(self, epoch: int) -> None:
+        if epoch != self.epoch or not self.host_up:
+            return
+        place, before = self.ledger.settled_place(), self.ledger.settled_before
+        if self.stored.is_after(place):
+            raise Wrong("the position moved back")
+        self.stored = place
+        for n, token in enumerate(self.tokens):
+            if not token.is_after(place) and n not in self.done:
+                raise Wrong(f"{n} is stored as settled, and nobody has processed it")
+        for worker in self.workers:
+            worker.hand.stored(before)
+            for sequence, _ in worker.unsent:
+                if sequence <= worker.hand.committed:
+                    raise Wrong(f"sequence {sequence} is stored, and was not settled")
+        self.at(COMMIT_S, self._commit, epoch)
+
+    def _serve(self, epoch: int) -> None:
+        if epoch != self.epoch or not self.host_up:
+            return
+        ledger, rng = self.ledger, self.rng
+        while (room := ledger.room) > 0 and self.unread:
+            while room > 0 and self.unread:  # as a subscriber, which takes several chunks at once
+                chunk, first = self.unread.popleft()
+                stop = min(chunk.count, first + room, first + rng.randint(1, 30))
+                ledger.record(chunk, first, stop)
+                room -= stop - first
+                if stop < chunk.count:
+                    self.unread.appendleft((chunk, stop))
+                    break
+        unread = self.unread[0][0] if self.unread else None
+        while self.ring and self.ring[0] is not unread and rng.random() < 0.3:
+            chunk = self.ring.popleft()
+            chunk.drop_bytes() if rng.random() < 0.8 else chunk.retain_whole()
+        for worker in rng.sample(self.workers, len(self.workers)):
+            if worker.alive and worker.linked and not worker.closing:
+                self._send(worker)
+        self.at(0.01, self._serve, epoch)
+
+    def _send(self, worker: Worker) -> None:
+        room = worker.window - worker.hand.outstanding
+        taken = self.ledger.take(
+            worker.hand,
+            events_max=room,
+            credit_bytes=1 << 20,
+            payload_max=self.rng.choice((500, 1 << 20)),
+            event_max=1 << 20,
+            runs_max=self.rng.choice((1, 10, 100)),
+        )
+        if not isinstance(taken, Runs):
+            return
+        sequence, parts = taken.first_sequence, list(map(number_of, taken.parts))
+        attempts = list(taken.attempts) or [1] * taken.count
+        if attempts != [1 + self.losses[n] for n in parts]:
+            raise Wrong(f"attempts {attempts} of {parts}")
+        for count in taken.runs:
+            run = [(sequence + index, n) for index, n in enumerate(parts[:count])]
+            sequence, parts = sequence + count, parts[count:]
+            for _, n in run:
+                self._delivered(worker, n)
+            self.at(self.rng.uniform(0.0005, 0.004), self._arrive, worker, run, worker.session)
+
+    def _delivered(self, worker: Worker, n: int) -> None:
+        self.deliveries += 1
+        key = self.keys[n]
+        for other in self.workers:
+            for held in other.held - {n} if other is worker else other.held:
+                if key is DROPPED or self.keys[held] is DROPPED:
+                    raise Wrong(f"{n} and {held}, one of them without a key, are out at one time")
+                if self.keys[held] == key and (other is not worker or held > n):
+                    raise Wrong(f"{n} of key {key} is out with {held}")
+        worker.held.add(n)
+
+    # The workers.
+
+    def _arrive(self, worker: Worker, run: list[tuple[int, int]], session: int) -> None:
+        if worker.alive and worker.linked and session == worker.session:
+            worker.queue.append(run)
+            self._work(worker)
+
+    def _work(self, worker: Worker) -> None:
+        while worker.alive and worker.queue and worker.busy < worker.threads:
+            worker.busy += 1
+            self._step(worker, worker.queue.popleft(), worker.session)
+
+    def _step(self, worker: Worker, run: list[tuple[int, int]], session: int) -> None:
+        if not worker.alive:
+            return
+        if not run or session != worker.session:
+            worker.busy -= 1
+            self._work(worker)
+            return
+        slow_s = self.rng.uniform(0.5, 2) if self.rng.random() < 0.01 else 0.0
+        self.at(self.rng.expovariate(1000) + slow_s, self._finish, worker, run, session)
+
+    def _finish(self, worker: Worker, run: list[tuple[int, int]], session: int) -> None:
+        if not worker.alive:
+            return
+        (sequence, n), *rest = run
+        self.repeats += n in self.done
+        if n not in self.done:
+            key = self.keys[n]
+            if key is not DROPPED and self._last_of.get(key, -1) > n:
+                raise Wrong(f"{n} of key {key} after {self._last_of[key]}")
+            for earlier in range(n):
+                if DROPPED in (key, self.keys[earlier]) and earlier not in self.done:
+                    raise Wrong(f"{n} before {earlier}, and one of them has no key")
+            self._last_of[key] = n
+            self.done.add(n)
+        if session == worker.session:
+            worker.unsent.append((sequence, n))
+            self.at(self.rng.uniform(0.0005, 0.005), self._settle, worker)
+        self._step(worker, rest, session)
+
+    def _settle(self, worker: Worker) -> None:
+        if not (worker.linked and worker.alive and self.host_up):
+            return
+        for sequence, n in worker.unsent:
+            first = self.rng.choice((sequence, max(1, sequence - 2)))
+            if all(before not in worker.hand._sequences for before in range(first, sequence)):  # settled again
+                self.ledger.settle(worker.hand, first, sequence)
+            else:
+                self.ledger.settle(worker.hand, sequence, sequence)
+            worker.held.discard(n)
+        worker.unsent = []
+
+    # What happens to them.
+
+    def _leave(self, worker: Worker, *, lost: bool) -> None:
+        if worker not in self.workers:
+            return
+        self.workers.remove(worker)
+        worker.alive = False
+        worker.held = set()
+        if self.host_up:
+            if lost:
+                hand = worker.hand
+                in_flight = {id(key): key for _, _, key in map(self.ledger.events.__getitem__, hand._numbers)}
+                for key in [*in_flight.values(), *hand.again]:
+                    first = (key.flight or key.waiting)[0]
+                    span, index, _ = self.ledger.events[first]
+                    self.losses[number_of(span.view.cut(index, index + 1))] += 1
+            self.ledger.give_back(worker.hand, lost=lost)
+
+    def _kill(self, worker: Worker) -> None:
+        worker.alive = False
+        worker.held = set()
+        self.at(self.rng.uniform(0.01, RECONNECT_S), self._gone, worker, self.epoch)
+
+    def _gone(self, worker: Worker, epoch: int) -> None:
+        if epoch == self.epoch or not worker.alive:
+            self._leave(worker, lost=True)
+
+    def _cut(self, worker: Worker) -> None:
+        worker.linked = False
+        if self.rng.random() < 0.7:
+            self.at(self.rng.uniform(0.01, RECONNECT_S * 0.9), self._back, worker, self.epoch)
+        else:
+            self.at(RECONNECT_S, self._gone, worker, self.epoch)
+
+    def _back(self, worker: Worker, epoch: int) -> None:
+        """A new session of the same instance: it waits for what it has begun, as if it recognized it."""
+        if epoch != self.epoch or not worker.alive or not self.host_up:
+            return
+        if worker.busy:
+            worker.queue.clear()
+            self.at(0.05, self._back, worker, epoch)
+            return
+        self.ledger.disconnect(worker.hand)
+        worker.session += 1000
+        worker.queue.clear()
+        worker.unsent, worker.held, worker.linked = [], set(), True
+
+    def _close(self, worker: Worker) -> None:
+        worker.closing = True
+        worker.held -= {n for run in worker.queue for _, n in run}
+        worker.queue.clear()
+        self._end(worker)
+
+    def _end(self, worker: Worker) -> None:
+        if worker not in self.workers or not worker.alive:
+            return
+        if worker.busy or worker.unsent:
+            self.at(0.05, self._end, worker)
+            return
+        self._leave(worker, lost=False)
+
+    def _crash(self) -> None:
+        self.crashes += 1
+        self.host_up = False
+        self.at(1.0, self._host_again)
+
+    def _host_again(self) -> None:
+        if any(worker.alive and worker.busy for worker in self.workers):
+            self.at(0.1, self._host_again)  # members finish what they have in hand before they join the new host
+            return
+        self.host_up = True
+        self.workers = [worker for worker in self.workers if worker.alive and not worker.closing]
+        self._open()
+        for worker in self.workers:
+            worker.hand, worker.linked, worker.session = Hand(), True, self.epoch
+            worker.queue.clear()
+            worker.unsent, worker.held = [], set()
+
+    def _join(self) -> None:
+        worker = Worker(self.rng)
+        worker.session = self.epoch
+        self.workers.append(worker)
+
+    def _fault(self) -> None:
+        if not self.host_up:
+            return
+        live = [worker for worker in self.workers if worker.alive and worker.linked and not worker.closing]
+        what = self.rng.choice(("join", "join", "close", "kill", "cut", "crash"))
+        if what == "join":
+            self._join()
+        elif what == "crash":
+            self._crash()
+        elif live:
+            {"close": self._close, "kill": self._kill, "cut": self._cut}[what](self.rng.choice(live))
+
+    def _ensure(self) -> None:
+        if self.host_up and not any(each.alive and each.linked and not each.closing for each in self.workers):
+            self._join()
+        self.at(1.0, self._ensure)
+
+    def run(self) -> None:
+        for _ in range(self.rng.randint(1, 4)):
+            self._join()
+        for _ in range(self.rng.randint(0, 12)):
+            self.at(self.rng.uniform(0, 4), self._fault)
+        self.at(1.0, self._ensure)
+        while self._agenda and self.now_s < DONE_BY_S:
+            self.now_s, _, what, arguments = heapq.heappop(self._agenda)
+            what(*arguments)
+            if len(self.done) == len(self.events) and not self.ledger.events and not self.unread and self.host_up:
+                break
+        missing = len(self.events) - len(self.done)
+        if missing or self.ledger.events:
+            raise Wrong(f"{missing} were never processed, {len(self.ledger.events)} not settled")
+        if self.ledger.keys or self.paid or any(chunk.readers for chunk in self.ring):
+            raise Wrong(f"left at the end: {len(self.ledger.keys)} keys, {self.paid} bytes, or held chunks")
+        if self.ledger.settled_place() != self.tokens[-1]:
+            raise Wrong("all is settled, and the position is before the last event")

@@ -1,0 +1,180 @@
+"""What the members of a group get, and what is settled by that."""
+
+import pytest
+
+from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, RUN_MAX, KeyLedger
+from feedmux_server.core.delivery.key_runs import Hand, Runs
+from feedmux_server.core.delivery.taken import NeedsRoom
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from tests.unit.core.delivery.group_events import DROPPED, START, chunks_of, group_event, number_of
+from tests.unit.core.delivery.group_world import GroupWorld
+
+SEEDS = 100
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_random_members_and_hosts(first: int) -> None:
+    for seed in range(first, first + 20):
+        try:
+            GroupWorld(seed).run()
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
+
+
+class Group:
+    """A ledger that has read events of these keys, numbered from 0."""
+
+    def __init__(self, *keys: object, padding: int = 0, outstanding_max: int = 1000) -> None:
+        self.paid = 0
+        self.chunks = chunks_of([group_event(n, key, padding=padding) for n, key in enumerate(keys)])
+        self.ledger = KeyLedger(START, outstanding_max, self._pays)
+        self.ledger.wanted = 1000
+        for chunk in self.chunks:
+            self.ledger.record(chunk, 0, chunk.count)
+
+    def _pays(self, size: int) -> None:
+        self.paid += size
+
+    def take(self, hand: Hand, **limits: int) -> Runs:
+        most = {"events_max": 1000, "credit_bytes": 1 << 20, "payload_max": 1 << 20, "event_max": 1 << 20}
+        taken = self.ledger.take(hand, **{**most, "runs_max": 1000, **limits})
+        assert isinstance(taken, Runs)
+        return taken
+
+    def runs(self, hand: Hand, **limits: int) -> list[list[int]]:
+        taken = self.take(hand, **limits)
+        numbers = iter(map(number_of, taken.parts))
+        return [[next(numbers) for _ in range(count)] for count in taken.runs]
+
+    def has_nothing_for(self, hand: Hand) -> bool:
+        return self.ledger.take(
+            hand, events_max=1000, credit_bytes=1 << 20, payload_max=1 << 20, event_max=1 << 20, runs_max=1000
+        ) is None  # fmt: skip
+
+
+def test_all_waiting_events_of_a_key_are_one_run() -> None:
+    group, one, other = Group("a", "b", "a", "a"), Hand(), Hand()
+    assert group.runs(one, runs_max=1) == [[0, 2, 3]]
+    assert group.runs(other) == [[1]]
+    group.ledger.settle(one, 1, 2)
+    assert group.has_nothing_for(other), "the key has an event in hand"
+
+
+def test_a_run_and_a_window_have_a_bound() -> None:
+    group, one, other = Group(*"a" * (RUN_MAX + 5)), Hand(), Hand()
+    assert group.runs(one, events_max=3) == [[0, 1, 2]]
+    assert group.has_nothing_for(other)
+    group.ledger.settle(one, 1, 3)
+    assert group.runs(other) == [list(range(3, 3 + RUN_MAX))]
+
+
+def test_settling_in_any_order_twice_and_what_was_never_sent() -> None:
+    group, hand = Group("a", "b", "c"), Hand()
+    size = group.take(hand).size
+    third = group.ledger.settle(hand, 3, 3)
+    first_two = group.ledger.settle(hand, 1, 3)
+    assert (third[0], first_two[0], third[1] + first_two[1]) == (1, 2, size)
+    assert group.ledger.settle(hand, 1, 3) == (0, 0)
+    with pytest.raises(FeedmuxError) as caught:
+        group.ledger.settle(hand, 1, 4)
+    assert (caught.value.reason, caught.value.field) == (ErrorReason.ACK_OUT_OF_RANGE, "settle.done")
+    assert (group.paid, group.ledger.keys, hand.outstanding) == (0, {}, 0)
+
+
+def test_the_position_is_before_the_first_unsettled_event() -> None:
+    group, hand = Group("a", "b", "c"), Hand()
+    (chunk,) = group.chunks
+    group.take(hand)
+    group.ledger.settle(hand, 3, 3)
+    assert group.ledger.settled_place() == START
+    group.ledger.settle(hand, 1, 1)
+    assert group.ledger.settled_place() == chunk.token(0)
+    assert not hand.stored(group.ledger.settled_before), "the delivery has an event that is not settled"
+    group.ledger.settle(hand, 1, 3)
+    assert group.ledger.settled_place() == chunk.end
+    assert (hand.stored(group.ledger.settled_before), hand.committed) == (True, 3)
+
+
+def test_an_event_without_a_key_is_alone() -> None:
+    group, one, other = Group("a", "b", DROPPED, "a", "b"), Hand(), Hand()
+    assert group.runs(one, runs_max=1) == [[0]]
+    assert group.runs(other) == [[1]]
+    assert (group.has_nothing_for(one), group.ledger.room) == (True, 0)
+    group.ledger.settle(one, 1, 1)
+    assert group.has_nothing_for(one)
+    group.ledger.settle(other, 1, 1)
+    taken = group.take(one)
+    assert (taken.runs, group.has_nothing_for(other), group.ledger.room) == ([1], True, 0)
+    group.ledger.settle(one, 2, 2)
+    assert group.runs(other) == [[3], [4]]
+
+
+def test_the_same_instance_gets_what_it_had_in_hand_again_and_others_when_it_is_lost() -> None:
+    group, one, other = Group("a", "b", "a", "c"), Hand(), Hand()
+    assert group.runs(one) == [[0, 2], [1], [3]]
+    group.ledger.settle(one, 1, 1)
+    group.ledger.disconnect(one)
+    assert group.has_nothing_for(other)
+    assert group.runs(one, events_max=1) == [[2]], "sequences begin anew, and the window may be smaller"
+    group.ledger.disconnect(one)
+    group.ledger.give_back(one, lost=True)
+    taken = group.take(other)
+    assert (list(map(number_of, taken.parts)), taken.runs, taken.attempts) == ([2, 1, 3], [1, 1, 1], [2, 2, 2])
+    group.ledger.give_back(other, lost=False)
+    assert group.take(one).attempts == [2, 2, 2]
+
+
+def test_only_the_first_event_of_a_run_was_attempted_by_a_lost_member() -> None:
+    group, one, other = Group("a", "a", "a"), Hand(), Hand()
+    group.take(one)
+    group.ledger.give_back(one, lost=True)
+    assert group.take(other).attempts == [2, 1, 1]
+
+
+def test_a_large_event_goes_alone_and_only_where_there_is_room_for_it() -> None:
+    group, hand = Group("a", "b", "c", padding=1000), Hand()
+    limits = {"events_max": 10, "credit_bytes": 1 << 20, "runs_max": 10}
+    assert isinstance(group.ledger.take(hand, payload_max=500, event_max=500, **limits), NeedsRoom)
+    assert group.runs(hand, payload_max=500) == [[0]]
+    assert group.runs(hand, payload_max=1_500) == [[1]]
+    assert group.runs(hand, credit_bytes=1) == [[2]], "one event may overdraw the credit"
+
+
+def test_evicted_events_are_copied_and_paid_for_until_they_are_settled() -> None:
+    group, hand = Group(*range(20), padding=1000), Hand()
+    (chunk,) = group.chunks
+    tokens = [chunk.token(index) for index in range(20)]
+    group.runs(hand, events_max=19)
+    for sequence in set(range(1, 20)) - {5, 9}:
+        group.ledger.settle(hand, sequence, sequence)
+    before = group.paid
+    assert before == 3 * EVENT_BYTES
+    chunk.drop_bytes()
+    assert chunk.bson is None
+    assert 3 * 1000 < group.paid - before < 3 * 1600, "events 4, 8 and 19"
+    assert group.ledger.settled_place() == tokens[3]
+    group.ledger.settle(hand, 5, 5)
+    assert group.ledger.settled_place() == tokens[7]
+    assert group.runs(hand) == [[19]]
+    group.ledger.settle(hand, 1, 20)
+    assert (group.paid, group.ledger.settled_place()) == (0, chunk.end)
+
+
+def test_a_ring_that_ends_leaves_its_events_to_the_group() -> None:
+    group, hand = Group("a", "b", padding=1000), Hand()
+    group.chunks[0].retain_whole()
+    assert group.chunks[0].bson is None, "nobody else holds it"
+    assert group.paid > 2 * (1000 + EVENT_BYTES)
+    assert group.runs(hand) == [[0], [1]]
+    group.ledger.release()
+    assert group.paid == 0
+
+
+def test_nothing_is_read_while_the_members_have_enough() -> None:
+    group, hand = Group("a", "b", "c", outstanding_max=4), Hand()
+    group.ledger.wanted = 3
+    assert group.ledger.room == 0, "three runs are ready"
+    group.runs(hand, runs_max=1)
+    assert group.ledger.room == 1
+    group.ledger.may_grow = lambda: False
+    assert group.ledger.room == 0

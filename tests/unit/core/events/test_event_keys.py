@@ -1,0 +1,79 @@
+"""The key of an event, found in MongoDB's order of fields and in any other."""
+
+import datetime
+from typing import Any
+
+import pytest
+from bson.binary import Binary
+from bson.timestamp import Timestamp
+
+from feedmux_server.core.events import event_keys
+from feedmux_server.core.events.chunk import View, document_offsets
+from feedmux_server.core.events.event_keys import KEY_BYTES_MAX, keys_of
+from tests.unit.core.delivery.group_events import in_transaction, ordered
+
+NS = {"db": "shop", "coll": "orders"}
+KEY = {"_id": 1}
+WALL = {"wallTime": datetime.datetime(2026, 11, 28, tzinfo=datetime.UTC)}
+NESTED = {"_id": 1, "documentKey": {"_id": 9}, "ns": {"db": "other"}}
+HEAD: dict[str, Any] = {"_id": {"_data": "82"}, "operationType": "update", "clusterTime": Timestamp(1, 2)}
+
+
+def keys(*events: dict[str, Any]) -> list[bytes | None]:
+    data = b"".join(map(ordered, events))
+    return keys_of(View(data, document_offsets(data)), 0, len(events))
+
+
+STRAIGHT: dict[str, dict[str, Any]] = {
+    "insert": {**HEAD, "fullDocument": NESTED, "ns": NS, "documentKey": KEY},
+    "delete": {**HEAD, **WALL, "ns": NS, "documentKey": KEY},
+    "update": {**HEAD, **WALL, "ns": NS, "documentKey": KEY, "updateDescription": {"updatedFields": NESTED}},
+    "expanded": {**HEAD, "collectionUUID": Binary(bytes(16), 4), **WALL, "ns": NS, "documentKey": KEY},
+    "in a transaction": in_transaction(**HEAD, **WALL, ns=NS, documentKey=KEY),
+}
+REARRANGED: dict[str, dict[str, Any]] = {
+    "the looked-up document is gone": {**HEAD, "fullDocument": None, "ns": NS, "documentKey": KEY},
+    "key first": {"documentKey": KEY, **HEAD, "ns": NS},
+    "more fields": {**HEAD, "updateDescription": NESTED, "documentKey": KEY, "more": [NESTED], "ns": NS},
+}
+
+
+def test_events_in_the_order_of_mongodb_need_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(event_keys, "_searched")
+    assert set(keys(*STRAIGHT.values())) == {ordered(NS) + b"\x03documentKey\x00" + ordered(KEY)}
+
+
+@pytest.mark.parametrize("event", REARRANGED.values(), ids=REARRANGED)
+def test_an_event_in_another_order_has_the_same_key(event: dict[str, Any]) -> None:
+    assert keys(event) == keys(STRAIGHT["delete"])
+
+
+def test_equal_keys_of_two_collections_differ() -> None:
+    other = {**STRAIGHT["delete"], "ns": {"db": "shop", "coll": "customers"}}
+    assert len({*keys(STRAIGHT["delete"], other)}) == 2
+
+
+def test_a_pipeline_that_drops_the_collection_leaves_the_key() -> None:
+    assert keys({**HEAD, "documentKey": KEY}) == [b"\x03documentKey\x00" + ordered(KEY)]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{}, {"documentKey": [KEY]}, {"documentKey": "text"}, {str(n): 1 for n in range(10_001)} | {"documentKey": KEY}],
+    ids=["missing", "array", "text", "after too many fields"],
+)
+def test_events_without_a_key(changed: dict[str, Any]) -> None:
+    assert keys({**HEAD, "ns": NS, **changed}) == [None]
+
+
+def test_of_a_long_key_a_digest_is_kept() -> None:
+    def event(text: str) -> dict[str, Any]:
+        return {**STRAIGHT["delete"], "documentKey": {"_id": text}}
+
+    megabyte = "x" * (1 << 20)
+    one, same, other = keys(event(megabyte), {**event(megabyte), "ns": NS}, event(megabyte + "y"))
+    assert one == same != other
+    assert one is not None
+    assert len(one) <= KEY_BYTES_MAX
+    moved = {"documentKey": {"_id": megabyte}, **HEAD, "ns": NS}
+    assert keys(moved) == [one]
