@@ -31,6 +31,7 @@ from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.service import Service, ServiceLimits
+from feedmux_server.sessions.groups import Groups
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.store.committer import Committer
@@ -138,6 +139,7 @@ def assemble(
         admission,
         access,
         LiveSessions(access, credentials.auth),
+        Groups(),
         LeaseReleases(),
         CallAudit(audit, credentials.auth, observer),
         ServiceLimits(

@@ -18,6 +18,7 @@ REASONS: Final = {
     "Connection": "one stream after another: all of it acts on the state of the connection",
     "DeliveryTracker": "one numbering: sequences, acks and repeats of a session change together",
     "FeedStreams": "all that changes which stream a subscriber reads: its invariants hold between any two methods",
+    "Group": "what members, the committer and the end of a feed do to one subscription",
     "Observer": "each point at which the server reports, by name",
     "OtelObserver": "each point at which the server reports, by name",
     "ReplicaSet": "the options of mongod, by name",

@@ -19,6 +19,7 @@ PROCESSES: Final = "starts processes, and consists of that"
 DECLARATIONS: Final = "declares types without behaviour"
 PASSES_ON: Final = "passes its arguments on to `api.py`, and consists of that"
 SPARK: Final = "needs a running Spark"
+GROUPS: Final = "several sessions act on one subscription"
 ELSEWHERE: Final = {
     "feedmux/async_client.py": ("tests/unit/client/test_sync_and_async.py", PASSES_ON),
     "feedmux/cli/doctor_client.py": ("tests/cli/test_doctor.py", "asks a real server"),
@@ -37,6 +38,7 @@ ELSEWHERE: Final = {
     "feedmux_server/cli/doctor.py": ("tests/cli/test_doctor.py", "prints the checks of real servers"),
     "feedmux_server/cli/serve.py": ("tests/cli/test_serve_and_dev.py", "runs a server until a signal"),
     "feedmux_server/config/errors.py": ("tests/unit/config/test_load.py", DECLARATIONS),
+    "feedmux_server/core/delivery/group_reader.py": ("tests/unit/rpc/test_join.py", GROUPS),
     "feedmux_server/core/delivery/taken.py": ("tests/unit/core/delivery/test_subscriber.py", DECLARATIONS),
     "feedmux_server/core/grants/hidden.py": (
         "tests/integration/test_grants.py", "makes expressions that only MongoDB evaluates",
@@ -46,6 +48,8 @@ ELSEWHERE: Final = {
     "feedmux_server/health_probe.py": ("tests/integration/test_health.py", "a program that asks a real server"),
     "feedmux_server/jobs/monitor_results.py": ("tests/unit/jobs/test_metrics_collector.py", DECLARATIONS),
     "feedmux_server/rpc/server.py": ("tests/integration/test_rolling_restart.py", "listens on ports of gRPC"),
+    "feedmux_server/sessions/groups.py": ("tests/unit/rpc/test_join.py", GROUPS),
+    "feedmux_server/sessions/member_session.py": ("tests/unit/rpc/test_join.py", GROUPS),
     "feedmux_server/sessions/outputs.py": ("tests/unit/rpc/test_response_encoder.py", DECLARATIONS),
     "feedmux_server/source/read_limits.py": ("tests/unit/source/test_read_pace.py", DECLARATIONS),
     "feedmux_server/telemetry/otel_setup.py": ("tests/integration/test_otlp_down.py", "runs the threads of exporters"),

@@ -118,8 +118,8 @@ class MetricsCollector:
         tenant, place_s = subscriber.tenant, subscriber.safe_place.cluster_time >> 32
         snapshot.most(metrics.LAG_EVENTS, subscriber.lag_events(), tenant)
         snapshot.add(metrics.SUBSCRIBERS, 1, tenant, session.state.value)
-        if subscriber.acks is not None:
-            snapshot.add(metrics.UNACKED, subscriber.acks.outstanding, tenant)
+        if subscriber.acks is not None or subscriber.unacked:
+            snapshot.add(metrics.UNACKED, subscriber.unacked, tenant)
         now_s = self._now_s(source)
         if now_s is None:
             return

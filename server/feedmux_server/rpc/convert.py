@@ -177,6 +177,8 @@ def definition(message: subscriptions_pb2.Subscription) -> bytes:
     kept = subscriptions_pb2.Subscription(
         feed=message.feed, on_invalidate=message.on_invalidate, on_history_lost=message.on_history_lost
     )
+    if message.HasField("group"):
+        kept.group.CopyFrom(message.group)
     return kept.SerializeToString(deterministic=True)
 
 
@@ -196,6 +198,16 @@ def stored_content(definition: bytes) -> subscriptions_pb2.Subscription:
     if not (pipeline.extended_json or pipeline.bson):
         content.feed.ClearField("pipeline")
     return content
+
+
+def is_group(definition: bytes) -> bool:
+    """Whether a stored definition is that of a group."""
+    return stored_content(definition).HasField("group")
+
+
+def stored_scope(feed: feed_pb2.Feed) -> Scope:
+    """The scope of a feed that was checked when it was stored."""
+    return Scope(feed.source, feed.database, feed.collection)
 
 
 def source_of(definition: bytes) -> str:

@@ -1,6 +1,7 @@
 """Operator.ListSharedStreams: lists what this replica reads, and for which subscribers."""
 
 import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import bson
 
@@ -54,6 +55,7 @@ class ListSharedStreams:
                 field="source",
             )
         sessions = {live.session.subscriber.id: live for live in service.sessions if live.session.joined}
+        shared = {group.reader.subscriber.id: group.reader.members for group in service.groups}
         response = wire.ListSharedStreamsResponse()
         feeds = sorted(
             (each for each in service.manager.keyed() if request.source in ("", each.source.name)),
@@ -70,12 +72,14 @@ class ListSharedStreams:
                 message = _stream(each, stream, now, pipeline)
                 if not request.omit_subscribers:
                     message.subscribers.extend(
-                        _subscriber(each.streams, subscriber, sessions) for subscriber in stream.subscribers.values()
+                        _subscriber(each.streams, subscriber, sessions)
+                        for subscriber in _readers(stream.subscribers.values(), shared)
                     )
                 response.shared_streams.append(message)
             if not request.omit_subscribers:
                 response.detached_subscribers.extend(
-                    _subscriber(each.streams, subscriber, sessions) for subscriber in each.streams.detached.values()
+                    _subscriber(each.streams, subscriber, sessions)
+                    for subscriber in _readers(each.streams.detached.values(), shared)
                 )
         response.wide_groups.extend(
             _wide_group(service.manager.wide, name, feeds)
@@ -158,6 +162,12 @@ def _stream(each: KeyStreams, stream: SharedStream, now: int, pipeline: str) -> 
     )
 
 
+def _readers(subscribers: Iterable[Subscriber], shared: Mapping[int, Sequence[Subscriber]]) -> Iterator[Subscriber]:
+    """The subscribers, with the members of a group in the place of the one that reads for them."""
+    for subscriber in subscribers:
+        yield from shared.get(subscriber.id, (subscriber,))
+
+
 def _subscriber(streams: FeedStreams, subscriber: Subscriber, sessions: dict[int, LiveSession]) -> wire.Subscriber:
     live = sessions.get(subscriber.id)
     behind_s = 0.0
@@ -173,7 +183,7 @@ def _subscriber(streams: FeedStreams, subscriber: Subscriber, sessions: dict[int
         lag=convert.duration(behind_s),
         lag_events=subscriber.lag_events(),
         events_sent=subscriber.events_sent,
-        events_unacked=subscriber.acks.outstanding if subscriber.acks else 0,
+        events_unacked=subscriber.unacked,
         credit_events=subscriber.credit.events,
         credit_bytes=max(0, subscriber.credit.bytes),
         peer=live.peer if live else "",

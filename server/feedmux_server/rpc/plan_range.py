@@ -18,7 +18,7 @@ from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX
-from feedmux_server.rpc.subscription_lease import open_lease, released_on_error
+from feedmux_server.rpc.subscription_lease import open_alone, released_on_error
 from feedmux_server.store.model import CommitRequest, CommitStatus, Lease, Place
 
 SLICES_MAX = 1_000
@@ -88,7 +88,7 @@ class PlanRange:
             check_fingerprint(feed, request.feed_fingerprint)
             return feed, key, request.after
         check_name("subscription", request.subscription)
-        stored, lease = await open_lease(service, tenant, request.subscription, instance_id=request.instance_id)
+        stored, lease = await open_alone(service, tenant, request.subscription, instance_id=request.instance_id)
         async with released_on_error(service, lease):
             content = convert.stored_content(stored.definition)
             feed = await service.access.feed_of(content.feed, tenant)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
+from feedmux_server.core.delivery.key_runs import Runs
 from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.events.batch_fields import BSON_TAG, json_text, varint
 from feedmux_server.core.positions.position import PositionEncoder
@@ -56,9 +57,9 @@ class ResponseEncoder:
         else:
             yield self._other(output).SerializeToString()
 
-    def _batch(self, delivery: Delivery) -> bytes:
+    def _head(self, delivery: Delivery) -> wire.Batch:
         end = delivery.end
-        head = wire.Batch(
+        return wire.Batch(
             first_delivery_sequence=delivery.first_sequence,
             event_count=delivery.count,
             position=self._positions.encode(end),
@@ -66,7 +67,16 @@ class ResponseEncoder:
             cluster_time=cluster_time(end.cluster_time),
             read_time=timestamp(delivery.read_time_s),
             snapshot=delivery.are_documents,
-        ).SerializeToString()
+        )
+
+    def _complete(self, fragment: wire.EventFragment, delivery: Delivery) -> None:
+        """Add what only the last fragment has."""
+        fragment.position = self._positions.encode(delivery.end)
+        fragment.resume_token = token_of(delivery.end)
+        fragment.cluster_time.CopyFrom(cluster_time(delivery.end.cluster_time))
+
+    def _batch(self, delivery: Delivery) -> bytes:
+        head = self._head(delivery).SerializeToString()
         parts, delivery.parts = delivery.parts, ()
         events_head = BSON_TAG + varint(delivery.wire_size) if self._is_bson else b""
         size = len(head) + len(events_head) + delivery.wire_size
@@ -74,7 +84,7 @@ class ResponseEncoder:
 
     def _fragments(self, delivery: Delivery) -> Iterator[bytes]:
         """Split one event into pieces. `take` returns an event that exceeds the message by itself."""
-        data, end = delivery.parts[0], delivery.end
+        data = delivery.parts[0]
         if not self._is_bson:
             data = json_text(data)
         room = self.payload_max
@@ -88,9 +98,7 @@ class ResponseEncoder:
                 snapshot=delivery.are_documents,
             )
             if index == count - 1:
-                fragment.position = self._positions.encode(end)
-                fragment.resume_token = token_of(end)
-                fragment.cluster_time.CopyFrom(cluster_time(end.cluster_time))
+                self._complete(fragment, delivery)
             yield wire.SubscribeResponse(event_fragment=fragment).SerializeToString()
 
     def _other(self, output: Output) -> wire.SubscribeResponse:
@@ -142,6 +150,25 @@ class ResponseEncoder:
 
     def opened(self, message: wire.Opened) -> bytes:
         return wire.SubscribeResponse(opened=message).SerializeToString()
+
+
+class MemberEncoder(ResponseEncoder):
+    """The same for a member of a group, whose deliveries have runs and no position."""
+
+    def _head(self, delivery: Delivery) -> wire.Batch:
+        assert isinstance(delivery, Runs), "the deliveries of a group have runs"
+        return wire.Batch(
+            first_delivery_sequence=delivery.first_sequence,
+            event_count=delivery.count,
+            read_time=timestamp(delivery.read_time_s),
+            runs=delivery.runs,
+            attempts=delivery.attempts,
+        )
+
+    def _complete(self, fragment: wire.EventFragment, delivery: Delivery) -> None:
+        assert isinstance(delivery, Runs), "the deliveries of a group have runs"
+        if delivery.attempts:
+            fragment.attempts = delivery.attempts[0]
 
 
 def token_of(place: ResumeToken) -> bytes:

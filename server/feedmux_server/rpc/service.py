@@ -16,6 +16,7 @@ from feedmux_server.rpc.call_audit import CallAudit
 from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.rpc.receiving import RequestLimits
+from feedmux_server.sessions.groups import Groups
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.streams.manager import StreamManager
@@ -50,6 +51,7 @@ class Service:
     admission: Admission
     access: Access
     sessions: LiveSessions
+    groups: Groups
     releases: LeaseReleases
     audit: CallAudit
     limits: ServiceLimits
@@ -65,6 +67,7 @@ class Service:
     def begin_drain(self, deadline_s: float) -> None:
         """Accept no more sessions, and give the open sessions `deadline_s` to acknowledge."""
         self.admission.draining = True
+        self.groups.drain()
         self.sessions.drain(deadline_s)
 
     def spawn(self, work: Callable[[], Work], kind: str) -> asyncio.Task[None]:

@@ -1,12 +1,15 @@
 """ChangeFeed.Subscribe: a session with credits and acks, durable or inline."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
+from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.feeds.names import check_name
@@ -18,13 +21,16 @@ from feedmux_server.core.positions.start import StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.caller import caller
+from feedmux_server.rpc.group_checks import check_member, check_not_member, settled_ranges, window_of
+from feedmux_server.rpc.join import joined_group
 from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.rpc.receiving import Requests, first_message
-from feedmux_server.rpc.response_encoder import ResponseEncoder
+from feedmux_server.rpc.response_encoder import MemberEncoder, ResponseEncoder
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
-from feedmux_server.rpc.subscription_lease import open_lease, released_on_error
+from feedmux_server.rpc.subscription_lease import open_alone, released_on_error
+from feedmux_server.sessions.member_session import MemberSession
 from feedmux_server.sessions.outputs import RewoundMark, SkippedMark
 from feedmux_server.sessions.session import Session, SessionPolicy
 from feedmux_server.store.handle import CommitHandle
@@ -35,6 +41,8 @@ from feedmux_server.telemetry.audit import AuditEvent
 INSTANCE_BYTES_MAX = 120
 LATER_BYTES_MAX = 1024
 """The most bytes of a Credit, Ack or Close."""
+SETTLE_BYTES_MAX = 16 * 1024
+"""The most bytes of a message of a member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +86,9 @@ class Subscribe:
                 field="open.instance_id",
             )
         if request.join:
-            raise FeedmuxError(ErrorReason.GROUP_MISMATCH, "this server does not serve groups; leave open.join unset")
+            await self._join(requests, request, context, heartbeat_s, message_bytes_max)
+            return
+        check_not_member(request)
         if request.HasField("credit"):
             check_first_credit(request.credit)
         target = await self._target(request, tenant)
@@ -136,7 +146,8 @@ class Subscribe:
                 if request.HasField("credit"):
                     session.grant(request.credit.events, request.credit.bytes, zero_allowed=True)
                 account = service.manager.accounts.of(tenant)
-                client = asyncio.create_task(_listen(requests, session, account), name="subscribe-requests")
+                listening = _listen(requests, session, account, _applied, LATER_BYTES_MAX)
+                client = asyncio.create_task(listening, name="subscribe-requests")
                 await serve(session, encoder, context.write)
         finally:
             if client is not None:
@@ -147,6 +158,41 @@ class Subscribe:
                 if not _is_cancelled():
                     # A client that gets the end may reopen at once, and must not be rejected as BUSY by its own lease.
                     await asyncio.wait([left])
+
+    async def _join(
+        self, requests: Requests, request: wire.Open, context: Context, heartbeat_s: float, message_bytes_max: int
+    ) -> None:
+        service, identity = self._service, caller()
+        tenant, name = identity.tenant, request.subscription
+        check_member(request)
+        window = window_of(request.credit, service.manager.limits.credit)
+        async with service.groups.lock(tenant, name):
+            group = await joined_group(service, name, tenant)
+            feed, key = group.definition.feed, group.definition.key
+            positions = service.positions(key, tenant)
+            encoder = MemberEncoder(positions, BSON, message_bytes_max)
+            session = MemberSession(service.manager, key, positions, SessionPolicy(heartbeat_s))
+            member = group.join(session, request.instance_id, window, encoder.payload_max)
+        live = LiveSession(session, feed, key, identity, name, request.instance_id, context.peer() or "")
+        client: asyncio.Task[None] | None = None
+        try:
+            async with listed(service, live):
+                await session.opened()
+                opened = opened_message(
+                    service, key, positions, member.at, heartbeat_s, message_bytes_max, epoch=group.definition.epoch
+                )
+                opened.group.members = group.connected
+                await context.write(encoder.opened(opened))
+                account = service.manager.accounts.of(tenant)
+                listening = _listen(requests, session, account, _applied_to_member, SETTLE_BYTES_MAX)
+                client = asyncio.create_task(listening, name="subscribe-requests")
+                await serve(session, encoder, context.write)
+        finally:
+            if client is not None:
+                client.cancel()
+            session.close()
+            if group.released is not None and not _is_cancelled():
+                await asyncio.wait([group.released])
 
     async def _target(self, request: wire.Open, tenant: str) -> _Target:
         match request.WhichOneof("target"):
@@ -180,7 +226,7 @@ class Subscribe:
                 "a durable subscription begins at its stored position; use SeekSubscription to move that position",
                 field="open.start",
             )
-        stored, lease = await open_lease(
+        stored, lease = await open_alone(
             self._service, tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover
         )
         async with released_on_error(self._service, lease):
@@ -256,35 +302,67 @@ async def _first(requests: Requests, service: Service) -> wire.Open:
     raise FeedmuxError(ErrorReason.OPEN_REQUIRED, "the first message of a session must be open")
 
 
-async def _listen(requests: Requests, session: Session, account: Account) -> None:
+S = TypeVar("S", bound=Session)
+
+
+async def _applied(session: Session, request: wire.SubscribeRequest) -> None:
+    match request.WhichOneof("message"):
+        case "credit":
+            session.grant(request.credit.events, request.credit.bytes)
+        case "ack":
+            sequence = request.ack.delivery_sequence
+            while (part := session.part_of_ack(sequence)) != sequence:
+                session.ack(part)
+                await asyncio.sleep(0)
+            session.ack(sequence)
+        case "close":
+            session.ask_close()
+        case "settle":
+            raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "settle is for members of a group; send an ack")
+        case other:
+            raise _unexpected(other)
+
+
+async def _applied_to_member(session: MemberSession, request: wire.SubscribeRequest) -> None:
+    match request.WhichOneof("message"):
+        case "settle":
+            session.settle(settled_ranges(request.settle))
+        case "close":
+            session.gives_back = True
+            session.ask_close()
+        case "credit" | "ack" as other:
+            raise FeedmuxError(
+                ErrorReason.MESSAGE_INVALID,
+                f"{other} is not for members of a group: a settled event makes room by itself; send settle",
+            )
+        case other:
+            raise _unexpected(other)
+
+
+def _unexpected(kind: str | None) -> FeedmuxError:
+    if kind == "open":
+        return FeedmuxError(ErrorReason.OPEN_REQUIRED, "open may be sent only once, as the first message")
+    return FeedmuxError(ErrorReason.MESSAGE_INVALID, "the message is empty or of an unknown kind")
+
+
+async def _listen(
+    requests: Requests,
+    session: S,
+    account: Account,
+    apply: Callable[[S, wire.SubscribeRequest], Awaitable[None]],
+    bytes_max: int,
+) -> None:
     """Apply the client's messages. An error in a message ends the session."""
     try:
         async for data in requests:
-            if len(data) > LATER_BYTES_MAX:
+            if len(data) > bytes_max:
                 raise FeedmuxError(
-                    ErrorReason.MESSAGE_INVALID, f"a message after open is larger than {LATER_BYTES_MAX} bytes"
+                    ErrorReason.MESSAGE_INVALID, f"a message after open is larger than {bytes_max} bytes"
                 )
-            wait_s = account.rates.message(monotonic_s())
+            wait_s = account.rates.message(monotonic_s(), 1 + len(data) // LATER_BYTES_MAX)
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            request = convert.parse(wire.SubscribeRequest, data)
-            match request.WhichOneof("message"):
-                case "credit":
-                    session.grant(request.credit.events, request.credit.bytes)
-                case "ack":
-                    sequence = request.ack.delivery_sequence
-                    while (part := session.part_of_ack(sequence)) != sequence:
-                        session.ack(part)
-                        await asyncio.sleep(0)
-                    session.ack(sequence)
-                case "close":
-                    session.ask_close()
-                case "settle":
-                    raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "settle is for members of a group; send an ack")
-                case "open":
-                    raise FeedmuxError(ErrorReason.OPEN_REQUIRED, "open may be sent only once, as the first message")
-                case None:
-                    raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "the message is empty or of an unknown kind")
+            await apply(session, convert.parse(wire.SubscribeRequest, data))
         session.ask_close()
     except FeedmuxError as error:
         session.fail(error)

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.rpc.convert import is_group
 from feedmux_server.rpc.service import Service
+from feedmux_server.sessions.groups import HOST_PREFIX
 from feedmux_server.store.lease_store import LeaseStore
 from feedmux_server.store.model import Lease, StoredSubscription
 
@@ -34,6 +36,33 @@ async def open_lease(
         service.releases.add(tenant, name, left)
         await asyncio.wait([left])
         raise
+
+
+async def open_alone(
+    service: Service, tenant: str, name: str, *, instance_id: str, takeover: bool = False
+) -> tuple[StoredSubscription, Lease]:
+    """`open_lease` for a call that reads the subscription alone. Raises GROUP_MISMATCH for a group, whose members are
+    not disturbed."""
+    if takeover or instance_id.startswith(HOST_PREFIX):
+        _check_no_group(await service.store.get(tenant, name))
+    try:
+        stored, lease = await open_lease(service, tenant, name, instance_id=instance_id, takeover=takeover)
+    except FeedmuxError as error:
+        if error.reason is ErrorReason.SUBSCRIPTION_BUSY:
+            _check_no_group(await service.store.get(tenant, name))
+        raise
+    async with released_on_error(service, lease):
+        _check_no_group(stored)
+    return stored, lease
+
+
+def _check_no_group(stored: StoredSubscription) -> None:
+    if is_group(stored.definition):
+        raise FeedmuxError(
+            ErrorReason.GROUP_MISMATCH,
+            f"subscription {stored.name!r} is a group: join it with a client that can, or make it an ordinary"
+            " subscription with UpdateSubscription",
+        )
 
 
 @asynccontextmanager

@@ -22,6 +22,7 @@ from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.caller import caller
+from feedmux_server.rpc.group_checks import check_group
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.store.model import StoredSubscription
@@ -37,7 +38,7 @@ DEFINITION_BYTES_MAX = 64 * 1024
 QUOTED_MAX = 200
 """The most characters of a value quoted in an error text."""
 T = TypeVar("T")
-_UPDATABLE = frozenset({"feed", "on_invalidate", "on_history_lost"})
+_UPDATABLE = frozenset({"feed", "on_invalidate", "on_history_lost", "group"})
 
 
 class Subscriptions:
@@ -52,9 +53,9 @@ class Subscriptions:
         wanted = request.subscription
         check_name("subscription.name", wanted.name)
         _check_policies(wanted)
-        _check_group(wanted)
         key = self._service.access.key_of(await self._service.access.feed_of(wanted.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.start), tenant, key)
+        check_group(wanted, key, is_copying=place.copied is not None)
         definition = _checked(convert.definition(wanted))
         await self._check_room(tenant, wanted.name)
         position = self._service.positions(key, tenant).encode(place)
@@ -114,11 +115,13 @@ class Subscriptions:
         stored = await self._service.store.get(tenant, wanted.name)
         content = convert.stored_content(stored.definition)
         before = content.feed.source, content.feed.database, content.feed.collection
-        _check_group(wanted)
         for name in _masked(request):
             content.ClearField(name)
             if name == "feed":
                 content.feed.CopyFrom(wanted.feed)
+            elif name == "group":
+                if wanted.HasField("group"):
+                    content.group.CopyFrom(wanted.group)
             else:
                 setattr(content, name, getattr(wanted, name))
         _check_policies(content)
@@ -131,8 +134,10 @@ class Subscriptions:
                 field="subscription.feed",
             )
         key = self._service.access.key_of(spec, tenant)
-        if copied_of(stored.position) is not None:
+        is_copying = copied_of(stored.position) is not None
+        if is_copying:
             check_feed(key)
+        check_group(content, key, is_copying=is_copying)
         definition = _checked(convert.definition(content))
 
         async def change() -> StoredSubscription:
@@ -176,6 +181,7 @@ class Subscriptions:
         content = convert.stored_content(stored.definition)
         key = self._service.access.key_of(await self._service.access.feed_of(content.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.to), tenant, key)
+        check_group(content, key, is_copying=place.copied is not None)
         with self._rechecking(tenant, request.name):
             sought = await self._service.store.seek(
                 tenant,
@@ -275,7 +281,8 @@ def _masked(request: subscriptions_pb2.UpdateSubscriptionRequest) -> frozenset[s
     if unknown:
         raise FeedmuxError(
             ErrorReason.MESSAGE_INVALID,
-            f"update_mask: {', '.join(sorted(unknown))} cannot be updated; feed, on_invalidate, on_history_lost can",
+            f"update_mask: {', '.join(sorted(unknown))} cannot be updated; feed, on_invalidate,"
+            " on_history_lost, group can",
             {"field": "update_mask"},
             field="update_mask",
         )
@@ -292,13 +299,6 @@ def _check_policies(subscription: subscriptions_pb2.Subscription) -> None:
             "on_history_lost SNAPSHOT is reserved for a later version of feedmux; use FAIL or EARLIEST",
             {"field": "on_history_lost"},
             field="on_history_lost",
-        )
-
-
-def _check_group(subscription: subscriptions_pb2.Subscription) -> None:
-    if subscription.HasField("group"):
-        raise FeedmuxError(
-            ErrorReason.GROUP_UNSUITABLE, "this server does not serve groups; leave subscription.group unset"
         )
 
 
@@ -319,9 +319,13 @@ def _differences(existing: Message, wanted: Message, prefix: str = "") -> Iterat
     """A text for each field that differs."""
     for field in existing.DESCRIPTOR.fields:
         one, other = getattr(existing, field.name), getattr(wanted, field.name)
+        name = prefix + field.name
+        is_group = field.message_type is subscriptions_pb2.Group.DESCRIPTOR
+        if is_group and existing.HasField(field.name) != wanted.HasField(field.name):
+            yield f"{name} is {'set' if existing.HasField(field.name) else 'unset'}"
+            continue
         if one == other:
             continue
-        name = prefix + field.name
         if field.message_type is feed_pb2.Feed.DESCRIPTOR:
             yield from _differences(one, other, f"{name}.")
         elif field.enum_type is not None:

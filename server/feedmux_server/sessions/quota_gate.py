@@ -61,3 +61,37 @@ class QuotaGate:
         self._account.outstanding.waits_no_longer(self._wake)
         if self._held:
             self.acked(self._held[-1][0])
+
+
+class MemberQuota(QuotaGate):
+    """The same for a member of a group, which settles its events in any order."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, account: Account, wake: Callable[[], None]) -> None:
+        super().__init__(account, wake, holds=True)
+        self._bytes = 0
+
+    def wait_s(self, now_s: float) -> float:
+        """As for every session, except that a full backlog does not hold up the events that are its cause: what the
+        group has read is in the backlog already, and leaves it when members settle it."""
+        outstanding = self._account.outstanding
+        if outstanding.bytes >= outstanding.bytes_max:
+            outstanding.when_room(self._wake)
+            return _UNTIL_WOKEN_S
+        return self._account.rates.delivery_wait_s(now_s)
+
+    def sent(self, delivery: Delivery, now_s: float, *, paid: bool = False) -> None:
+        self._account.sent(delivery.count, delivery.size, now_s, paid=paid)
+        self._bytes += delivery.size
+        self._account.outstanding.hold(delivery.size)
+
+    def settled(self, size: int) -> None:
+        """Release the bytes of events that are settled, or given to others."""
+        self._bytes -= size
+        if size:
+            self._account.outstanding.release(size)
+
+    def close(self) -> None:
+        self._account.outstanding.waits_no_longer(self._wake)
+        self.settled(self._bytes)

@@ -5,10 +5,9 @@ A session asks the gate to take (`take`). ReadRange, which has no subscriber, us
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from feedmux_server.clock import monotonic_s
-from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender, NeedsRoom
 from feedmux_server.sessions.outbox import Outbox
@@ -17,6 +16,12 @@ from feedmux_server.sessions.rendering_wait import RenderingWait
 from feedmux_server.streams.manager import StreamManager
 
 _UNTIL_WOKEN_S: Final = 60.0
+
+
+class Takes(Protocol):
+    """Where a session takes its events: the `FeedStreams` of its feed, or the `GroupReader` of its group."""
+
+    def take(self, subscriber: Subscriber) -> Delivery | NeedsRender | NeedsRoom | Ended | None: ...
 
 
 class NeedsTurn:
@@ -51,9 +56,7 @@ class SendGate:
         self.turns = manager.turns
         self._tenant = tenant
 
-    def take(
-        self, streams: FeedStreams, subscriber: Subscriber, *, has_turn: bool
-    ) -> Delivery | Ended | NeedsTurn | Wait:
+    def take(self, streams: Takes, subscriber: Subscriber, *, has_turn: bool) -> Delivery | Ended | NeedsTurn | Wait:
         """Take what may be sent now. `has_turn`: the session has waited for its turn, and sends one delivery in it."""
         if subscriber.has_next:
             held_s = self.quota.wait_s(monotonic_s())

@@ -249,7 +249,7 @@ class Session:
             if self._marks:
                 self._last_sent_s = monotonic_s()
                 return self._marks.popleft()
-            step = self._state.step or self._state.drain_step(monotonic_s(), unacked=self._unacked)
+            step = self._state.step or self._state.drain_step(monotonic_s(), unacked=self.subscriber.unacked > 0)
             if step is SessionStep.FAIL and self._state.error is not None:
                 raise self._state.error
             if step is SessionStep.FLUSH:
@@ -262,7 +262,7 @@ class Session:
                 raise error
             taken: Delivery | Ended | NeedsTurn | Wait = _SENDS_NOTHING
             if step is SessionStep.SEND:
-                taken = self.gate.take(self.streams, self.subscriber, has_turn=has_turn)
+                taken = self._take(has_turn=has_turn)
             has_turn = isinstance(taken, NeedsTurn)
             if self._copied is not None and self._copy_ended():
                 if isinstance(taken, Delivery):
@@ -298,6 +298,9 @@ class Session:
     def _unacked(self) -> bool:
         acks = self.subscriber.acks
         return acks is not None and acks.outstanding > 0
+
+    def _take(self, *, has_turn: bool) -> Delivery | Ended | NeedsTurn | Wait:
+        return self.gate.take(self.streams, self.subscriber, has_turn=has_turn)
 
     def _heartbeat(self) -> Output:
         self._last_sent_s = monotonic_s()

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.session_state import Phase, SessionState
+from feedmux_server.core.delivery.subscriber import Acks
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.stored_order import order_bytes
@@ -39,7 +39,7 @@ class SessionCommits:
         self._marks = marks
         self._wake = wake
 
-    def submit(self, acks: AckTracker | None, *, moves_back: bool = False) -> None:
+    def submit(self, acks: Acks | None, *, moves_back: bool = False) -> None:
         """Have the position that the acks allow to store committed; with `moves_back`, also an earlier one than the
         stored one."""
         if acks is not None and self.handle is not None:

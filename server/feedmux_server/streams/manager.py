@@ -128,6 +128,10 @@ class StreamManager:
         streams.join(subscriber)
         return subscriber
 
+    def next_id(self) -> int:
+        """An id for a member of a group, among those of subscribers."""
+        return next(self._ids)
+
     def release(self, key: StreamKey, subscriber: Subscriber) -> None:
         self._keys[key].streams.remove(subscriber)
         self._forget_if_empty(key)

@@ -23,6 +23,11 @@ def updating(paths: list[str], **fields: Any) -> subscriptions_pb2.UpdateSubscri
     return subscriptions_pb2.UpdateSubscriptionRequest(subscription=wanted, update_mask={"paths": paths})
 
 
+def shown(message: Subscription, name: str) -> Any:
+    """A field's value; None for a group that is not set."""
+    return getattr(message, name) if name != "group" or message.HasField(name) else None
+
+
 @in_virtual_time
 async def test_a_subscription_that_exists_is_told_with_what_differs() -> None:
     async with served() as there:
@@ -60,6 +65,9 @@ async def test_a_subscription_that_exists_is_told_with_what_differs() -> None:
             {"feed": feed_pb2.Feed(source="main", database="db", collection="a", full_document="default")},
             {"feed"},
         ),
+        (["group"], {"group": {}}, {"group"}),
+        ([], {"group": {"reconnect_time": {"seconds": 60}}}, {"group"}),
+        (["group"], {}, set()),
     ],
 )
 @in_virtual_time
@@ -68,9 +76,24 @@ async def test_an_update_changes_what_its_mask_names(paths: list[str], fields: A
         before = await there.create("s")
         data = await call(Subscriptions(there.service).update, updating(paths, **fields))
         after = Subscription.FromString(data)
-        names = ("feed", "on_invalidate", "on_history_lost")
-        assert {name for name in names if getattr(before, name) != getattr(after, name)} == changed
+        names = ("feed", "on_invalidate", "on_history_lost", "group")
+        assert {name for name in names if shown(before, name) != shown(after, name)} == changed
         assert (after.position, after.etag == before.etag) == (before.position, not changed)
+
+
+@in_virtual_time
+async def test_a_group_becomes_an_ordinary_subscription_and_differs_from_it() -> None:
+    async with served() as there:
+        before = await there.create("s", group={})
+        assert await there.create("s", group={}) == before
+        others = [Subscription(name="s", feed=FEED), Subscription(name="s", feed=FEED, group={"reconnect_time": {}})]
+        for wanted, difference in zip(others, ("group is set", "group differs"), strict=True):
+            request = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"latest": {}})
+            error = await refused(Subscriptions(there.service).create, request)
+            assert error.message.endswith(difference)
+        data = await call(Subscriptions(there.service).update, updating(["group"]))
+        after = Subscription.FromString(data)
+        assert (after.HasField("group"), after.position, after.etag != before.etag) == (False, before.position, True)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +103,8 @@ async def test_an_update_changes_what_its_mask_names(paths: list[str], fields: A
         (updating(["name"]), "MESSAGE_INVALID", "update_mask"),
         (updating(["on_invalidate"], on_invalidate=99), "MESSAGE_INVALID", "on_invalidate"),
         (updating([], on_invalidate=CONTINUE, etag="old"), "ETAG_MISMATCH", None),
-        (updating(["group"], group={}), "GROUP_UNSUITABLE", None),
+        (updating(["group"], group={"reconnect_time": {"seconds": 61}}), "MESSAGE_INVALID",
+         "subscription.group.reconnect_time"),
     ],
 )  # fmt: skip
 @in_virtual_time

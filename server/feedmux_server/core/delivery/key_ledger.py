@@ -193,8 +193,14 @@ class KeyLedger:
             events[number] = span, index, key
             number += 1
 
+    def part_of_ack(self, sequence: int) -> int:
+        raise RuntimeError("the members of a group settle events")
+
     def ack(self, sequence: int) -> bool:
         raise RuntimeError("the members of a group settle events")
+
+    def move_back(self, place: ResumeToken) -> None:
+        raise RuntimeError("a group ends where its history is lost")
 
     def progress(self, place: ResumeToken) -> bool:
         """Record that everything up to `place` was read. Returns whether nothing is unsettled and `place`
@@ -222,8 +228,8 @@ class KeyLedger:
         return len(self._ready)
 
     @property
-    def settled_before(self) -> int:
-        """The number of the first unsettled event."""
+    def acked(self) -> int:
+        """Everything before this number is settled."""
         return next(iter(self.events), self._next)
 
     def settled_place(self) -> ResumeToken:
@@ -294,8 +300,8 @@ class KeyLedger:
             size,
             self.place,
             read_time_s,
-            runs,
-            self._attempts_of(numbers) if self._attempts else (),
+            runs=runs,
+            attempts=self._attempts_of(numbers) if self._attempts else (),
         )
 
     def settle(self, hand: Hand, first: int, last: int) -> tuple[int, int]:

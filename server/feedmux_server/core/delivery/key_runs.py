@@ -13,7 +13,7 @@ _HISTORY_MAX: Final = 1_000
 """The most steps in which a member hears that its events are stored, while an earlier event is not settled."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Runs(Delivery):
     """A delivery to a member of a group: runs one after the other."""
 
@@ -60,6 +60,11 @@ class Hand:
     def outstanding(self) -> int:
         """Events sent in this session and not settled."""
         return len(self._sequences)
+
+    @property
+    def acked(self) -> int:
+        """Everything up to this sequence is settled."""
+        return self._sequences[0] - 1 if self._sequences else self.sequence
 
     def sent(self, numbers: Sequence[int]) -> None:
         """Note the events of one delivery."""

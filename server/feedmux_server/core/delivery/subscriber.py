@@ -6,8 +6,8 @@ allow.
 """
 
 from collections.abc import Callable
+from typing import Protocol
 
-from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer
 from feedmux_server.core.delivery.taken import BSON, Delivery, NeedsRender, NeedsRoom
@@ -17,6 +17,33 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 _UNLIMITED = 1 << 62
+
+
+class Acks(Protocol):
+    """What a subscriber's client has not acknowledged: an `AckTracker`, or the `KeyLedger` of a group."""
+
+    place: ResumeToken
+
+    @property
+    def acked(self) -> int: ...
+
+    @property
+    def outstanding(self) -> int: ...
+
+    @property
+    def room(self) -> int: ...
+
+    def record(self, chunk: Chunk, first: int, stop: int) -> None: ...
+
+    def part_of_ack(self, sequence: int) -> int: ...
+
+    def ack(self, sequence: int) -> bool: ...
+
+    def move_back(self, place: ResumeToken) -> None: ...
+
+    def progress(self, place: ResumeToken) -> bool: ...
+
+    def release(self) -> None: ...
 
 
 class Subscriber:
@@ -35,7 +62,7 @@ class Subscriber:
         credit: CreditWindow,
         wake: Callable[[], None],
         *,
-        acks: AckTracker | None = None,
+        acks: Acks | None = None,
         payload_max: int = 1024 * 1024,
         wire_format: str = BSON,
         batch_events_max: int = 0,
@@ -99,6 +126,11 @@ class Subscriber:
         if self.can_receive and self.at_head:
             self.advance()
         return self.at.place
+
+    @property
+    def unacked(self) -> int:
+        """The events that its client has not acknowledged."""
+        return self.acks.outstanding if self.acks is not None else 0
 
     @property
     def safe_place(self) -> ResumeToken:

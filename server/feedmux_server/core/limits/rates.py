@@ -61,9 +61,10 @@ class Rates:
         """Charge the extra cost of a call as further calls; the next calls wait for it."""
         self._requests.take(requests, now_s)
 
-    def message(self, now_s: float) -> float:
-        """Take a message of a session; return how long to wait before the next message is read."""
-        self._messages.take(1, now_s)
+    def message(self, now_s: float, count: int = 1) -> float:
+        """Take a message of a session; return how long to wait before the next message is read. A large one counts as
+        `count` messages."""
+        self._messages.take(count, now_s)
         return self._messages.wait_s(now_s)
 
     def read_wait_s(self, now_s: float) -> float:

@@ -90,7 +90,7 @@ class GroupWorld:
     def _commit(self, epoch: int) -> None:
         if epoch != self.epoch or not self.host_up:
             return
-        place, before = self.ledger.settled_place(), self.ledger.settled_before
+        place, before = self.ledger.settled_place(), self.ledger.acked
         if self.stored.is_after(place):
             raise Wrong("the position moved back")
         self.stored = place

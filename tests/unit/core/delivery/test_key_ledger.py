@@ -89,10 +89,10 @@ def test_the_position_is_before_the_first_unsettled_event() -> None:
     assert group.ledger.settled_place() == START
     group.ledger.settle(hand, 1, 1)
     assert group.ledger.settled_place() == chunk.token(0)
-    assert not hand.stored(group.ledger.settled_before), "the delivery has an event that is not settled"
+    assert not hand.stored(group.ledger.acked), "the delivery has an event that is not settled"
     group.ledger.settle(hand, 1, 3)
     assert group.ledger.settled_place() == chunk.end
-    assert (hand.stored(group.ledger.settled_before), hand.committed) == (True, 3)
+    assert (hand.stored(group.ledger.acked), hand.committed) == (True, 3)
 
 
 def test_an_event_without_a_key_is_alone() -> None:

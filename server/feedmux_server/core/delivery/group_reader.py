@@ -1,0 +1,250 @@
+"""One read of a feed for all members of a group: which member is woken, and what it takes. Pure.
+
+A group has one ordinary subscriber, whose acknowledgements are a `KeyLedger`. It reads on while the members can take
+more than is ready. A member is a `Subscriber` that reads no ring of its own: it takes runs from the ledger.
+
+Only a member that found nothing and waits is woken: one that writes to a slow client would not notice. Whoever was
+woken and does something else instead calls `pass_on`.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from feedmux_server.core.delivery.credit import CreditWindow
+from feedmux_server.core.delivery.feed_streams import FeedStreams
+from feedmux_server.core.delivery.key_ledger import KeyLedger
+from feedmux_server.core.delivery.key_runs import Hand, Runs
+from feedmux_server.core.delivery.shared_stream import SharedStream
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender, NeedsRoom
+from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import ResumeToken
+
+READ_BYTES: Final = 256 * 1024
+"""Bytes of events that the group reads at once."""
+_EAGER_PART: Final = 4
+"""A member takes events when this part of its window is free, so that its messages are not small."""
+_UNLIMITED: Final = 1 << 60
+
+
+class GroupMember(Subscriber):
+    """The part of one session in a group. Its credit is its window: a settled event gives its room back."""
+
+    __slots__ = ("_reader", "eager_events", "hand", "wants")
+
+    def __init__(
+        self, member_id: int, reader: "GroupReader", hand: Hand, credit: CreditWindow, wake: Callable[[], None]
+    ) -> None:
+        """`credit` has the whole window."""
+        super().__init__(member_id, reader.subscriber.tenant, reader.subscriber.at, credit, wake)
+        self.hand = hand
+        self.eager_events = max(1, credit.events // _EAGER_PART)
+        self.wants = 0
+        """The events that it could be sent now, as `GroupReader` has counted them."""
+        self._reader = reader
+
+    @property
+    def can_receive(self) -> bool:
+        return self.credit.bytes > 0 and self.credit.events >= self.eager_events
+
+    @property
+    def has_next(self) -> bool:
+        return self.can_receive and self._reader.has_work
+
+    @property
+    def unacked(self) -> int:
+        return self.hand.outstanding
+
+    @property
+    def safe_place(self) -> ResumeToken:
+        return self._reader.subscriber.safe_place
+
+    def progress(self) -> ResumeToken:
+        place = self._reader.progress()
+        self.at = JoinPoint(place, exact=True)
+        return place
+
+    def lag_events(self) -> int:
+        return self._reader.subscriber.lag_events()
+
+
+class GroupReader:
+    """The read of one group, and its connected members."""
+
+    __slots__ = ("_eager", "_idle", "_members", "_opening", "_streams", "ended", "ledger", "subscriber")
+
+    def __init__(self, streams: FeedStreams, subscriber: Subscriber, ledger: KeyLedger) -> None:
+        """`subscriber` has joined `streams`, wakes by `wake`, and has no credit yet."""
+        self.subscriber = subscriber
+        self.ledger = ledger
+        self.ended: Ended | None = None
+        """The end of the feed, once everything before it was read."""
+        self._streams = streams
+        self._members: dict[int, GroupMember] = {}
+        self._idle: dict[GroupMember, None] = {}
+        """Members that could take events, and found none. The one that has waited longest comes first."""
+        self._opening: dict[GroupMember, None] = {}
+        self._eager = 0
+        """The number of members that could take events."""
+        subscriber.acks = ledger
+        subscriber.payload_max = READ_BYTES
+        subscriber.credit.events = subscriber.credit.bytes = _UNLIMITED
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def members(self) -> list[GroupMember]:
+        return list(self._members.values())
+
+    @property
+    def stream(self) -> SharedStream | None:
+        return self._streams.stream_of(self.subscriber)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a member that asks may get something."""
+        return self.ledger.ready > 0 or self.subscriber.has_next
+
+    def join(self, member: GroupMember) -> None:
+        """Add a member, whose session waits for the stream to open: see `opened`."""
+        self._members[member.id] = member
+        self._opening[member] = None
+        self._look_at(member)
+        was_blocked = not self.subscriber.can_receive
+        self._count(member)
+        if was_blocked:
+            self._streams.resume(self.subscriber)
+
+    def opened(self, member: GroupMember) -> None:
+        self._opening.pop(member, None)
+
+    def leave(self, member: GroupMember) -> None:
+        """Remove a member. What it has in hand is for the caller to return."""
+        del self._members[member.id]
+        self._opening.pop(member, None)
+        self._idle.pop(member, None)
+        self.ledger.wanted -= member.wants
+        self._eager -= member.wants > 0
+        member.wants = 0
+
+    def take(self, subscriber: Subscriber) -> Delivery | NeedsRender | NeedsRoom | Ended | None:
+        """Take what a member can be sent now; None when there is nothing, or its window is full."""
+        member = self._members[subscriber.id]
+        self._idle.pop(member, None)
+        if self.ended is None:
+            self._read()
+        if self.ended is not None and self.ended.error.reason is ErrorReason.TIMELINE_FORKED:
+            return self.ended  # in the present history of MongoDB, the events that wait have not happened
+        self._look_at(member)
+        if not member.can_receive:
+            return None
+        ledger, credit = self.ledger, member.credit
+        was_blocked = not self.subscriber.can_receive
+        events_max = min(credit.events, member.batch_events_max) if member.batch_events_max else credit.events
+        taken = ledger.take(
+            member.hand,
+            events_max=events_max,
+            credit_bytes=credit.bytes,
+            payload_max=member.payload_max,
+            event_max=member.event_max,
+            # By events, a key with many of them would be taken by one member alone.
+            runs_max=-(-ledger.ready // max(1, self._eager)),
+        )
+        if isinstance(taken, Runs):
+            credit.spend(taken.count, taken.size)
+            member.events_sent = member.hand.sequence
+            self._count(member)
+            if was_blocked:
+                self._streams.resume(self.subscriber)
+        elif taken is None:
+            if self.ended is not None and not ledger.events:
+                return self.ended
+            self._idle[member] = None
+        return taken
+
+    def settle(self, member: GroupMember, ranges: Iterable[tuple[int, int]]) -> int:
+        """Settle a member's events by ranges of its sequences; return the bytes of those that were not settled. Raises
+        ACK_OUT_OF_RANGE."""
+        was_blocked, settled = not self.subscriber.can_receive, 0
+        for first, last in ranges:
+            count, size = self.ledger.settle(member.hand, first, last)
+            member.credit.events += count
+            member.credit.bytes += size
+            settled += size
+        self._count(member)
+        self.changed(was_blocked=was_blocked)
+        return settled
+
+    def changed(self, *, was_blocked: bool) -> None:
+        """Continue after a change of the ledger. `was_blocked`: the group could not read on before it."""
+        if self.ended is not None:
+            if not self.ledger.events:
+                self.wake_all()
+        elif was_blocked:
+            self._streams.resume(self.subscriber)
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """Wake as many waiting members as there are keys for them."""
+        idle = self._idle
+        count = self.ledger.ready or int(self.subscriber.has_next)
+        while idle and count:
+            member = next(iter(idle))
+            del idle[member]
+            member.wake()
+            count -= 1
+
+    def busy(self, member: GroupMember) -> None:
+        """Note that a member does something else than to wait for events, and wake another for it."""
+        self._idle.pop(member, None)
+        self.pass_on()
+
+    def wake(self) -> None:
+        """The state of the stream has changed, or there are events: one member looks for all. Sessions that open wait
+        for the state, not for events."""
+        for opening in self._opening:
+            opening.wake()
+        if self._idle:
+            member = next(iter(self._idle))
+            del self._idle[member]
+            member.wake()
+
+    def wake_all(self) -> None:
+        self._idle.clear()
+        for member in self._members.values():
+            member.wake()
+
+    def rejoin(self, at: JoinPoint) -> None:
+        """Continue after the end of the feed."""
+        self.ended = None
+        self._streams.rejoin(self.subscriber, at)
+        self.wake_all()
+
+    def progress(self) -> ResumeToken:
+        """The position up to which everything is settled; the newest if that is all that was read."""
+        self.ledger.progress(self.subscriber.progress())
+        return self.ledger.settled_place()
+
+    def _read(self) -> None:
+        """Read until the members have enough, or there is no more."""
+        subscriber = self.subscriber
+        while True:
+            taken = self._streams.take(subscriber)
+            if isinstance(taken, Ended):
+                self.ended = taken
+            if not (isinstance(taken, Delivery) and subscriber.can_receive):
+                return
+
+    def _look_at(self, member: GroupMember) -> None:
+        """Let monitors find the member at the stream that the group reads."""
+        subscriber = self.subscriber
+        member.ring, member.seq, member.index = subscriber.ring, subscriber.seq, subscriber.index
+        member.at = JoinPoint(self.ledger.place, exact=True)
+
+    def _count(self, member: GroupMember) -> None:
+        wants = member.credit.events if member.can_receive else 0
+        self.ledger.wanted += wants - member.wants
+        self._eager += (wants > 0) - (member.wants > 0)
+        member.wants = wants

@@ -1,0 +1,108 @@
+"""What the definition of a group, and a session that joins one, may say.
+
+What groups cannot do yet is rejected, so that nobody relies on it.
+"""
+
+from typing import Final
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.names import check_name
+from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
+from feedmux_server.rpc import convert
+from feedmux_server.source.timed_reads import SPLIT
+
+RECONNECT_DEFAULT_S: Final = 5.0
+RECONNECT_MAX_S: Final = 60.0
+_NO_LETTERS: Final = "this server has no collection for dead letters"
+
+
+def check_group(content: subscriptions_pb2.Subscription, key: StreamKey, *, is_copying: bool) -> None:
+    """Check `group` of a subscription, if it is set. `is_copying`: its position is within a copy of existing documents.
+    Raises MESSAGE_INVALID, GROUP_UNSUITABLE, DEAD_LETTERS_UNAVAILABLE."""
+    if not content.HasField("group"):
+        return
+    if is_copying:
+        raise FeedmuxError(
+            ErrorReason.GROUP_UNSUITABLE,
+            "a group cannot share a copy of existing documents yet; make the subscription a group when the copy is"
+            " complete, or begin it elsewhere",
+        )
+    group = content.group
+    if not 0 <= reconnect_s(group) <= RECONNECT_MAX_S:
+        raise _invalid("subscription.group.reconnect_time", f"must be 0 to {RECONNECT_MAX_S:.0f} s")
+    given = {field.name for field, _ in group.ListFields()}
+    for name in ("retry_first", "retry_most", "key_field"):
+        if name in given:
+            raise _invalid(f"subscription.group.{name}", "is not supported yet; leave it unset")
+    for name in ("attempts_max", "after_dead_letter"):
+        if name in given:
+            raise FeedmuxError(
+                ErrorReason.DEAD_LETTERS_UNAVAILABLE,
+                f"{_NO_LETTERS}; leave subscription.group.{name} unset",
+                field=f"subscription.group.{name}",
+            )
+    if any(SPLIT in stage for stage in effective_stages(key)):
+        raise FeedmuxError(
+            ErrorReason.GROUP_UNSUITABLE,
+            f"a group cannot share events that {SPLIT} splits; remove the stage from the pipeline, or leave"
+            " subscription.group unset",
+        )
+
+
+def reconnect_s(group: subscriptions_pb2.Group) -> float:
+    return convert.seconds(group.reconnect_time) if group.HasField("reconnect_time") else RECONNECT_DEFAULT_S
+
+
+def check_member(request: wire.Open) -> None:
+    """Check Open of a session that joins a group. Raises MESSAGE_INVALID, START_CONFLICT, NAME_INVALID."""
+    if request.WhichOneof("target") != "subscription":
+        raise _invalid("open.join", "needs the name of a subscription")
+    check_name("subscription", request.subscription)
+    if request.HasField("start"):
+        raise FeedmuxError(
+            ErrorReason.START_CONFLICT,
+            "a group begins at its stored position; use SeekSubscription to move that position",
+            field="open.start",
+        )
+    if request.HasField("last_acked"):
+        raise _invalid("open.last_acked", "is not for members of a group; the group has one position for all")
+    if request.takeover:
+        raise _invalid("open.takeover", "is not for members of a group; others keep theirs")
+    if request.format not in (feed_pb2.FORMAT_UNSPECIFIED, feed_pb2.FORMAT_BSON):
+        raise _invalid("open.format", "must be BSON in a group; Extended JSON is not supported yet")
+
+
+def window_of(credit: wire.Credit, limits: CreditLimits) -> CreditWindow:
+    """The window of a member. Raises CREDIT_INVALID."""
+    window = CreditWindow(limits)
+    window.grant(credit.events, credit.bytes)
+    return window
+
+
+def check_not_member(request: wire.Open) -> None:
+    """Raises MESSAGE_INVALID for fields that only members of a group may set."""
+    for name in ("held", "settled"):
+        if getattr(request, name):
+            raise _invalid(f"open.{name}", "is for members of a group; set join")
+
+
+def settled_ranges(settle: wire.Settle) -> list[tuple[int, int]]:
+    """The ranges of a Settle. Raises MESSAGE_INVALID, DEAD_LETTERS_UNAVAILABLE."""
+    if any(each.reject for each in settle.failed):
+        raise FeedmuxError(
+            ErrorReason.DEAD_LETTERS_UNAVAILABLE, f"{_NO_LETTERS}; end the session instead, and others get the event"
+        )
+    if settle.failed:
+        raise _invalid("settle.failed", "is not supported yet; end the session instead, and others get the event")
+    ranges = [(each.first, each.last) for each in settle.done]
+    for first, last in ranges:
+        if not 1 <= first <= last:
+            raise _invalid("settle.done", f"has the range {first} to {last}; ranges begin at 1 and go forward")
+    return ranges
+
+
+def _invalid(field: str, rule: str) -> FeedmuxError:
+    return FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{field} {rule}", {"field": field}, field=field)

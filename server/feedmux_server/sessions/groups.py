@@ -1,0 +1,343 @@
+"""Groups: subscriptions whose sessions share the events. One `Group` for each that this process hosts.
+
+The group has what an ordinary session of a subscription has: the lease, the position, the commits. Its members come and
+go; it ends when the last one has left, and then the lease is released. A member that loses its connection keeps what it
+has in hand for `reconnect_s`, so that its worker, which may be working, is not overtaken.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from weakref import WeakValueDictionary
+
+from feedmux_server.core.delivery.credit import CreditWindow
+from feedmux_server.core.delivery.group_reader import GroupMember, GroupReader
+from feedmux_server.core.delivery.key_ledger import KeyLedger
+from feedmux_server.core.delivery.key_runs import Hand
+from feedmux_server.core.delivery.session_state import SessionState
+from feedmux_server.core.delivery.taken import BSON
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.feed import FeedSpec, Scope, route_of
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.core.positions.resume_token import Given, ResumeToken
+from feedmux_server.sessions.member_session import MemberSession, Membership
+from feedmux_server.sessions.outputs import GapMark, ProgressMark
+from feedmux_server.sessions.session import CONTINUE_PAUSE_S, SessionPolicy
+from feedmux_server.sessions.session_commits import FLUSH_TIMEOUT_S, Commits, SessionCommits
+from feedmux_server.streams.manager import StreamManager
+
+COMMIT_S: Final = 0.1
+"""How long the group gathers what is settled before it makes a position of it, which costs as much as ten events."""
+ELSEWHERE_RETRY_S: Final = 1.0
+HOST_PREFIX: Final = "group-host-"
+"""The beginning of the instance ids by which servers hold the leases of groups. A client may see such an id as the
+owner of its subscription, and send it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDefinition:
+    """What a group reads, and how."""
+
+    tenant: str
+    name: str
+    feed: FeedSpec
+    key: StreamKey
+    epoch: int
+    policy: SessionPolicy
+    reconnect_s: float
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    """A member, with a connection or without."""
+
+    hand: Hand = field(default_factory=Hand)
+    session: MemberSession | None = None
+    member: GroupMember | None = None
+    expiry: asyncio.TimerHandle | None = None
+    """When its events go to others; None while it has a connection."""
+
+
+class Group:
+    """Listens to the committer, as an ordinary session's `SessionCommits` does."""
+
+    def __init__(
+        self, manager: StreamManager, definition: GroupDefinition, at: JoinPoint, positions: PositionEncoder
+    ) -> None:
+        """Join the streams of the feed at `at`. Raises QUOTA_EXCEEDED. End it with `close`."""
+        self.definition = definition
+        self.ended = False
+        self.released: asyncio.Task[None] | None = None
+        """Releases the lease of a group that has ended."""
+        self.on_end: Callable[[], asyncio.Task[None] | None] = lambda: None
+        """Called once, at the end. Returns the release of the lease."""
+        self.draining: Callable[[], bool] = lambda: False
+        tenant, key = definition.tenant, definition.key
+        self._manager = manager
+        self._account = manager.accounts.of(tenant)
+        self._seats: dict[object, _Seat] = {}
+        """By instance id; a member without one has a key of its own."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._account.feeds.open(key)
+        self.ledger = KeyLedger(
+            at.place, manager.limits.unacked_events_max, self._account.outstanding.retain, self._may_grow
+        )
+        streams = manager.streams_of(key).streams
+        subscriber = manager.subscriber(key, tenant, at, self._wake, durable=False, payload_max=0, wire_format=BSON)
+        self.reader = GroupReader(streams, subscriber, self.ledger)
+        self._committed = self.ledger.place
+        self._commits = SessionCommits(positions, SessionState(), deque(), lambda: None)
+
+    def store_with(self, commits: Commits) -> None:
+        self._commits.handle = commits
+
+    def _wake(self) -> None:
+        self.reader.wake()
+
+    def _may_grow(self) -> bool:
+        outstanding = self._account.outstanding
+        if outstanding.backlog_fits:
+            return True
+        outstanding.when_room(self._wake)
+        return False
+
+    # Members.
+
+    def join(self, session: MemberSession, instance_id: str, window: CreditWindow, payload_max: int) -> GroupMember:
+        """Add a session. An earlier session of the same instance ends, and its events are sent to this one."""
+        instance: object = instance_id or object()
+        seat = self._seats.get(instance)
+        if seat is None:
+            seat = self._seats[instance] = _Seat()
+        if seat.session is not None:
+            self._disconnect(seat)
+            error = FeedmuxError(ErrorReason.FENCED, "the instance has joined again", {"cause": "LEASE"})
+            before, seat.session = seat.session, None
+            before.leave_group()
+            before.fail(error)
+        if seat.expiry is not None:
+            seat.expiry.cancel()
+            seat.expiry = None
+        member = GroupMember(self._manager.next_id(), self.reader, seat.hand, window, session.wake)
+        member.batch_events_max = self.definition.policy.batch_events_max
+        seat.session, seat.member = session, member
+
+        def left(session: MemberSession) -> None:
+            self._leave(instance, session)
+
+        session.joined_group(Membership(self.reader, member, self._settled, self._met_end, left), payload_max, self)
+        self.reader.join(member)
+        return member
+
+    @property
+    def connected(self) -> int:
+        return len(self.reader)
+
+    @property
+    def _sessions(self) -> list[MemberSession]:
+        return [seat.session for seat in self._seats.values() if seat.session is not None]
+
+    def _disconnect(self, seat: _Seat) -> None:
+        assert seat.member is not None
+        self.reader.leave(seat.member)
+        seat.member = None
+        self.ledger.disconnect(seat.hand)
+
+    def _leave(self, instance: object, session: MemberSession) -> None:
+        seat = self._seats[instance]
+        if seat.session is not session:
+            return
+        was_blocked = not self.reader.subscriber.can_receive
+        self._disconnect(seat)
+        seat.session = None
+        if session.gives_back or not seat.hand.again or self.definition.reconnect_s == 0 or self.draining():
+            self._vacate(instance, lost=not session.gives_back)
+        else:
+            seat.expiry = asyncio.get_running_loop().call_later(
+                self.definition.reconnect_s, self._expired, instance, seat
+            )
+        if not self.ended:
+            self.reader.changed(was_blocked=was_blocked)
+
+    def _expired(self, instance: object, seat: _Seat) -> None:
+        if self._seats.get(instance) is seat:
+            self._vacate(instance, lost=True)
+            if not self.ended:
+                self.reader.pass_on()
+
+    def _vacate(self, instance: object, *, lost: bool) -> None:
+        """Give what a member without a connection has in hand to the others."""
+        seat = self._seats.pop(instance)
+        if seat.expiry is not None:
+            seat.expiry.cancel()
+        self.ledger.give_back(seat.hand, lost=lost)
+        if not self._seats:
+            self.close()
+
+    def vacate_unconnected(self) -> None:
+        """Wait for no member any more that has no connection: the server drains."""
+        for instance, seat in list(self._seats.items()):
+            if seat.session is None and not self.ended:
+                self._vacate(instance, lost=True)
+
+    # Commits.
+
+    def submit(
+        self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int, *, moves_back: bool = False
+    ) -> None:
+        raise RuntimeError("a member's position is that of its group")
+
+    async def flush(self, timeout_s: float) -> None:
+        """Store what is settled. Raises FENCED, STATE_UNAVAILABLE."""
+        self._commit()
+        if self._commits.handle is not None:
+            await self._commits.handle.flush(timeout_s)
+
+    def _settled(self) -> None:
+        if self._timer is None and not self.ended:
+            self._timer = asyncio.get_running_loop().call_later(COMMIT_S, self._commit)
+
+    def _commit(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.ended and self.ledger.settled_place() is not self._committed:
+            self._committed = self.ledger.place
+            self._commits.submit(self.ledger)
+
+    def committed(self, delivery_sequence: int, position: bytes) -> None:
+        for seat in self._seats.values():
+            if seat.session is not None and seat.hand.stored(delivery_sequence):
+                seat.session.commits.committed(seat.hand.committed, position)
+
+    def fenced(self, cause: str) -> None:
+        if cause in ("SEEK", "UPDATE", "DELETE"):
+            self.end(FeedmuxError(ErrorReason.FENCED, "the group lost its subscription", {"cause": cause}))
+        else:
+            self.end(elsewhere(self.definition.feed.scope, ""))
+
+    def state_available(self, available: bool) -> None:
+        for session in self._sessions:
+            session.commits.state_available(available)
+
+    # The end.
+
+    def _met_end(self, error: FeedmuxError) -> None:
+        """The feed has ended, and everything before the end is settled."""
+        if self._ending is None and not self.ended:
+            self._ending = self._manager.tasks.run_once("group-end", lambda: self._meet_end(error))
+
+    async def _meet_end(self, error: FeedmuxError) -> None:
+        """Continue if the policy says so, else store the last position and end. The policies are those of a session."""
+        policy, subscriber = self.definition.policy, self.reader.subscriber
+        try:
+            if error.reason is ErrorReason.FEED_INVALIDATED and policy.continue_on_invalidate:
+                await asyncio.sleep(CONTINUE_PAUSE_S)
+                place = subscriber.at.place
+                at = JoinPoint(place, exact=place.given is Given.BY_MONGODB)
+            elif error.reason is ErrorReason.HISTORY_LOST and policy.earliest_on_history_lost:
+                source = self._manager.source(self.definition.key.spec.scope.source)
+                at = JoinPoint(ResumeToken.high_water_mark(await source.oplog.oldest_time()))
+                for session in self._sessions:
+                    session.notice(GapMark(subscriber.at.place, at.place, error.reason.value))
+            else:
+                place = self.reader.progress()
+                for session in self._sessions:
+                    session.notice(ProgressMark(place))
+                await self.flush(FLUSH_TIMEOUT_S)
+                self.end(error)
+                return
+            if not self.ended:
+                self.reader.rejoin(at)
+        except FeedmuxError as failure:
+            self.end(error if failure.reason is ErrorReason.STATE_UNAVAILABLE else failure)
+        finally:
+            self._ending = None
+
+    def end(self, error: FeedmuxError) -> None:
+        """End the group and the sessions of its members with `error`."""
+        sessions = self._sessions
+        self.close()
+        for session in sessions:
+            session.fail(error)
+
+    def close(self) -> None:
+        """Leave the feed and release the lease. What members have in hand is not settled."""
+        if self.ended:
+            return
+        self._commit()
+        self.ended = True
+        for seat in self._seats.values():
+            if seat.session is not None:
+                seat.session.leave_group()
+            if seat.expiry is not None:
+                seat.expiry.cancel()
+        self._seats.clear()
+        key = self.definition.key
+        self._account.outstanding.waits_no_longer(self._wake)
+        self._account.feeds.close(key)
+        self._manager.release(key, self.reader.subscriber)
+        self.released = self.on_end()
+
+
+class Groups:
+    """The groups that this process hosts."""
+
+    def __init__(self) -> None:
+        self.host = HOST_PREFIX + secrets.token_hex(8)
+        """The instance that holds the leases of the groups."""
+        self.draining = False
+        self._groups: dict[tuple[str, str], Group] = {}
+        self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(list(self._groups.values()))
+
+    def lock(self, tenant: str, name: str) -> asyncio.Lock:
+        """Hold it to open a group: one of the members that join at one time opens it for all."""
+        lock = self._locks.get((tenant, name))
+        if lock is None:
+            lock = self._locks[tenant, name] = asyncio.Lock()
+        return lock
+
+    def get(self, tenant: str, name: str) -> Group | None:
+        return self._groups.get((tenant, name))
+
+    def add(self, group: Group, release: Callable[[], asyncio.Task[None]]) -> None:
+        """Host a group. `release` releases its lease."""
+        place = group.definition.tenant, group.definition.name
+        self._groups[place] = group
+
+        def ended() -> asyncio.Task[None]:
+            if self._groups.get(place) is group:
+                del self._groups[place]
+            return release()
+
+        group.on_end = ended
+        group.draining = lambda: self.draining
+
+    def drain(self) -> None:
+        """Wait for no member that has no connection: its next one goes to another server."""
+        self.draining = True
+        for group in self:
+            group.vacate_unconnected()
+
+
+def elsewhere(scope: Scope, host: str) -> FeedmuxError:
+    """The error for a member whose group another server hosts."""
+    return FeedmuxError(
+        ErrorReason.GROUP_ELSEWHERE,
+        "another server of this deployment hosts the group: join again over a new connection, with the metadata"
+        " x-feedmux-route",
+        {"route": route_of(scope), "host": host},
+        retry_after_s=ELSEWHERE_RETRY_S,
+    )

@@ -1,0 +1,126 @@
+"""One Subscribe call of a member of a group: a session that takes its events from the group's read.
+
+Marks, heartbeats, quotas, drains and errors are those of any session.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.group_reader import GroupMember, GroupReader
+from feedmux_server.core.delivery.session_state import Phase
+from feedmux_server.core.delivery.shared_stream import StreamState
+from feedmux_server.core.delivery.taken import Delivery, Ended
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.sessions.outputs import Output
+from feedmux_server.sessions.quota_gate import MemberQuota
+from feedmux_server.sessions.send_gate import NeedsTurn, SendGate, Wait
+from feedmux_server.sessions.session import Session, SessionPolicy
+from feedmux_server.sessions.session_commits import Commits
+from feedmux_server.streams.manager import StreamManager
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a session has of its group, until it leaves it."""
+
+    reader: GroupReader
+    member: GroupMember
+    settled: Callable[[], None]
+    """The group's position may have moved."""
+    met_end: Callable[[FeedmuxError], None]
+    """The feed has ended, and everything before the end is settled."""
+    left: Callable[["MemberSession"], None]
+    """The session has ended."""
+
+
+class MemberSession(Session):
+    """The session of a member. `rpc` makes it, and `Group.join` adds it to the group."""
+
+    def __init__(
+        self, manager: StreamManager, key: StreamKey, positions: PositionEncoder, policy: SessionPolicy
+    ) -> None:
+        super().__init__(manager, key, positions, policy)
+        self.gives_back = False
+        """The client has asked to close: others get its events at once."""
+        self._membership: Membership | None = None
+        self._quota: MemberQuota | None = None
+
+    def wake(self) -> None:
+        self._signal.set()
+
+    def joined_group(self, membership: Membership, payload_max: int, commits: Commits) -> None:
+        """Begin as a member. `commits` stores what the whole group has settled."""
+        self.commits.handle = commits
+        member, manager = membership.member, self._manager
+        self._membership = membership
+        self._gate = SendGate(manager, member.tenant, payload_max, self._signal.set, holds=True)
+        self._quota = self._gate.quota = MemberQuota(manager.accounts.of(member.tenant), self._signal.set)
+        self._streams = manager.streams_of(self._key).streams
+        self._subscriber = member
+        self._observer = manager.observer.session(member.tenant)
+
+    async def opened(self) -> None:
+        """Wait until MongoDB has accepted the feed, for one heartbeat interval at most. A rejection ends the session
+        later."""
+        deadline_s = monotonic_s() + self._policy.heartbeat_s
+        while (membership := self._membership) is not None and (left_s := deadline_s - monotonic_s()) > 0:
+            stream = membership.reader.stream
+            waits = stream is not None and not (stream.opened or stream.ended or stream.unavailable)
+            if not waits or stream is None or stream.state is StreamState.RECOVERING or self.end_error is not None:
+                break
+            await self._signal.wait(left_s)
+        if membership is not None:
+            membership.reader.opened(membership.member)
+
+    def settle(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Settle events by ranges of delivery sequences. Raises ACK_OUT_OF_RANGE."""
+        membership = self._membership
+        if membership is None or self._quota is None:
+            return  # another session of the instance has taken its events
+        member = membership.member
+        self._quota.settled(membership.reader.settle(member, ranges))
+        membership.settled()
+        self._observer.acked(member.hand.acked)
+        if member.can_receive or self._state.phase is Phase.DRAINING:
+            self._signal.set()
+
+    def leave_group(self) -> None:
+        """Be a member no more: the group has ended, or another session of the instance has taken over."""
+        self._membership = None
+
+    def close(self) -> None:
+        membership, self._membership = self._membership, None
+        if membership is not None:
+            membership.left(self)
+        if self._gate is not None:
+            self._gate.close()
+
+    async def next_output(self) -> Output | None:
+        output = await super().next_output()
+        if self._membership is not None:
+            self._membership.reader.busy(self._membership.member)
+        return output
+
+    def _heartbeat(self) -> Output:
+        output = super()._heartbeat()
+        if self._membership is not None:
+            self._membership.settled()  # the position of an idle feed moves, too
+        return output
+
+    def _take(self, *, has_turn: bool) -> Delivery | Ended | NeedsTurn | Wait:
+        membership = self._membership
+        if membership is None:
+            return Wait()
+        taken = self.gate.take(membership.reader, membership.member, has_turn=has_turn)
+        if isinstance(taken, Wait) and taken.throttled:
+            membership.reader.pass_on()
+        return taken
+
+    async def _meet_end(self, error: FeedmuxError) -> None:
+        """The group decides, once for all members, whether it continues."""
+        if self._membership is not None:
+            self._membership.met_end(error)
+        await self._signal.wait(self._policy.heartbeat_s)

@@ -1,0 +1,45 @@
+"""What the definition of a group may say. `test_join` has what its members may say."""
+
+from typing import Any
+
+import pytest
+
+from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.rpc.subscriptions import Subscriptions
+from tests.unit.rpc.service_support import refused, served
+from tests.virtual_time import in_virtual_time
+
+SPLITS = feed_pb2.Pipeline(extended_json='[{"$changeStreamSplitLargeEvent": {}}]')
+
+
+@pytest.mark.parametrize(
+    ("group", "reason", "named"),
+    [
+        ({"reconnect_time": {"seconds": -1}}, "MESSAGE_INVALID", "reconnect_time"),
+        ({"reconnect_time": {"seconds": 60, "nanos": 1}}, "MESSAGE_INVALID", "reconnect_time"),
+        ({"retry_first": {"seconds": 1}}, "MESSAGE_INVALID", "retry_first"),
+        ({"retry_most": {"seconds": 1}}, "MESSAGE_INVALID", "retry_most"),
+        ({"key_field": "customer"}, "MESSAGE_INVALID", "key_field"),
+        ({"attempts_max": 5}, "DEAD_LETTERS_UNAVAILABLE", "attempts_max"),
+        ({"after_dead_letter": subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE}, "DEAD_LETTERS_UNAVAILABLE", "after_"),
+        ({"after_dead_letter": 99}, "DEAD_LETTERS_UNAVAILABLE", "after_dead_letter"),
+        ({}, "GROUP_UNSUITABLE", "$changeStreamSplitLargeEvent"),
+    ],
+)
+@in_virtual_time
+async def test_what_a_group_may_not_say(group: dict[str, Any], reason: str, named: str) -> None:
+    async with served() as there:
+        feed = feed_pb2.Feed(source="main", database="db", collection="a")
+        if reason == "GROUP_UNSUITABLE":
+            feed.pipeline.CopyFrom(SPLITS)
+        wanted = subscriptions_pb2.Subscription(name="s", feed=feed, group=group)
+        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"latest": {}})
+        error = await refused(Subscriptions(there.service).create, request)
+        assert error.reason == reason
+        assert named in error.message
+        if reason == "GROUP_UNSUITABLE":  # an update may not make it so either
+            await there.create("s", group={})
+            update = subscriptions_pb2.UpdateSubscriptionRequest(
+                subscription={"name": "s", "feed": feed}, update_mask={"paths": ["feed"]}
+            )
+            assert (await refused(Subscriptions(there.service).update, update)).reason == reason

@@ -1,0 +1,488 @@
+"""Groups: sessions that share a subscription, in order per key."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import bson
+import pytest
+
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.rpc.list_shared_streams import ListSharedStreams
+from feedmux_server.rpc.plan_range import PlanRange
+from feedmux_server.rpc.subscribe import SETTLE_BYTES_MAX
+from feedmux_server.rpc.subscription_lease import open_lease
+from feedmux_server.rpc.subscriptions import Subscriptions
+from tests.unit.rpc.service_support import FEED, INLINE, Served, Stream, call, refused, served
+from tests.virtual_time import in_virtual_time
+
+WINDOW = {"events": 64, "bytes": 1 << 20}
+JOIN: dict[str, Any] = {"subscription": "orders", "join": True, "credit": WINDOW}
+GROUP: dict[str, Any] = {"group": {"reconnect_time": {"seconds": 5}}}
+RECONNECT_S = 5.0
+
+
+def change(there: Served, *keys: object) -> None:
+    """Change documents one after the other; the event of each has its number."""
+    mongo = there.mongo
+    for key in keys:
+        event = {"fullDocument": {"_id": key}, "ns": {"db": "db", "coll": "a"}, "documentKey": {"_id": key}}
+        mongo._append("db", "a", mongo._tick(), {"operationType": "replace", **event}, key=mongo._next_number)
+        mongo._written(whole=False)
+
+
+class Member(Stream):
+    """A member of the group, whose received events are by sequence."""
+
+    @property
+    def batches(self) -> list[wire.Batch]:
+        return [each.batch for each in self.received if each.WhichOneof("message") == "batch"]
+
+    @property
+    def events(self) -> list[Any]:
+        """The keys of all events received, in order."""
+        return [event["fullDocument"]["_id"] for each in self.batches for event in bson.decode_all(each.bson)]
+
+    @property
+    def attempts(self) -> list[int]:
+        return [n for each in self.batches for n in (each.attempts or [1] * each.event_count)]
+
+    @property
+    def committed(self) -> int:
+        stored = [each.committed for each in self.received if each.WhichOneof("message") == "committed"]
+        return stored[-1].delivery_sequence if stored else 0
+
+    async def has(self, count: int) -> list[Any]:
+        await until(lambda: len(self.events) >= count or self.task.done())
+        if self.task.done():
+            await self.task
+        return self.events
+
+    def settle(self, *ranges: tuple[int, int]) -> None:
+        self.send(settle=wire.Settle(done=[wire.Settle.Range(first=first, last=last) for first, last in ranges]))
+
+    async def cut(self) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+    async def close(self) -> None:
+        self.send(close=wire.Close())
+        await self.task
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(600):  # of virtual time
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def joined(there: Served, instance_id: str = "", **fields: Any) -> Member:
+    member = Member(there, **{**JOIN, "instance_id": instance_id, **fields})
+    opened = await member.opened()
+    assert opened.group.members > 0
+    return member
+
+
+@asynccontextmanager
+async def group_served() -> AsyncIterator[Served]:
+    """A server that commits, with the group `orders`."""
+    async with served() as there:
+        committing = asyncio.create_task(there.service.committer.run())
+        await there.create("orders", **GROUP)
+        yield there
+        committing.cancel()
+        await asyncio.wait([committing])
+
+
+async def stored(there: Served) -> subscriptions_pb2.Subscription:
+    request = subscriptions_pb2.GetSubscriptionRequest(name="orders")
+    data = await call(Subscriptions(there.service).get, request)
+    return subscriptions_pb2.Subscription.FromString(data)
+
+
+@in_virtual_time
+async def test_members_share_the_events_and_a_key_is_at_one_of_them() -> None:
+    async with group_served() as there:
+        begin = (await stored(there)).position
+        one, other = await joined(there, "one"), await joined(there, "other")
+        change(there, "a", "b", "a", "b")
+        await until(lambda: len(one.events) + len(other.events) == 4)
+        for member in (one, other):
+            assert member.events in (["a", "a"], ["b", "b"], ["a", "a", "b", "b"], [])
+            assert sum(run for each in member.batches for run in each.runs) == len(member.events)
+        holder = one if "a" in one.events else other
+        change(there, "a")
+        change(there, "c")
+        await until(lambda: "c" in one.events + other.events)
+        assert holder.events.count("a") + (one if holder is other else other).events.count("a") == 2
+        for member in (one, other):
+            if member.events:
+                member.settle((1, len(member.events)))
+        await until(lambda: len(one.events) + len(other.events) == 6)
+        for member in (one, other):
+            if member.events:
+                member.settle((1, len(member.events)))
+        await until(lambda: one.committed + other.committed == 6)
+        assert (await stored(there)).position != begin
+        await one.close()
+        await other.close()
+        assert not (await stored(there)).active
+        assert len(there.service.groups) == 0
+
+
+@in_virtual_time
+async def test_a_member_gets_no_more_than_its_window() -> None:
+    async with group_served() as there:
+        member = await joined(there, credit={"events": 3, "bytes": 1 << 20})
+        change(there, *range(5))
+        assert await member.has(3) == [0, 1, 2]
+        member.settle((2, 2))
+        assert await member.has(4) == [0, 1, 2, 3]
+        member.settle((1, 1), (3, 4))
+        assert await member.has(5) == [0, 1, 2, 3, 4]
+        await member.close()
+
+
+@in_virtual_time
+async def test_what_a_lost_member_had_goes_to_the_same_instance_or_after_a_time_to_others() -> None:
+    async with group_served() as there:
+        one = await joined(there, "one")
+        change(there, "a", "b", "a")
+        assert await one.has(3) == ["a", "b", "a"] or one.events == ["a", "a", "b"]
+        other = await joined(there, "other")
+        change(there, "c")
+        await until(lambda: "c" in one.events + other.events)
+        in_hand = one.events
+        await one.cut()
+        one = await joined(there, "one")
+        assert sorted(await one.has(len(in_hand))) == sorted(in_hand)
+        assert one.attempts == [1] * len(in_hand)
+        loop = asyncio.get_running_loop()
+        cut_s, before = loop.time(), len(other.events)
+        await one.cut()
+        assert sorted((await other.has(before + len(in_hand)))[before:]) == sorted(in_hand)
+        assert loop.time() - cut_s >= RECONNECT_S
+        firsts = [other.events.index(key, before) for key in set(in_hand)]
+        assert [other.attempts[index] for index in firsts] == [2] * len(firsts)
+        late = await joined(there, "one")
+        await other.close()
+        assert sorted(await late.has(before + len(in_hand))) == sorted(other.events), "closing gives back at once"
+        await late.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "field"),
+    [
+        ({"feed": FEED, "subscription": None}, "MESSAGE_INVALID", "open.join"),
+        ({"start": {"latest": {}}}, "START_CONFLICT", "open.start"),
+        ({"last_acked": {"position": b"p", "epoch": 1}}, "MESSAGE_INVALID", "open.last_acked"),
+        ({"takeover": True}, "MESSAGE_INVALID", "open.takeover"),
+        ({"format": feed_pb2.FORMAT_EXTENDED_JSON_RELAXED}, "MESSAGE_INVALID", "open.format"),
+        ({"credit": None}, "CREDIT_INVALID", "credit.events"),
+        ({"credit": {"events": 1}}, "CREDIT_INVALID", "credit.bytes"),
+        ({"subscription": "a/b"}, "NAME_INVALID", "subscription"),
+        ({"subscription": "missing"}, "SUBSCRIPTION_NOT_FOUND", None),
+        ({"subscription": "plain"}, "GROUP_MISMATCH", "open.join"),
+        ({"join": False}, "GROUP_MISMATCH", None),
+        ({"join": False, "takeover": True}, "GROUP_MISMATCH", None),
+        (INLINE | {"subscription": None, "join": False, "held": [1]}, "MESSAGE_INVALID", "open.held"),
+    ],
+)
+@pytest.mark.parametrize("hosted", [False, True])
+@in_virtual_time
+async def test_what_open_may_not_say(fields: dict[str, Any], reason: str, field: str | None, hosted: bool) -> None:
+    async with group_served() as there:
+        await there.create("plain")
+        plain = Stream(there, subscription="plain")
+        await plain.opened()
+        member = await joined(there, "one") if hosted else None
+        given = {name: value for name, value in {**JOIN, **fields}.items() if value is not None}
+        error = await Stream(there, **given).error()
+        assert (error.reason, error.field) == (reason, field)
+        if member is not None:
+            change(there, "a")
+            assert await member.has(1) == ["a"], "the group is not disturbed"
+            await member.close()
+        assert (len(there.service.groups), plain.task.done()) == (0, False)
+        assert not (await stored(there)).active
+        plain.send(close=wire.Close())
+        await plain.task
+
+
+@pytest.mark.parametrize("hosted", [False, True])
+@in_virtual_time
+async def test_a_bulk_read_of_a_group_is_rejected(hosted: bool) -> None:
+    async with group_served() as there:
+        member = await joined(there) if hosted else None
+        for instance_id in ("one", (await stored(there)).owner or "group-host-1"):
+            request = wire.PlanRangeRequest(subscription="orders", instance_id=instance_id, events_max=1, bytes_max=1)
+            error = await refused(PlanRange(there.service), request)
+            assert error.reason is ErrorReason.GROUP_MISMATCH
+            await asyncio.sleep(1.0)
+            assert (await stored(there)).active is hosted
+        if member is not None:
+            change(there, "a")
+            assert await member.has(1) == ["a"], "the group is not disturbed"
+            await member.close()
+
+
+RANGE = wire.Settle.Range
+FAILED = wire.Settle.Failed
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ({"settle": wire.Settle(done=[RANGE(first=1, last=3)])}, "ACK_OUT_OF_RANGE"),
+        ({"settle": wire.Settle(done=[RANGE(first=1 << 62, last=(1 << 63) - 1)])}, "ACK_OUT_OF_RANGE"),
+        ({"settle": wire.Settle(done=[RANGE(first=2, last=1)])}, "MESSAGE_INVALID"),
+        ({"settle": wire.Settle(done=[RANGE(first=0, last=1)])}, "MESSAGE_INVALID"),
+        ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=1)])}, "MESSAGE_INVALID"),
+        ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=1, reject=True)])}, "DEAD_LETTERS_UNAVAILABLE"),
+        ({"credit": wire.Credit(events=1, bytes=1)}, "MESSAGE_INVALID"),
+        ({"ack": wire.Ack(delivery_sequence=1)}, "MESSAGE_INVALID"),
+        ({"open": wire.Open(**JOIN)}, "OPEN_REQUIRED"),
+    ],
+)
+@in_virtual_time
+async def test_what_a_member_may_not_send(message: dict[str, Any], reason: str) -> None:
+    async with group_served() as there:
+        member = await joined(there)
+        change(there, "a", "b")
+        await member.has(2)
+        member.send(**message)
+        assert (await member.error()).reason == reason
+        other = await joined(there)
+        assert await other.has(2) == ["a", "b"]
+        await other.close()
+
+
+@in_virtual_time
+async def test_an_ordinary_session_cannot_settle_and_a_settle_has_a_size() -> None:
+    async with group_served() as there:
+        stream = Stream(there, **INLINE)
+        await stream.opened()
+        stream.send(settle=wire.Settle())
+        assert (await stream.error()).reason is ErrorReason.MESSAGE_INVALID
+        member = await joined(there)
+        member.send_bytes(wire.SubscribeRequest(settle=wire.Settle()).SerializeToString() + bytes(SETTLE_BYTES_MAX))
+        assert (await member.error()).reason is ErrorReason.MESSAGE_INVALID
+
+
+@in_virtual_time
+async def test_settling_twice_or_ranges_that_overlap_changes_nothing() -> None:
+    async with group_served() as there:
+        member = await joined(there)
+        change(there, "a", "b", "c")
+        await member.has(3)
+        member.settle((2, 3), (1, 2), (1, 3))
+        member.settle((1, 3))
+        await until(lambda: member.committed == 3)
+        await member.close()
+
+
+@in_virtual_time
+async def test_a_group_at_another_server() -> None:
+    async with group_served() as there:
+        _, lease = await open_lease(there.service, "default", "orders", instance_id="group-host-other")
+        error = await Member(there, **JOIN).error()
+        assert (error.status, error.reason, error.retry_after_s) == ("UNAVAILABLE", "GROUP_ELSEWHERE", 1.0)
+        assert error.metadata == {"route": (await stored(there)).routing_key, "host": "group-host-other"}
+        mismatch = await Stream(there, subscription="orders", instance_id="one").error()
+        assert mismatch.reason is ErrorReason.GROUP_MISMATCH
+        await there.service.store.leases.release(lease)
+        member = await joined(there)
+        _, lease = await open_lease(there.service, "default", "orders", instance_id="group-host-other", takeover=True)
+        assert (await member.error()).reason is ErrorReason.GROUP_ELSEWHERE
+        await there.service.store.leases.release(lease)
+
+
+@in_virtual_time
+async def test_the_same_instance_joins_again_while_its_first_session_is_open() -> None:
+    async with group_served() as there:
+        first = await joined(there, "one")
+        change(there, "a")
+        await first.has(1)
+        second = await joined(there, "one")
+        fenced = await first.error()
+        assert (fenced.reason, fenced.metadata["cause"]) == (ErrorReason.FENCED, "LEASE")
+        assert await second.has(1) == ["a"]
+        await second.close()
+
+
+@in_virtual_time
+async def test_members_that_join_at_one_time_share_one_lease() -> None:
+    async with group_served() as there:
+        members = [Member(there, **JOIN) for _ in range(5)]
+        members[0].task.cancel()
+        epochs = {(await member.opened()).epoch for member in members[1:]}
+        assert len(epochs) == 1
+        assert max(member.received[0].opened.group.members for member in members[1:]) == 4
+        for member in members[1:]:
+            await member.close()
+
+
+@pytest.mark.parametrize("makes", ["ordinary", "seek", "delete"])
+@in_virtual_time
+async def test_changes_of_the_subscription_end_the_group(makes: str) -> None:
+    async with group_served() as there:
+        subscriptions, member = Subscriptions(there.service), await joined(there)
+        if makes == "ordinary":
+            request: Any = subscriptions_pb2.UpdateSubscriptionRequest(
+                subscription={"name": "orders"}, update_mask={"paths": ["group"]}
+            )
+            await call(subscriptions.update, request)
+        elif makes == "seek":
+            request = subscriptions_pb2.SeekSubscriptionRequest(name="orders", to={"latest": {}})
+            await call(subscriptions.seek, request)
+        else:
+            await call(subscriptions.delete, subscriptions_pb2.DeleteSubscriptionRequest(name="orders"))
+        fenced = await member.error()
+        cause = {"ordinary": "UPDATE", "seek": "SEEK", "delete": "DELETE"}[makes]
+        assert (fenced.reason, fenced.metadata["cause"]) == (ErrorReason.FENCED, cause)
+        assert len(there.service.groups) == 0
+        if makes == "ordinary":
+            change(there, "a")
+            session = Stream(there, subscription="orders", credit=WINDOW)
+            await until(lambda: any(each.HasField("batch") for each in session.received))
+            session.send(close=wire.Close())
+            await session.task
+
+
+@in_virtual_time
+async def test_the_end_of_the_feed_comes_after_everything_is_settled() -> None:
+    async with group_served() as there:
+        member, other = await joined(there), await joined(there)
+        change(there, "a")
+        await until(lambda: member.events or other.events)
+        there.mongo.drop("db", "a")
+        await asyncio.sleep(1.0)
+        holder = member if member.events else other
+        holder.settle((1, 1))
+        count = 0
+        while not holder.task.done():  # the drop and the invalidate event, each alone
+            await asyncio.sleep(0.1)
+            for each in (member, other):
+                sequences = [batch.first_delivery_sequence for batch in each.batches]
+                if sequences and not each.task.done():
+                    each.settle((1, sequences[-1]))
+            count = sum(batch.event_count for each in (member, other) for batch in each.batches)
+        for each in (member, other):
+            assert (await each.error()).reason is ErrorReason.FEED_INVALIDATED
+        assert count == 3
+        assert not (await stored(there)).active
+
+
+@in_virtual_time
+async def test_a_feed_that_continues_after_an_invalidate() -> None:
+    async with group_served() as there:
+        request = subscriptions_pb2.UpdateSubscriptionRequest(
+            subscription={"name": "orders", "on_invalidate": feed_pb2.ON_INVALIDATE_CONTINUE}
+        )
+        await call(Subscriptions(there.service).update, request)
+        member = await joined(there)
+        there.mongo.drop("db", "a")
+        change(there, "a")
+        for count in (1, 2, 3):
+            while sum(each.event_count for each in member.batches) < count:
+                await asyncio.sleep(0.1)
+            member.settle((1, count))
+        await until(lambda: member.committed == 3)
+        await member.close()
+
+
+@in_virtual_time
+async def test_a_drain_releases_the_group_also_of_members_that_are_away() -> None:
+    async with group_served() as there:
+        member, away = await joined(there, "one"), await joined(there, "away")
+        change(there, "a", "b")
+        await until(lambda: len(member.events + away.events) == 2)
+        await away.cut()
+        there.service.begin_drain(2.0)
+        assert (await member.error()).reason is ErrorReason.DRAINING
+        assert len(there.service.groups) == 0
+        await asyncio.sleep(1.0)
+        assert not (await stored(there)).active
+
+
+@in_virtual_time
+async def test_a_group_whose_grants_have_changed_is_opened_anew() -> None:
+    async with group_served() as there:
+        member, service = await joined(there, "one"), there.service
+        change(there, "a")
+        await member.has(1)
+        await member.cut()
+        (group,) = service.groups
+        service.access.refusal = lambda *_: FeedmuxError(ErrorReason.GRANTS_CHANGED, "")  # type: ignore[method-assign]
+        again = Member(there, **JOIN)
+        with pytest.raises(FeedmuxError):
+            await again.task
+        assert group.ended
+
+
+@in_virtual_time
+async def test_unsettled_events_count_as_outstanding_and_a_full_backlog_does_not_stop_its_own_events() -> None:
+    async with group_served() as there:
+        outstanding = there.service.manager.accounts.of("default").outstanding
+        member = await joined(there)
+        change(there, *"abc")
+        await member.has(3)
+        in_hand = outstanding.bytes
+        assert in_hand > 0
+        member.settle((1, 1))
+        await until(lambda: outstanding.bytes < in_hand)
+        outstanding.bytes_max = outstanding.backlog_bytes  # nothing more may be read
+        change(there, *"de")
+        await asyncio.sleep(1.0)
+        assert member.events == [*"abc"]
+        member.settle((2, 3))
+        assert await member.has(5) == [*"abcde"]
+        await member.cut()
+        assert outstanding.bytes == 0
+        await asyncio.sleep(RECONNECT_S + 1)
+        assert (outstanding.backlog_bytes, len(there.service.groups)) == (0, 0)
+
+
+@in_virtual_time
+async def test_the_position_of_an_idle_group_moves() -> None:
+    async with group_served() as there:
+        before = await stored(there)
+        member = await joined(there)
+        await asyncio.sleep(60.0)
+        assert (await stored(there)).cluster_time.seconds > before.cluster_time.seconds
+        await member.close()
+
+
+@in_virtual_time
+async def test_operators_see_the_members() -> None:
+    async with group_served() as there:
+        members = [await joined(there, instance_id) for instance_id in ("one", "other")]
+        change(there, *"abc")
+        await until(lambda: sum(len(member.events) for member in members) == 3)
+        data = await call(ListSharedStreams(there.service), operator_pb2.ListSharedStreamsRequest())
+        (stream,) = operator_pb2.ListSharedStreamsResponse.FromString(data).shared_streams
+        assert [(each.subscription, each.instance_id) for each in stream.subscribers] == [
+            ("orders", "one"), ("orders", "other"),
+        ]  # fmt: skip
+        assert sum(each.events_unacked for each in stream.subscribers) == 3
+        for member in members:
+            await member.close()
+
+
+@in_virtual_time
+async def test_a_large_event_comes_in_fragments() -> None:
+    async with group_served() as there:
+        member = await joined(there, message_bytes_max=64 * 1024)
+        there.mongo.insert("db", "a", 100_000)
+        change(there, "a")
+        await until(lambda: member.events == ["a"])
+        fragments = [each.event_fragment for each in member.received if each.WhichOneof("message") == "event_fragment"]
+        assert [(each.delivery_sequence, each.index, each.position) for each in fragments] == [
+            (1, n, b"") for n in range(3)
+        ]
+        member.settle((1, 2))
+        await until(lambda: member.committed == 2)
+        await member.close()
