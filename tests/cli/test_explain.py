@@ -21,3 +21,9 @@ def test_a_feed_that_would_be_refused(site: Site) -> None:
     other = site.run("explain", "shop.orders", "--pipeline", '[{"$match": {"$nonsense": 1}}]')
     assert other.returncode == 1
     assert "STAGE_NOT_ALLOWED" in other.stdout
+
+
+def test_a_filter_that_hides_deletes_is_pointed_out(site: Site) -> None:
+    for condition, is_told in (('{"fullDocument.status": "open"}', True), ('{"operationType": "insert"}', False)):
+        text = site.run("explain", "shop.orders", "--pipeline", f'[{{"$match": {condition}}}]')
+        assert ("hides deletes" in text.stdout) == is_told

@@ -36,6 +36,11 @@ def _text(terminal: Terminal, found: Explanation) -> str:
             plain(f"pipeline   {found.pipeline}"),
             f"stream     {found.stream_key} ({'read now; shared' if found.stream_open else 'not read now'})",
         ]
+    if '"fullDocument.' in found.pipeline:
+        lines += [
+            "           a filter on fullDocument hides deletes, and updates after which a document no longer matches:"
+        ]
+        lines += ["           match fullDocumentBeforeChange as well, with stored images (docs/pipelines.md)"]
     if found.may_be_view:
         lines += ["           may be a view: read together with other feeds of its database or deployment"]
     if found.scope_missing:
