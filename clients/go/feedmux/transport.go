@@ -214,6 +214,9 @@ func (t *transport) NewStream(
 	return nil, status.Error(codes.Unimplemented, "streams are opened by subscribe")
 }
 
+// tokenBytesMax leaves room for other metadata in the 16 KiB that gRPC lets the server receive.
+const tokenBytesMax = 15 << 10
+
 // context gives what every call carries: credentials, asked for again each time.
 func (t *transport) context(ctx context.Context) (context.Context, error) {
 	bearer := t.apiKey
@@ -223,6 +226,11 @@ func (t *transport) context(ctx context.Context) (context.Context, error) {
 			return nil, unavailable(err, "the token function failed: %v", err)
 		}
 		bearer = token
+	}
+	if len(bearer) > tokenBytesMax {
+		// gRPC would send none of it, and call that INTERNAL, which is tried again.
+		message := fmt.Sprintf("the token has %d bytes; the server reads at most 12 KiB of metadata", len(bearer))
+		return nil, &Error{Code: codes.ResourceExhausted, Message: message, kind: ErrQuotaExceeded}
 	}
 	if bearer != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+bearer)
