@@ -93,6 +93,7 @@ class ChangeStreamReader:
         self._pace = ReadPace(source, limits, is_watched, is_awaited)
         self._reads = TimedReads(source, self._request, limits)
         self._forked_count = source.timeline.forked_count
+        self._had_cursor = False
         self._may_be_of_lost_history = not origin.exact and origin.of_mongodb
         """The position was made by another feed, so MongoDB does not check its token."""
         self._split = any(SPLIT in stage for stage in effective_stages(key))
@@ -147,6 +148,11 @@ class ChangeStreamReader:
         """Raises TIMELINE_FORKED if MongoDB has lost what was read before. Only the cursor's own deployment counts, so
         this comes after its opening and before its first read."""
         timeline, at = self._source.timeline, self._request.at
+        if self._had_cursor:
+            # MongoDB may have been restored since the cursor was lost, whatever was found meanwhile. A first opening
+            # continues nothing, so it needs no look of its own.
+            timeline.doubt()
+        self._had_cursor = True
         try:
             await timeline.verify()
         except FeedmuxError as error:

@@ -52,7 +52,10 @@ class SourceTimeline:
         self._forks: list[Fork] = []
         """The newest ones."""
         self._known: OplogEntry | None = None
-        """The newest entry that a majority has, as far as this server knows."""
+        """The newest entry that a majority had at the last look."""
+        self._seen_time = 0
+        """The time of the newest event that was read. It does not replace the known entry before the next look: it may
+        be an event of a restored deployment, of a stream that has met no failure."""
         self._since = 0
         """What was read after this time was read by this process."""
         self._doubts = 1
@@ -65,8 +68,7 @@ class SourceTimeline:
 
     def read(self, event_time: int) -> None:
         """Note that a change stream has shown an event of this time."""
-        if self._known is not None and event_time > self._known.time:
-            self._known = OplogEntry(event_time, None)
+        self._seen_time = max(self._seen_time, event_time)
 
     def doubt(self) -> None:
         """Note that a connection or a cursor was lost: MongoDB may have been restored meanwhile."""
@@ -167,11 +169,13 @@ class SourceTimeline:
         if committed is None or not as_int(committed["ts"]):
             return  # a mongos
         newest = OplogEntry(as_int(committed["ts"]), committed["t"])
-        fork = None
+        fork, seen_time, is_primary = None, self._seen_time, bool(reply.get("isWritablePrimary"))
         if known is not None and known != newest:
-            fork = await self._compare(known, newest, is_primary=bool(reply.get("isWritablePrimary")))
+            fork = await self._compare(known, newest, is_primary=is_primary)
+            if fork is None and seen_time > known.time:
+                fork = await self._compare(OplogEntry(seen_time, None), newest, is_primary=is_primary)
         if fork is not None:
-            self._known = newest
+            self._known, self._seen_time = newest, 0
             self._announce(fork, is_own=is_own)
         elif self._known is None or newest.time >= self._known.time:
             self._known = newest
@@ -188,8 +192,9 @@ class SourceTimeline:
                 return None  # it has left the oplog, as it does in time
             before, after = await self._oplog.around(known.time)
         except FeedmuxError as error:
-            if error.reason is ErrorReason.SOURCE_UNAVAILABLE:
-                raise
+            if error.reason not in (ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE):
+                # The known entry must not be replaced before the oplog has answered.
+                raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, error.message, retry_after_s=1.0) from error
             self._is_readable = False
             return went_back
         if found is None and after is None and not is_primary:

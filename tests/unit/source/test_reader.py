@@ -16,7 +16,7 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import BACKLOG_BYTES
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 from tests.sim.loop import SimLoop
-from tests.sim.mongo import NOOP_S, SimCursor, SimMongo, SimSource
+from tests.sim.mongo import FAILINGS, NOOP_S, SimCursor, SimMongo, SimSource
 from tests.virtual_time import in_virtual_time
 
 KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
@@ -237,4 +237,27 @@ async def test_a_mongos_names_times_of_which_a_shard_may_have_more() -> None:
     await reader.open()
     mongo.insert("db", "a", 0)
     assert await complete_times(reader, 3) == [0, 0, 0]
+    await reader.close()
+
+
+@in_virtual_time
+async def test_it_does_not_read_on_before_it_has_looked_for_a_restore() -> None:
+    """Others may have looked while the former MongoDB still answered."""
+    reader, source, mongo = await make_reader()
+    await source.timeline.check()
+    await reader.open()
+    mongo.insert("db", "a", 0)
+    await asyncio.sleep(15)
+    await reader.read()
+    await source.timeline.check()
+    common = mongo.entries[0].token.cluster_time - 1
+    mongo.fail_reads(FAILINGS[0])
+    with pytest.raises(Failed):
+        await reader.read()
+    await source.timeline.verify()
+    mongo.restore(common)
+    mongo.insert("db", "a", 0)
+    with pytest.raises(FeedmuxError) as caught:
+        await reader.open()
+    assert caught.value.reason is ErrorReason.TIMELINE_FORKED
     await reader.close()

@@ -82,6 +82,17 @@ async def test_an_event_that_was_read_since_the_last_look_counts() -> None:
 
 
 @in_virtual_time
+async def test_an_event_of_the_restored_deployment_hides_no_restore() -> None:
+    site = await Site().begin()
+    await site.restore()
+    await asyncio.sleep(5)
+    site.mongo.insert("db", "a", 0)
+    site.timeline.read(site.mongo.latest)
+    await site.timeline.check()
+    assert len(site.found) == 1
+
+
+@in_virtual_time
 async def test_what_is_no_restore() -> None:
     site = await Site().begin()
     site.mongo.roll_back()
