@@ -447,6 +447,38 @@ async def test_unsettled_events_count_as_outstanding_and_a_full_backlog_does_not
 
 
 @in_virtual_time
+async def test_events_do_not_wait_for_a_member_that_does_not_read() -> None:
+    async with group_served() as there:
+        loop, reads = asyncio.get_running_loop(), asyncio.Event()
+        slow = Member(there, **JOIN, instance_id="slow")
+        write = slow._context.write
+
+        async def when_read(data: bytes) -> None:
+            if slow.received:  # after Opened
+                await reads.wait()
+            await write(data)
+
+        slow._context.write = when_read  # type: ignore[method-assign]
+        await slow.opened()
+        other = await joined(there, "other")
+        change(there, *range(4))
+        await asyncio.sleep(1.0)
+        (member,) = (each for each in there.service.sessions if each.instance_id == "slow")
+        stuck = member.session.subscriber.unacked
+        assert stuck > 0
+        for key in range(10, 20):
+            before_s, count = loop.time(), len(other.events)
+            change(there, key)
+            await other.has(count + 1)
+            assert loop.time() - before_s < 0.5, "nobody waits for the next heartbeat"
+        assert member.session.subscriber.unacked == stuck
+        reads.set()
+        await until(lambda: len(slow.events) == stuck)
+        await slow.close()
+        await other.close()
+
+
+@in_virtual_time
 async def test_the_position_of_an_idle_group_moves() -> None:
     async with group_served() as there:
         before = await stored(there)
