@@ -77,7 +77,7 @@ class FeedmuxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._progress is None:
             hold_name(self._options, application=os.getppid())
             self._progress = Progress(self._options)
-            self._progress.keep_lease()
+            self._progress.renewal.start()
         return self._progress
 
     # --- On executors.
@@ -104,7 +104,8 @@ class Progress:
         self._options = options
         self._connection = Connection(options)
         self._planner = Planner(options, self._connection, options.consumer_name, instance_id(options))
-        self._renewal = Renewal(self._planner)
+        self.renewal = Renewal(self._planner)
+        """To be started where nobody plans in short intervals; `stop` stops it."""
         self._agreement = Agreement(options, self._connection, self._planner)
         self._pinned: FeedPosition | None = None
         self._reached: tuple[Offset, Offset] | None = None
@@ -180,12 +181,8 @@ class Progress:
         """Returns how far the feed reaches, for the query's progress; if nothing more matches, how far it was read."""
         return None if self._latest is None else {"clusterTime": shown_time(self._latest)}
 
-    def keep_lease(self) -> None:
-        """Renews the lease until `stop`, however long a micro-batch takes or the next trigger is away."""
-        self._renewal.start()
-
     def stop(self) -> None:
-        self._renewal.stop()
+        self.renewal.stop()
         if self._ahead is not None:
             self._ahead.call.cancel()
 

@@ -56,6 +56,7 @@ ELSEWHERE: Final = {
     "feedmux_server/workers/side_process.py": ("tests/integration/test_side_process.py", PROCESSES),
     "feedmux_server/workers/side_worker.py": ("tests/integration/test_side_process.py", "runs in such a process"),
     "feedmux_spark/apply/delta.py": ("tests/spark/test_apply_delta.py", SPARK),
+    "feedmux_spark/apply/evolution.py": ("tests/spark/test_apply.py", SPARK),
     "feedmux_spark/rows/errors.py": ("tests/unit/spark/rows/test_maker.py", DECLARATIONS),
 }  # fmt: skip
 """Modules that no unit test can test: the file that does, and why."""

@@ -3,7 +3,6 @@
 import base64
 import json
 import math
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,15 +58,6 @@ def test_every_type_has_its_text_and_no_document_is_taken_for_another() -> None:
     assert shown(*events) == [json_bytes.text_of(each) for each in events] == render(*events)
     for document, text in EXACT:
         assert f'"fullDocument":{text}' in shown(changed(document))[0]
-
-
-@given(st.sampled_from([each for each, _ in EXACT]), st.data())
-def test_bytes_that_are_no_bson_are_refused(document: bytes | dict[str, Any], data: st.DataObject) -> None:
-    raw = bytearray(document if isinstance(document, bytes) else bson.encode(document))
-    for _ in range(data.draw(st.integers(1, 3))):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-    with suppress(ValueError):
-        json.loads(json_bytes.text_of(bytes(raw)))
 
 
 def test_an_event_that_is_nested_too_deep_is_told_what_to_use() -> None:
