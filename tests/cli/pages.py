@@ -108,7 +108,10 @@ NOT_RUN: Final = {
         "kubectl create": "needs Kubernetes; tests/helm renders the chart",
         "rules:": "values of another chart",
     },
-    "spark_connector/README.md": {"pip install": _PUBLISHED},
+    "spark_connector/README.md": {
+        "pip install": _PUBLISHED,
+        "CREATE TABLE": "names a file and a database; tests/spark/test_sql.py makes and reads such a table",
+    },
     "spark_connector/docs/rows.md": {
         "from pyspark.sql.types": _FRAGMENT,
         "from pyspark.sql import": _FRAGMENT,

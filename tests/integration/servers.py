@@ -32,7 +32,7 @@ def settings(mongo_uri: str, redis_url: str, **limits: Any) -> dict[str, Any]:
     return {
         "sources": {
             "main": {"uri": mongo_uri, "server_selection_timeout_ms": 2000},
-            "other": {"uri": mongo_uri, "id": "another deployment", "server_selection_timeout_ms": 2000},
+            "other": {"uri": mongo_uri, "id": f"another {mongo_uri}", "server_selection_timeout_ms": 2000},
         },
         "redis": {"url": redis_url, "commit_interval_s": 0.05, "lease_s": 4.0},
         "listen": dict.fromkeys(("data", "operator", "health", "metrics"), "127.0.0.1:0"),

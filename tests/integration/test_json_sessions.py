@@ -9,7 +9,7 @@ import signal
 import bson
 import pytest
 
-from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES
+from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES, AckTracker
 from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk
@@ -67,7 +67,7 @@ def adds_up(world: World) -> None:
         if not session.joined:
             continue
         acks = session.subscriber.acks
-        sent = acks._sent if acks is not None else ()
+        sent = acks._sent if isinstance(acks, AckTracker) else ()
         tracked += TRACKED_BYTES * len(sent)
         chunks.update({chunk for _, chunk, _, _ in sent})
     rings = rings_of(manager)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES
+from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES, AckTracker
 from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.subscriber import Subscriber
@@ -15,7 +15,7 @@ def discrepancies(manager: StreamManager) -> Iterator[str]:
     """Describe each disagreement."""
     subscribers = [subscriber for each in manager.keyed() for subscriber in _subscribers(each.streams)]
     holders = _holders(subscribers)
-    tracked = sum(len(each.acks._sent) for each in subscribers if each.acks is not None)
+    tracked = sum(len(each.acks._sent) for each in subscribers if isinstance(each.acks, AckTracker))
     held = sum(chunk.held_bytes for chunk in holders)
     if manager.accounts.backlog.bytes != held + TRACKED_BYTES * tracked:
         yield "what is retained for acknowledgements is not what is paid for"
@@ -45,7 +45,7 @@ def _holders(subscribers: list[Subscriber]) -> Counter[Chunk]:
     """How many trackers hold each chunk."""
     holders: Counter[Chunk] = Counter()
     for subscriber in subscribers:
-        if subscriber.acks is not None:
+        if isinstance(subscriber.acks, AckTracker):
             holders.update({chunk: 1 for _, chunk, _, _ in subscriber.acks._sent})
     return holders
 
@@ -92,7 +92,7 @@ def _of_streams(streams: FeedStreams) -> Iterator[str]:
 def _of_subscriber(subscriber: Subscriber) -> Iterator[str]:
     """Check that the acked position is after the last acked event, and before the next event."""
     acks = subscriber.acks
-    if acks is None or not acks._sent:
+    if not isinstance(acks, AckTracker) or not acks._sent:
         return
     if acks.sent != subscriber.events_sent:
         yield "a tracker does not have the events that were sent"

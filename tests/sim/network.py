@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 import grpc
 import grpc.aio
-from grpc._cython import cygrpc  # type: ignore[attr-defined]
+from grpc._cython import cygrpc
 
 from feedmux.v1 import change_feed_pb2 as pb
 from tests.sim.loop import SimLoop

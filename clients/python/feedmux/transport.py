@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
-from grpc._cython import cygrpc  # type: ignore[attr-defined]
+from grpc._cython import cygrpc
 
 from feedmux.background_loop import check_fork
 from feedmux.errors import Unavailable

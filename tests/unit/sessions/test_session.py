@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.sessions.outputs import (
@@ -89,7 +90,7 @@ async def test_a_client_that_acknowledges_nothing_is_told_why_no_events_come(
         key, log = there.feed("a")
         client = there.session(key, "a", 0, durable=True, heartbeat_s=10.0)
         acks = client.session.subscriber.acks
-        assert acks is not None
+        assert isinstance(acks, AckTracker)
         acks.outstanding_max = 10
         for last, told in ((10, "told"), (17, "told again after an ack"), (24, "and again")):
             log.write(10)
@@ -114,7 +115,7 @@ async def test_a_client_that_acknowledges_within_an_interval_is_told_nothing(mon
         key, log = there.feed("a")
         client = there.session(key, "a", 0, durable=True, heartbeat_s=10.0)
         acks = client.session.subscriber.acks
-        assert acks is not None
+        assert isinstance(acks, AckTracker)
         acks.outstanding_max = 10
         log.write(11)
         await client.take(10)
