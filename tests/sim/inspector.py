@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES, AckTracker
 from feedmux_server.core.delivery.feed_streams import FeedStreams
+from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, KeyLedger
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.events.chunk import Chunk
@@ -16,8 +17,9 @@ def discrepancies(manager: StreamManager) -> Iterator[str]:
     subscribers = [subscriber for each in manager.keyed() for subscriber in _subscribers(each.streams)]
     holders = _holders(subscribers)
     tracked = sum(len(each.acks._sent) for each in subscribers if isinstance(each.acks, AckTracker))
+    of_groups = sum(_retained(each.acks) for each in subscribers if isinstance(each.acks, KeyLedger))
     held = sum(chunk.held_bytes for chunk in holders)
-    if manager.accounts.backlog.bytes != held + TRACKED_BYTES * tracked:
+    if manager.accounts.backlog.bytes != held + TRACKED_BYTES * tracked + of_groups:
         yield "what is retained for acknowledgements is not what is paid for"
     for chunk, count in holders.items():
         if chunk.holders != count:
@@ -39,6 +41,12 @@ def _subscribers(streams: FeedStreams) -> Iterator[Subscriber]:
     for stream in streams.open:
         yield from stream.subscribers.values()
     yield from streams.detached.values()
+
+
+def _retained(ledger: KeyLedger) -> int:
+    """What the unsettled events of a group cost."""
+    spans = {span for span, _, _ in ledger.events.values()}
+    return EVENT_BYTES * len(ledger.events) + sum(span._held_bytes for span in spans)
 
 
 def _holders(subscribers: list[Subscriber]) -> Counter[Chunk]:

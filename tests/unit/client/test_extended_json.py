@@ -89,9 +89,16 @@ IN_CANONICAL: list[dict[str, Any]] = [
 NAMES = st.sampled_from(
     ["$oid", "$date", "$numberInt", "$numberLong", "$binary", "$regex", "$options", "$timestamp", "t"]
 )
+
+
+def is_no_date(document: dict[str, Any]) -> bool:
+    """Canonical JSON has the same text for a date and for this one document."""
+    return [*document] != ["$date"] or not isinstance(document["$date"], Int64)
+
+
 NESTED = st.recursive(
     st.sampled_from(["abc", "", "yesterday", None, 1, -1.5, Int64(5)]),
-    lambda inner: st.dictionaries(NAMES, inner, max_size=3) | st.lists(inner, max_size=2),
+    lambda inner: st.dictionaries(NAMES, inner, max_size=3).filter(is_no_date) | st.lists(inner, max_size=2),
     max_leaves=6,
 )
 

@@ -39,7 +39,7 @@ BREAKING = {
 }
 
 ALLOWED = {
-    "a new field": ("change_feed", r"(string routing_key = 8;)", r"\1\n  // Optional. New.\n  string shard = 9;"),
+    "a new field": ("change_feed", r"(string routing_key = 8;)", r"\1\n  // Optional. New.\n  string shard = 99;"),
     "a new kind of notice": (
         "change_feed",
         r"(Degraded degraded = 5;)",
