@@ -294,11 +294,6 @@ class Session:
         self._marks.append(CopiedMark(copied.documents, place.cluster_time - 1))
         return True
 
-    @property
-    def _unacked(self) -> bool:
-        acks = self.subscriber.acks
-        return acks is not None and acks.outstanding > 0
-
     def _take(self, *, has_turn: bool) -> Delivery | Ended | NeedsTurn | Wait:
         return self.gate.take(self.streams, self.subscriber, has_turn=has_turn)
 
