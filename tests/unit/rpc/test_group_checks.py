@@ -6,7 +6,7 @@ import pytest
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.rpc.subscriptions import Subscriptions
-from tests.unit.rpc.service_support import refused, served
+from tests.unit.rpc.service_support import call, refused, served
 from tests.virtual_time import in_virtual_time
 
 SPLITS = feed_pb2.Pipeline(extended_json='[{"$changeStreamSplitLargeEvent": {}}]')
@@ -43,3 +43,29 @@ async def test_what_a_group_may_not_say(group: dict[str, Any], reason: str, name
                 subscription={"name": "s", "feed": feed}, update_mask={"paths": ["feed"]}
             )
             assert (await refused(Subscriptions(there.service).update, update)).reason == reason
+
+
+@in_virtual_time
+async def test_a_group_does_not_share_a_copy() -> None:
+    async with served() as there:
+        subscriptions = Subscriptions(there.service)
+        feed = feed_pb2.Feed(source="main", database="db", collection="a")
+        wanted = subscriptions_pb2.Subscription(name="s", feed=feed, group={})
+        create = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"snapshot": {}})
+        seek = subscriptions_pb2.SeekSubscriptionRequest(name="group", to={"snapshot": {}})
+        update = subscriptions_pb2.UpdateSubscriptionRequest(
+            subscription={"name": "copying", "group": {}}, update_mask={"paths": ["group"]}
+        )
+        await there.create("group", group={})
+        copying = subscriptions_pb2.Subscription(name="copying", feed=feed)
+        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=copying, start={"snapshot": {}})
+        await call(subscriptions.create, request)
+        calls: list[tuple[Any, Any]] = [
+            (subscriptions.create, create),
+            (subscriptions.seek, seek),
+            (subscriptions.update, update),
+        ]
+        for method, given in calls:
+            error = await refused(method, given)
+            assert error.reason == "GROUP_UNSUITABLE"
+            assert "copy" in error.message

@@ -11,6 +11,7 @@ import pytest
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.rpc.list_shared_streams import ListSharedStreams
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.subscribe import SETTLE_BYTES_MAX
@@ -392,6 +393,25 @@ async def test_a_feed_that_continues_after_an_invalidate() -> None:
             member.settle((1, count))
         await until(lambda: member.committed == 3)
         await member.close()
+
+
+@in_virtual_time
+async def test_a_restored_database_ends_the_group_before_events_that_wait() -> None:
+    """Also with a policy to continue: what waits for its key has not happened in the present history."""
+    async with group_served() as there:
+        request = subscriptions_pb2.UpdateSubscriptionRequest(
+            subscription={"name": "orders", "on_history_lost": feed_pb2.ON_HISTORY_LOST_EARLIEST}
+        )
+        await call(Subscriptions(there.service).update, request)
+        member = await joined(there)
+        change(there, "a", "a")
+        await until(lambda: len(member.events) == 2)
+        change(there, "a")
+        await asyncio.sleep(1.0)
+        there.service.manager.source("main").timeline._announce(Fork(), is_own=True)
+        member.settle((1, 2))
+        assert (await member.error()).reason is ErrorReason.TIMELINE_FORKED
+        assert len(member.events) == 2
 
 
 @in_virtual_time
