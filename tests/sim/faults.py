@@ -282,7 +282,7 @@ async def _late_takeover(world: "World") -> None:
     user = _user(world)
     if user is None or not user.durable or not world.stored_of(user):
         return
-    world.redis.slow_s = 2 * GIVEN_UP_S
+    world.redis.slow_s, world.redis.slow_script = 2 * GIVEN_UP_S, "open"
     rival = world.rival_of(user, takeover=True)
     rival.start()
     await asyncio.sleep(world.rng.uniform(0.01, 1.0))
@@ -295,7 +295,7 @@ async def _late_takeover(world: "World") -> None:
         if stored.get(b"epoch", b"") != before and stored.get(b"owner", b"").decode() in rival.instances:
             world.problems.append(f"Fenced: Redis has opened {user.name} for a program that was killed before")
             break
-    world.redis.slow_s = 0.0
+    world.redis.slow_s, world.redis.slow_script = 0.0, ""
 
 
 async def _takeover(world: "World") -> None:

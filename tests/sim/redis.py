@@ -18,6 +18,8 @@ from weakref import WeakMethod
 import lupa.lua54 as lua
 from redis import exceptions
 
+from feedmux_server.store import scripts
+
 Hash = dict[bytes, bytes]
 Sorted = dict[bytes, float]
 Value = bytes | Hash | Sorted
@@ -72,6 +74,8 @@ class SimRedis:
         self.slow_s = 0.0
         """The longest delay of a pipeline on its way. Each is delayed separately: a later pipeline may overtake an
         earlier one."""
+        self.slow_script = ""
+        """If set, only pipelines with this script are delayed so."""
         self.loses_answers = 0.0
         """The share of pipelines that are executed but not answered."""
         self.full = False
@@ -325,7 +329,9 @@ class SimRedis:
             if not answers.done():
                 answers.set_exception(Down("refused"))
 
-        loop.call_later(self._way_s() + self._rng.uniform(0.0, self.slow_s), arrive, context=self.context)
+        is_slow = not self.slow_script or any(scripts._sha_of(self.slow_script) in command for command in commands)
+        delay_s = self._rng.uniform(0.0, self.slow_s) if is_slow else 0.0
+        loop.call_later(self._way_s() + delay_s, arrive, context=self.context)
         return await answers
 
     def _replicated(self, timeout_s: float) -> tuple[int, float]:

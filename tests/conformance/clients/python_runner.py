@@ -28,6 +28,7 @@ _STARTS: dict[str, Callable[[Any], feedmux.Start]] = {
     "operation_time": lambda value: feedmux.Start.operation_time(Timestamp(*value)),
     "time": lambda value: feedmux.Start.at_time(datetime.fromisoformat(value)),
 }
+# The notices that all clients have.
 _NOTICES: dict[type[feedmux.Notice], str] = {
     feedmux.Draining: "draining",
     feedmux.Rewound: "rewound",
@@ -108,7 +109,8 @@ class Commands:
         record = self._records[session] = SessionRecord()
 
         def on_notice(notice: feedmux.Notice) -> None:
-            record.items.append({"notice": describe_notice(notice)})
+            if type(notice) in _NOTICES:
+                record.items.append({"notice": describe_notice(notice)})
 
         chosen = options or {}
         if subscription is not None:
