@@ -646,7 +646,10 @@ class _Admin:
                 "hosts": ["a:1", "b:1", "c:1"],
                 "isWritablePrimary": mongo.is_primary,
                 "localTime": mongo.now(),
-                "lastWrite": {"majorityOpTime": _op_time(mongo.committed_entry)},
+                "lastWrite": {
+                    "opTime": _op_time((mongo.latest, mongo.committed_entry[1])),
+                    "majorityOpTime": _op_time(mongo.committed_entry),
+                },
             },
             "buildInfo": _VERSIONS[mongo.token_version],
             "ping": {},

@@ -165,23 +165,27 @@ class SourceTimeline:
             reply = await commands.answer(commands.client.admin.command("hello"))
         if not self._since and "operationTime" in reply:
             self._since = as_int(reply["operationTime"])
-        committed = reply.get("lastWrite", {}).get("majorityOpTime")
+        written = reply.get("lastWrite", {})
+        committed = written.get("majorityOpTime")
         if committed is None or not as_int(committed["ts"]):
             return  # a mongos
         newest = OplogEntry(as_int(committed["ts"]), committed["t"])
-        fork, seen_time, is_primary = None, self._seen_time, bool(reply.get("isWritablePrimary"))
+        # A primary that was just elected has every entry that a majority had, but may not know yet that they had it.
+        last_time = as_int(written["opTime"]["ts"]) if reply.get("isWritablePrimary") else None
+        fork, seen_time = None, self._seen_time
         if known is not None and known != newest:
-            fork = await self._compare(known, newest, is_primary=is_primary)
+            fork = await self._compare(known, last_time)
             if fork is None and seen_time > known.time:
-                fork = await self._compare(OplogEntry(seen_time, None), newest, is_primary=is_primary)
+                fork = await self._compare(OplogEntry(seen_time, None), last_time)
         if fork is not None:
             self._known, self._seen_time = newest, 0
             self._announce(fork, is_own=is_own)
         elif self._known is None or newest.time >= self._known.time:
             self._known = newest
 
-    async def _compare(self, known: OplogEntry, newest: OplogEntry, *, is_primary: bool) -> Fork | None:
-        went_back = Fork() if is_primary and newest.time < known.time else None
+    async def _compare(self, known: OplogEntry, last_time: int | None) -> Fork | None:
+        """`last_time` is the time of the primary's last entry; None for a secondary."""
+        went_back = Fork() if last_time is not None and last_time < known.time else None
         if not self._is_readable:
             return went_back
         try:
@@ -197,7 +201,7 @@ class SourceTimeline:
                 raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, error.message, retry_after_s=1.0) from error
             self._is_readable = False
             return went_back
-        if found is None and after is None and not is_primary:
+        if found is None and after is None and last_time is None:
             return None  # a secondary that lags
         fork = Fork.between(before, found or after)
         # An event of a prepared transaction may have a time that no entry has; after a restore there is an election.

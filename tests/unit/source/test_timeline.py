@@ -209,3 +209,16 @@ async def test_a_server_that_starts_later_finds_the_restore_by_what_others_have_
         assert later.timeline.lost(event_token(site.copied + 1, key=1)) is not None
         assert site.found == [], "it has read nothing of the former history"
         assert [each.after for each in store.record.forks] == [site.copied]
+
+
+@in_virtual_time
+async def test_a_new_primary_that_does_not_know_yet_what_a_majority_had_is_no_fork() -> None:
+    site = await Site().begin()
+    site.mongo.oplog_readable = False
+    await site.timeline.check()
+    site.mongo.lag_s = 100.0
+    site.mongo.insert("db", "a", 0)
+    # The primary before it had told that a majority had the entry.
+    site.timeline._known = OplogEntry(site.mongo.latest, 1)
+    await site.timeline.check()
+    assert site.found == []
