@@ -236,6 +236,7 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     faults_only = {
         "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.rejections",
         "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",
+        "feedmux.source.forks",
     }  # fmt: skip
     wanted = {
         f"{prometheus}_count" if metric.kind is Kind.HISTOGRAM else prometheus

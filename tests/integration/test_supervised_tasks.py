@@ -28,7 +28,8 @@ from tests.telemetry.scrape import Scrape, scrape
 KEY, LATER_KEY = "key-a-canary", "later-key-canary"
 KINDS = {
     "audit-suppressed", "committer", "credential-sweep", "event-loop-lag", "history", "position-keys", "readiness",
-    "read-watch", "stored-history", "tenants-file", "tls-files", "unused-subscriptions", "wide-plan",
+    "read-watch", "stored-history", "tenants-file", "timeline", "tls-files", "unused-subscriptions",
+    "wide-plan",
 }  # fmt: skip
 """Of a server whose configuration has everything; its JWKS is a file or a URL."""
 
@@ -106,7 +107,7 @@ async def test_each_task_is_broken_in_turn(
                 session = await api.open(name)
                 await until(lambda: {work.kind for work in works} >= {*KINDS, f"jwks-{keys}"})
                 assert {work.kind for work in works} == {*KINDS, f"jwks-{keys}"}
-                assert len(works) == len(KINDS) + 1 + 2  # two sources have a history and reads each
+                assert len(works) == len(KINDS) + 1 + 3  # two sources have a history, reads and a timeline each
                 failures = failures_of(await scrape(here.server.metrics_port))
                 assert failures == dict.fromkeys(failures, 0)
                 assert failures.keys() >= {work.kind for work in works}

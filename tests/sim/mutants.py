@@ -296,8 +296,8 @@ MUTANTS: Final = (
         "a lease that holds is given to another",
         "Fenced",
         "lua:open",
-        "(tonumber(stored[5]) or 0) > now",
-        "false",
+        "and lease_until > now",
+        "and false",
         scenario="another program",
     ),
     Mutant(

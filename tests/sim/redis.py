@@ -120,7 +120,8 @@ class SimRedis:
 
     def fail_over(self) -> None:
         """Let a replica take over, with the state that it is known to have, or else the state of about a second ago."""
-        self._go_back_to([*self._snapshots[:1], *([self._replica] if self._replica is not None else [])])
+        # Of a snapshot just before a write and the replica just after it, the replica is newer.
+        self._go_back_to([*([self._replica] if self._replica is not None else []), *self._snapshots[:1]])
 
     def _go_back_to(self, states: list[tuple[float, State]]) -> None:
         """Return to the newest of these states."""

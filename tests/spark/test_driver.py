@@ -14,7 +14,7 @@ from pymongo import MongoClient
 import feedmux
 from feedmux.feeds import Start
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_spark import planning
+from feedmux_spark import stream
 from feedmux_spark.connection import Connection
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.options import parse_options
@@ -84,7 +84,7 @@ def test_another_application_under_the_same_name(
 ) -> None:
     first = Progress(parse_options(options()))
     first.advance(first.begin(), MANY)
-    monkeypatch.setattr(planning, "instance_id", lambda: "spark/elsewhere/1")
+    monkeypatch.setattr(stream, "instance_id", lambda _: "spark/elsewhere/1")
     second = Progress(parse_options(options(retryTimeoutMs=200)))
     with pytest.raises(FeedmuxSparkError, match=r"Another client reads under consumerName .*owner 'spark/"):
         second.advance(second.begin(), MANY)

@@ -42,7 +42,8 @@ class Oplog:
         """The first entry in a direction. MongoDB finds a time in the oplog without a scan."""
         oplog = self._commands.client.local["oplog.rs"].with_options(read_preference=ReadPreference.PRIMARY)
         entry = await oplog.find_one(condition, _FIELDS, sort=[("$natural", direction)])
-        return None if entry is None else OplogEntry(as_int(entry["ts"]), entry.get("t"))
+        # The entry with which a set begins has no term; `hello` says -1.
+        return None if entry is None else OplogEntry(as_int(entry["ts"]), entry.get("t", -1))
 
     async def state(self) -> OplogState:
         return await self._commands.answer(self._state())

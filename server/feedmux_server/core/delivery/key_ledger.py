@@ -115,6 +115,7 @@ class KeyLedger:
         "_behind",
         "_end",
         "_next",
+        "_nobodys",
         "_ready",
         "events",
         "keys",
@@ -149,6 +150,8 @@ class KeyLedger:
         """Events after one without a key, or from that one on while it waits: number and name of the key."""
         self._attempts: dict[int, int] = {}
         """How often events were delivered to members that were lost, and will be with the next delivery."""
+        self._nobodys = Key(None, -1)
+        """The key of events that wait for one without a key."""
         self._end = self.place
         """The position after the last event recorded."""
         self._next = 0
@@ -177,7 +180,7 @@ class KeyLedger:
         self._end = chunk.place_after(stop - 1)
         if self._behind or None in names or None in self.keys:
             for index, name in enumerate(names, first):
-                self.events[number] = span, index, _NOBODYS
+                self.events[number] = span, index, self._nobodys
                 self._behind.append((number, name))
                 number += 1
             self._admit()
@@ -373,7 +376,3 @@ class KeyLedger:
                 key.waiting.append(number)
             span, index, _ = self.events[number]
             self.events[number] = span, index, key
-
-
-_NOBODYS: Final = Key(None, -1)
-"""The key of events that wait for one without a key."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from json.encoder import encode_basestring as quoted
-from typing import Final
+from typing import Final, NamedTuple
 
 from bson.decimal128 import Decimal128
 
@@ -210,15 +210,18 @@ def _decimal(data: bytes, at: int) -> _Value:
     return f'{{"$numberDecimal":"{Decimal128.from_bid(data[at : at + 16])}"}}', at + 16
 
 
-class _Style:
+class _Style(NamedTuple):
     """How the value of each type is written, and what is between them."""
 
-    __slots__ = ("colon", "comma", "values")
+    values: dict[int, Callable[[bytes, int], _Value]]
+    colon: str
+    comma: str
 
-    def __init__(self, *, canonical: bool, blank: str = "") -> None:
-        self.colon = f":{blank}"
-        self.comma = f",{blank}"
-        self.values = _values(canonical, self)
+
+def _style(*, canonical: bool, blank: str = "") -> _Style:
+    style = _Style({}, f":{blank}", f",{blank}")
+    style.values.update(_values(canonical, style))
+    return style
 
 
 def _values(canonical: bool, style: _Style) -> dict[int, Callable[[bytes, int], _Value]]:
@@ -247,7 +250,7 @@ def _values(canonical: bool, style: _Style) -> dict[int, Callable[[bytes, int], 
     }
 
 
-_CANONICAL: Final = _Style(canonical=True)
-_RELAXED: Final = _Style(canonical=False)
-_STAGES: Final = _Style(canonical=False, blank=" ")
+_CANONICAL: Final = _style(canonical=True)
+_RELAXED: Final = _style(canonical=False)
+_STAGES: Final = _style(canonical=False, blank=" ")
 _STAGES.values[0x12] = _typed_int64
