@@ -609,7 +609,7 @@ MUTANTS: Final = (
     Mutant(
         "a change counts as confirmed without a replica",
         "Durable only",
-        "feedmux_server.store.commands:Commands._run_replicated",
+        "feedmux_server.store.commands:Commands._replicated_on",
         "return answer, confirmed >= replicas",
         "return answer, True",
         scenario="Redis fails over",
@@ -617,7 +617,7 @@ MUTANTS: Final = (
     Mutant(
         "nobody waits for a replica",
         "Durable only",
-        "feedmux_server.store.commands:Commands._run_replicated",
+        "feedmux_server.store.commands:Commands._replicated_on",
         'replicas = min(1, int(info.get("connected_slaves", 0)))',
         "replicas = 0",
         scenario="Redis fails over",
