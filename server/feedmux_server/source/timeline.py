@@ -192,9 +192,9 @@ class SourceTimeline:
             found = await self._oplog.entry_at(known.time)
             if not known.is_other_than(found):
                 return None
-            if await self._oplog.oldest_time() > known.time:
-                return None  # it has left the oplog, as it does in time
             before, after = await self._oplog.around(known.time)
+            if found is None and before is None:
+                return None  # it has left the oplog, as it does in time
         except FeedmuxError as error:
             if error.reason not in (ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE):
                 # The known entry must not be replaced before the oplog has answered.
