@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 import weakref
 from collections.abc import Awaitable, Callable
 
@@ -100,3 +101,17 @@ async def test_what_failed_or_was_cancelled_holds_no_reply(fails: bool) -> None:
     finally:
         if before:
             gc.enable()
+
+
+async def test_a_connection_that_was_being_opened_is_closed() -> None:
+    async def connect() -> None:
+        opening = socket.socket()
+        found.append(opening)
+        await asyncio.wait_for(asyncio.sleep(60), 60)
+
+    found: list[socket.socket] = []
+    task = asyncio.ensure_future(cancellable(connect()))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait({task})
+    assert [each.fileno() for each in found] == [-1]
