@@ -195,6 +195,10 @@ class SourceTimeline:
             before, after = await self._oplog.around(known.time)
             if found is None and before is None:
                 return None  # it has left the oplog, as it does in time
+            # The three answers may be of two primaries. The first of them may have been cut off from the others, and so
+            # without an entry that the next one has.
+            if not known.is_other_than(await self._oplog.entry_at(known.time)):
+                return None
         except FeedmuxError as error:
             if error.reason not in (ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE):
                 # The known entry must not be replaced before the oplog has answered.

@@ -124,6 +124,28 @@ async def test_a_secondary_may_lag_and_a_primary_may_not(monkeypatch: pytest.Mon
 
 
 @in_virtual_time
+async def test_a_primary_that_was_cut_off_and_is_replaced_between_two_questions_is_no_fork(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = await Site().begin()
+    known = site.timeline._known
+    assert known is not None
+    answers = [None, known]
+
+    async def entry_at(time: int) -> OplogEntry | None:
+        return answers.pop(0)
+
+    async def around(time: int) -> tuple[OplogEntry, OplogEntry]:
+        return OplogEntry(time - 1, known.term), OplogEntry(time + 1, known.term)
+
+    site.mongo.insert("db", "a", 0)
+    monkeypatch.setattr(site.source.oplog, "entry_at", entry_at)
+    monkeypatch.setattr(site.source.oplog, "around", around)
+    await site.timeline.check()
+    assert (site.found, answers) == ([], [])
+
+
+@in_virtual_time
 async def test_without_the_oplog_an_event_that_this_process_has_read_is_a_sign_and_an_older_one_is_none() -> None:
     site = await Site().begin()
     site.mongo.oplog_readable = False
