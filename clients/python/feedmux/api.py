@@ -4,7 +4,7 @@ Every call raises FeedmuxError.
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from bson.codec_options import CodecOptions
@@ -12,7 +12,7 @@ from google.protobuf import empty_pb2, field_mask_pb2
 
 from feedmux import requests
 from feedmux.connection import Opening
-from feedmux.errors import SnapshotUnsupported
+from feedmux.errors import InvalidArgument, SnapshotUnsupported
 from feedmux.feeds import (
     Explanation,
     Feed,
@@ -29,7 +29,7 @@ from feedmux.options import SessionOptions
 from feedmux.session_base import instance_id
 from feedmux.target import Target, Tls, Token
 from feedmux.transport import Transport
-from feedmux.v1 import change_feed_pb2, subscriptions_pb2
+from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,8 @@ class Api:
         message = requests.feed_message(feed, self.settings.source)
         return Opening(feed=message, start=as_start(start), instance_id=instance_id(), route=requests.route_of(message))
 
-    def _subscription(self, message: subscriptions_pb2.Subscription, start: Start | None = None) -> SubscriptionInfo:
-        """`start` is that of the request; the answer must show that the server knows it."""
+    def _subscription(self, message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
         info = requests.subscription_value(message)
-        if start is not None and start.kind == "snapshot":
-            if info.snapshot is None:
-                raise SnapshotUnsupported(f"subscription {info.name!r} is at the present; delete or seek it")
-            if not info.snapshot.running:
-                info = replace(info, snapshot=None)
         if info.routing_key:
             self.transport.routes[info.name] = info.routing_key
         return info
@@ -109,22 +103,39 @@ class Api:
         return requests.explanation_value(answer)
 
     async def resolve(self, start: StartLike, feed: Feed) -> ResolvedPosition:
-        chosen = as_start(start) or Start.latest()
-        answer = await self._call(
-            "ChangeFeed",
-            "ResolvePosition",
-            change_feed_pb2.ResolvePositionRequest(
-                feed=requests.feed_message(feed, self.settings.source), start=requests.start_message(chosen)
-            ),
-            change_feed_pb2.ResolvePositionResponse,
+        answer = await self._resolve(
+            as_start(start) or Start.latest(), requests.feed_message(feed, self.settings.source)
         )
-        if chosen.kind == "snapshot" and not answer.HasField("snapshot"):
-            raise SnapshotUnsupported("has returned a position at the present")
         return ResolvedPosition(
             answer.position,
             requests.timestamp_value(answer.cluster_time) if answer.HasField("cluster_time") else None,
             requests.time_value(answer.time) if answer.HasField("time") else None,
         )
+
+    async def _resolve(self, start: Start, feed: feed_pb2.Feed) -> change_feed_pb2.ResolvePositionResponse:
+        request = change_feed_pb2.ResolvePositionRequest(feed=feed, start=requests.start_message(start))
+        response_type = change_feed_pb2.ResolvePositionResponse
+        try:
+            answer: change_feed_pb2.ResolvePositionResponse = await self._call(
+                "ChangeFeed", "ResolvePosition", request, response_type
+            )
+        except InvalidArgument as error:
+            if start.kind == "snapshot" and "start is required" in str(error):  # the server sees an empty `Start`
+                raise SnapshotUnsupported("would begin at the present") from error
+            raise
+        if start.kind == "snapshot" and not answer.HasField("snapshot"):
+            raise SnapshotUnsupported("would begin at the present")
+        return answer
+
+    async def _stored_start(self, start: Start, feed: feed_pb2.Feed) -> Start:
+        """Return what to send where the server stores the start.
+
+        A server that is older than copies would store the present for `snapshot`, and a call that is repeated at a
+        newer replica would find nothing wrong. It rejects the position of a copy.
+        """
+        if start.kind != "snapshot":
+            return start
+        return Start.position((await self._resolve(start, feed)).position)
 
     async def nothing_between(self, feed: Feed, after: bytes, until: bytes) -> bool:
         """Return whether MongoDB has no event of the feed in (after, until]. False if that is not known yet."""
@@ -151,33 +162,32 @@ class Api:
         on_history_lost: OnHistoryLost,
     ) -> SubscriptionInfo:
         chosen = as_start(start)
+        message = requests.feed_message(feed, self.settings.source)
+        if chosen is not None:
+            chosen = await self._stored_start(chosen, message)
         return self._subscription(
             await self._call(
                 "Subscriptions",
                 "CreateSubscription",
                 subscriptions_pb2.CreateSubscriptionRequest(
-                    subscription=requests.subscription_message(
-                        name,
-                        requests.feed_message(feed, self.settings.source),
-                        on_invalidate,
-                        on_history_lost,
-                    ),
+                    subscription=requests.subscription_message(name, message, on_invalidate, on_history_lost),
                     start=requests.start_message(chosen) if chosen else None,
                 ),
                 subscriptions_pb2.Subscription,
-            ),
-            chosen,
+            )
         )
 
     async def get(self, name: str) -> SubscriptionInfo:
-        return self._subscription(
-            await self._call(
-                "Subscriptions",
-                "GetSubscription",
-                subscriptions_pb2.GetSubscriptionRequest(name=name),
-                subscriptions_pb2.Subscription,
-            )
+        return self._subscription(await self._get(name))
+
+    async def _get(self, name: str) -> subscriptions_pb2.Subscription:
+        message: subscriptions_pb2.Subscription = await self._call(
+            "Subscriptions",
+            "GetSubscription",
+            subscriptions_pb2.GetSubscriptionRequest(name=name),
+            subscriptions_pb2.Subscription,
         )
+        return message
 
     async def page(self, page_size: int, page_token: str) -> tuple[list[SubscriptionInfo], str]:
         answer = await self._call(
@@ -229,14 +239,15 @@ class Api:
 
     async def seek(self, name: str, to: StartLike) -> SubscriptionInfo:
         chosen = as_start(to) or Start.latest()
+        if chosen.kind == "snapshot":
+            chosen = await self._stored_start(chosen, (await self._get(name)).feed)
         return self._subscription(
             await self._call(
                 "Subscriptions",
                 "SeekSubscription",
                 subscriptions_pb2.SeekSubscriptionRequest(name=name, to=requests.start_message(chosen)),
                 subscriptions_pb2.Subscription,
-            ),
-            chosen,
+            )
         )
 
     async def delete(self, name: str, etag: str, allow_missing: bool) -> None:

@@ -133,7 +133,8 @@ class ProtocolError(FeedmuxError):
 
 
 class SnapshotUnsupported(FeedmuxError):
-    """The server is older than the copy of existing documents, and has begun at the present instead."""
+    """The server is older than the copy of existing documents, and would begin, or has begun, at the present instead.
+    It has stored nothing."""
 
     def __init__(self, what: str) -> None:
         super().__init__(

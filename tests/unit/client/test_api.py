@@ -106,14 +106,19 @@ def test_a_client_has_one_credential() -> None:
         feedmux.Client("localhost:1", api_key="k", token="t")
 
 
-@pytest.mark.parametrize("status", [None, "STATE_RUNNING", "STATE_DONE"])
-async def test_a_server_that_does_not_know_copies_is_noticed(status: str | None) -> None:
-    """It has begun at the present instead. A subscription that existed before may have no copy under way."""
-    snapshot = feed_pb2.SnapshotStatus(state=status, documents=5) if status else None
-    stored = subscriptions_pb2.Subscription(name="s", snapshot=snapshot)
+@pytest.mark.parametrize("knows", [False, True])
+async def test_a_server_that_does_not_know_copies_is_noticed_before_it_stores_the_present(*, knows: bool) -> None:
+    snapshot = feed_pb2.SnapshotStatus(state="STATE_RUNNING") if knows else None
+    stored: list[bytes] = []
+
+    def store(start: feed_pb2.Start) -> subscriptions_pb2.Subscription:
+        stored.append(start.position)
+        return subscriptions_pb2.Subscription(name="s", snapshot=snapshot)
+
     unary = {
-        "CreateSubscription": lambda _: stored,
-        "SeekSubscription": lambda _: stored,
+        "CreateSubscription": lambda raw: store(subscriptions_pb2.CreateSubscriptionRequest.FromString(raw).start),
+        "SeekSubscription": lambda raw: store(subscriptions_pb2.SeekSubscriptionRequest.FromString(raw).to),
+        "GetSubscription": lambda _: subscriptions_pb2.Subscription(name="s"),
         "ResolvePosition": lambda _: pb.ResolvePositionResponse(position=b"R", snapshot=snapshot),
     }
     calls: tuple[Callable[[feedmux.Client], Any], ...] = (
@@ -124,15 +129,13 @@ async def test_a_server_that_does_not_know_copies_is_noticed(status: str | None)
 
     def work(client: feedmux.Client) -> None:
         for call in calls:
-            if status is None:
-                with pytest.raises(feedmux.SnapshotUnsupported, match="Upgrade all replicas") as caught:
-                    call(client)
-                assert (caught.value.status, caught.value.reason) == ("UNIMPLEMENTED", "")
-            else:
+            if knows:
                 call(client)
-        expected = feedmux.SnapshotStatus(True, 5) if status == "STATE_RUNNING" else None
-        if status is not None:
-            assert client.create_subscription("s", Feed("shop", "orders"), start="snapshot").snapshot == expected
+                continue
+            with pytest.raises(feedmux.SnapshotUnsupported, match="Upgrade all replicas") as caught:
+                call(client)
+            assert (caught.value.status, caught.value.reason) == ("UNIMPLEMENTED", "")
+        assert stored == [b"R", b"R"] * knows, "an older server would reject this position"
         client.create_subscription("s", Feed("shop", "orders"))
 
     async with ScriptedServer(unary=unary) as server:
