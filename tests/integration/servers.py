@@ -82,9 +82,13 @@ class ServerProcess:
     """A server that can be killed; its ports stay the same over restarts."""
 
     def __init__(
-        self, configuration: dict[str, Any], folder: Path, environment: Mapping[str, str] | None = None
+        self,
+        configuration: dict[str, Any],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        ports: list[int] | None = None,
     ) -> None:
-        self.ports = free_ports(4)
+        self.ports = ports or free_ports(4)
         addresses = [f"127.0.0.1:{port}" for port in self.ports]
         listen = dict(zip(("data", "operator", "health", "metrics"), addresses, strict=True))
         path = folder / "server.json"
