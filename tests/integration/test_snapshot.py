@@ -275,7 +275,7 @@ async def test_large_ids(stepwise: Here, database: Documents, name: str) -> None
     for changed in (ids[0], ids[3]):
         database.c.update_one({"_id": changed}, {"$inc": {"v": 1}})
     session = await stepwise.api.open(name)
-    await session.until(lambda: session.notices)
+    await session.until(lambda: is_copied(session))
     database.c.update_one({"_id": ids[4]}, {"$inc": {"v": 1}})
     database.c.delete_one({"_id": ids[5]})
     sink, copied = Sink(), list[str]()
@@ -318,7 +318,7 @@ async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
     monkeypatch.setattr(Source, "open_documents", open_documents)
     session = await stepwise.api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
     assert (await session.end()).reason == "FEED_INVALIDATED"
-    assert session.notices == []
+    assert not is_copied(session)
     events = [each.document for each in await session.take(session.received)]
     assert [each["operationType"] for each in events[40:]] == [ddl.split()[0], "invalidate"]
 
@@ -345,7 +345,7 @@ async def test_documents_that_cannot_be_read_as_of_a_time_are_read_as_of_a_later
     monkeypatch.setattr(Source, "open_documents", open_documents)
     with fails:
         session = await stepwise.api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
-        await session.until(lambda: session.notices)
+        await session.until(lambda: is_copied(session))
     assert [each.document["documentKey"]["_id"] for each in await session.take(session.received)] == list(range(100))
     assert steps > 3
     session.cancel()
@@ -424,8 +424,7 @@ async def test_a_clustered_collection(each_version: ReplicaSet, redis_server: Re
 
 async def test_a_collection_that_does_not_exist_is_copied_at_once(api: Api, database: Documents) -> None:
     session = await api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
-    await session.until(lambda: session.notices)
-    assert session.notices[0].snapshot.state == feed_pb2.SnapshotStatus.STATE_DONE
+    await session.until(lambda: is_copied(session))
     database.c.insert_one({"n": 1})
     assert await session.numbers(1) == [1]
     session.cancel()
@@ -438,13 +437,18 @@ async def test_what_a_client_sees(stepwise: Here, database: Documents, wire_form
     database.c.insert_one({"_id": 99, "n": 99, "pad": "x" * 3_000_000})
     session = stepwise.api.watch(feed(database.name, "c"), SNAPSHOT, format=wire_format)
     opened = await session.opened()
-    assert (opened.snapshot.state, opened.snapshot.documents) == (feed_pb2.SnapshotStatus.STATE_RUNNING, 0)
+    assert opened.snapshot == feed_pb2.SnapshotStatus(
+        state=feed_pb2.SnapshotStatus.STATE_RUNNING, documents_estimated=100, namespace=f"{database.name}.c"
+    )
     events = await session.take(100)
     assert all(batch.snapshot for batch in session.batches)
     assert events[99].fragments > 1
-    await session.until(lambda: session.notices)
-    done = session.notices[0].snapshot
+    await session.until(lambda: is_copied(session))
+    done = session.notices[-1].snapshot
     assert (done.state, done.documents) == (feed_pb2.SnapshotStatus.STATE_DONE, 100)
+    assert (done.documents_estimated, done.HasField("remaining")) == (100, False)
+    assert done.bytes == sum(len(event.data) for event in events)
+    assert done.read_time.seconds > 0
     database.c.update_one({"_id": 5}, {"$set": {"n": 105}})
     [update] = await session.take(1)
     assert not session.batches[-1].snapshot
@@ -470,6 +474,11 @@ async def test_what_a_client_sees(stepwise: Here, database: Documents, wire_form
         assert (end.code, end.reason) == ("INVALID_ARGUMENT", "POSITION_INVALID")
 
 
+def is_copied(session: Receiver) -> bool:
+    done = feed_pb2.SnapshotStatus.STATE_DONE
+    return bool(session.notices) and session.notices[-1].snapshot.state == done
+
+
 async def refused_start(api: Api, database: str, start: feed_pb2.Start) -> Any:
     return await (await api.session(feed=feed(database, "c"), start=start)).end()
 
@@ -484,15 +493,19 @@ async def test_a_subscription(stepwise: Here, database: Documents, name: str) ->
     session = await api.session(name, credit=wire.Credit(events=50, bytes=1 << 20))
     await session.take(50)
     await session.ack_and_wait(45)
+    get = subscriptions_pb2.GetSubscriptionRequest(name=name)
+    stored = (await api.control.GetSubscription(get)).snapshot
+    assert (stored.documents, stored.documents_estimated) == (45, 100), "while a session of this server reads it"
     await session.close()
-    stored = await api.control.GetSubscription(subscriptions_pb2.GetSubscriptionRequest(name=name))
-    assert stored.snapshot.documents == 45
+    stored = (await api.control.GetSubscription(get)).snapshot
+    assert (stored.documents, stored.documents_estimated, stored.bytes) == (45, 0, 0), "what the position says"
+    assert stored.read_time.seconds > 0
     filtered = subscriptions_pb2.Subscription(name=name, feed=feed(database.name, "c", '[{"$match": {"a": 1}}]'))
     update = api.control.UpdateSubscription(subscriptions_pb2.UpdateSubscriptionRequest(subscription=filtered))
     assert (await refused(update)).metadata["kind"] == "pipeline"
     session = await api.open(name)
     assert [each.document["documentKey"]["_id"] for each in await session.take(55)] == list(range(45, 100))
-    await session.until(lambda: session.notices)
+    await session.until(lambda: is_copied(session))
     await session.ack(55)
     await session.until(lambda: not inspected(session).copied)
     await session.close()

@@ -6,13 +6,14 @@ from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import DecodeError, Message
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.core.delivery.copy_progress import CopyStatus
 from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.bson_check import walk
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.feed_check import FeedParts
 from feedmux_server.core.feeds.names import check_scope
-from feedmux_server.core.positions.resume_token import ResumeToken, without_document
+from feedmux_server.core.positions.resume_token import without_document
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX, check_bounds, check_shape
 from feedmux_server.workers.rendering import CANONICAL, RELAXED
@@ -165,11 +166,20 @@ def duration(seconds: float) -> duration_pb2.Duration:
     return message
 
 
-def snapshot_status(place: ResumeToken) -> feed_pb2.SnapshotStatus | None:
-    """How far the copy at a position is; None outside a copy."""
-    if place.copied is None:
+def snapshot_status(status: CopyStatus | None) -> feed_pb2.SnapshotStatus | None:
+    """How far a copy is; None for none."""
+    if status is None:
         return None
-    return feed_pb2.SnapshotStatus(state=feed_pb2.SnapshotStatus.STATE_RUNNING, documents=place.copied.documents)
+    states = feed_pb2.SnapshotStatus
+    return states(
+        state=states.STATE_RUNNING if status.running else states.STATE_DONE,
+        documents=status.documents,
+        bytes=status.bytes,
+        documents_estimated=status.documents_estimated,
+        remaining=duration(status.remaining_s) if status.remaining_s is not None else None,
+        read_time=cluster_time(status.read_time) if status.read_time else None,
+        namespace=status.namespace,
+    )
 
 
 def definition(message: subscriptions_pb2.Subscription) -> bytes:

@@ -61,6 +61,8 @@ class LiveSessions:
         self._access = access
         self._auth = auth
         self._live: dict[int, LiveSession] = {}
+        self._readers: dict[tuple[str, str], LiveSession] = {}
+        """The newest session of each subscription, by tenant and name."""
         self._entered = 0
         self._left = asyncio.Event()
 
@@ -74,11 +76,21 @@ class LiveSessions:
         """List a session; return its number for `leave`."""
         self._entered += 1
         self._live[self._entered] = live
+        if live.subscription:
+            self._readers[live.tenant, live.subscription] = live
         return self._entered
 
     def leave(self, number: int) -> None:
-        del self._live[number]
+        live = self._live.pop(number)
+        name = live.tenant, live.subscription
+        if self._readers.get(name) is live:
+            del self._readers[name]
         self._left.set()
+
+    def reader_of(self, tenant: str, subscription: str) -> LiveSession | None:
+        """The session of this process that reads a subscription; of a group, the newest member."""
+        live = self._readers.get((tenant, subscription))
+        return live if live is not None and live.session.joined else None
 
     def drain(self, deadline_s: float) -> None:
         """Give the sessions `deadline_s` to acknowledge."""

@@ -1,6 +1,7 @@
 """ChangeFeed.ResolvePosition: turns a start into a position that can be stored."""
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.delivery.copy_progress import status_at
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed_fingerprint import feed_fingerprint
 from feedmux_server.rpc import convert
@@ -30,6 +31,6 @@ class ResolvePosition:
             cluster_time=convert.cluster_time(place.cluster_time),
             time=convert.timestamp(place.cluster_time >> 32),
             feed_fingerprint=feed_fingerprint(feed),
-            snapshot=convert.snapshot_status(place),
+            snapshot=convert.snapshot_status(status_at(place, feed.scope.namespace)),
         )
         return response.SerializeToString()

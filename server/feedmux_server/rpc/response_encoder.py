@@ -7,16 +7,15 @@ them, which belong to the subscriber, are encoded for each message.
 from collections.abc import Iterator
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import feed_pb2
 from feedmux_server.core.delivery.key_runs import Runs
 from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.events.batch_fields import BSON_TAG, json_text, varint
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.rpc.convert import cluster_time, duration, timestamp
+from feedmux_server.rpc.convert import cluster_time, duration, snapshot_status, timestamp
 from feedmux_server.sessions.outputs import (
     CommittedMark,
-    CopiedMark,
+    CopyMark,
     DegradedMark,
     DrainingMark,
     GapMark,
@@ -141,11 +140,8 @@ class ResponseEncoder:
             case UnacknowledgedMark(events):
                 unacknowledged = wire.Notice.Unacknowledged(events=events)
                 return wire.SubscribeResponse(notice=wire.Notice(unacknowledged=unacknowledged))
-            case CopiedMark(documents, read_time):
-                copied = feed_pb2.SnapshotStatus(
-                    state=feed_pb2.SnapshotStatus.STATE_DONE, documents=documents, read_time=cluster_time(read_time)
-                )
-                return wire.SubscribeResponse(notice=wire.Notice(snapshot=copied))
+            case CopyMark(status):
+                return wire.SubscribeResponse(notice=wire.Notice(snapshot=snapshot_status(status)))
         raise TypeError(f"no frame for {type(output).__name__}")
 
     def opened(self, message: wire.Opened) -> bytes:

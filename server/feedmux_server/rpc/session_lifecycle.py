@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.delivery.copy_progress import CopyStatus
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed import route_of
@@ -75,6 +76,7 @@ def opened_message(
     *,
     epoch: int = 0,
     at_last_acked: bool = False,
+    copy: CopyStatus | None = None,
 ) -> wire.Opened:
     limits = service.manager.limits
     return wire.Opened(
@@ -92,7 +94,7 @@ def opened_message(
         heartbeat_interval=duration(heartbeat_s),
         at_last_acked=at_last_acked,
         routing_key=route_of(key.spec.scope),
-        snapshot=snapshot_status(at.place),
+        snapshot=snapshot_status(copy),
     )
 
 

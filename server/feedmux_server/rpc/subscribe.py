@@ -134,6 +134,7 @@ class Subscribe:
                     message_bytes_max,
                     epoch=target.lease.epoch if target.lease else 0,
                     at_last_acked=target.at_last_acked,
+                    copy=session.copy_status,
                 )
                 await context.write(encoder.opened(opened))
                 if target.rewound_from:

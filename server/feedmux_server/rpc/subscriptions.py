@@ -11,8 +11,9 @@ from google.protobuf import empty_pb2
 from google.protobuf.message import Message
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.core.delivery.copy_progress import status_at
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feeds.feed import Scope, route_of
+from feedmux_server.core.feeds.feed import route_of
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey
@@ -237,7 +238,15 @@ class Subscriptions:
         )
 
     def _message(self, stored: StoredSubscription) -> subscriptions_pb2.Subscription:
-        return _message(stored, self._service.limits.unused_days)
+        message = _message(stored, self._service.limits.unused_days)
+        if message.HasField("snapshot"):
+            live = self._service.sessions.reader_of(caller().tenant, stored.name)
+            status = convert.snapshot_status(live.session.copy_status) if live is not None else None
+            if status is not None:
+                message.snapshot.documents_estimated = status.documents_estimated
+                if status.HasField("remaining"):
+                    message.snapshot.remaining.CopyFrom(status.remaining)
+        return message
 
     def _room_for(self, tenant: str, name: str, definition: bytes) -> AbstractAsyncContextManager[None]:
         """Reserve room while the definition is written. Raises QUOTA_EXCEEDED if the tenant's definitions would be too
@@ -357,11 +366,12 @@ def _message(stored: StoredSubscription, unused_days: float) -> subscriptions_pb
     message.active = stored.active
     message.owner = stored.owner
     message.epoch = stored.epoch
+    scope = convert.stored_scope(message.feed)
     place = copied_of(stored.position)
-    status = convert.snapshot_status(place) if place is not None else None
+    status = convert.snapshot_status(status_at(place, scope.namespace)) if place is not None else None
     if status is not None:
         message.snapshot.CopyFrom(status)
-    message.routing_key = route_of(Scope(message.feed.source, message.feed.database, message.feed.collection))
+    message.routing_key = route_of(scope)
     expires = stored.expires_ms(unused_days)
     if expires is not None:
         message.expire_time.FromMilliseconds(expires)

@@ -44,7 +44,9 @@ class Watch:
         async with listed(service, live):
             session.begin(tenant, at, durable=False, payload_max=encoder.payload_max, wire_format=wire_format)
             await session.opened()
-            opened = opened_message(service, key, positions, at, heartbeat_s, message_bytes_max)
+            opened = opened_message(
+                service, key, positions, at, heartbeat_s, message_bytes_max, copy=session.copy_status
+            )
             await context.write(encoder.opened(opened))
             session.grant(WINDOW_EVENTS, WINDOW_BYTES)
             await serve(session, encoder, context.write, regrant=True)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from feedmux_server.core.delivery.copy_progress import CopyStatus
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.positions.resume_token import ResumeToken
 
@@ -67,12 +68,10 @@ class UnacknowledgedMark:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiedMark:
-    """The copy of existing documents is complete."""
+class CopyMark:
+    """How far the copy of existing documents is, or that it is complete."""
 
-    documents: int
-    read_time: int
-    """The cluster time of which the last documents are."""
+    status: CopyStatus
 
 
 Output = (
@@ -86,5 +85,5 @@ Output = (
     | GapMark
     | HistoryAtRiskMark
     | UnacknowledgedMark
-    | CopiedMark
+    | CopyMark
 )

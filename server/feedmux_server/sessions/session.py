@@ -11,6 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.copy_progress import CopyProgress, CopyStatus, status_at
 from feedmux_server.core.delivery.feed_streams import FeedStreams, SubscriberState
 from feedmux_server.core.delivery.session_state import Phase, SessionState, SessionStep
 from feedmux_server.core.delivery.shared_stream import StreamState
@@ -21,9 +22,9 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder
-from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
+from feedmux_server.core.positions.resume_token import Given, ResumeToken
 from feedmux_server.sessions.outputs import (
-    CopiedMark,
+    CopyMark,
     DegradedMark,
     DrainingMark,
     GapMark,
@@ -83,8 +84,8 @@ class Session:
         self._silence_logged = False
         self._history = HeadroomAlert(manager.limits.history_at_risk_s)
         self._observer: SessionObserver = NO_SESSION
-        self._copied: Copied | None = None
-        """How far the copy of existing documents is; None outside a copy."""
+        self.copy: CopyProgress | None = None
+        """The copy of existing documents; None outside a copy."""
 
     @property
     def source(self) -> str:
@@ -106,6 +107,17 @@ class Session:
     @property
     def state(self) -> SubscriberState:
         return self.streams.state_of(self.subscriber)
+
+    @property
+    def copy_status(self) -> CopyStatus | None:
+        """How far the copy of existing documents is; None outside a copy."""
+        if self.copy is None:
+            return None
+        stream = self.streams.stream_of(self.subscriber)
+        if stream is not None and stream.documents_estimated:
+            self.copy.documents_estimated = stream.documents_estimated
+        running = self.subscriber.at.place.copied is not None
+        return self.copy.status(self._key.spec.scope.namespace, monotonic_s(), running=running)
 
     @property
     def gate(self) -> SendGate:
@@ -149,7 +161,8 @@ class Session:
             wire_format=wire_format,
             batch_events_max=self._policy.batch_events_max,
         )
-        self._copied = at.place.copied
+        begun = status_at(at.place, self._key.spec.scope.namespace)
+        self.copy = CopyProgress(begun, monotonic_s()) if begun is not None else None
         self._observer = self._manager.observer.session(tenant)
 
     async def opened(self) -> None:
@@ -264,9 +277,7 @@ class Session:
             if step is SessionStep.SEND:
                 taken = self._take(has_turn=has_turn)
             has_turn = isinstance(taken, NeedsTurn)
-            if self._copied is not None and self._copy_ended():
-                if isinstance(taken, Delivery):
-                    self._marks.append(taken)
+            if self.copy is not None and self._copy_ended(self.copy, taken):
                 continue
             if isinstance(taken, Delivery):
                 self._last_sent_s = monotonic_s()
@@ -285,13 +296,20 @@ class Session:
             else:
                 await self.gate.turn()  # then look again: the state may have changed meanwhile
 
-    def _copy_ended(self) -> bool:
-        """Whether the last document was taken before this; then announce that, before what was taken now."""
-        place, copied = self.subscriber.at.place, self._copied
-        self._copied = place.copied
-        if copied is None or place.copied is not None:
+    def _copy_ended(self, copy: CopyProgress, taken: object) -> bool:
+        """Whether the last document was taken before this; then announce that, before what was taken now. Else say at
+        times how far the copy is, after what was taken."""
+        place = self.subscriber.at.place
+        is_due = place.copied is None
+        if not is_due and isinstance(taken, Delivery) and taken.are_documents:
+            is_due = copy.sent(place, taken.size, monotonic_s())
+        if is_due and (status := self.copy_status) is not None:
+            self._marks.append(CopyMark(status))
+        if place.copied is not None:
             return False
-        self._marks.append(CopiedMark(copied.documents, place.cluster_time - 1))
+        self.copy = None
+        if isinstance(taken, Delivery):
+            self._marks.append(taken)
         return True
 
     def _take(self, *, has_turn: bool) -> Delivery | Ended | NeedsTurn | Wait:

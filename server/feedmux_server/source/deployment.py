@@ -266,6 +266,12 @@ class Source:
             )
         return None
 
+    async def estimated_count(self, database: str, name: str) -> int:
+        """The number of documents by MongoDB's metadata, which costs no scan and may be wrong after a crash. Raises as
+        `databases` does."""
+        with self._commands.span("count", database, name):
+            return await self._commands.answer(self._client[database][name].estimated_document_count())
+
     async def scans(self, database: str, name: str, stages: list[Any]) -> bool:
         """Whether MongoDB would read a whole collection for these stages. Raises as `databases` does."""
         command = {"explain": {"aggregate": name, "pipeline": stages, "cursor": {}}, "verbosity": "queryPlanner"}

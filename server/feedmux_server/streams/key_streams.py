@@ -145,7 +145,11 @@ class KeyStreams:
             return next(iter(stream.account.tenants), "")
 
         if stream.copies:
-            return SnapshotReader(self.source, self.key, stream.origin.place, limits.read, reads_for)
+
+            def estimated(documents: int) -> None:
+                stream.documents_estimated = documents
+
+            return SnapshotReader(self.source, self.key, stream.origin.place, limits.read, reads_for, estimated)
 
         def is_watched() -> bool:
             return bool(stream.watching)

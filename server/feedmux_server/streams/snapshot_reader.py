@@ -7,15 +7,17 @@ returned, so that whatever fails between two batches costs no event.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.delivery.snapshot_steps import SnapshotSteps
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.events.copy_chunks import ChangesChunk, cut_documents
 from feedmux_server.core.feeds.snapshot_stages import check_feed
-from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.feeds.stream_key import StreamKey, has_stages
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.deployment import Source
@@ -25,6 +27,7 @@ from feedmux_server.source.reader import Batch, ChangeStreamReader
 
 CHANGES_WAIT_MS: Final = 5
 """How long MongoDB waits for changes at the end of the oplog, before the next documents."""
+ESTIMATE_EVERY_S: Final = 30.0
 _QUIET_S: Final = 0.05
 """The pause before the next look for changes, while they do not suffice for documents and none came."""
 
@@ -33,13 +36,16 @@ class SnapshotReader:
     """A copy of one collection, from a position within it."""
 
     def __init__(
-        self, source: Source, key: StreamKey, origin: ResumeToken, limits: ReadLimits, reads_for: Callable[[], str]
-    ) -> None:
-        """`reads_for` is that of `ChangeStreamReader`."""
+        self, source: Source, key: StreamKey, origin: ResumeToken, limits: ReadLimits, reads_for: Callable[[], str],
+        estimated: Callable[[int], Any] = int,
+    ) -> None:  # fmt: skip
+        """`reads_for` is that of `ChangeStreamReader`. `estimated` gets the number of documents in the collection."""
         self._source = source
         self._key = key
         self._limits = limits
         self._reads_for = reads_for
+        self._estimated = estimated
+        self._estimate_s = -ESTIMATE_EVERY_S
         self._steps = SnapshotSteps(origin)
         self._steps.up_to = self._steps.stored.up_to
         self._documents = DocumentsReader(source, key, limits.batch_events)
@@ -67,6 +73,7 @@ class SnapshotReader:
         try:
             if self._uuid is None:
                 await self._check_collection()
+            await self._estimate()
             await self._open_changes()
         except BaseException:
             await self.close()
@@ -144,6 +151,7 @@ class SnapshotReader:
         steps, documents = self._steps, self._documents
         try:
             if not documents.is_open:
+                await self._estimate()
                 await documents.open(steps.copied, steps.time)
                 self._step_began_s = monotonic_s()
             raw = await documents.next_batch(self._reads_for())
@@ -173,6 +181,16 @@ class SnapshotReader:
         if self._uuid != uuid:
             return Batch([], None, False)
         return Batch([], self._steps.place.copy_complete(), False, copy_complete=True)
+
+    async def _estimate(self) -> None:
+        """Ask for the number of documents, which MongoDB has at hand. A copy does without it. Not where a reader sees
+        only some of the documents: their number may be a secret, and says nothing about his copy."""
+        now_s, key, scope = monotonic_s(), self._key, self._key.spec.scope
+        if key.policy or has_stages(key.spec) or now_s - self._estimate_s < ESTIMATE_EVERY_S:
+            return
+        self._estimate_s = now_s
+        with suppress(FeedmuxError):
+            self._estimated(await self._source.estimated_count(scope.database, scope.collection))
 
     async def _check_collection(self) -> None:
         """Raises SNAPSHOT_UNSUITABLE if the collection cannot be copied now."""

@@ -40,7 +40,7 @@ async def test_sessions_are_checked_in_turns() -> None:
             if number == 0:
                 sessions.leave(2_000)
 
-        return cast(LiveSession, SimpleNamespace(identity=number, end=end))
+        return cast(LiveSession, SimpleNamespace(identity=number, end=end, tenant="a", subscription=""))
 
     for number in range(2_000):
         sessions.enter(live(number))
@@ -61,10 +61,8 @@ async def test_sessions_are_checked_in_turns() -> None:
 
 async def test_a_drain_reaches_every_session_and_waits_until_all_have_left() -> None:
     sessions, drained = make_sessions(), list[float]()
-    numbers = [
-        sessions.enter(cast(LiveSession, SimpleNamespace(session=SimpleNamespace(drain=drained.append))))
-        for _ in range(3)
-    ]
+    one = {"session": SimpleNamespace(drain=drained.append), "tenant": "a", "subscription": ""}
+    numbers = [sessions.enter(cast(LiveSession, SimpleNamespace(**one))) for _ in range(3)]
     sessions.drain(5.0)
     assert drained == [5.0] * 3
     waiting = asyncio.create_task(sessions.all_left(60.0))
@@ -74,3 +72,21 @@ async def test_a_drain_reaches_every_session_and_waits_until_all_have_left() -> 
         sessions.leave(number)
     await waiting
     assert len(sessions) == 0
+
+
+async def test_the_reader_of_a_subscription_is_its_newest_session() -> None:
+    def live(tenant: str, name: str) -> LiveSession:
+        session = SimpleNamespace(joined=True)
+        return cast(LiveSession, SimpleNamespace(session=session, tenant=tenant, subscription=name))
+
+    sessions = make_sessions()
+    sessions.enter(live("b", "s"))
+    sessions.enter(live("a", ""))
+    old, new = live("a", "s"), live("a", "s")
+    first, second = sessions.enter(old), sessions.enter(new)
+    assert sessions.reader_of("a", "s") is new
+    assert sessions.reader_of("a", "") is sessions.reader_of("a", "other") is None
+    sessions.leave(first)  # after a takeover, the older one ends last
+    assert sessions.reader_of("a", "s") is new
+    sessions.leave(second)
+    assert sessions.reader_of("a", "s") is None

@@ -6,6 +6,7 @@ import bson
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.delivery.copy_progress import CopyStatus
 from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -70,7 +71,7 @@ MARKS = [
     (outputs.GapMark(mark(1), mark(2), "HISTORY_LOST"), "notice", "gap"),
     (outputs.HistoryAtRiskMark(60.0), "notice", "history_at_risk"),
     (outputs.UnacknowledgedMark(7), "notice", "unacknowledged"),
-    (outputs.CopiedMark(5, 7 << 32), "notice", "snapshot"),
+    (outputs.CopyMark(CopyStatus(True, 5, "db.c")), "notice", "snapshot"),
 ]
 
 

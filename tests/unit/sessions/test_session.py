@@ -1,21 +1,31 @@
 """When a session sends a heartbeat, and how it ends: at its client's wish, by an error, or because it is drained."""
 
 import asyncio
+from typing import cast
 
+import bson
 import pytest
 
 from feedmux_server.core.delivery.ack_tracker import AckTracker
+from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.copy_chunks import cut_documents
 from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.sessions.outputs import (
     CommittedMark,
+    CopyMark,
     DrainingMark,
     HistoryAtRiskMark,
     ProgressMark,
     UnacknowledgedMark,
 )
-from tests.unit.core.delivery.streams_support import token
-from tests.unit.streams.manager_support import Client, world
+from feedmux_server.source.reader import Batch
+from feedmux_server.streams.key_streams import KeyStreams
+from feedmux_server.streams.upstream import Reader
+from tests.unit.core.delivery.streams_support import mark, token
+from tests.unit.streams.manager_support import Client, LogReader, world
 from tests.virtual_time import in_virtual_time
 
 DEADLINE_S = 2.0
@@ -180,4 +190,62 @@ async def test_the_time_for_which_a_rate_holds_events_back_is_the_tenants(monkey
         waited_s = loop.time() - began_s
         assert waited_s == pytest.approx(1.0, abs=0.1)
         assert there.manager.accounts.of("a").throttled_s == pytest.approx(waited_s, abs=0.02)
+        client.close()
+
+
+DOCUMENTS, EACH_S = 100, 10
+
+
+class CopyReader(LogReader):
+    """A copy of `DOCUMENTS` documents, `EACH_S` each second."""
+
+    async def open(self) -> None:
+        await super().open()
+        self._stream.documents_estimated = DOCUMENTS
+
+    async def read(self) -> Batch:
+        await asyncio.sleep(1.0)
+        at = self._stream.ring.newest
+        assert at.copied is not None
+        if at.copied.documents == DOCUMENTS:
+            return Batch([], at.copy_complete(), False, copy_complete=True)
+        next_ = range(at.copied.documents, at.copied.documents + EACH_S)
+        data = b"".join(bson.encode({"_id": {"_data": "82", "snapshot": {"_id": number}}}) for number in next_)
+        chunks = cut_documents(data, at, at.copied, 0.0, bytes_max=1 << 20)
+        return Batch([*chunks], chunks[-1].end, False)
+
+
+@in_virtual_time
+@pytest.mark.parametrize("copied_before", [0, 40])
+async def test_a_copy_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, copied_before: int) -> None:
+    async with world(monkeypatch) as there:
+        key, log = there.feed("a")
+
+        def reader_at(_: KeyStreams, stream: SharedStream) -> Reader:
+            return cast(Reader, (CopyReader if stream.copies else LogReader)(log, stream, 2000))
+
+        monkeypatch.setattr(KeyStreams, "_reader_at", reader_at)
+        start = mark(0).while_copying(Copied(b"", copied_before))
+        client = there.session(key, "a", JoinPoint(start, exact=True))
+        await client.session.opened()
+        opened = client.session.copy_status
+        assert opened is not None
+        assert (opened.documents, opened.documents_estimated) == (copied_before, DOCUMENTS)
+        assert (opened.running, opened.remaining_s, opened.namespace) == (True, None, "a.c")
+        marks: list[CopyMark] = []
+        while not (marks and not marks[-1].status.running):
+            output = await client.next()
+            if isinstance(output, CopyMark):
+                marks.append(output)
+                assert output.status.documents == copied_before + len(client.events)
+                assert output.status.bytes == sum(map(len, client.events))
+        *running, done = (each.status for each in marks)
+        for each in running:
+            assert each.remaining_s == pytest.approx((DOCUMENTS - each.documents) / EACH_S, rel=0.01)
+        # The client takes documents as they come, so every fifth batch is followed by a notice.
+        assert [each.documents for each in running] == list(range(copied_before + 50, DOCUMENTS + 1, 50))
+        assert (done.documents, done.remaining_s, done.read_time) == (DOCUMENTS, None, mark(0).cluster_time - 1)
+        assert client.session.copy_status is None
+        log.write(1)
+        await client.take(len(client.events) + 1)
         client.close()

@@ -111,18 +111,18 @@ class World:
         self,
         key: StreamKey,
         tenant: str,
-        after: int,
+        after: int | JoinPoint,
         wire_format: str = BSON,
         *,
         durable: bool = False,
         heartbeat_s: float = 10.0,
         credit: int = 1 << 20,
     ) -> "Client":
-        """Begin a session after event `after`. End it with `close`."""
+        """Begin a session after event `after`, or at a position. End it with `close`."""
         positions = PositionEncoder(PositionKeys([bytes(32)]), bytes(8), key.short)
         session = Session(self.manager, key, positions, SessionPolicy(heartbeat_s))
         encoder = ResponseEncoder(positions, wire_format, MESSAGE_BYTES)
-        at = JoinPoint(mark(after), exact=True)
+        at = after if isinstance(after, JoinPoint) else JoinPoint(mark(after), exact=True)
         session.begin(tenant, at, durable=durable, payload_max=encoder.payload_max, wire_format=wire_format)
         session.grant(100_000, credit)
         self.sessions.append(session)

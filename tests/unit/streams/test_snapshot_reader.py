@@ -19,7 +19,7 @@ from feedmux_server.source.cursor import RawBatch
 from feedmux_server.source.deployment import CollectionInfo
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, Failed
-from feedmux_server.streams.snapshot_reader import SnapshotReader
+from feedmux_server.streams.snapshot_reader import ESTIMATE_EVERY_S, SnapshotReader
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimCursor, SimMongo, SimSource
 from tests.virtual_time import in_virtual_time
@@ -61,6 +61,9 @@ class CopiedSource(SimSource):
         self.times: list[int] = []
         self.gates: list[Any] = []
         self.open_reads = 0
+        self.counts: list[Any] = []
+        """What MongoDB answers, one after the other; 0 after that."""
+        self.counted = 0
         self.checked: list[int] = []
         """The times at which the collection was looked at."""
 
@@ -74,6 +77,13 @@ class CopiedSource(SimSource):
         self.times.append(time)
         self.open_reads += 1
         return Documents(self, stages)
+
+    async def estimated_count(self, database: str, name: str) -> int:
+        self.counted += 1
+        count = self.counts.pop(0) if self.counts else 0
+        if isinstance(count, Exception):
+            raise count
+        return int(count)
 
     async def collection(self, database: str, name: str) -> CollectionInfo | None:
         self.checked.append(self._mongo.latest)
@@ -224,6 +234,26 @@ async def test_a_collection_that_does_not_exist_has_no_documents_as_of_a_time_wh
 
 
 @in_virtual_time
+async def test_it_says_how_many_documents_there_are_and_asks_seldom() -> None:
+    _, source, mongo = await make()
+    said: list[int] = []
+    origin = mongo.mark(mongo.latest + 1).while_copying(Copied())
+    reader = SnapshotReader(source, KEY, origin, ReadLimits(snapshot_step_s=0), str, said.append)
+    unavailable = FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "no answer")
+    source.counts, source.ids = [5, unavailable, 7], list(range(12))
+    await reader.open()
+    assert said == [5], "a session says it as soon as it is open"
+
+    async def pause(batch: Batch) -> None:
+        if batch.chunks:
+            await asyncio.sleep(ESTIMATE_EVERY_S / 2)
+
+    assert given(await copy(reader, pause)) == source.ids, "a copy needs no estimate"
+    assert said == [5, 7]
+    assert source.counted == 3
+
+
+@in_virtual_time
 async def test_what_cannot_be_copied_ends_the_stream() -> None:
     reader, source, _ = await make()
 
@@ -239,3 +269,5 @@ async def test_what_cannot_be_copied_ends_the_stream() -> None:
     with pytest.raises(FeedmuxError) as caught:
         await narrowed.open()
     assert caught.value.metadata == {"kind": "grants"}
+    await narrowed._estimate()
+    assert source.counted == 0, "how many documents there are beside those that the tenant sees is a secret"

@@ -1564,7 +1564,8 @@ type Notice_Skipped_ struct {
 }
 
 type Notice_Snapshot struct {
-	// The copy of existing documents is complete: every event after this is a change. Not sent yet: how far the copy is.
+	// STATE_RUNNING: how far the copy of existing documents is, at most every five seconds while documents come.
+	// STATE_DONE: it is complete, and every event after this is a change.
 	Snapshot *SnapshotStatus `protobuf:"bytes,7,opt,name=snapshot,proto3,oneof"`
 }
 

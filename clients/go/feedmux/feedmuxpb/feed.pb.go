@@ -863,22 +863,23 @@ func (*Snapshot) Descriptor() ([]byte, []int) {
 	return file_feedmux_v1_feed_proto_rawDescGZIP(), []int{6}
 }
 
-// How far a copy of existing documents is.
+// How far a copy of existing documents is. A field that the server cannot fill is not set.
 type SnapshotStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Always set.
 	State SnapshotStatus_State `protobuf:"varint,1,opt,name=state,proto3,enum=feedmux.v1.SnapshotStatus_State" json:"state,omitempty"`
 	// The number of documents copied so far. After an interruption, some may count twice.
 	Documents int64 `protobuf:"varint,2,opt,name=documents,proto3" json:"documents,omitempty"`
-	// Not sent yet. The bytes of these documents.
+	// In a notice: the bytes of the events of documents that this session has sent. A position does not say it.
 	Bytes int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Not sent yet. MongoDB's estimate of the number of documents in the collection.
+	// The number of documents in the collection, by MongoDB's metadata: an estimate, and `documents` may exceed it. Set
+	// where the server that answers reads the copy.
 	DocumentsEstimated int64 `protobuf:"varint,4,opt,name=documents_estimated,json=documentsEstimated,proto3" json:"documents_estimated,omitempty"`
-	// Not sent yet. The time left at the present rate.
+	// The time left at the rate of this session's last minute. Set where `documents_estimated` is, and documents come.
 	Remaining *durationpb.Duration `protobuf:"bytes,5,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	// With STATE_DONE in a notice: the cluster time as of which the last documents were read.
+	// The cluster time as of which the last of these documents was read. A position after a change does not say it.
 	ReadTime *ClusterTime `protobuf:"bytes,6,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
-	// Not sent yet. In a copy of several collections, the collection that is being copied.
+	// The collection that is being copied, as `database.collection`.
 	Namespace string `protobuf:"bytes,7,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Not sent yet. Grows with each copy of a subscription.
 	Generation    int64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`

@@ -111,7 +111,8 @@ type Subscription struct {
 	// Output only. Value for the metadata key `x-feedmux-route`, by which a proxy finds the replica that already reads
 	// this feed.
 	RoutingKey string `protobuf:"bytes,14,opt,name=routing_key,json=routingKey,proto3" json:"routing_key,omitempty"`
-	// Output only. Set while the stored position is within a copy of existing documents. Also set by
+	// Output only. Set while the stored position is within a copy of existing documents: the documents up to that
+	// position, and if a session of this server reads them, the estimated number and the time left. Also set by
 	// CreateSubscription with `Start.snapshot`: STATE_DONE then means that the subscription existed before, and that its
 	// copy is complete or that it never had one.
 	Snapshot *SnapshotStatus `protobuf:"bytes,15,opt,name=snapshot,proto3" json:"snapshot,omitempty"`

@@ -51,8 +51,8 @@ class SharedStream:
 
     __slots__ = (
         "_batches", "account", "at_present", "awaited_time", "batches_read", "complete_time", "demand_changed",
-        "end_error", "ended", "events_read", "id", "left_by", "opened", "origin", "read_ahead_bytes", "resumes", "ring",
-        "state", "subscribers", "trace", "unavailable", "unwanted", "watching",
+        "documents_estimated", "end_error", "ended", "events_read", "id", "left_by", "opened", "origin",
+        "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace", "unavailable", "unwanted", "watching",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +92,8 @@ class SharedStream:
         self.account = StreamAccount(usage_meter or UsageMeter())
         self.events_read = 0
         self.batches_read = 0
+        self.documents_estimated = 0
+        """Of a copy: the documents of the collection; 0: not known."""
         self._batches = 0, 0
         """The sequence numbers of the first chunk in each of the last two batches that had chunks."""
         self.resumes = 0

@@ -1,0 +1,83 @@
+"""What a session says of its copy: the rate of the last minute, and nothing that it does not know."""
+
+import pytest
+
+from feedmux_server.core.delivery.copy_progress import CopyProgress, CopyStatus, status_at
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
+from tests.sim.events import BEGIN, event_token
+
+MARK = ResumeToken.high_water_mark(BEGIN + 7)
+
+
+def begun(documents: int = 0) -> CopyProgress:
+    progress = CopyProgress(CopyStatus(True, documents, "db.c"), 100.0)
+    progress.documents_estimated = 10_000
+    return progress
+
+
+def send(progress: CopyProgress, documents: int, now_s: float) -> bool:
+    return progress.sent(MARK.while_copying(Copied(b"", documents)), 10, now_s)
+
+
+def test_a_position_says_how_many_and_after_a_document_as_of_when() -> None:
+    assert status_at(MARK, "db.c") is None
+    assert status_at(MARK.while_copying(Copied()), "db.c") == CopyStatus(True, 0, "db.c")
+    assert status_at(MARK.while_copying(Copied(b"", 5)), "db.c") == CopyStatus(True, 5, "db.c", read_time=BEGIN + 6)
+    assert status_at(event_token(BEGIN + 9).while_copying(Copied(b"", 5)), "db.c") == CopyStatus(True, 5, "db.c")
+
+
+def test_what_is_left_at_the_present_rate() -> None:
+    progress = begun()
+    for second in range(1, 11):
+        send(progress, second * 100, 100.0 + second)
+    assert progress.remaining_s(110.0) == pytest.approx(90)
+    status = progress.status("db.c", 110.0, running=True)
+    assert status == CopyStatus(True, 1000, "db.c", 100, 10_000, 90.0, BEGIN + 6)
+    assert progress.status("db.c", 110.0, running=False).remaining_s is None
+
+
+def test_documents_of_earlier_sessions_are_no_part_of_the_rate() -> None:
+    progress = begun(5000)
+    assert progress.remaining_s(110.0) is None
+    for second in range(1, 11):
+        send(progress, 5000 + second * 100, 100.0 + second)
+    assert progress.remaining_s(110.0) == pytest.approx(40)
+
+
+def test_only_the_last_minute_counts() -> None:
+    progress = begun()
+    for second in range(1, 201):
+        send(progress, second * (10 if second <= 100 else 20), 100.0 + second)
+    assert progress.remaining_s(300.0) == pytest.approx((10_000 - 4000) / 20)
+
+
+def test_after_a_pause_the_rate_begins_anew() -> None:
+    progress = begun()
+    for second in range(1, 11):
+        send(progress, second * 100, 100.0 + second)
+    assert progress.remaining_s(300.0) is None, "no document comes"
+    for second in range(1, 11):
+        send(progress, 1000 + second * 100, 500.0 + second)
+    assert progress.remaining_s(510.0) == pytest.approx(80)
+
+
+@pytest.mark.parametrize("estimated", [0, 50, 99])
+def test_what_is_not_known_is_not_said(estimated: int) -> None:
+    """The number of documents is not known, or more than the estimate were copied."""
+    progress = begun()
+    progress.documents_estimated = estimated
+    for second in range(1, 11):
+        send(progress, second * 10, 100.0 + second)
+    assert progress.remaining_s(110.0) is None
+
+
+def test_a_first_batch_is_no_rate() -> None:
+    progress = begun()
+    send(progress, 4000, 100.1)
+    assert progress.remaining_s(100.1) is None
+
+
+def test_a_notice_is_due_every_five_seconds_while_documents_come() -> None:
+    progress = begun()
+    due = [tenth for tenth in range(1, 201) if send(progress, tenth, 100 + tenth / 10)]
+    assert due == [50, 100, 150, 200]
