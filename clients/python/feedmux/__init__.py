@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         Rewound,
         Skipped,
         SnapshotComplete,
+        SnapshotProgress,
         Unacknowledged,
     )
     from feedmux.options import SessionOptions
@@ -106,6 +107,7 @@ __all__ = [
     "SessionOptions",
     "Skipped",
     "SnapshotComplete",
+    "SnapshotProgress",
     "SnapshotStatus",
     "SnapshotUnsupported",
     "Start",
@@ -163,6 +165,7 @@ _NAMES: Final = {
         "Rewound",
         "Skipped",
         "SnapshotComplete",
+        "SnapshotProgress",
         "Unacknowledged",
     ),
     "options": ("SessionOptions",),

@@ -421,7 +421,7 @@ class Connection:
 
     def _on_opened(self, opened: Opened) -> None:
         buffer, tracker, attempt = self._buffer, self._tracker, self._attempt
-        if self._asked_for_copy and not opened.copying:
+        if self._asked_for_copy and opened.copying is None:
             raise SnapshotUnsupported("has opened the feed at the present")
         buffer.copying = opened.copying
         had_reached = tracker.acked_position(self._open_acked)

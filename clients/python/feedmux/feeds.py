@@ -148,12 +148,34 @@ def as_start(start: StartLike | None) -> Start | None:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotStatus:
-    """How far a copy of existing documents is."""
+    """How far a copy of existing documents is. What the server cannot say is None, 0 or empty.
+
+    `documents` counts the documents so far, with those of earlier sessions; after an interruption some may count twice.
+    `bytes` counts the events of documents in this session. `documents_estimated` is MongoDB's estimate for the
+    collection, which `documents` may exceed, and `remaining_s` the time left at the present rate. `read_time` is the
+    cluster time as of which the last document was read.
+    """
 
     running: bool
     """Whether documents are still to come."""
     documents: int
-    """The number of documents up to the stored position."""
+    bytes: int = 0
+    documents_estimated: int = 0
+    remaining_s: float | None = None
+    read_time: Timestamp | None = None
+    namespace: str = ""
+
+    @property
+    def fraction(self) -> float | None:
+        """The share of the documents that is copied, 0 to 1; None if their number is not known."""
+        return min(1.0, self.documents / self.documents_estimated) if self.documents_estimated else None
+
+    @property
+    def documents_per_s(self) -> float | None:
+        """The present rate; None if it is not known."""
+        if not self.remaining_s:
+            return None
+        return (self.documents_estimated - self.documents) / self.remaining_s
 
 
 @dataclass(frozen=True, slots=True)

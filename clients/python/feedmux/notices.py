@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from feedmux.errors import FeedmuxError
+from feedmux.feeds import SnapshotStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,13 @@ class Unacknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotProgress:
+    """How far the copy of existing documents is; at most every five seconds, while documents come."""
+
+    status: SnapshotStatus
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotComplete:
     """The copy of existing documents is complete: every event after this is a change.
 
@@ -89,5 +97,14 @@ class Disconnected:
 
 
 Notice = (
-    Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Unacknowledged | SnapshotComplete | Disconnected
+    Draining
+    | Rewound
+    | Skipped
+    | HistoryAtRisk
+    | Gap
+    | Degraded
+    | Unacknowledged
+    | SnapshotProgress
+    | SnapshotComplete
+    | Disconnected
 )

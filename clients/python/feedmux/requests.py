@@ -176,12 +176,22 @@ def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionI
         epoch=message.epoch,
         expire_time=time_value(message.expire_time) if message.HasField("expire_time") else None,
         routing_key=message.routing_key,
-        snapshot=_snapshot_value(message.snapshot) if message.HasField("snapshot") else None,
+        snapshot=snapshot_value(message.snapshot) if message.HasField("snapshot") else None,
     )
 
 
-def _snapshot_value(message: feed_pb2.SnapshotStatus) -> SnapshotStatus:
-    return SnapshotStatus(message.state == feed_pb2.SnapshotStatus.STATE_RUNNING, message.documents)
+def snapshot_value(message: feed_pb2.SnapshotStatus) -> SnapshotStatus:
+    """Return how far a copy is."""
+    left = message.remaining
+    return SnapshotStatus(
+        running=message.state == feed_pb2.SnapshotStatus.STATE_RUNNING,
+        documents=message.documents,
+        bytes=message.bytes,
+        documents_estimated=message.documents_estimated,
+        remaining_s=left.seconds + left.nanos / 1e9 if message.HasField("remaining") else None,
+        read_time=timestamp_value(message.read_time) if message.HasField("read_time") else None,
+        namespace=message.namespace,
+    )
 
 
 def timestamp_value(message: feed_pb2.ClusterTime) -> Timestamp:

@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 
 from feedmux.batches import Batch, BsonBatch, JsonBatch
 from feedmux.errors import ProtocolError
+from feedmux.feeds import SnapshotStatus
 from feedmux.notices import (
     Degraded,
     Draining,
@@ -23,9 +24,11 @@ from feedmux.notices import (
     Rewound,
     Skipped,
     SnapshotComplete,
+    SnapshotProgress,
     Unacknowledged,
 )
 from feedmux.positions import FeedPosition
+from feedmux.requests import snapshot_value
 from feedmux.v1 import change_feed_pb2, feed_pb2
 
 _BATCH_TAG = 0x12
@@ -47,8 +50,8 @@ class Opened:
     unacked_events_max: int
     message_bytes_max: int
     routing_key: str
-    copying: bool = False
-    """The session begins within a copy of existing documents."""
+    copying: SnapshotStatus | None = None
+    """Set if the session begins within a copy of existing documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,7 @@ def _opened(opened: change_feed_pb2.Opened) -> Opened:
         unacked_events_max=limits.unacked_events_max,
         message_bytes_max=limits.message_bytes_max,
         routing_key=opened.routing_key,
-        copying=opened.HasField("snapshot"),
+        copying=snapshot_value(opened.snapshot) if opened.HasField("snapshot") else None,
     )
 
 
@@ -219,10 +222,18 @@ _NOTICES: dict[str, Callable[[change_feed_pb2.Notice], Notice]] = {
 
 def _notice(notice: change_feed_pb2.Notice) -> Notice | None:
     if notice.WhichOneof("kind") == "snapshot":
-        done = notice.snapshot.state == feed_pb2.SnapshotStatus.STATE_DONE
-        return SnapshotComplete(notice.snapshot.documents) if done else None
+        return _copy_notice(notice.snapshot)
     make = _NOTICES.get(notice.WhichOneof("kind") or "")
     return make(notice) if make else None
+
+
+def _copy_notice(status: feed_pb2.SnapshotStatus) -> Notice | None:
+    match status.state:
+        case feed_pb2.SnapshotStatus.STATE_RUNNING:
+            return SnapshotProgress(snapshot_value(status))
+        case feed_pb2.SnapshotStatus.STATE_DONE:
+            return SnapshotComplete(status.documents)
+    return None
 
 
 def _walk_batch(message: bytes) -> tuple[bytes, memoryview] | None:

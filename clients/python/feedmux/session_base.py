@@ -14,7 +14,8 @@ from bson.timestamp import Timestamp
 
 from feedmux.batches import Batch, Event
 from feedmux.errors import ProtocolError
-from feedmux.notices import Notice, SnapshotComplete
+from feedmux.feeds import SnapshotStatus
+from feedmux.notices import Notice, SnapshotComplete, SnapshotProgress
 from feedmux.positions import NO_POSITION, FeedPosition
 from feedmux.session_buffer import NEVER, Ended, Item, QueuedNotice, SessionBuffer
 
@@ -110,9 +111,9 @@ class SessionBase:
         return self.progress.cluster_time
 
     @property
-    def copying(self) -> bool:
-        """Whether documents of a copy are still to come: the session began with `Start.snapshot`, or at a position of
-        such a copy, and the notice SnapshotComplete has not come."""
+    def copying(self) -> SnapshotStatus | None:
+        """How far the copy is, by the last notice, while documents are still to come: the session began with
+        `Start.snapshot`, or at a position of such a copy, and the notice SnapshotComplete has not come. Else None."""
         return self._buffer.copying
 
     @property
@@ -214,9 +215,10 @@ class SessionBase:
             raise
 
     def _say(self, notice: Notice) -> None:
-        if isinstance(notice, SnapshotComplete):
-            self._buffer.copying = False
+        of_copy = isinstance(notice, SnapshotProgress | SnapshotComplete)
+        if of_copy:
+            self._buffer.copying = notice.status if isinstance(notice, SnapshotProgress) else None
         if self._on_notice is not None:
             self._on_notice(notice)
         else:
-            _log.warning("%s", notice)
+            _log.log(logging.INFO if of_copy else logging.WARNING, "%s", notice)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from feedmux.batches import Batch
 from feedmux.errors import FeedmuxError
+from feedmux.feeds import SnapshotStatus
 from feedmux.notices import Notice
 from feedmux.positions import NO_POSITION, FeedPosition
 
@@ -86,9 +87,9 @@ class SessionBuffer:
         self.latest: tuple[int, FeedPosition] = (0, NO_POSITION)
         """Set by the connection: a position up to which everything has been received, and the highest ordinal before
         it."""
-        self.copying = False
-        """Set by the connection when a stream was opened within a copy of existing documents; cleared by the user's
-        side at the copy's end."""
+        self.copying: SnapshotStatus | None = None
+        """Set by the connection when a stream was opened within a copy of existing documents; changed by the user's
+        side at the notices of the copy, and cleared at its end."""
         self.epoch = 0
         self.committed = b""
         """Set by the connection: the last confirmed position."""

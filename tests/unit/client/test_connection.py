@@ -113,21 +113,25 @@ async def test_a_copy_is_asked_for_once() -> None:
 
     async def end(call: Call) -> None:
         done = feed_pb2.SnapshotStatus(state="STATE_DONE", documents=2)
-        await call.send(second, batch(1, [2]), pb.SubscribeResponse(notice=pb.Notice(snapshot=done)), batch(2, [3]))
+        running = feed_pb2.SnapshotStatus(state="STATE_RUNNING", documents=1)
+        notice, last = (pb.SubscribeResponse(notice=pb.Notice(snapshot=each)) for each in (running, done))
+        await call.send(second, notice, batch(1, [2]), last, batch(2, [3]))
         await call.until_closed()
 
-    seen: list[tuple[int, bool]] = []
+    seen: list[tuple[int, int | None]] = []
     notices: list[feedmux.Notice] = []
 
     async def work(client: feedmux.AsyncClient) -> None:
         async with client.feed(feedmux.Feed("shop", "orders")).open("snapshot", on_notice=notices.append) as session:
             for _ in range(3):
                 event = await session.next()
-                seen.append((event.sequence, session.copying))
+                seen.append((event.sequence, session.copying.documents if session.copying else None))
 
     async with ScriptedServer(cut, end) as server, asyncio.timeout(60):
         await beside(server, work)
         assert server.calls[0].open.start.HasField("snapshot")
         assert server.calls[1].open.start.position
-    assert seen == [(1, True), (2, True), (3, False)]
+    assert seen == [(1, 0), (2, 1), (3, None)]
+    [said] = [each for each in notices if isinstance(each, feedmux.SnapshotProgress)]
+    assert said.status.running
     assert [each for each in notices if isinstance(each, feedmux.SnapshotComplete)] == [feedmux.SnapshotComplete(2)]

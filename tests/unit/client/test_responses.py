@@ -2,10 +2,20 @@
 
 import pytest
 from bson.codec_options import CodecOptions
+from bson.timestamp import Timestamp
 
 from feedmux.batches import BsonBatch
 from feedmux.errors import ProtocolError
-from feedmux.notices import Degraded, Gap, HistoryAtRisk, Rewound, Unacknowledged
+from feedmux.feeds import SnapshotStatus
+from feedmux.notices import (
+    Degraded,
+    Gap,
+    HistoryAtRisk,
+    Rewound,
+    SnapshotComplete,
+    SnapshotProgress,
+    Unacknowledged,
+)
 from feedmux.responses import Delivery, Reader
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.v1 import feed_pb2
@@ -124,6 +134,25 @@ def test_what_a_server_must_not_send(message: bytes) -> None:
         reader().read(message)
 
 
+def test_how_far_a_copy_is() -> None:
+    status = feed_pb2.SnapshotStatus(
+        state="STATE_RUNNING",
+        documents=300,
+        bytes=9,
+        documents_estimated=1000,
+        read_time=feed_pb2.ClusterTime(seconds=5, increment=6),
+        namespace="shop.orders",
+    )
+    status.remaining.FromMilliseconds(3500)
+    said = reader().read(pb.SubscribeResponse(notice=pb.Notice(snapshot=status)).SerializeToString())
+    assert said == SnapshotProgress(SnapshotStatus(True, 300, 9, 1000, 3.5, Timestamp(5, 6), "shop.orders"))
+    assert isinstance(said, SnapshotProgress)
+    assert (said.status.fraction, said.status.documents_per_s) == (0.3, 200.0)
+    unknown = SnapshotStatus(True, 300)
+    assert (unknown.fraction, unknown.documents_per_s) == (None, None)
+    assert SnapshotStatus(True, 1001, 0, 1000).fraction == 1.0
+
+
 def test_notices_and_unknown_kinds() -> None:
     time = feed_pb2.ClusterTime(seconds=5, increment=6)
     made = [
@@ -132,6 +161,8 @@ def test_notices_and_unknown_kinds() -> None:
         (pb.Notice(degraded=pb.Notice.Degraded(dependency="state", unavailable=True)), Degraded("state", True)),
         (pb.Notice(history_at_risk=pb.Notice.HistoryAtRisk()), HistoryAtRisk(0.0)),
         (pb.Notice(unacknowledged=pb.Notice.Unacknowledged(events=7)), Unacknowledged(7)),
+        (pb.Notice(snapshot=feed_pb2.SnapshotStatus(state="STATE_DONE", documents=5)), SnapshotComplete(5)),
+        (pb.Notice(snapshot=feed_pb2.SnapshotStatus(documents=5)), None),
         (pb.Notice(), None),
     ]
     for message, expected in made:
