@@ -84,6 +84,39 @@ def test_streams_and_who_is_served(site: Site, database: Documents, name: str) -
     site.run("subscriptions", "delete", name)
 
 
+def test_how_far_a_copy_is_and_the_wait_for_its_end(site: Site, database: Documents, name: str) -> None:
+    scope = f"{database.name}.orders"
+    database.orders.insert_many([{"_id": number} for number in range(50)])
+    create = "subscriptions", "create", name, scope, "--start", "snapshot"
+    with site.start(*create, "--wait", "--json") as waiting:
+        assert waiting.stdout is not None
+        assert json.loads(waiting.stdout.readline())["snapshot"]["documents"] == 0
+        with (
+            feedmux.Client(site.endpoint, api_key=site.key) as client,
+            client.subscription(name).open(window_events=20, heartbeat_s=1) as session,
+        ):
+            for _ in range(10):
+                session.next(60)
+            streams = site.json("streams")
+            [one] = [each for stream in streams["shared_streams"] for each in stream["subscribers"]
+                     if each["subscription"] == name]  # fmt: skip
+            assert (one["snapshot"]["documents_estimated"], one["snapshot"]["namespace"]) == (50, scope)
+            assert 10 <= one["snapshot"]["documents"] <= 50
+            table = site.run("streams").stdout
+            assert "of about 50 documents" in table
+            assert f"{name}  {scope}" in table
+            for _ in range(40):
+                session.next(60)
+            assert session.copying is not None
+            session.ack()
+            lines = [json.loads(line) for line in waiting.stdout]
+        assert waiting.wait(60) == 0
+        assert "snapshot" not in lines[-1]
+    again = site.run(*create, "--wait")
+    assert again.returncode == 0, "its copy is complete"
+    site.run("subscriptions", "delete", name)
+
+
 def test_streams_follow_until_its_reader_has_gone(site: Site) -> None:
     with site.start("streams", "--follow", "--json") as following:
         assert following.stdout is not None

@@ -187,4 +187,5 @@ def _subscriber(streams: FeedStreams, subscriber: Subscriber, sessions: dict[int
         credit_events=subscriber.credit.events,
         credit_bytes=max(0, subscriber.credit.bytes),
         peer=live.peer if live else "",
+        snapshot=convert.snapshot_status(live.session.copy_status) if live else None,
     )

@@ -575,7 +575,9 @@ type Subscriber struct {
 	// Unused credit in bytes.
 	CreditBytes int64 `protobuf:"varint,12,opt,name=credit_bytes,json=creditBytes,proto3" json:"credit_bytes,omitempty"`
 	// The peer's address.
-	Peer          string `protobuf:"bytes,13,opt,name=peer,proto3" json:"peer,omitempty"`
+	Peer string `protobuf:"bytes,13,opt,name=peer,proto3" json:"peer,omitempty"`
+	// How far the copy of existing documents is, as this session has sent it. Unset outside a copy.
+	Snapshot      *SnapshotStatus `protobuf:"bytes,14,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -699,6 +701,13 @@ func (x *Subscriber) GetPeer() string {
 		return x.Peer
 	}
 	return ""
+}
+
+func (x *Subscriber) GetSnapshot() *SnapshotStatus {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
 }
 
 // Totals of the process.
@@ -1358,7 +1367,7 @@ const file_feedmux_v1_operator_proto_rawDesc = "" +
 	"eventsRead\x12!\n" +
 	"\fevents_taken\x18\b \x01(\x03R\veventsTaken\x12\x1d\n" +
 	"\n" +
-	"ring_bytes\x18\t \x01(\x03R\tringBytes\"\xb4\x03\n" +
+	"ring_bytes\x18\t \x01(\x03R\tringBytes\"\xec\x03\n" +
 	"\n" +
 	"Subscriber\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
@@ -1377,7 +1386,8 @@ const file_feedmux_v1_operator_proto_rawDesc = "" +
 	" \x01(\x03R\reventsUnacked\x12#\n" +
 	"\rcredit_events\x18\v \x01(\x03R\fcreditEvents\x12!\n" +
 	"\fcredit_bytes\x18\f \x01(\x03R\vcreditBytes\x12\x12\n" +
-	"\x04peer\x18\r \x01(\tR\x04peer\"\xb8\x01\n" +
+	"\x04peer\x18\r \x01(\tR\x04peer\x126\n" +
+	"\bsnapshot\x18\x0e \x01(\v2\x1a.feedmux.v1.SnapshotStatusR\bsnapshot\"\xb8\x01\n" +
 	"\x06Totals\x12%\n" +
 	"\x0eshared_streams\x18\x01 \x01(\x05R\rsharedStreams\x12\x18\n" +
 	"\acursors\x18\x02 \x01(\x05R\acursors\x12 \n" +
@@ -1463,7 +1473,8 @@ var file_feedmux_v1_operator_proto_goTypes = []any{
 	(*DrainResponse)(nil),             // 14: feedmux.v1.DrainResponse
 	(*ClusterTime)(nil),               // 15: feedmux.v1.ClusterTime
 	(*durationpb.Duration)(nil),       // 16: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),     // 17: google.protobuf.Timestamp
+	(*SnapshotStatus)(nil),            // 17: feedmux.v1.SnapshotStatus
+	(*timestamppb.Timestamp)(nil),     // 18: google.protobuf.Timestamp
 }
 var file_feedmux_v1_operator_proto_depIdxs = []int32{
 	3,  // 0: feedmux.v1.ListSharedStreamsResponse.shared_streams:type_name -> feedmux.v1.SharedStream
@@ -1477,24 +1488,25 @@ var file_feedmux_v1_operator_proto_depIdxs = []int32{
 	5,  // 8: feedmux.v1.SharedStream.subscribers:type_name -> feedmux.v1.Subscriber
 	15, // 9: feedmux.v1.Subscriber.position:type_name -> feedmux.v1.ClusterTime
 	16, // 10: feedmux.v1.Subscriber.lag:type_name -> google.protobuf.Duration
-	9,  // 11: feedmux.v1.ListTenantsResponse.tenants:type_name -> feedmux.v1.TenantUsage
-	17, // 12: feedmux.v1.ListTenantsResponse.since:type_name -> google.protobuf.Timestamp
-	10, // 13: feedmux.v1.TenantUsage.quotas:type_name -> feedmux.v1.QuotaUse
-	16, // 14: feedmux.v1.TenantUsage.throttled:type_name -> google.protobuf.Duration
-	16, // 15: feedmux.v1.DrainResponse.deadline:type_name -> google.protobuf.Duration
-	1,  // 16: feedmux.v1.Operator.ListSharedStreams:input_type -> feedmux.v1.ListSharedStreamsRequest
-	7,  // 17: feedmux.v1.Operator.ListTenants:input_type -> feedmux.v1.ListTenantsRequest
-	11, // 18: feedmux.v1.Operator.EndSubscriber:input_type -> feedmux.v1.EndSubscriberRequest
-	13, // 19: feedmux.v1.Operator.Drain:input_type -> feedmux.v1.DrainRequest
-	2,  // 20: feedmux.v1.Operator.ListSharedStreams:output_type -> feedmux.v1.ListSharedStreamsResponse
-	8,  // 21: feedmux.v1.Operator.ListTenants:output_type -> feedmux.v1.ListTenantsResponse
-	12, // 22: feedmux.v1.Operator.EndSubscriber:output_type -> feedmux.v1.EndSubscriberResponse
-	14, // 23: feedmux.v1.Operator.Drain:output_type -> feedmux.v1.DrainResponse
-	20, // [20:24] is the sub-list for method output_type
-	16, // [16:20] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	17, // 11: feedmux.v1.Subscriber.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	9,  // 12: feedmux.v1.ListTenantsResponse.tenants:type_name -> feedmux.v1.TenantUsage
+	18, // 13: feedmux.v1.ListTenantsResponse.since:type_name -> google.protobuf.Timestamp
+	10, // 14: feedmux.v1.TenantUsage.quotas:type_name -> feedmux.v1.QuotaUse
+	16, // 15: feedmux.v1.TenantUsage.throttled:type_name -> google.protobuf.Duration
+	16, // 16: feedmux.v1.DrainResponse.deadline:type_name -> google.protobuf.Duration
+	1,  // 17: feedmux.v1.Operator.ListSharedStreams:input_type -> feedmux.v1.ListSharedStreamsRequest
+	7,  // 18: feedmux.v1.Operator.ListTenants:input_type -> feedmux.v1.ListTenantsRequest
+	11, // 19: feedmux.v1.Operator.EndSubscriber:input_type -> feedmux.v1.EndSubscriberRequest
+	13, // 20: feedmux.v1.Operator.Drain:input_type -> feedmux.v1.DrainRequest
+	2,  // 21: feedmux.v1.Operator.ListSharedStreams:output_type -> feedmux.v1.ListSharedStreamsResponse
+	8,  // 22: feedmux.v1.Operator.ListTenants:output_type -> feedmux.v1.ListTenantsResponse
+	12, // 23: feedmux.v1.Operator.EndSubscriber:output_type -> feedmux.v1.EndSubscriberResponse
+	14, // 24: feedmux.v1.Operator.Drain:output_type -> feedmux.v1.DrainResponse
+	21, // [21:25] is the sub-list for method output_type
+	17, // [17:21] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_operator_proto_init() }

@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  feedmux consume orders-to-search | tee -a orders.jsonl\n\n"
         "An event is acknowledged when it has been written, or when the command of --exec has exited with 0. An event\n"
         "that is not acknowledged is delivered again by the next run, so the command may see an event more than once.\n"
-        "The format is that of `feedmux watch`."
+        "The format is that of `feedmux watch`. With --start snapshot, the existing documents come first; a bar on a\n"
+        "terminal's standard error shows how many of them, how fast, and the time left."
     )
     parser.add_argument("name", metavar="NAME", help="the durable subscription")
     add_output_options(parser)
@@ -102,10 +103,14 @@ def run(args: argparse.Namespace) -> int:
         options: dict[str, Any] = {"format": output.wire_format, "open_timeout_s": OPEN_TIMEOUT_S}
         if head is not None:
             options["heartbeat_s"] = HEARTBEAT_S
-        with client.subscription(args.name).open(takeover=args.takeover, on_notice=notices.show, **options) as session:
-            notices.session = session
+        subscription = client.subscription(args.name)
+        with (
+            notices.bar,
+            subscription.open(takeover=args.takeover, on_notice=notices.show, **options) as session,
+        ):
             if output.for_people:
                 remark(f"consuming {args.name} ({scope_name(feed)}) at {args.endpoint} (press Ctrl-C to stop)")
+            notices.opened(session)
             at_pause = cache(lambda: note_if_missing(client, feed))
             nothing_left = partial(_nothing_left, client, feed, session, head)
             head_time = head.cluster_time if head is not None else None
@@ -158,7 +163,7 @@ def process_events(
         most = at_once if limit is None else min(at_once, limit - done)
         events = _take(session, notices, most, watch_reader=sink.writes_to_stdout)
         if events:
-            with signals.deferred() if sink.defers_signals else nullcontext():
+            with notices.bar.hidden(), signals.deferred() if sink.defers_signals else nullcontext():
                 sink.process(events)
                 session.ack(events[-1])
             signals.check()

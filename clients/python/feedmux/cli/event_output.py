@@ -10,6 +10,7 @@ from typing import Final
 from bson.timestamp import Timestamp
 
 import feedmux
+from feedmux.cli.copy_bar import CopyBar
 from feedmux.cli.event_line import event_line
 from feedmux.cli.failure import UsageError, cause_of
 from feedmux.cli.feed_arguments import scope_name
@@ -97,28 +98,41 @@ def note_if_missing(client: feedmux.Client, feed: Feed) -> None:
 
 
 class Notices:
-    """Prints a session's notices on standard error: a line for each, but only one for all attempts to reconnect."""
+    """Prints a session's notices on standard error: a line for each, but only one for all attempts to reconnect. How
+    far a copy is, a bar shows."""
 
     session: feedmux.Session | None = None
 
     def __init__(self) -> None:
+        self.bar = CopyBar()
         self._lost_at: Timestamp | None = None
         self._reconnecting = False
 
     def show(self, notice: feedmux.Notice) -> None:
         """Print a notice."""
+        if isinstance(notice, feedmux.SnapshotProgress):
+            self.bar.show(notice.status)
+            return
         if isinstance(notice, feedmux.Disconnected | feedmux.Draining) and self.session is not None:
             # Where the session has heard from the server since, this is another loss.
             lost_at, self._lost_at = self._lost_at, self.session.cluster_time
             self._reconnecting = isinstance(notice, feedmux.Disconnected)
             if lost_at is not None and lost_at == self._lost_at:
                 return
+        self.bar.hide()
         _print_notice(notice)
+
+    def opened(self, session: feedmux.Session) -> None:
+        """Note the session, which is open, and show how far its copy is."""
+        self.session = session
+        if session.copying is not None:
+            self.bar.show(session.copying)
 
     def check(self) -> None:
         """Print a line if the session has heard from the server since the connection was lost."""
         if self._reconnecting and self.session is not None and self.session.cluster_time != self._lost_at:
             self._reconnecting = False
+            self.bar.hide()
             remark("-- connected again")
 
 
@@ -133,7 +147,7 @@ def _print_notice(notice: feedmux.Notice) -> None:
             change = "has lost its connection to" if notice.unavailable else "is again connected to"
             text = f"the server {change} {dependency}"
         case feedmux.SnapshotComplete():
-            text = f"the existing documents are copied ({notice.documents}); changes follow"
+            text = f"the existing documents are copied ({notice.documents:,}); changes follow"
         case feedmux.HistoryAtRisk():
             text = f"the oplog drops this position in {notice.remaining_s:.0f} s"
         case feedmux.Unacknowledged():

@@ -8,11 +8,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from feedmux.cli.connection import add_json_option
+from feedmux.cli.copy_bar import copy_json, copy_text
 from feedmux.cli.failure import CliError
 from feedmux.cli.operator import add_operator_options, connected_operator
 from feedmux.cli.terminal import Terminal, duration, plain, print_json, size, table, utc_time
 
 if TYPE_CHECKING:
+    from feedmux.feeds import SnapshotStatus
     from feedmux.v1 import feed_pb2, operator_pb2
 
 _FOLLOW_S = 1.0
@@ -73,6 +75,11 @@ def _text(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, wi
     if answer.wide_groups:
         wide = "FEEDS OF", "OPTIONS", "FEEDS", "VIEWS", "WIDE STREAM", "DECISION", "READ", "FOR VIEWS", "RING"
         lines += ["", table(terminal, wide, [_group_row(each) for each in answer.wide_groups])]
+    served = [*(one for each in answer.shared_streams for one in each.subscribers), *answer.detached_subscribers]
+    copies = [one for one in served if one.HasField("snapshot")]
+    if copies:
+        copying = "ID", "TENANT", "SUBSCRIPTION", "COPIES", "STATE", "SNAPSHOT"
+        lines += ["", table(terminal, copying, [_copy_row(one) for one in copies])]
     if with_subscribers and totals.subscribers:
         rows = [_subscriber_row(each.id, one) for each in answer.shared_streams for one in each.subscribers]
         rows += [_subscriber_row("-", one) for one in answer.detached_subscribers]
@@ -147,6 +154,12 @@ def _subscriber_row(stream: str, one: operator_pb2.Subscriber) -> tuple[object, 
     )
 
 
+def _copy_row(one: operator_pb2.Subscriber) -> tuple[object, ...]:
+    copied = _copied(one)
+    name = one.subscription or "(inline)"
+    return one.id, one.tenant, name, copied.namespace, one.state, copy_text(copied)
+
+
 def as_json(answer: operator_pb2.ListSharedStreamsResponse) -> dict[str, Any]:
     """Return the answer with plain numbers."""
     totals = answer.totals
@@ -216,6 +229,7 @@ def _subscriber_json(one: operator_pb2.Subscriber) -> dict[str, Any]:
         "credit_events": one.credit_events,
         "credit_bytes": one.credit_bytes,
         "peer": one.peer,
+        **({"snapshot": copy_json(_copied(one))} if one.HasField("snapshot") else {}),
     }
 
 
@@ -226,6 +240,12 @@ def state_name(stream: operator_pb2.SharedStream) -> str:
     states = operator_pb2.SharedStream.State
     known = stream.state in states.values()  # A newer server may have others.
     return states.Name(stream.state).removeprefix("STATE_").lower() if known else str(stream.state)
+
+
+def _copied(one: operator_pb2.Subscriber) -> SnapshotStatus:
+    from feedmux.requests import snapshot_value
+
+    return snapshot_value(one.snapshot)
 
 
 def _time(at: feed_pb2.ClusterTime) -> str:

@@ -6,12 +6,14 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
 import feedmux
 from feedmux.cli.connection import add_connection_options, add_json_option, connected
-from feedmux.cli.event_output import note_if_missing
+from feedmux.cli.copy_bar import CopyBar, copy_json, copy_text
+from feedmux.cli.event_output import note_if_missing, remark
 from feedmux.cli.failure import UsageError
 from feedmux.cli.feed_arguments import (
     FULL_DOCUMENT,
@@ -26,6 +28,8 @@ from feedmux.cli.feed_arguments import (
 from feedmux.cli.terminal import Terminal, duration, iso_time, plain, print_json, table, utc_time
 
 Action = Callable[["feedmux.Client", argparse.Namespace], int]
+_WAIT_S = 2.0
+"""How often --wait asks."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_feed_arguments(create)
     create.add_argument("--start", metavar="POSITION", type=start, help=START_HELP)
+    create.add_argument(
+        "--wait",
+        action="store_true",
+        help="with --start snapshot: wait until a client has acknowledged all existing documents, and report how far it"
+        " is. This command copies nothing: run `feedmux consume NAME`, or your own program, beside it",
+    )
     _add_policies(create)
 
     update = _name(_add(actions, "update", "change the filter or the policies; the position stays", _update))
@@ -103,7 +113,7 @@ def _list(client: feedmux.Client, args: argparse.Namespace) -> int:
         (
             each.name,
             f"{each.feed.source}:{scope_name(each.feed)}",
-            _stored(each),
+            _stored(each) + (f", {copy_text(each.snapshot)}" if each.snapshot is not None else ""),
             terminal.paint("open", "green") if each.active else "closed",
             each.epoch,
         )
@@ -118,6 +128,8 @@ def _get(client: feedmux.Client, args: argparse.Namespace) -> int:
 
 
 def _create(client: feedmux.Client, args: argparse.Namespace) -> int:
+    if args.wait and (args.start is None or args.start.kind != "snapshot"):
+        raise UsageError("--wait is for a copy of existing documents: give --start snapshot too")
     info = client.create_subscription(
         args.name,
         feed_of(args),
@@ -126,7 +138,29 @@ def _create(client: feedmux.Client, args: argparse.Namespace) -> int:
         on_history_lost=args.on_history_lost or "fail",
     )
     note_if_missing(client, info.feed)
+    if args.wait:
+        info = _copied(client, info, args)
     return _show(info, args)
+
+
+def _copied(
+    client: feedmux.Client, info: feedmux.SubscriptionInfo, args: argparse.Namespace
+) -> feedmux.SubscriptionInfo:
+    """Wait until the stored position is after the copy, and report how far it is."""
+    reported: dict[str, Any] = {}
+    if info.snapshot is not None and not info.active:
+        remark(f"-- nothing is copied until a client reads it: feedmux consume {args.name}")
+    with CopyBar() as bar:
+        while info.snapshot is not None:
+            bar.show(info.snapshot, "" if info.active else "no client reads it")
+            if args.json and (now := as_json(info)) != reported:
+                print_json(now)
+                sys.stdout.flush()
+                reported = now
+            time.sleep(_WAIT_S)
+            with suppress(feedmux.Unavailable):  # a restart of the server is no end of a copy of hours
+                info = client.get_subscription(args.name)
+    return info
 
 
 def _update(client: feedmux.Client, args: argparse.Namespace) -> int:
@@ -172,6 +206,7 @@ def _show(info: feedmux.SubscriptionInfo, args: argparse.Namespace) -> int:
         "on invalidate": info.on_invalidate,
         "on history lost": info.on_history_lost,
         "stored position": _stored(info),
+        **({"snapshot": copy_text(info.snapshot)} if info.snapshot is not None else {}),
         "position": facts["position"],
         "session": f"open, epoch {info.epoch}, owner {info.owner}" if info.active else f"closed, epoch {info.epoch}",
         "created": facts["create_time"],
@@ -205,7 +240,7 @@ def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
         "epoch": info.epoch,
         "expire_time": iso_time(info.expire_time),
         "routing_key": info.routing_key,
-        **({"snapshot": asdict(info.snapshot)} if info.snapshot is not None else {}),
+        **({"snapshot": copy_json(info.snapshot)} if info.snapshot is not None else {}),
     }
 
 
@@ -213,5 +248,4 @@ def _stored(info: feedmux.SubscriptionInfo) -> str:
     if info.cluster_time is None:
         return "-"
     at_s = info.cluster_time.time
-    copied = f", {info.snapshot.documents} documents of a snapshot" if info.snapshot is not None else ""
-    return f"{utc_time(at_s)} ({duration(max(0.0, time.time() - at_s))} ago{copied})"
+    return f"{utc_time(at_s)} ({duration(max(0.0, time.time() - at_s))} ago)"

@@ -34,14 +34,15 @@ def run(args: argparse.Namespace) -> int:
     output.one_collection = feed.collection is not None
     with (
         connected(args, _located) as client,
+        notices.bar,
         client.feed(feed).open(
             args.start, on_notice=notices.show, format=output.wire_format, open_timeout_s=OPEN_TIMEOUT_S
         ) as session,
     ):
-        notices.session = session
         if output.for_people:
             what = "the whole deployment" if feed.database is None else scope_name(feed)
             remark(f"watching {what} at {args.endpoint} (press Ctrl-C to stop)")
+        notices.opened(session)
         _follow(session, output, notices, args.limit, cache(lambda: note_if_missing(client, feed)))
     return 0
 
@@ -53,7 +54,8 @@ def _follow(
     while limit is None or written < limit:
         event = wait(session, notices)
         if event is not None:
-            write(output.encode(event))
+            with notices.bar.hidden():
+                write(output.encode(event))
             written += 1
         else:
             at_pause()

@@ -110,7 +110,7 @@ class WideGroup(_message.Message):
     def __init__(self, source: _Optional[str] = ..., options: _Optional[str] = ..., feeds: _Optional[int] = ..., views: _Optional[int] = ..., decision: _Optional[str] = ..., scope: _Optional[str] = ..., events_read: _Optional[int] = ..., events_taken: _Optional[int] = ..., ring_bytes: _Optional[int] = ...) -> None: ...
 
 class Subscriber(_message.Message):
-    __slots__ = ("id", "tenant", "subscription", "instance_id", "state", "position", "lag", "lag_events", "events_sent", "events_unacked", "credit_events", "credit_bytes", "peer")
+    __slots__ = ("id", "tenant", "subscription", "instance_id", "state", "position", "lag", "lag_events", "events_sent", "events_unacked", "credit_events", "credit_bytes", "peer", "snapshot")
     ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +124,7 @@ class Subscriber(_message.Message):
     CREDIT_EVENTS_FIELD_NUMBER: _ClassVar[int]
     CREDIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     id: str
     tenant: str
     subscription: str
@@ -137,7 +138,8 @@ class Subscriber(_message.Message):
     credit_events: int
     credit_bytes: int
     peer: str
-    def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., subscription: _Optional[str] = ..., instance_id: _Optional[str] = ..., state: _Optional[str] = ..., position: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., lag: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., lag_events: _Optional[int] = ..., events_sent: _Optional[int] = ..., events_unacked: _Optional[int] = ..., credit_events: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., peer: _Optional[str] = ...) -> None: ...
+    snapshot: _feed_pb2.SnapshotStatus
+    def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., subscription: _Optional[str] = ..., instance_id: _Optional[str] = ..., state: _Optional[str] = ..., position: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., lag: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., lag_events: _Optional[int] = ..., events_sent: _Optional[int] = ..., events_unacked: _Optional[int] = ..., credit_events: _Optional[int] = ..., credit_bytes: _Optional[int] = ..., peer: _Optional[str] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ...) -> None: ...
 
 class Totals(_message.Message):
     __slots__ = ("shared_streams", "cursors", "subscribers", "memory_bytes", "memory_bytes_max")

@@ -33,7 +33,7 @@ class ScriptedSession:
     """Plays a list: an event, None where none has arrived, an error."""
 
     cluster_time: Timestamp | None = None
-    copying = False
+    copying: feedmux.SnapshotStatus | None = None
 
     def __init__(self, *script: object) -> None:
         self.script = list(script)
@@ -115,7 +115,8 @@ def test_it_is_caught_up_after_all_events_before_the_head(
     """The head is (5, 2). At (5, 1), the first event of that time may come yet, or the next one of its transaction."""
     end = feedmux.FeedInvalidated("went on")
     session, sink = ScriptedSession(*(events or (None, None)), None, end, end), Recorded()
-    session.cluster_time, session.copying = Timestamp(*reached), copying
+    session.cluster_time = Timestamp(*reached)
+    session.copying = feedmux.SnapshotStatus(True, 0) if copying else None
     arguments = cast(feedmux.Session, session), sink, Signals(), Notices(), 1, None, Timestamp(5, 2)
     if stops and not copying:  # however late their time is, documents may be left
         process_events(*arguments, lambda: None, lambda: nothing_left)

@@ -42,6 +42,22 @@ def test_the_head_counts_in_singular_and_plural() -> None:
     assert head == "1 shared stream on 2 MongoDB cursors for 1 subscriber, 0 B of 0 B used"
 
 
+def test_copies_are_shown_with_how_far_they_are() -> None:
+    copying = operator_pb2.Subscriber(id="s-2", tenant=HOSTILE, subscription="s", state="lagging")
+    status = feed_pb2.SnapshotStatus(
+        state="STATE_RUNNING", documents=3000, documents_estimated=10_000, namespace="shop.\x1borders"
+    )
+    status.remaining.FromSeconds(70)
+    copying.snapshot.CopyFrom(status)
+    assert "SNAPSHOT" not in text(answer())
+    shown = text(answer(detached_subscribers=[copying]))
+    [row] = [line for line in shown.splitlines() if line.startswith("s-2")]
+    assert row.endswith("shop.?orders  lagging  3,000 of about 10,000 documents (30 %), 100/s, 1 min 10 s left")
+    assert "\x1b" not in shown
+    [one] = as_json(answer(detached_subscribers=[copying]))["detached_subscribers"]
+    assert (one["snapshot"]["documents"], one["snapshot"]["remaining_s"]) == (3000, 70.0)
+
+
 def test_subscribers_are_shown_on_demand() -> None:
     assert "s-1" not in text(answer())
     shown = text(answer(detached_subscribers=[ONE]), subscribers=True)

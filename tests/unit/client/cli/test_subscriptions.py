@@ -44,6 +44,9 @@ class Client:
     def get_subscription(self, _name: str) -> feedmux.SubscriptionInfo:
         return self.stored[0]
 
+    def create_subscription(self, _name: str, _feed: feedmux.Feed, **_more: Any) -> feedmux.SubscriptionInfo:
+        return self.stored[0]
+
     def update_subscription(self, _name: str, **changes: Any) -> feedmux.SubscriptionInfo:
         self.changes.append(changes)
         return self.stored[0]
@@ -97,3 +100,43 @@ def test_a_name_does_not_control_the_terminal(client: Client, capsys: pytest.Cap
     for arguments in (("get", "orders"), ("list",)):
         assert "shop.?[2J" in (shown := printed(capsys, *arguments))
         assert not {"\x1b", "\x07"} & set(shown)
+
+
+COPYING = replace(STORED, snapshot=feedmux.SnapshotStatus(True, 40, 0, 100, 30.0, Timestamp(7, 1), "shop.orders"))
+
+
+def test_a_copy_is_shown_with_how_far_it_is(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    client.stored = (COPYING,)
+    assert "snapshot         40 of about 100 documents (40 %), 2/s, 30 s left\n" in printed(capsys, "get", "orders")
+    assert "40 of about 100 documents" in printed(capsys, "list")
+    found = json.loads(printed(capsys, "get", "orders", "--json"))["snapshot"]
+    assert (found["documents"], found["fraction"], found["documents_per_s"]) == (40, 0.4, 2.0)
+    assert (found["remaining_s"], found["read_time"], found["namespace"]) == (30.0, "7:1", "shop.orders")
+
+
+def test_a_wait_ends_with_the_copy(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reports each change, outlives a restart of the server, and says that it copies nothing itself."""
+    answers: list[object] = [COPYING, feedmux.Unavailable("restarts"), replace(COPYING, epoch=4), STORED]
+
+    def get(_name: str) -> feedmux.SubscriptionInfo:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, feedmux.SubscriptionInfo)
+        return answer
+
+    monkeypatch.setattr(client, "get_subscription", get)
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    monkeypatch.setattr(subscriptions, "note_if_missing", lambda *_: None)
+    client.stored = (COPYING,)
+    wait = "subscriptions", "create", "orders", "shop.orders", "--start", "snapshot", "--wait", "--json"
+    assert main([*wait]) == 0
+    done = capsys.readouterr()
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert [(line["epoch"], "snapshot" in line) for line in lines] == [(3, True), (4, True), (3, False)]
+    assert answers == []
+    assert "feedmux consume orders" in done.err
+    assert main([*wait[:4], "--start", "latest", "--wait"]) == 2
+    assert "--start snapshot" in capsys.readouterr().err
