@@ -16,6 +16,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server.app import CannotStart, running
@@ -25,7 +26,7 @@ from feedmux_server.telemetry.metrics import METRICS, Kind
 from feedmux_server.tenants.registry import hash_key
 from tests.conftest import RedisFactory
 from tests.integration.servers import Here, serving, settings, until
-from tests.integration.wire import LATEST, PATIENCE_S, feed, refused
+from tests.integration.wire import LATEST, PATIENCE_S, at, feed, refused
 from tests.telemetry.metrics_page import series
 from tests.telemetry.scrape import Scrape, scrape
 
@@ -232,11 +233,17 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     await session.ack_and_wait(300)
     await session.close()
     second = await api.open(name)
+    copying = await api.session(
+        feed=feed(database.name, "c"),
+        start=at(snapshot=feed_pb2.Snapshot()),
+        credit=wire.Credit(events=10, bytes=1 << 20),
+    )
+    await copying.take(10)
     await until(lambda: metered.server.assembly.results.forecasts["main"].state is not None)
     faults_only = {
         "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.rejections",
         "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",
-        "feedmux.source.forks",
+        "feedmux.source.forks", "feedmux.snapshot.retries", "feedmux.snapshot.remaining",
     }  # fmt: skip
     wanted = {
         f"{prometheus}_count" if metric.kind is Kind.HISTOGRAM else prometheus
@@ -258,7 +265,11 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     strangers = {name for name in there if name not in known and name.rpartition("_")[0] not in known}
     assert not strangers
     assert len(METRICS) == len(series())
+    page = await seen(metered)
+    assert page.value("feedmux_snapshot_active", state="waiting") == 1
+    assert page.value("feedmux_snapshot_documents_total") >= 10
     second.cancel()
+    copying.cancel()
 
 
 async def test_the_page_answers_while_the_event_loop_does_not(metered: Here, caplog: pytest.LogCaptureFixture) -> None:

@@ -120,6 +120,7 @@ class MetricsCollector:
         snapshot.add(metrics.SUBSCRIBERS, 1, tenant, session.state.value)
         if subscriber.acks is not None or subscriber.unacked:
             snapshot.add(metrics.UNACKED, subscriber.unacked, tenant)
+        _copy(snapshot, session, source, tenant)
         now_s = self._now_s(source)
         if now_s is None:
             return
@@ -154,6 +155,15 @@ def _streams(snapshot: MetricsSnapshot, each: KeyStreams) -> None:
     for stream in each.streams.open:
         snapshot.add(metrics.STREAMS, 1, source, stream.state.value)
     snapshot.add(metrics.CATCH_UP, each.streams.open.catch_up_count, source)
+
+
+def _copy(snapshot: MetricsSnapshot, session: Session, source: str, tenant: str) -> None:
+    state, status = session.copy_state, session.copy_status
+    if state is None or status is None:
+        return
+    snapshot.add(metrics.SNAPSHOTS, 1, source, tenant, state.value)
+    if status.remaining_s is not None:
+        snapshot.most(metrics.SNAPSHOT_REMAINING, status.remaining_s, source, tenant)
 
 
 def _account(snapshot: MetricsSnapshot, account: Account, catch_up_streams: int) -> None:

@@ -26,6 +26,11 @@ class Outbox:
         self._wake = wake
         self._held: Held | None = None
 
+    @property
+    def unsent(self) -> bool:
+        """Whether HTTP/2 has not taken the last message: the client does not read."""
+        return self._held is not None
+
     def limits(self) -> tuple[int, int]:
         """The most bytes that the next message may hold: for several events, and for one event alone."""
         room, most = self._pool.room(self._tenant), self._payload_max

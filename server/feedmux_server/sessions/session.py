@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from feedmux_server.clock import monotonic_s
-from feedmux_server.core.delivery.copy_progress import CopyProgress, CopyStatus, status_at
+from feedmux_server.core.delivery.copy_progress import CopyProgress, CopyState, CopyStatus, status_at
 from feedmux_server.core.delivery.feed_streams import FeedStreams, SubscriberState
 from feedmux_server.core.delivery.session_state import Phase, SessionState, SessionStep
 from feedmux_server.core.delivery.shared_stream import StreamState
@@ -118,6 +118,14 @@ class Session:
             self.copy.documents_estimated = stream.documents_estimated
         running = self.subscriber.at.place.copied is not None
         return self.copy.status(self._key.spec.scope.namespace, monotonic_s(), running=running)
+
+    @property
+    def copy_state(self) -> CopyState | None:
+        """What a copy of existing documents does; None outside a copy."""
+        if self.copy is None:
+            return None
+        can_take = self.subscriber.can_receive and not self.gate.outbox.unsent
+        return self.copy.state(monotonic_s(), client_can_take=can_take)
 
     @property
     def gate(self) -> SendGate:

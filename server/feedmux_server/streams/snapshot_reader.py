@@ -156,6 +156,7 @@ class SnapshotReader:
                 self._step_began_s = monotonic_s()
             raw = await documents.next_batch(self._reads_for())
         except NotAtThisTime as error:
+            self._source.observer.documents_not_at_this_time(self._source.name)
             await documents.close()
             self._documents_next = False
             await self._check_collection()
@@ -170,6 +171,7 @@ class SnapshotReader:
             return Batch([], None, False)
         chunks = cut_documents(raw.data, steps.place, steps.stored, wall_s(), bytes_max=self._limits.chunk_bytes_max)
         steps.gave_documents(chunks[-1].end, chunks[-1].last_id())
+        self._source.observer.documents_read(self._source.name, sum(each.count for each in chunks), len(raw.data))
         return Batch([*chunks], steps.place, False)
 
     async def _end(self) -> Batch:

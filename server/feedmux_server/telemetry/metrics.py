@@ -175,6 +175,29 @@ STAGES: Final = Metric(
     (STAGE, SOURCE, TENANT), buckets=_DURATIONS,
 )  # fmt: skip
 
+SNAPSHOTS: Final = Metric(
+    "feedmux.snapshot.active", _U, "{copy}",
+    "Open sessions that copy existing documents: `running`; `waiting` for their client, which gives no credit, does not"
+    " acknowledge or does not read; `stalled`, without a document for a minute although the client can take some.",
+    (SOURCE, TENANT, STATE),
+)  # fmt: skip
+SNAPSHOT_DOCUMENTS: Final = Metric(
+    "feedmux.snapshot.documents", _C, "{document}",
+    "Existing documents read from MongoDB for copies. They count as events sent, too, and not as events read.",
+    (SOURCE,),
+)  # fmt: skip
+SNAPSHOT_BYTES: Final = Metric("feedmux.snapshot.bytes", _C, "By", "Bytes of these documents, as events.", (SOURCE,))
+SNAPSHOT_RETRIES: Final = Metric(
+    "feedmux.snapshot.retries", _C, "{retry}",
+    "Reads of documents that MongoDB ended because it cannot read as of their time any more; the rest was read as"
+    " of a later one.", (SOURCE,),
+)  # fmt: skip
+SNAPSHOT_REMAINING: Final = Metric(
+    "feedmux.snapshot.remaining", _G, "s",
+    "Time left of the copy that takes longest, by the rate of its last minute. No value where the rate or the number of"
+    " documents is not known.", (SOURCE, TENANT),
+)  # fmt: skip
+
 OPLOG_WINDOW: Final = Metric(
     "feedmux.oplog.window", _G, "s", "Time from the oldest to the newest entry of the oplog.", (SOURCE,)
 )

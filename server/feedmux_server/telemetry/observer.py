@@ -73,6 +73,12 @@ class Observer:
     def resumed(self, source: str, error: str) -> None:
         """A change stream failed with `error` and is resumed."""
 
+    def documents_read(self, source: str, documents: int, size: int) -> None:
+        """A batch of a copy's documents came from MongoDB."""
+
+    def documents_not_at_this_time(self, source: str) -> None:
+        """MongoDB cannot read a copy's documents as of the chosen time; they are read as of a later one."""
+
     def timeline_forked(self, source: str) -> None:
         """A deployment has lost history that was read: it was restored."""
 

@@ -71,6 +71,13 @@ class OtelObserver(Observer):
     def resumed(self, source: str, error: str) -> None:
         self.counted.add(metrics.RESUMES, 1, source, self._errors.of(error))
 
+    def documents_read(self, source: str, documents: int, size: int) -> None:
+        self.counted.add(metrics.SNAPSHOT_DOCUMENTS, documents, source)
+        self.counted.add(metrics.SNAPSHOT_BYTES, size, source)
+
+    def documents_not_at_this_time(self, source: str) -> None:
+        self.counted.add(metrics.SNAPSHOT_RETRIES, 1, source)
+
     def timeline_forked(self, source: str) -> None:
         self.counted.add(metrics.FORKS, 1, source)
 

@@ -1,7 +1,12 @@
 """The values that a snapshot of the metrics gets from the server's state."""
 
-from feedmux_server.jobs.metrics_collector import MetricsCollector
+from types import SimpleNamespace
+from typing import cast
+
+from feedmux_server.core.delivery.copy_progress import CopyState, CopyStatus
+from feedmux_server.jobs.metrics_collector import MetricsCollector, _copy
 from feedmux_server.jobs.monitor_results import MonitorResults
+from feedmux_server.sessions.session import Session
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.labels import Labels
 from feedmux_server.telemetry.metrics import Metric
@@ -67,3 +72,15 @@ async def test_a_source_that_does_not_answer_and_damage_are_shown() -> None:
         snapshot = await collected(there, results)
         assert values(snapshot, metrics.SOURCE_AVAILABLE) == [0]
         assert values(snapshot, metrics.DAMAGED) == [2]
+
+
+@in_virtual_time
+async def test_copies_are_shown_by_state_and_the_longest_by_its_time_left() -> None:
+    async with served() as there:
+        snapshot = await collected(there)
+        for state, left_s in ((CopyState.RUNNING, 5.0), (CopyState.STALLED, 9.0), (CopyState.RUNNING, None)):
+            status = CopyStatus(True, 1, "db.c", remaining_s=left_s)
+            _copy(snapshot, cast(Session, SimpleNamespace(copy_state=state, copy_status=status)), "main", "a")
+        _copy(snapshot, cast(Session, SimpleNamespace(copy_state=None, copy_status=None)), "main", "a")
+        assert sorted(values(snapshot, metrics.SNAPSHOTS)) == [1, 2]
+        assert values(snapshot, metrics.SNAPSHOT_REMAINING) == [9.0]

@@ -20,6 +20,7 @@ from feedmux_server.source.deployment import CollectionInfo
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.streams.snapshot_reader import ESTIMATE_EVERY_S, SnapshotReader
+from feedmux_server.telemetry.observer import Observer
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimCursor, SimMongo, SimSource
 from tests.virtual_time import in_virtual_time
@@ -192,6 +193,31 @@ async def test_no_failure_costs_or_repeats_an_event(failing: str, error: Excepti
     left = sum(not end.reaches(entry.token) for entry in mongo.entries)
     assert changes(batches) + left == written, tail
     assert source.open_reads == 0
+
+
+class Recording(Observer):
+    def __init__(self) -> None:
+        self.read: list[tuple[str, int, int]] = []
+        self.retries: list[str] = []
+
+    def documents_read(self, source: str, documents: int, size: int) -> None:
+        self.read.append((source, documents, size))
+
+    def documents_not_at_this_time(self, source: str) -> None:
+        self.retries.append(source)
+
+
+@in_virtual_time
+async def test_documents_and_reads_in_vain_are_counted() -> None:
+    reader, source, _ = await make()
+    recording = source.observer = Recording()
+    source.fails = [OperationFailure("old", 239), OperationFailure("unavailable", 246), AutoReconnect("closed")]
+    batches = await copy(reader)
+    assert [documents for _, documents, _ in recording.read] == [2, 2, 1]
+    assert sum(size for *_, size in recording.read) == sum(
+        len(chunk.bson.data) for batch in batches for chunk in batch.chunks if chunk.bson
+    )
+    assert recording.retries == ["main", "main"], "a lost connection is counted with those of streams"
 
 
 @in_virtual_time

@@ -6,6 +6,7 @@ says nothing about the speed of this one. `sessions.session` counts here what it
 
 from collections import deque
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -15,6 +16,15 @@ RATE_OF_S: Final = 60.0
 RATE_AFTER_S: Final = 2.0
 """A shorter time has no rate: one batch more or less would double it."""
 NOTICE_EVERY_S: Final = 5.0
+STALLED_AFTER_S: Final = 60.0
+
+
+class CopyState(StrEnum):
+    RUNNING = "running"
+    WAITING = "waiting"
+    """For the client."""
+    STALLED = "stalled"
+    """No document came for `STALLED_AFTER_S`, although the client can take some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,11 @@ class CopyProgress:
             return False
         self._noticed_s = now_s
         return True
+
+    def state(self, now_s: float, *, client_can_take: bool) -> CopyState:
+        if not client_can_take:
+            return CopyState.WAITING
+        return CopyState.STALLED if now_s - self.sent_s >= STALLED_AFTER_S else CopyState.RUNNING
 
     def remaining_s(self, now_s: float) -> float | None:
         """The time left at the present rate; None if the rate, or the number of documents, is not known."""

@@ -71,6 +71,16 @@ def test_what_is_not_known_is_not_said(estimated: int) -> None:
     assert progress.remaining_s(110.0) is None
 
 
+def test_it_stalls_without_a_document_for_a_minute_that_its_client_could_take() -> None:
+    progress = begun()
+    send(progress, 1, 110.0)
+    states = [progress.state(110.0 + later_s, client_can_take=True).value for later_s in (0, 59, 60)]
+    assert states == ["running", "running", "stalled"]
+    assert progress.state(500.0, client_can_take=False).value == "waiting"
+    send(progress, 2, 501.0)
+    assert progress.state(502.0, client_can_take=True).value == "running"
+
+
 def test_a_first_batch_is_no_rate() -> None:
     progress = begun()
     send(progress, 4000, 100.1)
