@@ -28,6 +28,10 @@ GOOD_DAY: Final = {
     f'feedmux_stream_resumes_total{{{REPLICA},{SOURCE},error_type="NetworkTimeout"}}': "0 1 1 2 2x176",
     f"feedmux_stream_catch_up{{{REPLICA},{SOURCE}}}": "2x180",
     f"feedmux_stream_catch_up_limit{{{REPLICA}}}": "32x180",
+    f'feedmux_snapshot_active{{{REPLICA},{SOURCE},{TENANT},feedmux_state="running"}}': "1x180",
+    f'feedmux_snapshot_active{{{REPLICA},{SOURCE},{TENANT},feedmux_state="waiting"}}': "1x180",
+    f'feedmux_snapshot_active{{{REPLICA},{SOURCE},{TENANT},feedmux_state="stalled"}}': "0x112 1x6 0x60",
+    f"feedmux_snapshot_remaining_seconds{{{REPLICA},{SOURCE},{TENANT}}}": "9000-60x60 5400+20x40 6200-60x77",
     f'feedmux_commit_results_total{{{REPLICA},feedmux_outcome="ok"}}': "0+100x180",
     f'feedmux_commit_results_total{{{REPLICA},feedmux_outcome="failed"}}': "0x180",
     f'feedmux_redis_errors_total{{{REPLICA},error_type="TIMEOUT"}}': "0 0 1 1x177",
@@ -58,6 +62,12 @@ BAD_DAYS: Final[dict[str, dict[str, str]]] = {
         f'feedmux_stream_resumes_total{{{REPLICA},{SOURCE},error_type="NetworkTimeout"}}': "0+30x180"
     },
     "FeedmuxCatchUpStreamsExhausted": {f"feedmux_stream_catch_up{{{REPLICA},{SOURCE}}}": "32x180"},
+    "FeedmuxSnapshotStalls": {
+        f'feedmux_snapshot_active{{{REPLICA},{SOURCE},{TENANT},feedmux_state="stalled"}}': "1x180"
+    },
+    "FeedmuxSnapshotWillNotEnd": {
+        f"feedmux_snapshot_remaining_seconds{{{REPLICA},{SOURCE},{TENANT}}}": "9000-60x20 7800+5x157"
+    },
     "FeedmuxRedisUnavailable": {f"feedmux_redis_available{{{REPLICA}}}": "0x180"},
     "FeedmuxCommitsFailing": {f'feedmux_commit_results_total{{{REPLICA},feedmux_outcome="failed"}}': "0+3x180"},
     "FeedmuxRedisErrors": {f'feedmux_redis_errors_total{{{REPLICA},error_type="TIMEOUT"}}': "0+6x180"},
