@@ -20,6 +20,8 @@ class Role:
     killed_at: float | None = None
     joins_at: float | None = None
     joins_from: float | None = None
+    copies: bool = False
+    """Whether it begins with the documents that exist, and keeps a copy of the collection."""
 
 
 ROLES = (
@@ -29,6 +31,7 @@ ROLES = (
     Role("reports", "slow", slow=True),
     Role("billing", "killed, started again", ack_s=0.4, killed_at=0.4),
     Role("analytics", "joins late", joins_at=0.6, joins_from=0.25),
+    Role("replica", "copies, then follows", joins_at=0.5, copies=True),
 )
 SLOW_SHARE = 0.35
 """The slow subscriber's speed, as a fraction of the rate of writes."""
@@ -73,8 +76,11 @@ class Actor:
         name, run = self.role.name, len(self.children)
         pace = rate * SLOW_SHARE if self.role.slow else 0.0
         record = str(_record(world, name, run))
-        arguments = (world.endpoint, name, record, str(pace), str(self.role.ack_s))
-        child = Child(world, name, run, "demo.subscriber", *arguments)
+        if self.role.copies:
+            child = Child(world, name, run, "demo.replica", world.endpoint, name, record)
+        else:
+            arguments = (world.endpoint, name, record, str(pace), str(self.role.ack_s))
+            child = Child(world, name, run, "demo.subscriber", *arguments)
         self.children.append(child)
         child.process.start()
         self.state = "starts"

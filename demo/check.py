@@ -1,13 +1,16 @@
-"""Compares what every subscriber received with what MongoDB's own change stream says was written.
+"""Compares what every subscriber received with what MongoDB's own change stream says was written, and the copy that
+one of them keeps with the collection.
 
 The truth is read directly from MongoDB, without feedmux, from before the first write to the last. Otherwise pure.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import bson
 from bson import Timestamp
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
@@ -61,6 +64,51 @@ class Result:
     def kept(self) -> bool:
         broken = (self.lost, self.repeated, self.redelivered_acked, self.out_of_order, self.unexpected)
         return not any(broken)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaResult:
+    """A copy of the collection compared with the collection, in documents."""
+
+    name: str
+    copied: int
+    """Documents of the snapshot."""
+    documents: int
+    """Documents of the collection."""
+    missing: int
+    differing: int
+    extra: int
+    """Documents that only the copy has."""
+
+    @property
+    def kept(self) -> bool:
+        return not (self.missing or self.differing or self.extra)
+
+
+Documents = dict[bytes, dict[str, Any]]
+"""By the BSON of their keys."""
+
+
+def compare(name: str, copied: int, wanted: Documents, found: Documents) -> ReplicaResult:
+    """Compare a copy with the collection."""
+    both = wanted.keys() & found.keys()
+    differing = sum(wanted[key] != found[key] for key in both)
+    return ReplicaResult(name, copied, len(wanted), len(wanted) - len(both), differing, len(found) - len(both))
+
+
+def read_collection(uri: str) -> Documents:
+    """Read shop.orders. Blocks."""
+    with MongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=_PATIENCE_MS) as client:
+        return _by_key(client[DATABASE][COLLECTION].find())
+
+
+def read_replica(path: Path) -> Documents:
+    """Return the documents that a subscriber has written at its end."""
+    return _by_key(bson.decode_all(path.read_bytes())) if path.exists() else {}
+
+
+def _by_key(documents: Iterable[dict[str, Any]]) -> Documents:
+    return {bson.encode({"_id": each["_id"]}): each for each in documents}
 
 
 def read_truth(uri: str, start: Timestamp) -> Truth:

@@ -1,7 +1,7 @@
 """`./run demo`: shows feedmux with real servers, live in the terminal, and checks the result at the end.
 
-The parts: `main` runs the demo, `world` starts the servers, `workload` writes, `subscriber` reads (one process each),
-`observer` collects figures, `view` draws, `check` compares what was received with what was written.
+The parts: `main` runs the demo, `world` starts the servers, `workload` writes, `subscriber` and `replica` read (one
+process each), `observer` collects figures, `view` draws, `check` compares what was received with what was written.
 """
 
 import sys

@@ -11,8 +11,9 @@ from bson import Timestamp
 
 from demo import summary
 from demo.cast import ROLES, Actor
-from demo.check import Result, check, read_record, read_truth
+from demo.check import ReplicaResult, Result, check, compare, read_collection, read_record, read_replica, read_truth
 from demo.observer import Observer
+from demo.replica import state_path
 from demo.view import View, make_view
 from demo.world import Child, World, started
 from feedmux.cli.terminal import Terminal
@@ -48,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="./run demo", description="MongoDB, Redis, the server and six subscribers, live, with a check at the end."
+        prog="./run demo",
+        description="MongoDB, Redis, the server and seven subscribers, live, with a check at the end.",
     )
     parser.add_argument(
         "--seconds", metavar="N", type=float, default=20.0, help="duration of the workload in seconds (20)"
@@ -74,7 +76,7 @@ async def _demo(args: argparse.Namespace, terminal: Terminal) -> int:
         _tell_metrics(terminal, world.metrics_url)
         play = Play(world, args.seconds, args.rate)
         try:
-            with terminal.step(f"{len(ROLES) - 1} subscribers, a process each"):
+            with terminal.step(f"{sum(role.joins_at is None for role in ROLES)} subscribers, a process each"):
                 start = await play.open()
             with make_view(args.json) as view:
                 written = await play.run(view)
@@ -89,10 +91,22 @@ async def _demo(args: argparse.Namespace, terminal: Terminal) -> int:
                         [read_record(path) for path in actor.records(world)],
                     )
                     for actor in play.actors
+                    if not actor.role.copies
+                ]
+                collection = await asyncio.to_thread(read_collection, world.mongodb_uri)
+                replicas = [
+                    compare(
+                        actor.role.name,
+                        (actor.child.told().get("copied") or 0) if actor.child is not None else 0,
+                        collection,
+                        read_replica(state_path(actor.records(world)[-1])),
+                    )
+                    for actor in play.actors
+                    if actor.role.copies
                 ]
         finally:
             await play.stop()
-    return _finish(args, terminal, play, written, len(truth), results)
+    return _finish(args, terminal, play, written, len(truth), results, replicas)
 
 
 def _tell_metrics(terminal: Terminal, url: str) -> None:
@@ -107,11 +121,17 @@ def _tell_metrics(terminal: Terminal, url: str) -> None:
 
 
 def _finish(
-    args: argparse.Namespace, terminal: Terminal, play: "Play", written: int, in_mongodb: int, results: list[Result]
+    args: argparse.Namespace,
+    terminal: Terminal,
+    play: "Play",
+    written: int,
+    in_mongodb: int,
+    results: list[Result],
+    replicas: list[ReplicaResult],
 ) -> int:
     now = play.observer.snapshot
-    summary.tell(terminal, written, in_mongodb, results, now)
-    report = summary.as_json(written, in_mongodb, results, now)
+    summary.tell(terminal, written, in_mongodb, results, replicas, now)
+    report = summary.as_json(written, in_mongodb, results, replicas, now)
     if args.json:
         print(json.dumps(report), flush=True)
     return 0 if report["kept"] else 1
@@ -182,7 +202,9 @@ class Play:
                 for actor in self.actors:
                     if actor.role.killed_at is not None:
                         parts.create_task(self._kill_and_restart(actor))
-                    if actor.role.joins_at is not None:
+                    if actor.role.copies:
+                        parts.create_task(self._copy(actor))
+                    elif actor.role.joins_at is not None:
                         parts.create_task(self._join_late(actor))
                 await self._at(1.0)
         except* DemoFailed as failures:
@@ -230,6 +252,22 @@ class Play:
         actor.launch(self._world, self._rate)
         ago_s = (actor.role.joins_at - actor.role.joins_from) * self._length_s
         self.observer.say(f"{actor.role.name}: joins, from a position of {ago_s:.0f} s ago")
+
+    async def _copy(self, actor: Actor) -> None:
+        assert actor.role.joins_at is not None
+        await self._at(actor.role.joins_at)
+        await self._subscribe(actor, Start.snapshot())
+        actor.launch(self._world, self._rate)
+        self.observer.say(f"{actor.role.name}: begins with the documents that exist")
+        assert actor.child is not None
+        try:
+            async with asyncio.timeout(_CATCH_UP_S):
+                while (copied := actor.child.told().get("copied")) is None:
+                    self._check_all_run()
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise DemoFailed(f"{actor.role.name} has not copied all documents after {_CATCH_UP_S:.0f} s") from None
+        self.observer.say(f"{actor.role.name}: has copied {copied:,} documents, and follows their changes")
 
     async def _subscribe(self, actor: Actor, start: Start) -> None:
         info = await self._world.client.create_subscription(actor.role.name, self._feed(), start=start)

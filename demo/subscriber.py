@@ -21,7 +21,7 @@ from demo.workload import END
 
 DIGEST_BYTES = 16
 _TELL_S = 0.15
-_WAIT_FOR_MORE_S = 0.5
+WAIT_FOR_MORE_S = 0.5
 
 
 def digest(event: bytes) -> bytes:
@@ -50,7 +50,7 @@ def main(endpoint: str, name: str, record: str, per_second: float, ack_s: float)
                 acked_s = time.monotonic()
                 session.ack(batch)
             if ended:
-                threading.Timer(_WAIT_FOR_MORE_S, session.close).start()
+                threading.Timer(WAIT_FOR_MORE_S, session.close).start()
             if time.monotonic() - told_s > _TELL_S:
                 told_s = time.monotonic()
                 _tell(change, done=False)

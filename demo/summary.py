@@ -1,19 +1,22 @@
 """The result of the demo, as text and as one JSON object."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from demo.check import Result
+from demo.check import ReplicaResult, Result
 from demo.observer import Snapshot
 from feedmux.cli.terminal import Terminal
 
 
-def as_json(written: int, in_mongodb: int, results: Sequence[Result], now: Snapshot) -> dict[str, Any]:
+def as_json(
+    written: int, in_mongodb: int, results: Sequence[Result], replicas: Sequence[ReplicaResult], now: Snapshot
+) -> dict[str, Any]:
     """Return the result as a JSON object. `written` counts the acknowledged writes."""
     return {
         "written": written,
         "read_from_mongodb": in_mongodb,
-        "kept": written == in_mongodb and all(result.kept for result in results),
+        "kept": written == in_mongodb and all(each.kept for each in results) and all(each.kept for each in replicas),
         "shared_streams_most": now.streams_most,
         "mongodb_cursors_most": now.cursors_most,
         "subscribers": [
@@ -31,10 +34,18 @@ def as_json(written: int, in_mongodb: int, results: Sequence[Result], now: Snaps
             }
             for result in results
         ],
+        "replicas": [asdict(each) for each in replicas],
     }
 
 
-def tell(terminal: Terminal, written: int, in_mongodb: int, results: Sequence[Result], now: Snapshot) -> None:
+def tell(
+    terminal: Terminal,
+    written: int,
+    in_mongodb: int,
+    results: Sequence[Result],
+    replicas: Sequence[ReplicaResult],
+    now: Snapshot,
+) -> None:
     """Print one sentence for each promise."""
 
     def line(kept: bool, text: str) -> None:
@@ -73,6 +84,16 @@ def tell(terminal: Terminal, written: int, in_mongodb: int, results: Sequence[Re
             )
         elif result.expected < written:
             line(not result.lost, f"{result.name} joined late, from an earlier position: {result.received:,} events.")
+    for each in replicas:
+        line(
+            each.kept,
+            f"{each.name} copied {each.copied:,} documents while the others were live, and followed:"
+            + (
+                f" it has the {each.documents:,} documents of the collection, each as it is there."
+                if each.kept
+                else f" it lacks {each.missing:,} documents, has {each.differing:,} others and {each.extra:,} too many."
+            ),
+        )
     print(
         f"   MongoDB held at most {now.cursors_most} change-stream"
         f" cursor{'s' * (now.cursors_most != 1)} for {now.subscribers_most} subscribers.",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from demo.check import Truth, check
+from demo.check import Truth, check, compare
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.started import Started
 
@@ -65,6 +65,13 @@ def test_the_check_sees_each_broken_promise(
     assert judged(*sessions, **options) == found
 
 
+def test_the_comparison_of_a_copy_sees_each_difference() -> None:
+    one, two, three = ({"_id": number} for number in range(3))
+    assert compare("r", 2, {b"1": one, b"2": two}, {b"1": dict(one), b"2": dict(two)}).kept
+    broken = compare("r", 2, {b"1": one, b"2": two, b"3": three}, {b"1": two, b"4": one})
+    assert (broken.kept, broken.missing, broken.differing, broken.extra) == (False, 2, 1, 1)
+
+
 def test_every_promise_is_kept() -> None:
     mark = f"whole-{os.getpid()}"
     with start(mark, "--seconds", "8", "--rate", "1000", "--json") as demo:
@@ -88,6 +95,10 @@ def test_every_promise_is_kept() -> None:
     by_name = {each["name"]: each for each in report["subscribers"]}
     assert len(by_name["billing"]["sessions"]) == 2
     assert 0 < by_name["analytics"]["expected"] < report["written"]
+    [replica] = report["replicas"]
+    assert replica["name"] == "replica"
+    assert (replica["missing"], replica["differing"], replica["extra"]) == (0, 0, 0)
+    assert min(replica["copied"], replica["documents"]) > 100
     assert report["mongodb_cursors_most"] >= 1
     assert left(mark) == []
 
