@@ -717,6 +717,15 @@ class SimSource(Source):
         super().__init__(config, observer, _Client(mongo))  # type: ignore[arg-type]
         self._mongo = mongo
 
+    async def estimated_count(self, database: str, name: str) -> int:
+        """Any number: MongoDB's may be wrong, and nothing but what is shown to people may depend on it."""
+        return await self._commands.answer(self._count())
+
+    async def _count(self) -> int:
+        await self._mongo.check_reachable()
+        await self._mongo.way()
+        return len(self._mongo.entries)
+
     async def open_cursor(  # type: ignore[override]
         self,
         spec: FeedSpec,
