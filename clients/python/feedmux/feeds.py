@@ -205,6 +205,11 @@ class SubscriptionInfo:
     """The key by which a proxy finds the replica that reads this feed."""
     snapshot: SnapshotStatus | None = None
     """Set while the stored position is within a copy of existing documents."""
+    session_state: str = ""
+    """What the open session does: `live`, `catch_up`, `lagging`, or `unacknowledged` (its client must acknowledge
+    before it gets more events). Empty if the session is not one of the server that answers, and for a group."""
+    unacked_events: int = 0
+    """The events that this session has sent and its client has not acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)

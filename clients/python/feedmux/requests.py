@@ -177,6 +177,8 @@ def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionI
         expire_time=time_value(message.expire_time) if message.HasField("expire_time") else None,
         routing_key=message.routing_key,
         snapshot=snapshot_value(message.snapshot) if message.HasField("snapshot") else None,
+        session_state=message.session_state,
+        unacked_events=message.unacked_events,
     )
 
 

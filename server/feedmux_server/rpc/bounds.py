@@ -90,6 +90,7 @@ BOUNDS: Final[dict[str, Bound]] = {
     "feedmux.v1.Subscription.owner": _NAME,
     "feedmux.v1.Subscription.routing_key": _WORD,
     "feedmux.v1.SnapshotStatus.namespace": _NAME,
+    "feedmux.v1.Subscription.session_state": _WORD,
     "feedmux.v1.Group.key_field": _WORD,
     "feedmux.v1.GetSubscriptionRequest.name": _NAME,
     "feedmux.v1.ListSubscriptionsRequest.page_token": _NAME,

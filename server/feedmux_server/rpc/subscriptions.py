@@ -26,6 +26,7 @@ from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.group_checks import check_group
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
+from feedmux_server.sessions.session import Session
 from feedmux_server.store.model import StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
 
@@ -239,13 +240,9 @@ class Subscriptions:
 
     def _message(self, stored: StoredSubscription) -> subscriptions_pb2.Subscription:
         message = _message(stored, self._service.limits.unused_days)
-        if message.HasField("snapshot"):
-            live = self._service.sessions.reader_of(caller().tenant, stored.name)
-            status = convert.snapshot_status(live.session.copy_status) if live is not None else None
-            if status is not None:
-                message.snapshot.documents_estimated = status.documents_estimated
-                if status.HasField("remaining"):
-                    message.snapshot.remaining.CopyFrom(status.remaining)
+        live = self._service.sessions.reader_of(caller().tenant, stored.name)
+        if live is not None and not message.HasField("group"):
+            _add_session(message, live.session)
         return message
 
     def _room_for(self, tenant: str, name: str, definition: bytes) -> AbstractAsyncContextManager[None]:
@@ -353,6 +350,17 @@ def _short(value: str | bool | int) -> str:
 
 def _etag(definition: bytes) -> str:
     return hashlib.blake2b(definition, digest_size=8).hexdigest()
+
+
+def _add_session(message: subscriptions_pb2.Subscription, session: Session) -> None:
+    """Add what only the server with the session knows."""
+    message.session_state = session.state.value
+    message.unacked_events = session.subscriber.unacked
+    status = convert.snapshot_status(session.copy_status)
+    if message.HasField("snapshot") and status is not None:
+        message.snapshot.documents_estimated = status.documents_estimated
+        if status.HasField("remaining"):
+            message.snapshot.remaining.CopyFrom(status.remaining)
 
 
 def _message(stored: StoredSubscription, unused_days: float) -> subscriptions_pb2.Subscription:

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.rates import Rates
 from feedmux_server.rpc.subscriptions import DEFINITION_BYTES_MAX, Subscriptions, _checked
 from feedmux_server.telemetry.audit import AuditEvent
-from tests.unit.rpc.service_support import FEED, call, refused, served
+from tests.unit.rpc.service_support import FEED, Stream, call, refused, served
 from tests.virtual_time import in_virtual_time
 
 Subscription = subscriptions_pb2.Subscription
@@ -208,3 +209,39 @@ async def test_deletes_and_seeks_are_audited_once_they_are_made() -> None:
         delete.allow_missing = True
         await call(calls.delete, delete)
         assert there.audit.events == [(AuditEvent.SEEK, "s"), (AuditEvent.DELETE, "s"), (AuditEvent.DELETE, "s")]
+
+
+@in_virtual_time
+async def test_a_subscription_says_that_its_client_does_not_acknowledge() -> None:
+    """Nothing else tells its owner why events no longer come."""
+    async with served(limits={"unacked_events": 10}) as there:
+        await there.create("s")
+        await there.create("other")
+
+        async def state(name: str = "s") -> tuple[str, int]:
+            request = subscriptions_pb2.GetSubscriptionRequest(name=name)
+            found = Subscription.FromString(await call(Subscriptions(there.service).get, request))
+            return found.session_state, found.unacked_events
+
+        assert await state() == ("", 0)
+        credit = wire.Credit(events=1000, bytes=1 << 20)
+        stream = Stream(there, subscription="s", credit=credit)
+        await stream.opened()
+        assert await state() == ("live", 0)
+        for _ in range(20):
+            there.mongo.insert("db", "a", 0)
+        await asyncio.sleep(5)
+        assert await state() == ("unacknowledged", 10)
+        assert await state("other") == ("", 0)
+        listed = await call(Subscriptions(there.service).list_, subscriptions_pb2.ListSubscriptionsRequest())
+        found = subscriptions_pb2.ListSubscriptionsResponse.FromString(listed).subscriptions
+        assert [each.session_state for each in found] == ["", "unacknowledged"]
+        stream.send(ack=wire.Ack(delivery_sequence=10))
+        await asyncio.sleep(5)
+        assert (await state())[1] == 10, "the next ones have come"
+        stream.send(ack=wire.Ack(delivery_sequence=20))
+        await asyncio.sleep(5)
+        assert await state() == ("live", 0)
+        stream.half_close()
+        await asyncio.wait([stream.task])
+        assert await state() == ("", 0)

@@ -119,7 +119,12 @@ type Subscription struct {
 	// Optional. When set, even to an empty message, the subscription is a group: any number of sessions with `Open.join`
 	// share its events, in order per key. A subscription can become a group, and an ordinary subscription again, by an
 	// update; its position stays the same.
-	Group         *Group `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`
+	Group *Group `protobuf:"bytes,16,opt,name=group,proto3" json:"group,omitempty"`
+	// Output only. What the open session does, if it is one of the server that answers: `live`, `catch_up`, `lagging`, or
+	// `unacknowledged`: the client must acknowledge before it gets more events. Empty for a group.
+	SessionState string `protobuf:"bytes,17,opt,name=session_state,json=sessionState,proto3" json:"session_state,omitempty"`
+	// Output only. The events that this session has sent and its client has not acknowledged.
+	UnackedEvents int64 `protobuf:"varint,18,opt,name=unacked_events,json=unackedEvents,proto3" json:"unacked_events,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -264,6 +269,20 @@ func (x *Subscription) GetGroup() *Group {
 		return x.Group
 	}
 	return nil
+}
+
+func (x *Subscription) GetSessionState() string {
+	if x != nil {
+		return x.SessionState
+	}
+	return ""
+}
+
+func (x *Subscription) GetUnackedEvents() int64 {
+	if x != nil {
+		return x.UnackedEvents
+	}
+	return 0
 }
 
 // How the members of a group share its events. The key of an event is its `documentKey`: an event goes to a member only
@@ -753,7 +772,7 @@ var File_feedmux_v1_subscriptions_proto protoreflect.FileDescriptor
 const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\n" +
 	"\x1efeedmux/v1/subscriptions.proto\x12\n" +
-	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb3\x05\n" +
+	"feedmux.v1\x1a\x15feedmux/v1/feed.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xff\x05\n" +
 	"\fSubscription\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12$\n" +
 	"\x04feed\x18\x02 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12=\n" +
@@ -775,7 +794,9 @@ const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\vrouting_key\x18\x0e \x01(\tR\n" +
 	"routingKey\x126\n" +
 	"\bsnapshot\x18\x0f \x01(\v2\x1a.feedmux.v1.SnapshotStatusR\bsnapshot\x12'\n" +
-	"\x05group\x18\x10 \x01(\v2\x11.feedmux.v1.GroupR\x05group\"\xc8\x02\n" +
+	"\x05group\x18\x10 \x01(\v2\x11.feedmux.v1.GroupR\x05group\x12#\n" +
+	"\rsession_state\x18\x11 \x01(\tR\fsessionState\x12%\n" +
+	"\x0eunacked_events\x18\x12 \x01(\x03R\runackedEvents\"\xc8\x02\n" +
 	"\x05Group\x12@\n" +
 	"\x0ereconnect_time\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\rreconnectTime\x12:\n" +
 	"\vretry_first\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +

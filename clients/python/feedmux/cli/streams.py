@@ -76,6 +76,12 @@ def _text(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, wi
         wide = "FEEDS OF", "OPTIONS", "FEEDS", "VIEWS", "WIDE STREAM", "DECISION", "READ", "FOR VIEWS", "RING"
         lines += ["", table(terminal, wide, [_group_row(each) for each in answer.wide_groups])]
     served = [*(one for each in answer.shared_streams for one in each.subscribers), *answer.detached_subscribers]
+    silent = sum(one.state == "unacknowledged" for one in served)
+    if silent:
+        lines.append(
+            f"{_counted(silent, 'subscriber')} in state `unacknowledged` (--subscribers): no more events until the"
+            " client acknowledges"
+        )
     copies = [one for one in served if one.HasField("snapshot")]
     if copies:
         copying = "ID", "TENANT", "SUBSCRIPTION", "COPIES", "STATE", "SNAPSHOT"

@@ -114,13 +114,19 @@ def _list(client: feedmux.Client, args: argparse.Namespace) -> int:
             each.name,
             f"{each.feed.source}:{scope_name(each.feed)}",
             _stored(each) + (f", {copy_text(each.snapshot)}" if each.snapshot is not None else ""),
-            terminal.paint("open", "green") if each.active else "closed",
+            _open(terminal, each) if each.active else "closed",
             each.epoch,
         )
         for each in found
     ]
     print(table(terminal, ("NAME", "FEED", "STORED POSITION", "SESSION", "EPOCH"), rows))
     return 0
+
+
+def _open(terminal: Terminal, info: feedmux.SubscriptionInfo) -> str:
+    if info.session_state == "unacknowledged":
+        return terminal.paint("open, unacknowledged", "yellow")
+    return terminal.paint("open", "green")
 
 
 def _get(client: feedmux.Client, args: argparse.Namespace) -> int:
@@ -209,6 +215,7 @@ def _show(info: feedmux.SubscriptionInfo, args: argparse.Namespace) -> int:
         **({"snapshot": copy_text(info.snapshot)} if info.snapshot is not None else {}),
         "position": facts["position"],
         "session": f"open, epoch {info.epoch}, owner {info.owner}" if info.active else f"closed, epoch {info.epoch}",
+        **({"state": _state(info)} if info.active and info.session_state else {}),
         "created": facts["create_time"],
         "updated": facts["update_time"],
         **({"expires": facts["expire_time"]} if info.expire_time else {}),
@@ -238,10 +245,19 @@ def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
         "active": info.active,
         "owner": info.owner,
         "epoch": info.epoch,
+        "session_state": info.session_state,
+        "unacked_events": info.unacked_events,
         "expire_time": iso_time(info.expire_time),
         "routing_key": info.routing_key,
         **({"snapshot": copy_json(info.snapshot)} if info.snapshot is not None else {}),
     }
+
+
+def _state(info: feedmux.SubscriptionInfo) -> str:
+    """Return what the open session does."""
+    if info.session_state == "unacknowledged":
+        return f"gets no more events until its client acknowledges some of {info.unacked_events:,}"
+    return f"{info.session_state.replace('_', ' ')}, {info.unacked_events:,} events not acknowledged"
 
 
 def _stored(info: feedmux.SubscriptionInfo) -> str:

@@ -19,7 +19,7 @@ from google.protobuf import field_mask_pb2 as google_dot_protobuf_dot_field__mas
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x65\x64mux/v1/subscriptions.proto\x12\nfeedmux.v1\x1a\x15\x66\x65\x65\x64mux/v1/feed.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x96\x04\n\x0cSubscription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1e\n\x04\x66\x65\x65\x64\x18\x02 \x01(\x0b\x32\x10.feedmux.v1.Feed\x12/\n\ron_invalidate\x18\x03 \x01(\x0e\x32\x18.feedmux.v1.OnInvalidate\x12\x32\n\x0fon_history_lost\x18\x04 \x01(\x0e\x32\x19.feedmux.v1.OnHistoryLost\x12\x10\n\x08position\x18\x05 \x01(\x0c\x12-\n\x0c\x63luster_time\x18\x06 \x01(\x0b\x32\x17.feedmux.v1.ClusterTime\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x65tag\x18\t \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\n \x01(\x08\x12\r\n\x05owner\x18\x0b \x01(\t\x12\r\n\x05\x65poch\x18\x0c \x01(\x03\x12/\n\x0b\x65xpire_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0brouting_key\x18\x0e \x01(\t\x12,\n\x08snapshot\x18\x0f \x01(\x0b\x32\x1a.feedmux.v1.SnapshotStatus\x12 \n\x05group\x18\x10 \x01(\x0b\x32\x11.feedmux.v1.Group\"\xfa\x01\n\x05Group\x12\x31\n\x0ereconnect_time\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bretry_first\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nretry_most\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x61ttempts_max\x18\x04 \x01(\x05\x12\x36\n\x11\x61\x66ter_dead_letter\x18\x05 \x01(\x0e\x32\x1b.feedmux.v1.AfterDeadLetter\x12\x11\n\tkey_field\x18\x06 \x01(\t\"m\n\x19\x43reateSubscriptionRequest\x12.\n\x0csubscription\x18\x01 \x01(\x0b\x32\x18.feedmux.v1.Subscription\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x11.feedmux.v1.Start\"&\n\x16GetSubscriptionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"A\n\x18ListSubscriptionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"e\n\x19ListSubscriptionsResponse\x12/\n\rsubscriptions\x18\x01 \x03(\x0b\x32\x18.feedmux.v1.Subscription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"|\n\x19UpdateSubscriptionRequest\x12.\n\x0csubscription\x18\x01 \x01(\x0b\x32\x18.feedmux.v1.Subscription\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"N\n\x19\x44\x65leteSubscriptionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x15\n\rallow_missing\x18\x03 \x01(\x08\"F\n\x17SeekSubscriptionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x02to\x18\x02 \x01(\x0b\x32\x11.feedmux.v1.Start*r\n\x0f\x41\x66terDeadLetter\x12!\n\x1d\x41\x46TER_DEAD_LETTER_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x46TER_DEAD_LETTER_SKIP\x10\x01\x12 \n\x1c\x41\x46TER_DEAD_LETTER_QUARANTINE\x10\x02\x32\x98\x04\n\rSubscriptions\x12U\n\x12\x43reateSubscription\x12%.feedmux.v1.CreateSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12O\n\x0fGetSubscription\x12\".feedmux.v1.GetSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12`\n\x11ListSubscriptions\x12$.feedmux.v1.ListSubscriptionsRequest\x1a%.feedmux.v1.ListSubscriptionsResponse\x12U\n\x12UpdateSubscription\x12%.feedmux.v1.UpdateSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12S\n\x12\x44\x65leteSubscription\x12%.feedmux.v1.DeleteSubscriptionRequest\x1a\x16.google.protobuf.Empty\x12Q\n\x10SeekSubscription\x12#.feedmux.v1.SeekSubscriptionRequest\x1a\x18.feedmux.v1.SubscriptionB&\n\x0e\x64\x65v.feedmux.v1B\x12SubscriptionsProtoP\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66\x65\x65\x64mux/v1/subscriptions.proto\x12\nfeedmux.v1\x1a\x15\x66\x65\x65\x64mux/v1/feed.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bgoogle/protobuf/empty.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x04\n\x0cSubscription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1e\n\x04\x66\x65\x65\x64\x18\x02 \x01(\x0b\x32\x10.feedmux.v1.Feed\x12/\n\ron_invalidate\x18\x03 \x01(\x0e\x32\x18.feedmux.v1.OnInvalidate\x12\x32\n\x0fon_history_lost\x18\x04 \x01(\x0e\x32\x19.feedmux.v1.OnHistoryLost\x12\x10\n\x08position\x18\x05 \x01(\x0c\x12-\n\x0c\x63luster_time\x18\x06 \x01(\x0b\x32\x17.feedmux.v1.ClusterTime\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04\x65tag\x18\t \x01(\t\x12\x0e\n\x06\x61\x63tive\x18\n \x01(\x08\x12\r\n\x05owner\x18\x0b \x01(\t\x12\r\n\x05\x65poch\x18\x0c \x01(\x03\x12/\n\x0b\x65xpire_time\x18\r \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0brouting_key\x18\x0e \x01(\t\x12,\n\x08snapshot\x18\x0f \x01(\x0b\x32\x1a.feedmux.v1.SnapshotStatus\x12 \n\x05group\x18\x10 \x01(\x0b\x32\x11.feedmux.v1.Group\x12\x15\n\rsession_state\x18\x11 \x01(\t\x12\x16\n\x0eunacked_events\x18\x12 \x01(\x03\"\xfa\x01\n\x05Group\x12\x31\n\x0ereconnect_time\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x0bretry_first\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12-\n\nretry_most\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x61ttempts_max\x18\x04 \x01(\x05\x12\x36\n\x11\x61\x66ter_dead_letter\x18\x05 \x01(\x0e\x32\x1b.feedmux.v1.AfterDeadLetter\x12\x11\n\tkey_field\x18\x06 \x01(\t\"m\n\x19\x43reateSubscriptionRequest\x12.\n\x0csubscription\x18\x01 \x01(\x0b\x32\x18.feedmux.v1.Subscription\x12 \n\x05start\x18\x02 \x01(\x0b\x32\x11.feedmux.v1.Start\"&\n\x16GetSubscriptionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"A\n\x18ListSubscriptionsRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"e\n\x19ListSubscriptionsResponse\x12/\n\rsubscriptions\x18\x01 \x03(\x0b\x32\x18.feedmux.v1.Subscription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"|\n\x19UpdateSubscriptionRequest\x12.\n\x0csubscription\x18\x01 \x01(\x0b\x32\x18.feedmux.v1.Subscription\x12/\n\x0bupdate_mask\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.FieldMask\"N\n\x19\x44\x65leteSubscriptionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x65tag\x18\x02 \x01(\t\x12\x15\n\rallow_missing\x18\x03 \x01(\x08\"F\n\x17SeekSubscriptionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1d\n\x02to\x18\x02 \x01(\x0b\x32\x11.feedmux.v1.Start*r\n\x0f\x41\x66terDeadLetter\x12!\n\x1d\x41\x46TER_DEAD_LETTER_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x41\x46TER_DEAD_LETTER_SKIP\x10\x01\x12 \n\x1c\x41\x46TER_DEAD_LETTER_QUARANTINE\x10\x02\x32\x98\x04\n\rSubscriptions\x12U\n\x12\x43reateSubscription\x12%.feedmux.v1.CreateSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12O\n\x0fGetSubscription\x12\".feedmux.v1.GetSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12`\n\x11ListSubscriptions\x12$.feedmux.v1.ListSubscriptionsRequest\x1a%.feedmux.v1.ListSubscriptionsResponse\x12U\n\x12UpdateSubscription\x12%.feedmux.v1.UpdateSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12S\n\x12\x44\x65leteSubscription\x12%.feedmux.v1.DeleteSubscriptionRequest\x1a\x16.google.protobuf.Empty\x12Q\n\x10SeekSubscription\x12#.feedmux.v1.SeekSubscriptionRequest\x1a\x18.feedmux.v1.SubscriptionB&\n\x0e\x64\x65v.feedmux.v1B\x12SubscriptionsProtoP\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -27,26 +27,26 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'feedmux.v1.subscriptions_pb
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016dev.feedmux.v1B\022SubscriptionsProtoP\001'
-  _globals['_AFTERDEADLETTER']._serialized_start=1586
-  _globals['_AFTERDEADLETTER']._serialized_end=1700
+  _globals['_AFTERDEADLETTER']._serialized_start=1633
+  _globals['_AFTERDEADLETTER']._serialized_end=1747
   _globals['_SUBSCRIPTION']._serialized_start=198
-  _globals['_SUBSCRIPTION']._serialized_end=732
-  _globals['_GROUP']._serialized_start=735
-  _globals['_GROUP']._serialized_end=985
-  _globals['_CREATESUBSCRIPTIONREQUEST']._serialized_start=987
-  _globals['_CREATESUBSCRIPTIONREQUEST']._serialized_end=1096
-  _globals['_GETSUBSCRIPTIONREQUEST']._serialized_start=1098
-  _globals['_GETSUBSCRIPTIONREQUEST']._serialized_end=1136
-  _globals['_LISTSUBSCRIPTIONSREQUEST']._serialized_start=1138
-  _globals['_LISTSUBSCRIPTIONSREQUEST']._serialized_end=1203
-  _globals['_LISTSUBSCRIPTIONSRESPONSE']._serialized_start=1205
-  _globals['_LISTSUBSCRIPTIONSRESPONSE']._serialized_end=1306
-  _globals['_UPDATESUBSCRIPTIONREQUEST']._serialized_start=1308
-  _globals['_UPDATESUBSCRIPTIONREQUEST']._serialized_end=1432
-  _globals['_DELETESUBSCRIPTIONREQUEST']._serialized_start=1434
-  _globals['_DELETESUBSCRIPTIONREQUEST']._serialized_end=1512
-  _globals['_SEEKSUBSCRIPTIONREQUEST']._serialized_start=1514
-  _globals['_SEEKSUBSCRIPTIONREQUEST']._serialized_end=1584
-  _globals['_SUBSCRIPTIONS']._serialized_start=1703
-  _globals['_SUBSCRIPTIONS']._serialized_end=2239
+  _globals['_SUBSCRIPTION']._serialized_end=779
+  _globals['_GROUP']._serialized_start=782
+  _globals['_GROUP']._serialized_end=1032
+  _globals['_CREATESUBSCRIPTIONREQUEST']._serialized_start=1034
+  _globals['_CREATESUBSCRIPTIONREQUEST']._serialized_end=1143
+  _globals['_GETSUBSCRIPTIONREQUEST']._serialized_start=1145
+  _globals['_GETSUBSCRIPTIONREQUEST']._serialized_end=1183
+  _globals['_LISTSUBSCRIPTIONSREQUEST']._serialized_start=1185
+  _globals['_LISTSUBSCRIPTIONSREQUEST']._serialized_end=1250
+  _globals['_LISTSUBSCRIPTIONSRESPONSE']._serialized_start=1252
+  _globals['_LISTSUBSCRIPTIONSRESPONSE']._serialized_end=1353
+  _globals['_UPDATESUBSCRIPTIONREQUEST']._serialized_start=1355
+  _globals['_UPDATESUBSCRIPTIONREQUEST']._serialized_end=1479
+  _globals['_DELETESUBSCRIPTIONREQUEST']._serialized_start=1481
+  _globals['_DELETESUBSCRIPTIONREQUEST']._serialized_end=1559
+  _globals['_SEEKSUBSCRIPTIONREQUEST']._serialized_start=1561
+  _globals['_SEEKSUBSCRIPTIONREQUEST']._serialized_end=1631
+  _globals['_SUBSCRIPTIONS']._serialized_start=1750
+  _globals['_SUBSCRIPTIONS']._serialized_end=2286
 # @@protoc_insertion_point(module_scope)

@@ -21,7 +21,7 @@ AFTER_DEAD_LETTER_SKIP: AfterDeadLetter
 AFTER_DEAD_LETTER_QUARANTINE: AfterDeadLetter
 
 class Subscription(_message.Message):
-    __slots__ = ("name", "feed", "on_invalidate", "on_history_lost", "position", "cluster_time", "create_time", "update_time", "etag", "active", "owner", "epoch", "expire_time", "routing_key", "snapshot", "group")
+    __slots__ = ("name", "feed", "on_invalidate", "on_history_lost", "position", "cluster_time", "create_time", "update_time", "etag", "active", "owner", "epoch", "expire_time", "routing_key", "snapshot", "group", "session_state", "unacked_events")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FEED_FIELD_NUMBER: _ClassVar[int]
     ON_INVALIDATE_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,8 @@ class Subscription(_message.Message):
     ROUTING_KEY_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    SESSION_STATE_FIELD_NUMBER: _ClassVar[int]
+    UNACKED_EVENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     feed: _feed_pb2.Feed
     on_invalidate: _feed_pb2.OnInvalidate
@@ -54,7 +56,9 @@ class Subscription(_message.Message):
     routing_key: str
     snapshot: _feed_pb2.SnapshotStatus
     group: Group
-    def __init__(self, name: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., on_invalidate: _Optional[_Union[_feed_pb2.OnInvalidate, str]] = ..., on_history_lost: _Optional[_Union[_feed_pb2.OnHistoryLost, str]] = ..., position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., active: bool = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., routing_key: _Optional[str] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ..., group: _Optional[_Union[Group, _Mapping]] = ...) -> None: ...
+    session_state: str
+    unacked_events: int
+    def __init__(self, name: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., on_invalidate: _Optional[_Union[_feed_pb2.OnInvalidate, str]] = ..., on_history_lost: _Optional[_Union[_feed_pb2.OnHistoryLost, str]] = ..., position: _Optional[bytes] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., create_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., update_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., etag: _Optional[str] = ..., active: bool = ..., owner: _Optional[str] = ..., epoch: _Optional[int] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., routing_key: _Optional[str] = ..., snapshot: _Optional[_Union[_feed_pb2.SnapshotStatus, _Mapping]] = ..., group: _Optional[_Union[Group, _Mapping]] = ..., session_state: _Optional[str] = ..., unacked_events: _Optional[int] = ...) -> None: ...
 
 class Group(_message.Message):
     __slots__ = ("reconnect_time", "retry_first", "retry_most", "attempts_max", "after_dead_letter", "key_field")

@@ -58,6 +58,12 @@ def test_copies_are_shown_with_how_far_they_are() -> None:
     assert (one["snapshot"]["documents"], one["snapshot"]["remaining_s"]) == (3000, 70.0)
 
 
+def test_subscribers_that_do_not_acknowledge_are_counted() -> None:
+    silent = operator_pb2.Subscriber(id="s-2", state="unacknowledged")
+    assert "unacknowledged" not in text(answer())
+    assert "1 subscriber in state `unacknowledged`" in text(answer(detached_subscribers=[silent]))
+
+
 def test_subscribers_are_shown_on_demand() -> None:
     assert "s-1" not in text(answer())
     shown = text(answer(detached_subscribers=[ONE]), subscribers=True)

@@ -102,6 +102,20 @@ def test_a_name_does_not_control_the_terminal(client: Client, capsys: pytest.Cap
         assert not {"\x1b", "\x07"} & set(shown)
 
 
+def test_a_client_that_does_not_acknowledge_is_named(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    live = replace(STORED, active=True, owner="me", session_state="catch_up", unacked_events=7)
+    client.stored = (live,)
+    assert "state            catch up, 7 events not acknowledged\n" in printed(capsys, "get", "orders")
+    client.stored = (replace(live, session_state="unacknowledged", unacked_events=50_000),)
+    shown = printed(capsys, "get", "orders")
+    assert "state            gets no more events until its client acknowledges some of 50,000\n" in shown
+    assert "open, unacknowledged" in printed(capsys, "list")
+    found = json.loads(printed(capsys, "get", "orders", "--json"))
+    assert (found["session_state"], found["unacked_events"]) == ("unacknowledged", 50_000)
+    client.stored = (replace(live, session_state=""),)
+    assert "\nstate " not in printed(capsys, "get", "orders"), "the session is one of another server"
+
+
 COPYING = replace(STORED, snapshot=feedmux.SnapshotStatus(True, 40, 0, 100, 30.0, Timestamp(7, 1), "shop.orders"))
 
 
