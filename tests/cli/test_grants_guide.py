@@ -22,6 +22,7 @@ from tests.cli.pages import blocks
 from tests.conftest import ReplicaSetFactory
 
 GUIDE = "docs/grants.md"
+TEAMS = ("team-a", "finance")
 SHOWN = ("operationType", "documentKey", "fullDocument", "updateDescription")
 
 
@@ -43,7 +44,7 @@ async def guide(
     replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, tmp_path: Path
 ) -> AsyncIterator[Guide]:
     mongo = await replica_set_factory(oplog_mb=128)
-    keys = {name: new_key() for name in ("team-a", "finance")}
+    keys = {name: new_key() for name in TEAMS}
     (text,) = blocks(GUIDE, "yaml")
     for name, key in keys.items():
         text = text.replace(f"<hash of {name}>", key.sha256)
@@ -86,9 +87,10 @@ async def test_the_guide(guide: Guide) -> None:
             assert guide.run("finance", *words.split()).returncode == 0
         (changes,) = blocks(GUIDE, "python")
         exec(changes, {"shop": shop})  # noqa: S102 - it is our own guide
-        for tenant, lines in zip(("team-a", "finance"), blocks(GUIDE, "json"), strict=True):
+        watched = [(tenant, *what) for what in (("shop", "earliest"), ("shop.orders", "snapshot")) for tenant in TEAMS]
+        for (tenant, feed, start), lines in zip(watched, blocks(GUIDE, "json"), strict=True):
             expected = [json.loads(line) for line in lines.splitlines()]
-            done = guide.run(tenant, "watch", "shop", "--start", "earliest", "--limit", str(len(expected)))
+            done = guide.run(tenant, "watch", feed, "--start", start, "--limit", str(len(expected)))
             events = [json.loads(line) for line in done.stdout.splitlines()]
             assert [{name: each[name] for name in SHOWN if name in each} for each in events] == expected
 

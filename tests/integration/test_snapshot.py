@@ -379,10 +379,6 @@ UNSUITABLE: dict[str, tuple[Callable[[Documents], Any], feed_pb2.Feed]] = {
         feed_pb2.Feed(collection="c"),
     ),
     "scope": (lambda database: None, feed_pb2.Feed()),
-    "pipeline": (
-        lambda database: None,
-        feed_pb2.Feed(collection="c", pipeline=feed_pb2.Pipeline(extended_json='[{"$match": {"a": 1}}]')),
-    ),
 }
 
 
@@ -390,9 +386,7 @@ UNSUITABLE: dict[str, tuple[Callable[[Documents], Any], feed_pb2.Feed]] = {
 async def test_what_cannot_be_copied_is_rejected_by_kind(api: Api, database: Documents, name: str, kind: str) -> None:
     prepare, wanted = UNSUITABLE[kind]
     prepare(database)
-    wanted = feed_pb2.Feed(
-        source="main", database=database.name, collection=wanted.collection, pipeline=wanted.pipeline
-    )
+    wanted = feed_pb2.Feed(source="main", database=database.name, collection=wanted.collection)
     session = await api.session(feed=wanted, start=SNAPSHOT)
     resolve = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
     for end in (
@@ -500,9 +494,10 @@ async def test_a_subscription(stepwise: Here, database: Documents, name: str) ->
     stored = (await api.control.GetSubscription(get)).snapshot
     assert (stored.documents, stored.documents_estimated, stored.bytes) == (45, 0, 0), "what the position says"
     assert stored.read_time.seconds > 0
-    filtered = subscriptions_pb2.Subscription(name=name, feed=feed(database.name, "c", '[{"$match": {"a": 1}}]'))
-    update = api.control.UpdateSubscription(subscriptions_pb2.UpdateSubscriptionRequest(subscription=filtered))
-    assert (await refused(update)).metadata["kind"] == "pipeline"
+    french = feed(database.name, "c", collation=bson.encode({"locale": "fr"}))
+    collated = subscriptions_pb2.Subscription(name=name, feed=french)
+    update = api.control.UpdateSubscription(subscriptions_pb2.UpdateSubscriptionRequest(subscription=collated))
+    assert (await refused(update)).metadata["kind"] == "collation"
     session = await api.open(name)
     assert [each.document["documentKey"]["_id"] for each in await session.take(55)] == list(range(45, 100))
     await session.until(lambda: is_copied(session))

@@ -10,9 +10,8 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.names import check_name
-from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
+from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, effective_stages
 from feedmux_server.rpc import convert
-from feedmux_server.source.timed_reads import SPLIT
 
 RECONNECT_DEFAULT_S: Final = 5.0
 RECONNECT_MAX_S: Final = 60.0

@@ -280,25 +280,46 @@ class Source:
         return _has_stage(plan, "COLLSCAN")
 
     async def open_documents(
-        self, spec: FeedSpec, stages: list[Any], batch_documents: int, cluster_time: int
+        self,
+        spec: FeedSpec,
+        stages: list[Any],
+        batch_documents: int,
+        cluster_time: int,
+        opening: Callable[[bytes], None] | None = None,
     ) -> RawChangeStreamCursor:
-        """Opens a read of a collection as of a cluster time. Raises as `open_cursor`."""
+        """Opens a read of a collection as of a cluster time. Raises as `open_cursor`.
+
+        Values compare by their bytes, as grants mean them, also where a collection with a collation has just taken the
+        place of the one that was checked.
+        """
         database = self._client[spec.scope.database].with_options(
             codec_options=CodecOptions(document_class=RawBSONDocument),
             read_preference=_read_preference(spec.read_preference) if spec.read_preference else None,
         )
-        time_ = Timestamp(cluster_time >> 32, cluster_time & 0xFFFF_FFFF)
         options: dict[str, Any] = {
             "batchSize": batch_documents,
-            "readConcern": {"level": "snapshot", "atClusterTime": time_},
+            "readConcern": _as_of(cluster_time),
+            "collation": {"locale": "simple"},
         }
         if spec.comment:
             options["comment"] = bson.decode(spec.comment, _AS_GIVEN).get("comment")
         cursors = self.logins.cursors
         with self._commands.span("aggregate", database.name, spec.scope.collection):
-            cursor = await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options)
+            cursor = await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options, opening)
         cursors.add(cursor)
         return cursor
+
+    async def find_id(self, spec: FeedSpec, find: dict[str, Any], cluster_time: int) -> bytes:
+        """The BSON document `{_id: …}` that a `find` returns as of a cluster time; empty for none. Raises as
+        `open_cursor`."""
+        options = {"readConcern": _as_of(cluster_time), "collation": {"locale": "simple"}}
+        preference = _read_preference(spec.read_preference) if spec.read_preference else None
+        with self._commands.span("find", spec.scope.database, spec.scope.collection):
+            reply = await self._client[spec.scope.database].command(
+                find | options, read_preference=preference, codec_options=_AS_GIVEN
+            )
+        found: list[RawBSONDocument] = reply["cursor"]["firstBatch"]
+        return bytes(found[0].raw) if found else b""
 
     async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
         wanted = [Binary(each, UUID_SUBTYPE) for each in sessions]
@@ -321,6 +342,11 @@ class Source:
             return str(reply["config"]["settings"]["replicaSetId"])
         except OperationFailure:
             return str(hello["setName"])
+
+
+def _as_of(cluster_time: int) -> dict[str, Any]:
+    time_ = Timestamp(cluster_time >> 32, cluster_time & 0xFFFF_FFFF)
+    return {"level": "snapshot", "atClusterTime": time_}
 
 
 def _has_stage(plan: Any, name: str) -> bool:

@@ -4,24 +4,43 @@ MongoDB keeps old versions of documents for some minutes. A read that takes long
 failure of the copy: `streams.snapshot_reader` reads the changes since then, and the rest as of a later time.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from secrets import token_hex
 from typing import Final, Literal, TypeVar
 
 from pymongo.errors import NetworkTimeout, OperationFailure, PyMongoError
 
-from feedmux_server.core.delivery.resume_policy import Action
+from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.resume_policy import Action, without_words
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feeds.snapshot_stages import documents, probe, unsuitable
+from feedmux_server.core.feeds.snapshot_stages import (
+    ID_CHANGED,
+    ID_CHANGED_CODE,
+    bound,
+    documents,
+    may_drop,
+    probe,
+    unsuitable,
+)
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.source.cursor import RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.errors import judge, rejects_login
+from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Failed
+from feedmux_server.source.timed_reads import TimedReads
 
 _NOT_AS_OF_THIS_TIME: Final = frozenset({72, 239, 246})
 """InvalidOptions, from a secondary that has not reached the time; SnapshotTooOld; SnapshotUnavailable, after DDL."""
+_SECRET_BYTES: Final = 16
+_WORDS_MAX: Final = 1000
+"""What is read of a message of MongoDB, which may quote a document."""
+_READ_S: Final = 0.5
+"""A bounded read that takes less is followed by a larger one, and by a smaller one if it takes four times as long."""
+_READ_GROWS: Final = 16
+"""A bounded read passes so many batches of documents at most."""
 
 T = TypeVar("T")
 
@@ -37,13 +56,25 @@ class NotAtThisTime(Exception):
 
 
 class DocumentsReader:
-    """One read of the documents after those copied, as of one cluster time. End it with `close`."""
+    """Reads of the documents after those copied, one at a time, each as of one cluster time. End it with `close`.
 
-    def __init__(self, source: Source, key: StreamKey, batch_documents: int) -> None:
+    A pipeline may drop every document. So where there is one, a read has a bound, and ends there.
+    """
+
+    def __init__(self, source: Source, key: StreamKey, limits: ReadLimits) -> None:
         self._source = source
         self._key = key
-        self._batch_documents = batch_documents
+        self._reads = TimedReads(source, key, limits, self._open_cursor)
+        self._most = self._count = limits.batch_events
+        """How many documents the next read passes, if it has a bound."""
+        self._from = Copied(), 0
+        """After which document, and as of which time, the present read began."""
+        self._began_s = 0.0
         self._cursor: RawChangeStreamCursor | None = None
+        self.up_to = b""
+        """The `_id` at which the present read ends; empty: the last of the collection."""
+        self.found = False
+        """The present read has returned documents."""
 
     @property
     def is_open(self) -> bool:
@@ -57,43 +88,88 @@ class DocumentsReader:
         """MongoDB's present operation time. Raises Failed."""
         return await _answered(self._source.clock.operation_time())
 
-    async def open(self, copied: Copied, cluster_time: int) -> None:
-        """Raises NotAtThisTime, Failed, or FeedmuxError if another try cannot help."""
-        stages = documents(self._key, copied, cluster_time)
+    async def open(self, copied: Copied, cluster_time: int, tenant: str) -> None:
+        """Raises NotAtThisTime, Failed, or FeedmuxError if another try cannot help. `tenant` as in `next_batch`."""
+        self._from, self.up_to, self.found, self._began_s = (copied, cluster_time), b"", False, monotonic_s()
         try:
-            self._cursor = await self._source.open_documents(
-                self._key.spec, stages, self._batch_documents, cluster_time
-            )
+            if may_drop(self._key):
+                self.up_to = await self._bound(tenant)
+            self._cursor = await self._reads.open()
         except PyMongoError as error:
             raise self._judged(error, "aggregate") from error
+
+    async def _bound(self, tenant: str) -> bytes:
+        copied, cluster_time = self._from
+        # Where a read takes too long for an event, only a read of one document shows whether that one is the cause.
+        find = bound(self._key, copied, 1 if self._reads.batch_events == 1 else self._count)
+        if find is None:
+            return b""
+        turn = await self._source.history_reads.begin(tenant)
+        try:
+            return await self._source.find_id(self._key.spec, find, cluster_time)
+        finally:
+            turn.end()
+
+    async def _open_cursor(
+        self, events: int, opening: Callable[[bytes], None] | None = None, *, without_pipeline: bool = False
+    ) -> RawChangeStreamCursor:
+        copied, cluster_time = self._from
+        secret = token_hex(_SECRET_BYTES)
+        stages = documents(self._key, copied, cluster_time, self.up_to, secret, without_pipeline=without_pipeline)
+        return await self._source.open_documents(self._key.spec, stages, events, cluster_time, opening)
 
     async def next_batch(self, tenant: str) -> RawBatch:
         """The next documents, in a turn of `tenant` for reads of history. Raises as `open` does."""
         assert self._cursor is not None
+        self._reads.count(self._cursor)
         turn = await self._source.history_reads.begin(tenant)
         try:
-            batch = await self._cursor.next_batch()
+            batch = await self._reads.next_batch(self._cursor)
         except PyMongoError as error:
             raise self._judged(error, "getMore") from error
         finally:
             turn.end()
+        self.found = self.found or bool(batch.data)
         if batch.exhausted:
             await self.close()
+            self._set_count(monotonic_s() - self._began_s)
         return batch
+
+    def _set_count(self, took_s: float) -> None:
+        if took_s < _READ_S:
+            self._count = min(self._count * 2, self._most * _READ_GROWS)
+        elif took_s > 4 * _READ_S:
+            self._count = max(self._count // 2, 1)
 
     async def close(self) -> None:
         """Kill the cursor. Does not raise if MongoDB is unavailable."""
+        self._reads.closed()
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
             with suppress(PyMongoError):
                 await cursor.close()
 
     def _judged(self, error: PyMongoError, during: Literal["aggregate", "getMore"]) -> Exception:
-        if isinstance(error, OperationFailure) and error.code in _NOT_AS_OF_THIS_TIME:
-            return NotAtThisTime(error)
+        if self._reads.overran:
+            self._count = self._reads.batch_events
+            return Failed(error, at_once=True)
+        if isinstance(error, OperationFailure):
+            if error.code in _NOT_AS_OF_THIS_TIME:
+                self._count = max(self._count // 4, 1)
+                return NotAtThisTime(error)
+            if (
+                error.code == ID_CHANGED_CODE
+                and ID_CHANGED in str((error.details or {}).get("errmsg", ""))[:_WORDS_MAX]
+            ):
+                return FeedmuxError(
+                    ErrorReason.RESUME_TOKEN_MODIFIED,
+                    "the pipeline removed or changed _id, which is the resume token; keep it",
+                )
         if rejects_login(error):
             self._source.login_rejected()
         verdict = judge(error, during)
+        if self._key.policy:
+            verdict = without_words(verdict)
         if verdict.action in (Action.RESUME, Action.RETRY):
             return Failed(error, at_once=verdict.action is Action.RESUME)
         return verdict.error

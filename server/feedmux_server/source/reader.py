@@ -19,16 +19,16 @@ from feedmux_server.core.delivery.resume_policy import Action, Verdict, without_
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, cut_batch, read_token
 from feedmux_server.core.events.event_time import event_time_s
-from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
+from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, effective_stages
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
 from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.errors import UNAUTHORIZED, judge, kind_of, rejects_login
 from feedmux_server.source.read_limits import ReadLimits
-from feedmux_server.source.read_pace import ReadPace
+from feedmux_server.source.read_pace import HISTORY_AWAIT_MS, ReadPace
 from feedmux_server.source.stream_request import StreamRequest
-from feedmux_server.source.timed_reads import SPLIT, TimedReads
+from feedmux_server.source.timed_reads import TimedReads
 from feedmux_server.source.token_check import has_event
 
 _INTERRUPT_S = 2.0
@@ -91,7 +91,7 @@ class ChangeStreamReader:
         self._limits = limits
         self._request = StreamRequest(key, origin, copied)
         self._pace = ReadPace(source, limits, is_watched, is_awaited)
-        self._reads = TimedReads(source, self._request, limits)
+        self._reads = TimedReads(source, key, limits, self._open_cursor)
         self._forked_count = source.timeline.forked_count
         self._had_cursor = False
         self._may_be_of_lost_history = not origin.exact and origin.of_mongodb
@@ -143,6 +143,14 @@ class ChangeStreamReader:
             except PyMongoError as error:
                 await self._fail(error, "aggregate")
         await self._verify()
+
+    async def _open_cursor(
+        self, events: int, opening: Callable[[bytes], None] | None = None, *, without_pipeline: bool = False
+    ) -> RawChangeStreamCursor:
+        stages, wait_ms = self._request.stages(), self._limits.max_await_ms
+        if without_pipeline:
+            stages, wait_ms = [stages[0], *(stage for stage in stages[1:] if SPLIT in stage)], HISTORY_AWAIT_MS
+        return await self._source.open_cursor(self._key.spec, stages, events, wait_ms, opening)
 
     async def _verify(self) -> None:
         """Raises TIMELINE_FORKED if MongoDB has lost what was read before. Only the cursor's own deployment counts, so

@@ -13,7 +13,7 @@ from bson.timestamp import Timestamp
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.feeds.feed import change_stream_options
 from feedmux_server.core.feeds.snapshot_stages import gate
-from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages
+from feedmux_server.core.feeds.stream_key import StreamKey, policy_stages, user_stages
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 
@@ -47,7 +47,8 @@ class StreamRequest:
             stage["startAtOperationTime"] = Timestamp(time_ >> 32, time_ & 0xFFFF_FFFF)
             if not place.is_high_water_mark and not place.from_invalidate:
                 self._drop_until = place
-        return [{"$changeStream": stage}, *self._gate, *effective_stages(self.key)]
+        # After the policy, which makes a delete of a move out of view; before the user, who may drop what it reads.
+        return [{"$changeStream": stage}, *policy_stages(self.key), *self._gate, *user_stages(self.key)]
 
     def after(self, chunks: list[Chunk]) -> list[Chunk]:
         """The events after the position at which the request began."""

@@ -5,21 +5,20 @@ whole batch without a pause: the reads after it ask for one event each, and one 
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 from pymongo.errors import ExecutionTimeout, PyMongoError
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feeds.stream_key import has_stages
+from feedmux_server.core.feeds.stream_key import StreamKey, has_stages
 from feedmux_server.source.cursor import RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.errors import judge
 from feedmux_server.source.read_limits import ReadLimits
-from feedmux_server.source.read_pace import HISTORY_AWAIT_MS
 from feedmux_server.source.read_watch import Read
-from feedmux_server.source.stream_request import StreamRequest
 
-SPLIT = "$changeStreamSplitLargeEvent"
 _LATE_S = 0.25
 """A read that waits for events returns at most this long after its wait time."""
 _CAREFUL_READS = 256
@@ -28,35 +27,48 @@ _FEWER = 16
 """After those reads, batches are smaller by this factor."""
 
 
+class OpenCursor(Protocol):
+    """Runs a reader's aggregate at its present position. Raises PyMongoError."""
+
+    async def __call__(
+        self, events: int, opening: Callable[[bytes], None] | None = None, *, without_pipeline: bool = False
+    ) -> RawChangeStreamCursor:
+        """`events`: at most so many per getMore. `opening` is that of `RawChangeStreamCursor.open`. `without_pipeline`:
+        the same events, without the stages of the user and of the policy; the read waits for none."""
+
+
 class TimedReads:
     """The requests of one reader. Only those with stages of a user are timed."""
 
-    def __init__(self, source: Source, request: StreamRequest, limits: ReadLimits) -> None:
+    def __init__(self, source: Source, key: StreamKey, limits: ReadLimits, open_cursor: OpenCursor) -> None:
         self._source = source
-        self._request = request
         self._limits = limits
+        self._open_cursor = open_cursor
         self._batch_events = limits.batch_events
         self._careful_reads = 0
         """How many more reads ask for one event each."""
-        self._read = Read(limits.event_time_s) if has_stages(request.key.spec) else None
+        self._read = Read(limits.event_time_s) if has_stages(key.spec) else None
 
     @property
     def overran(self) -> bool:
         """Whether the last request was stopped."""
         return self._read is not None and self._read.overran
 
+    @property
+    def batch_events(self) -> int:
+        """At most so many events per read now."""
+        return 1 if self._careful_reads else self._batch_events
+
     async def open(self) -> RawChangeStreamCursor:
         """Run the aggregate. Raises PyMongoError, or the FeedmuxError that ends the feed."""
-        events = 1 if self._careful_reads else self._batch_events
-        asked = (self._request.key.spec, self._request.stages(), events, self._limits.max_await_ms)
         read = self._read
         if read is None:
-            return await self._source.open_cursor(*asked)
+            return await self._open_cursor(self.batch_events)
         read.overran = False
         self._source.read_watch.add(read)
         try:
             async with read.scope():
-                cursor = await self._source.open_cursor(*asked, read.open_in)
+                cursor = await self._open_cursor(self.batch_events, read.open_in)
         except TimeoutError:
             raise await self._too_slow("to prepare the pipeline") from None
         except BaseException:
@@ -68,15 +80,16 @@ class TimedReads:
         read.address, read.cursor_id = cursor.address, cursor.id
         return cursor
 
-    async def next_batch(self, cursor: RawChangeStreamCursor, wait_ms: int) -> RawBatch:
-        """Run a getMore that waits for `wait_ms`. Raises ExecutionTimeout for a read that was stopped, or, if that read
-        asked for only one event, the error that ends the feed."""
-        cursor.await_up_to(wait_ms)
+    async def next_batch(self, cursor: RawChangeStreamCursor, wait_ms: int | None = None) -> RawBatch:
+        """Run a getMore that waits for `wait_ms`; None where there is nothing to wait for. Raises ExecutionTimeout for
+        a read that was stopped, or, if that read asked for only one event, the error that ends the feed."""
+        if wait_ms is not None:
+            cursor.await_up_to(wait_ms)
         read = self._read
         if read is None:
             return await cursor.next_batch()
         is_careful = self._is_careful
-        read.begin(wait_ms / 1000 + _LATE_S)
+        read.begin((wait_ms or 0) / 1000 + _LATE_S)
         try:
             async with read.scope():
                 return await cursor.next_batch()
@@ -129,16 +142,14 @@ class TimedReads:
         )
 
     async def _reads_without_pipeline(self) -> bool:
-        """Return whether MongoDB delivers the next event in time to the same change stream without the pipeline.
+        """Return whether MongoDB delivers the next event in time to the same read without the pipeline.
 
         An event that is too large without the pipeline counts as delivered: MongoDB has reached it.
         """
         cursor: RawChangeStreamCursor | None = None
-        stages = self._request.stages()
-        plain = [stages[0], *(stage for stage in stages[1:] if SPLIT in stage)]
         try:
             async with asyncio.timeout(self._limits.event_time_s):
-                cursor = await self._source.open_cursor(self._request.key.spec, plain, 1, HISTORY_AWAIT_MS)
+                cursor = await self._open_cursor(1, without_pipeline=True)
                 await cursor.next_batch()
             return True
         except TimeoutError:

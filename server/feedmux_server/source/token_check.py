@@ -13,13 +13,12 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure, PyMongoError
 
 from feedmux_server.core.feeds.feed import change_stream_options
-from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.cursor import RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.errors import judge
 from feedmux_server.source.read_pace import HISTORY_AWAIT_MS
-from feedmux_server.source.timed_reads import SPLIT
 
 _NOT_FOUND = 280
 _RAW = CodecOptions(document_class=RawBSONDocument)

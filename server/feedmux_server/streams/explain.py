@@ -1,6 +1,7 @@
 """Asks a source what would happen if a feed were opened, for `rpc.explain`. Reads no event."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -11,6 +12,7 @@ from feedmux_server.core.grants.grant import Grants, granted
 from feedmux_server.core.grants.report import judged_by_images
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.source.deployment import Source
+from feedmux_server.source.documents import DocumentsReader, NotAtThisTime
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 
@@ -88,10 +90,15 @@ async def headroom_s(source: Source, at: JoinPoint) -> int | None:
 
 
 async def try_to_open(source: Source, key: StreamKey, at: JoinPoint) -> None:
-    """Let MongoDB check stages and options. Raises FeedmuxError. The aggregate reads nothing before a getMore."""
+    """Let MongoDB check stages and options, for a copy also those of its documents. Raises FeedmuxError. An aggregate
+    reads nothing before a getMore."""
     reader = ChangeStreamReader(source, key, at, ReadLimits())
+    documents = DocumentsReader(source, key, ReadLimits())
     try:
         await reader.open()
+        if at.place.copied is not None:
+            with suppress(NotAtThisTime):  # the copy reads them as of a later time
+                await documents.open(at.place.copied, at.place.cluster_time - 1, "")
     except Failed as error:
         raise FeedmuxError(
             ErrorReason.SOURCE_UNAVAILABLE,
@@ -100,3 +107,4 @@ async def try_to_open(source: Source, key: StreamKey, at: JoinPoint) -> None:
         ) from error
     finally:
         await reader.close()
+        await documents.close()

@@ -48,7 +48,7 @@ class SnapshotReader:
         self._estimate_s = -ESTIMATE_EVERY_S
         self._steps = SnapshotSteps(origin)
         self._steps.up_to = self._steps.stored.up_to
-        self._documents = DocumentsReader(source, key, limits.batch_events)
+        self._documents = DocumentsReader(source, key, limits)
         self._changes: ChangeStreamReader | None = None
         self._uuid: bytes | None = None
         """The collection's, when it was last asked for; empty if there was none."""
@@ -144,7 +144,7 @@ class SnapshotReader:
             steps.gave_changes(changes.at.place)
         else:
             steps.begin_documents(mark)
-            self._documents_next = True
+            self._documents_next, self._step_began_s = True, monotonic_s()
         return Batch(chunks, steps.place, batch.exhausted)
 
     async def _read_documents(self) -> Batch:
@@ -152,8 +152,7 @@ class SnapshotReader:
         try:
             if not documents.is_open:
                 await self._estimate()
-                await documents.open(steps.copied, steps.time)
-                self._step_began_s = monotonic_s()
+                await documents.open(steps.copied, steps.time, self._reads_for())
             raw = await documents.next_batch(self._reads_for())
         except NotAtThisTime as error:
             self._source.observer.documents_not_at_this_time(self._source.name)
@@ -163,26 +162,39 @@ class SnapshotReader:
             if not steps.may_retry_at_once():
                 raise error.failure from error
             return Batch([], None, False)
-        self._at_end = raw.exhausted
-        if not raw.exhausted and monotonic_s() - self._step_began_s >= self._limits.snapshot_step_s:
+        passed = documents.up_to if raw.exhausted else b""
+        if passed and not documents.found and not await self._is_same():
+            return Batch([], None, False)
+        self._at_end = raw.exhausted and not passed
+        if not self._at_end and monotonic_s() - self._step_began_s >= self._limits.snapshot_step_s:
             await documents.close()
             self._documents_next = False
-        if not raw.data:
-            return Batch([], None, False)
-        chunks = cut_documents(raw.data, steps.place, steps.stored, wall_s(), bytes_max=self._limits.chunk_bytes_max)
-        steps.gave_documents(chunks[-1].end, chunks[-1].last_id())
-        self._source.observer.documents_read(self._source.name, sum(each.count for each in chunks), len(raw.data))
-        return Batch([*chunks], steps.place, False)
+        chunks: list[Chunk] = []
+        if raw.data:
+            cut = cut_documents(raw.data, steps.place, steps.stored, wall_s(), bytes_max=self._limits.chunk_bytes_max)
+            steps.gave_documents(cut[-1].end, cut[-1].last_id())
+            chunks.extend(cut)
+            self._source.observer.documents_read(self._source.name, sum(each.count for each in cut), len(raw.data))
+        if passed:
+            steps.passed(passed, may_be_known=not self._key.judges_documents)
+        return Batch(chunks, steps.place, False)
 
     async def _end(self) -> Batch:
-        """Believe that there are no more documents only if the collection is still the same: as of a time before a drop
-        or a rename, MongoDB reads an empty collection, without an error."""
+        """Believe that there are no more documents only if the collection is still the same."""
+        if not await self._is_same():
+            return Batch([], None, False)
+        self._at_end = self._documents_next = False
+        return Batch([], self._steps.place.copy_complete(), False, copy_complete=True)
+
+    async def _is_same(self) -> bool:
+        """Whether the collection is still the one of before: as of a time before a drop or a rename, MongoDB reads an
+        empty collection, without an error. If not, changes are read next."""
         uuid = self._uuid
         await self._check_collection()
+        if self._uuid == uuid:
+            return True
         self._at_end = self._documents_next = False
-        if self._uuid != uuid:
-            return Batch([], None, False)
-        return Batch([], self._steps.place.copy_complete(), False, copy_complete=True)
+        return False
 
     async def _estimate(self) -> None:
         """Ask for the number of documents, which MongoDB has at hand. A copy does without it. Not where a reader sees

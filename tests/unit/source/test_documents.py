@@ -3,20 +3,24 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import bson
 import pytest
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
-from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.feeds.snapshot_stages import ID_CHANGED
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.source.catchup_limiter import CatchupLimiter
 from feedmux_server.source.cursor import RawBatch
 from feedmux_server.source.deployment import CollectionInfo, Source
 from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, check_collection
+from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Failed
 
 KEY = stream_key(FeedSpec(Scope("main", "shop", "orders")))
+STAGES = bson.encode({"pipeline": [{"$match": {"a": 1}}]})
 
 
 class Cursor:
@@ -44,6 +48,8 @@ class Mongo:
         self.clock = SimpleNamespace(is_mongos=given.get("is_mongos", False))
         self.history_reads = CatchupLimiter(1)
         self.cursor = Cursor(given.get("found", RawBatch(b"", None, True)))
+        self.asked: list[list[Any]] = []
+        """The stages of each read."""
         self._info, self._scans, self._opening = info, given.get("scans", False), given.get("opening")
 
     async def collection(self, database: str, name: str) -> CollectionInfo | None:
@@ -56,14 +62,18 @@ class Mongo:
             raise self._scans
         return bool(self._scans)
 
+    async def find_id(self, *asked: Any) -> bytes:
+        return b""
+
     async def open_documents(self, *asked: Any) -> Cursor:
         if self._opening is not None:
             raise self._opening
+        self.asked.append(asked[1])
         return self.cursor
 
 
-def reader(mongo: Mongo) -> DocumentsReader:
-    return DocumentsReader(cast(Source, mongo), KEY, 10)
+def reader(mongo: Mongo, key: StreamKey = KEY) -> DocumentsReader:
+    return DocumentsReader(cast(Source, mongo), key, ReadLimits(batch_events=10))
 
 
 def failure(code: int) -> OperationFailure:
@@ -129,19 +139,49 @@ async def test_within_a_stream_mongodb_is_asked_again_where_it_does_not_answer()
 )
 async def test_what_an_error_means(error: PyMongoError, meaning: type[Exception]) -> None:
     read = reader(Mongo(found=error))
-    await read.open(Copied(), 5)
+    await read.open(Copied(), 5, "t")
     with pytest.raises(meaning):
         await read.next_batch("t")
     await read.close()
     if not (isinstance(error, OperationFailure) and error.code == 43):  # of a getMore alone
         with pytest.raises(meaning):
-            await reader(Mongo(opening=error)).open(Copied(), 5)
+            await reader(Mongo(opening=error)).open(Copied(), 5, "t")
+
+
+async def test_the_words_of_mongodb_are_withheld_where_grants_narrow() -> None:
+    """They may quote a document."""
+    for key, quoted in ((KEY, True), (stream_key(KEY.spec, STAGES), False)):
+        read = reader(Mongo(found=failure(16608)), key)
+        await read.open(Copied(), 5, "t")
+        with pytest.raises(FeedmuxError) as caught:
+            await read.next_batch("t")
+        assert (caught.value.reason, "a message" in caught.value.message) == (ErrorReason.PIPELINE_FAILED, quoted)
+
+
+async def test_each_read_has_a_secret_of_its_own() -> None:
+    mongo = Mongo()
+    for _ in range(2):
+        await reader(mongo, stream_key(KEY.spec, STAGES)).open(Copied(), 5, "t")
+    secrets = {
+        next(each["$replaceWith"]["_id"]["_data"] for each in stages if "$replaceWith" in each)
+        for stages in mongo.asked
+    }
+    assert [len(each) for each in secrets] == [32, 32]
+
+
+async def test_an_id_that_the_pipeline_changed_is_named() -> None:
+    message = f"must evaluate to an object, but resulting value was: {ID_CHANGED}"
+    read = reader(Mongo(found=OperationFailure(message, 40228, {"code": 40228, "errmsg": message})))
+    await read.open(Copied(), 5, "t")
+    with pytest.raises(FeedmuxError) as caught:
+        await read.next_batch("t")
+    assert caught.value.reason is ErrorReason.RESUME_TOKEN_MODIFIED
 
 
 async def test_the_last_batch_closes_the_read_and_each_read_takes_a_turn() -> None:
     mongo = Mongo()
     read = reader(mongo)
-    await read.open(Copied(), 5)
+    await read.open(Copied(), 5, "t")
     turn = mongo.history_reads.try_begin()
     assert turn is not None
     assert mongo.history_reads.try_begin() is None

@@ -32,7 +32,7 @@ class Probed(SimSource):
     async def open_cursor(  # type: ignore[override]
         self, spec: FeedSpec, stages: list[Any], *rest: Any
     ) -> SimCursor:
-        if len(rest) == 2:  # these arguments mean a probe: a reader's own cursor is watched
+        if rest[-1] is None:  # a probe: a reader's own cursor is watched
             self.looks.append(bson.decode(bson.encode({"stages": stages[1:]}))["stages"])
             if self.fails is not None:
                 raise self.fails

@@ -3,6 +3,7 @@ given. tests/integration/test_snapshot.py has real ones."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from pymongo.errors import AutoReconnect, OperationFailure
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
-from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.source.cursor import RawBatch
 from feedmux_server.source.deployment import CollectionInfo
@@ -31,12 +32,16 @@ KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
 class Documents:
     """A cursor of the documents that are left, two in each batch."""
 
+    address, id = None, 1
+
     def __init__(self, source: "CopiedSource", stages: list[Any]) -> None:
         self._source = source
-        [self._event] = [stage["$replaceWith"] for stage in stages if "$replaceWith" in stage]
-        copied = bson.decode(bson.encode(stages[0])).get("$match")
-        after = copied["$expr"]["$gt"][1]["$literal"] if copied else -1
-        self._left = [number for number in source.ids if number > after]
+        self._event = next(stage["$replaceWith"] for stage in stages if "$replaceWith" in stage)
+        read = bson.decode(bson.encode(stages[0])).get("$match", {"$expr": {"$and": []}})["$expr"]
+        limits = {name: value[1]["$literal"] for each in read.get("$and", [read]) for name, value in each.items()}
+        after, up_to = limits.get("$gt", -1), limits.get("$lte", 99)
+        source.bounds.append((limits.get("$gt"), limits.get("$lte")))
+        self._left = [number for number in source.ids if after < number <= up_to and number not in source.dropped]
 
     async def next_batch(self) -> RawBatch:
         if self._source.fails:
@@ -65,6 +70,10 @@ class CopiedSource(SimSource):
         self.counts: list[Any] = []
         """What MongoDB answers, one after the other; 0 after that."""
         self.counted = 0
+        self.dropped: set[int] = set()
+        """Documents that the pipeline drops."""
+        self.bounds: list[tuple[int | None, int | None]] = []
+        """After and up to which document each read was."""
         self.checked: list[int] = []
         """The times at which the collection was looked at."""
 
@@ -72,7 +81,7 @@ class CopiedSource(SimSource):
         self.gates.append(stages[1])
         return await super().open_cursor(spec, stages[:1], *rest)
 
-    async def open_documents(self, spec: FeedSpec, stages: list[Any], size: int, time: int) -> Any:
+    async def open_documents(self, spec: FeedSpec, stages: list[Any], size: int, time: int, *opening: Any) -> Any:
         if self.opening_fails:
             raise self.opening_fails.pop(0)
         self.times.append(time)
@@ -85,6 +94,10 @@ class CopiedSource(SimSource):
         if isinstance(count, Exception):
             raise count
         return int(count)
+    async def find_id(self, spec: FeedSpec, find: dict[str, Any], time: int) -> bytes:
+        after = bson.decode(find["min"].raw)["_id"] if "min" in find else self.ids[0] if self.ids else 0
+        found = [number for number in self.ids if number >= after][find["skip"] :]
+        return bson.encode({"_id": found[0]}) if found else b""
 
     async def collection(self, database: str, name: str) -> CollectionInfo | None:
         self.checked.append(self._mongo.latest)
@@ -92,14 +105,14 @@ class CopiedSource(SimSource):
         return CollectionInfo(uuid, "collection") if uuid else None
 
 
-async def make(**limits: Any) -> tuple[SnapshotReader, CopiedSource, SimMongo]:
+async def make(key: StreamKey = KEY, **limits: Any) -> tuple[SnapshotReader, CopiedSource, SimMongo]:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     mongo = SimMongo(loop, Random(0), token_version=2)
     source = CopiedSource(mongo)
     await source.connect()
     origin = mongo.mark(mongo.latest + 1).while_copying(Copied())
-    return SnapshotReader(source, KEY, origin, ReadLimits(**limits), str), source, mongo
+    return SnapshotReader(source, key, origin, ReadLimits(**limits), str), source, mongo
 
 
 async def copy(reader: SnapshotReader, between: Callable[[Batch], Awaitable[None]] | None = None) -> list[Batch]:
@@ -291,9 +304,54 @@ async def test_what_cannot_be_copied_ends_the_stream() -> None:
         await reader.open()
     assert caught.value.reason is ErrorReason.SNAPSHOT_UNSUITABLE
     origin = ResumeToken.high_water_mark(5 << 32).while_copying(Copied())
-    narrowed = SnapshotReader(source, stream_key(KEY.spec, b"policy"), origin, ReadLimits(), str)
+    collated = stream_key(replace(KEY.spec, collation=bson.encode({"locale": "fr"})))
     with pytest.raises(FeedmuxError) as caught:
-        await narrowed.open()
-    assert caught.value.metadata == {"kind": "grants"}
+        await SnapshotReader(source, collated, origin, ReadLimits(), str, lambda _: None).open()
+    assert caught.value.metadata == {"kind": "collation"}
+    narrowed = SnapshotReader(source, stream_key(KEY.spec, b"policy"), origin, ReadLimits(), str, lambda _: None)
     await narrowed._estimate()
     assert source.counted == 0, "how many documents there are beside those that the tenant sees is a secret"
+
+
+FILTER = bson.encode({"pipeline": [{"$match": {"fullDocument.n": 1}}]})
+FILTERED = {"all": stream_key(replace(KEY.spec, pipeline=FILTER)), "granted": stream_key(KEY.spec, FILTER, False, True)}
+
+
+@in_virtual_time
+@pytest.mark.parametrize("key", FILTERED)
+async def test_a_copy_passes_what_a_filter_drops(key: str) -> None:
+    """Only a position that may say the `_id` of a dropped document does."""
+    reader, source, mongo = await make(FILTERED[key], snapshot_step_s=0, batch_events=2)
+    source.ids, source.dropped = list(range(9)), set(range(2, 9))
+    places: list[ResumeToken] = []
+
+    async def note(batch: Batch) -> None:
+        mongo.insert("db", "a", 0)
+        if batch.post_batch is not None and batch.post_batch.copied is not None:
+            places.append(batch.post_batch)
+
+    batches = await copy(reader, note)
+    assert given(batches) == [0, 1]
+    assert source.bounds == [(None, 1), (1, 5), (5, None)]
+    up_to = [bson.decode(each.copied.up_to)["_id"] for each in places if each.copied and each.copied.up_to]
+    assert (up_to == sorted(up_to), max(up_to)) == (True, 5 if key == "all" else 1)
+    assert {each.copied.documents for each in places if each.copied} == {0, 2}
+    check_order(batches)
+
+
+@in_virtual_time
+async def test_a_read_that_is_too_long_for_its_time_is_followed_by_a_shorter_one() -> None:
+    reader, source, _ = await make(FILTERED["all"], batch_events=4)
+    source.fails = [OperationFailure("old", 239)]
+    assert given(await copy(reader)) == [0, 1, 2, 3, 4]
+    assert source.bounds[:2] == [(None, 3), (None, 0)]
+
+
+@in_virtual_time
+async def test_a_collection_that_is_gone_has_no_documents_that_were_dropped() -> None:
+    reader, source, _ = await make(FILTERED["all"], batch_events=2)
+    source.uuids = [b"u", b"w", b"w"]
+    source.dropped = set(range(5))
+    batches = await copy(reader)
+    assert [place for batch in batches[:2] if (place := batch.post_batch) and place.copied and place.copied.up_to] == []
+    assert [after for after, _ in source.bounds[:2]] == [None, None]

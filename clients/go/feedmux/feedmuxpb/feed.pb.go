@@ -730,8 +730,7 @@ type Start_Latest struct {
 
 type Start_Snapshot struct {
 	// The documents that exist, as insert events, then every change after them (docs/snapshot.md). For feeds of one
-	// collection, without a pipeline and with grants that do not narrow it; others are rejected with
-	// SNAPSHOT_UNSUITABLE. A server that does not know this field begins at `latest`, and does not set
+	// collection; others are rejected with SNAPSHOT_UNSUITABLE. A server that does not know this field begins at `latest`, and does not set
 	// `Opened.snapshot`, `Subscription.snapshot` or `ResolvePositionResponse.snapshot`.
 	Snapshot *Snapshot `protobuf:"bytes,8,opt,name=snapshot,proto3,oneof"`
 }

@@ -5,9 +5,10 @@ belong after the changes of T and before those after it. So at each position the
 the documents that the position covers: there is nothing to merge.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from feedmux_server.core.positions.position import COPIED_BYTES_MAX
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 
 LAG_MAX_S: Final = 60
@@ -23,7 +24,8 @@ class SnapshotSteps:
     place: ResumeToken
     """Everything up to this position, which is within a copy, was given out."""
     up_to: bytes = b""
-    """The last `_id` that was given out; `place.copied` has no room for a large one."""
+    """The last `_id` up to which documents were read. `place.copied` has no room for a large one, and does not say one
+    that a reader may not know."""
     time: int = 0
     """T of the last step."""
     not_before: int = 0
@@ -68,6 +70,13 @@ class SnapshotSteps:
     def gave_documents(self, end: ResumeToken, last_id: bytes) -> None:
         """Documents up to the position `end` were given out."""
         self.place, self.up_to, self.retries = end, last_id, 0
+
+    def passed(self, up_to: bytes, *, may_be_known: bool) -> None:
+        """Documents were read up to `up_to`, and those that the pipeline shows given out. `may_be_known`: whoever reads
+        the copy may know this `_id`."""
+        self.up_to, self.retries = up_to, 0
+        if may_be_known and len(up_to) <= COPIED_BYTES_MAX:
+            self.place = self.place.while_copying(replace(self.stored, up_to=up_to))
 
     def may_retry_at_once(self) -> bool:
         """Note that MongoDB could not read as of T. Returns whether to continue at once."""

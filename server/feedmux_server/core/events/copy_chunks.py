@@ -32,6 +32,7 @@ class ChangesChunk(Chunk):
             chunk.start.while_copying(copied),
             end.while_copying(copied),
             chunk.read_time_s,
+            split=chunk._split,
             ends_delivery=chunk.ends_delivery and stop == chunk.count,
         )
         part._copied = copied

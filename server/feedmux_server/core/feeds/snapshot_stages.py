@@ -2,6 +2,10 @@
 
 `_id`s are passed on as the bytes that MongoDB sent: a type that Python has no value for, or that pymongo would turn
 into another type, stays what it is.
+
+A tenant's policy recognizes what it made itself by the event's token (`core.grants.hidden`), which nobody knows when
+he writes a document. The token of a copied document is a time, and can be guessed. So while the policy runs, a secret
+is in its place, which differs from read to read.
 """
 
 from datetime import UTC, datetime
@@ -12,11 +16,16 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feeds.stream_key import StreamKey, effective_stages, has_stages
+from feedmux_server.core.feeds.feed import SIMPLE_COLLATION
+from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, policy_stages, user_stages
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken, key_string
 
 _NAME: Final = b"_id\x00"
 _LITERAL: Final = b"$literal\x00"
+_MAX_KEY: Final = b"\x7f"
+ID_CHANGED: Final = "the pipeline changed _id"
+"""In the error of MongoDB for a document whose `_id` the pipeline removed or changed."""
+ID_CHANGED_CODE: Final = 40228
 
 
 def gate(copied: Copied) -> dict[str, Any]:
@@ -28,18 +37,56 @@ def gate(copied: Copied) -> dict[str, Any]:
     """
     passes: list[dict[str, Any]] = [{"operationType": "delete"}, {"documentKey": {"$exists": False}}]
     if copied.up_to:
-        passes.append({"$expr": {"$lte": ["$documentKey._id", _literal(copied)]}})
+        passes.append({"$expr": {"$lte": ["$documentKey._id", _literal(copied.up_to)]}})
     return {"$match": {"$or": passes}}
 
 
-def documents(key: StreamKey, copied: Copied, cluster_time: int) -> list[Any]:
-    """The stages that return the documents after those copied, as of `cluster_time`, as insert events at the
-    high-water mark after it."""
+def bound(key: StreamKey, copied: Copied, count: int) -> dict[str, Any] | None:
+    """The command that finds the `_id` of the document `count` documents after those copied, from the index alone; None
+    if there can be none.
+
+    A pipeline may drop every document of a read, and so each read has an end that is known before. MongoDB finds no
+    MaxKey: there, as after the last documents, a read needs no bound.
+    """
+    if copied.up_to[4:5] == _MAX_KEY:
+        return None
+    return {
+        "find": key.spec.scope.collection,
+        **({"min": RawBSONDocument(copied.up_to)} if copied.up_to else {}),
+        "hint": {"_id": 1},
+        "sort": {"_id": 1},
+        "skip": count if copied.up_to else count - 1,  # `min` finds the last copied document too
+        "limit": 1,
+        "singleBatch": True,
+        "projection": {"_id": 1},
+    }
+
+
+def may_drop(key: StreamKey) -> bool:
+    """Whether stages of the policy or of the user may drop documents of a copy."""
+    return bool(policy_stages(key) or _on_documents(key))
+
+
+def documents(
+    key: StreamKey,
+    copied: Copied,
+    cluster_time: int,
+    up_to: bytes = b"",
+    secret: str = "",
+    *,
+    without_pipeline: bool = False,
+) -> list[Any]:
+    """The stages that return the documents after those copied, up to the `_id` in `up_to` (empty: all of them), as of
+    `cluster_time`, as insert events at the high-water mark after it. `secret`: of this read, for the policy."""
     scope = key.spec.scope
     mark = key_string(ResumeToken.high_water_mark(cluster_time + 1))
     assert mark is not None
+    token = mark.hex().upper()
+    if key.policy and not secret:
+        raise ValueError("a policy needs a secret")
+    policy, stages = ([], []) if without_pipeline else (policy_stages(key), _on_documents(key))
     event = {
-        "_id": {"_data": mark.hex().upper(), "snapshot": {"_id": "$_id"}},
+        "_id": {"_data": secret if policy else token, "snapshot": {"_id": "$_id"}},
         "operationType": "insert",
         "clusterTime": Timestamp(cluster_time >> 32, cluster_time & 0xFFFF_FFFF),
         "wallTime": datetime.fromtimestamp(cluster_time >> 32, UTC),
@@ -47,7 +94,13 @@ def documents(key: StreamKey, copied: Copied, cluster_time: int) -> list[Any]:
         "ns": {"db": {"$literal": scope.database}, "coll": {"$literal": scope.collection}},
         "documentKey": {"_id": "$_id"},
     }
-    return [*_after(copied), {"$sort": {"_id": 1}}, {"$replaceWith": event}]
+    return [
+        *_after(copied, up_to),
+        {"$sort": {"_id": 1}},
+        {"$replaceWith": event},
+        *([*policy, _with_token(token)] if policy else ()),
+        *([*stages, _with_same_id(token)] if stages else ()),
+    ]
 
 
 def probe() -> list[Any]:
@@ -60,16 +113,8 @@ def check_feed(key: StreamKey) -> None:
     spec = key.spec
     if not spec.scope.collection:
         raise unsuitable("scope", "only the documents of one collection can be copied; name the collection")
-    if key.policy:
-        raise unsuitable(
-            "grants",
-            "existing documents cannot be copied where the tenant's grants narrow the feed (a match, hidden fields, or"
-            " a grant of less than the whole database)",
-        )
-    if spec.collation:
+    if spec.collation not in (b"", SIMPLE_COLLATION):
         raise unsuitable("collation", "existing documents cannot be copied for a feed with a collation")
-    if has_stages(spec) or effective_stages(key):
-        raise unsuitable("pipeline", "existing documents cannot be copied for a feed with a pipeline")
 
 
 def check_no_copy(place: ResumeToken, what: str) -> None:
@@ -86,13 +131,36 @@ def unsuitable(kind: str, message: str) -> FeedmuxError:
     return FeedmuxError(ErrorReason.SNAPSHOT_UNSUITABLE, message, {"kind": kind})
 
 
-def _after(copied: Copied) -> list[dict[str, Any]]:
+def _on_documents(key: StreamKey) -> list[RawBSONDocument]:
+    """The user's stages, without the one that only change streams have: the server cuts large documents itself."""
+    return [stage for stage in user_stages(key) if SPLIT not in stage]
+
+
+def _with_token(token: str) -> dict[str, Any]:
+    """Puts the token in the place of the secret. A new document, as at the end of the policy, so that MongoDB moves no
+    stage of the user before it."""
+    return {"$replaceWith": {"$mergeObjects": ["$$ROOT", {"_id": {"_data": token, "snapshot": "$_id.snapshot"}}]}}
+
+
+def _with_same_id(token: str) -> dict[str, Any]:
+    """Fails where the user's stages changed `_id`, as every change stream does: MongoDB still knows by what it sorted
+    the documents."""
+    same = {"_data": token, "snapshot": {"_id": {"$first": [{"$meta": "sortKey"}]}}}
+    return {"$replaceWith": {"$cond": [{"$eq": ["$_id", same]}, "$$ROOT", ID_CHANGED]}}
+
+
+def _after(copied: Copied, up_to: bytes = b"") -> list[dict[str, Any]]:
     # `$expr` compares across types, in the order of the `_id` index; `{_id: {$gt: …}}` would stay within one type.
-    return [{"$match": {"$expr": {"$gt": ["$_id", _literal(copied)]}}}] if copied.up_to else []
+    limits = [{"$gt": ["$_id", _literal(copied.up_to)]}] if copied.up_to else []
+    if up_to:
+        limits.append({"$lte": ["$_id", _literal(up_to)]})
+    if not limits:
+        return []
+    return [{"$match": {"$expr": limits[0] if len(limits) == 1 else {"$and": limits}}}]
 
 
-def _literal(copied: Copied) -> RawBSONDocument:
+def _literal(up_to: bytes) -> RawBSONDocument:
     """`{$literal: v}` of `{_id: v}`."""
-    kind, value = copied.up_to[4:5], copied.up_to[5 + len(_NAME) :]
+    kind, value = up_to[4:5], up_to[5 + len(_NAME) :]
     content = kind + _LITERAL + value
     return RawBSONDocument((len(content) + 4).to_bytes(4, "little") + content)

@@ -16,6 +16,7 @@ from bson.raw_bson import RawBSONDocument
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 
 _NOT_IN_KEY: Final = frozenset({"batch_size", "max_await_time_ms", "bounded"})
+SPLIT: Final = "$changeStreamSplitLargeEvent"
 _NO_STAGES: Final = bson.encode({"pipeline": []})
 # A date that Python has no type for is the user's good right, and must not keep an operator from listing the stream.
 _RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
@@ -33,6 +34,8 @@ class StreamKey:
     """BSON document `{pipeline: [stages]}` of the tenant's stages, or empty."""
     keeps_changes: bool = field(compare=False, default=False)
     """The policy shows each change to a document as MongoDB does."""
+    judges_documents: bool = field(compare=False, default=False)
+    """The policy withholds documents."""
 
     @property
     def short(self) -> bytes:
@@ -43,14 +46,16 @@ class StreamKey:
         return self.digest.hex()
 
 
-def stream_key(spec: FeedSpec, policy: bytes = b"", keeps_changes: bool = False) -> StreamKey:
+def stream_key(
+    spec: FeedSpec, policy: bytes = b"", keeps_changes: bool = False, judges_documents: bool = False
+) -> StreamKey:
     spec = replace(spec, batch_size=0, max_await_time_ms=0, bounded=False)
     digest = blake2b(digest_size=16, person=b"feedmux-stream")
     for name, value in _parts(spec, policy):
         for part in (name.encode(), value):
             digest.update(len(part).to_bytes(4))
             digest.update(part)
-    return StreamKey(digest.digest(), spec, policy, keeps_changes)
+    return StreamKey(digest.digest(), spec, policy, keeps_changes, judges_documents)
 
 
 def has_stages(spec: FeedSpec) -> bool:
@@ -60,7 +65,12 @@ def has_stages(spec: FeedSpec) -> bool:
 
 def effective_stages(key: StreamKey) -> list[RawBSONDocument]:
     """The stages after `$changeStream`: the policy's first, then the user's."""
-    return [*_stages(key.policy), *_stages(key.spec.pipeline)]
+    return [*policy_stages(key), *user_stages(key)]
+
+
+def policy_stages(key: StreamKey) -> list[RawBSONDocument]:
+    """The policy's stages alone."""
+    return _stages(key.policy)
 
 
 def user_stages(key: StreamKey) -> list[RawBSONDocument]:

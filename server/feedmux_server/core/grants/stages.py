@@ -78,6 +78,8 @@ class Asked(NamedTuple):
     """The stages before its pipeline: BSON `{pipeline: […]}`, empty for none."""
     keeps_changes: bool = False
     """The policy shows each change to a document as MongoDB does; what it withholds is of other events."""
+    judges_documents: bool = False
+    """The policy withholds documents."""
 
 
 def apply_grants(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = None) -> Asked:
@@ -107,7 +109,7 @@ def apply_grants(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = Non
         images = spec.full_document == "whenAvailable", spec.full_document_before_change == "whenAvailable"
     keeps = _keeps_changes(cases, spec.scope)
     stages = _stages(cases, targets, spec.scope, images, cache or PolicyCache())
-    return Asked(asked, bson.encode({"pipeline": stages}), keeps)
+    return Asked(asked, bson.encode({"pipeline": stages}), keeps, judged)
 
 
 _Images = tuple[bool, bool] | None

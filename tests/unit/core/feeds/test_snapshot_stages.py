@@ -6,14 +6,21 @@ import bson
 import pytest
 
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.feeds.feed import FeedSpec, Scope
-from feedmux_server.core.feeds.snapshot_stages import check_feed, check_no_copy, documents, gate
-from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
+from feedmux_server.core.feeds.feed import SIMPLE_COLLATION, FeedSpec, Scope
+from feedmux_server.core.feeds.snapshot_stages import (
+    bound,
+    check_feed,
+    check_no_copy,
+    documents,
+    gate,
+    may_drop,
+)
+from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, stream_key
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 
 SPEC = FeedSpec(Scope("main", "$shop", "$orders"))
 STAGES = bson.encode({"pipeline": [{"$match": {"a": 1}}]})
-SYMBOL = b"\x12\x00\x00\x00\x0e_id\x00\x03\x00\x00\x00ab\x00\x00"
+SYMBOL = b"\x11\x00\x00\x00\x0e_id\x00\x03\x00\x00\x00ab\x00\x00"
 """`{_id: Symbol("ab")}`, which pymongo reads as a string."""
 
 
@@ -37,12 +44,37 @@ def test_the_stages_of_documents() -> None:
     assert (event["clusterTime"].time, event["clusterTime"].inc) == (5, 7)
 
 
+def test_while_a_policy_runs_a_secret_is_in_the_place_of_the_token() -> None:
+    pipeline = bson.encode({"pipeline": [{"$unset": "wallTime"}, {"$changeStreamSplitLargeEvent": {}}]})
+    key = stream_key(replace(SPEC, pipeline=pipeline), STAGES)
+    _, made, policy, put_right, user, same = documents(key, Copied(), 5 << 32, secret="s")
+    [right] = [part["_id"] for part in put_right["$replaceWith"]["$mergeObjects"] if part != "$$ROOT"]
+    assert made["$replaceWith"]["_id"]["_data"] == "s"
+    assert ResumeToken.decode(bson.encode({"_data": right["_data"]})).cluster_time == (5 << 32) + 1
+    assert (list(policy), list(user)) == (["$match"], ["$unset"])
+    assert right["_data"] in repr(same)
+    assert len(documents(key, Copied(), 5 << 32, secret="s", without_pipeline=True)) == 2
+    with pytest.raises(ValueError, match="secret"):
+        documents(key, Copied(), 5 << 32)
+
+
+def test_a_read_that_may_drop_documents_has_a_bound() -> None:
+    assert not may_drop(stream_key(replace(SPEC, pipeline=bson.encode({"pipeline": [{SPLIT: {}}]}))))
+    key = stream_key(SPEC, STAGES)
+    assert may_drop(key)
+    first, later = bound(key, Copied(), 10), bound(key, Copied(SYMBOL), 10)
+    assert first is not None
+    assert later is not None
+    assert (first["skip"], "min" in first, later["skip"], later["min"].raw) == (9, False, 10, SYMBOL)
+    assert bound(key, Copied(b"\x0a\x00\x00\x00\x7f_id\x00\x00"), 10) is None, "MaxKey is the last"
+    [match, *_] = documents(key, Copied(SYMBOL), 5 << 32, SYMBOL, "s")
+    assert [list(each) for each in match["$match"]["$expr"]["$and"]] == [["$gt"], ["$lte"]]
+
+
 @pytest.mark.parametrize(
     ("key", "kind"),
     [
         (stream_key(FeedSpec(Scope("main", "shop"))), "scope"),
-        (stream_key(SPEC, STAGES), "grants"),
-        (stream_key(replace(SPEC, pipeline=STAGES)), "pipeline"),
         (stream_key(replace(SPEC, collation=bson.encode({"locale": "fr"}))), "collation"),
     ],
 )
@@ -53,7 +85,8 @@ def test_feeds_without_a_copy(key: StreamKey, kind: str) -> None:
 
 
 def test_feeds_and_positions_that_are_accepted() -> None:
-    check_feed(stream_key(replace(SPEC, pipeline=bson.encode({"pipeline": []}), full_document="updateLookup")))
+    check_feed(stream_key(replace(SPEC, pipeline=STAGES, full_document="updateLookup")))
+    check_feed(stream_key(replace(SPEC, collation=SIMPLE_COLLATION), STAGES))
     mark = ResumeToken.high_water_mark(5 << 32)
     check_no_copy(mark, "it")
     with pytest.raises(FeedmuxError, match="it is within a copy"):

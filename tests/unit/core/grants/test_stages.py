@@ -80,12 +80,19 @@ def test_equal_policies_share_and_different_ones_do_not() -> None:
 
 
 def test_policies_always_compare_by_the_simple_collation() -> None:
-    asked, policy, _ = apply_grants((TEAM_A,), SPEC)
+    asked, policy, *_ = apply_grants((TEAM_A,), SPEC)
     assert policy
     assert bson.decode(asked.collation) == {"locale": "simple"}
     given_one = replace(SPEC, collation=bson.encode({"locale": "en", "strength": 1}))
     assert refused((TEAM_A,), given_one).field == "feed.collation"
     assert apply_grants((ALL,), given_one)[0] == given_one
+
+
+def test_only_a_condition_withholds_documents() -> None:
+    """So only with one may the `_id` up to which a copy was read be a secret."""
+    hiding = make_grant("main", "shop", "orders", hide=["secret"])
+    judging = [apply_grants(grants, SPEC).judges_documents for grants in (None, (hiding,), (TEAM_A,))]
+    assert judging == [False, False, True]
 
 
 def test_a_forced_match_asks_for_both_images_and_refuses_what_shows_other_times() -> None:
