@@ -505,6 +505,18 @@ async def test_a_copy_continues_under_the_present_grants(here: Here, tenant: Any
         await sessions.change_grants(before)
 
 
+async def test_what_a_copy_costs_is_told_where_all_documents_are_granted(tenant: Any, database: Documents) -> None:
+    database.c.insert_many([{"_id": number} for number in range(30)])
+    told = {}
+    for name in GRANTS:
+        explained = await (await tenant(name)).explain(feed=feed(database.name, "c"), start=SNAPSHOT)
+        assert not explained.HasField("refusal")
+        told[name] = explained.documents_estimated
+    assert told == {"all": 30, "hiding": 30, "plain": 30, "own": 0, "both": 0}
+    latest = await (await tenant("all")).explain(feed=feed(database.name, "c"))
+    assert latest.documents_estimated == 0
+
+
 async def test_a_database_that_is_not_granted_is_denied_before_anything_is_said_of_it(
     tenant: Any, database: Documents
 ) -> None:

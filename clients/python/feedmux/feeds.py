@@ -231,6 +231,8 @@ class Explanation:
     """Whether the feed may be served from one stream that reads its database or the deployment for many feeds."""
     scope_missing: bool = False
     """Whether the feed's collection does not exist now, or its database has no collections; False where unknown."""
+    documents_estimated: int = 0
+    """Of a start at `snapshot`: the number of documents that a copy would read; 0 where unknown."""
 
 
 @dataclass(frozen=True, slots=True)

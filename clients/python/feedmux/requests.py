@@ -250,4 +250,5 @@ def explanation_value(message: change_feed_pb2.ExplainResponse) -> Explanation:
         tuple(Withheld(one.what, one.why) for one in message.withheld),
         message.may_be_view,
         message.scope_missing,
+        message.documents_estimated,
     )

@@ -17,7 +17,13 @@ from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.source.deployment import Source
-from feedmux_server.streams.explain import collection_images, headroom_s, is_missing, try_to_open
+from feedmux_server.streams.explain import (
+    collection_images,
+    documents_estimated,
+    headroom_s,
+    is_missing,
+    try_to_open,
+)
 
 AT_A_TIME = 4
 """The most calls of one tenant at a time, because each sends MongoDB several requests. Further calls wait."""
@@ -69,6 +75,7 @@ class Explain:
             )
         if left_s is not None:
             response.oplog_headroom.CopyFrom(convert.duration(left_s))
+        response.documents_estimated = await documents_estimated(source, key, at)
         await self._try(source, key, at, tenant)
         service.admission.admit()
 

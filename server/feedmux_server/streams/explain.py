@@ -89,6 +89,20 @@ async def headroom_s(source: Source, at: JoinPoint) -> int | None:
         return None
 
 
+async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint) -> int:
+    """How many documents a copy from this position on may read; 0 if no copy begins there, if it is not known, or if
+    the grants withhold documents: their number may be a secret."""
+    if at.place.copied is None or key.judges_documents:
+        return 0
+    scope = key.spec.scope
+    try:
+        return await source.estimated_count(scope.database, scope.collection)
+    except FeedmuxError as error:
+        if error.reason not in _NOT_PERMITTED:
+            raise
+        return 0
+
+
 async def try_to_open(source: Source, key: StreamKey, at: JoinPoint) -> None:
     """Let MongoDB check stages and options, for a copy also those of its documents. Raises FeedmuxError. An aggregate
     reads nothing before a getMore."""

@@ -8,12 +8,19 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.grants.grant import Grants, make_grant
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.source.deployment import Source
 from feedmux_server.streams import explain
-from feedmux_server.streams.explain import CollectionImages, collection_images, headroom_s, is_missing
+from feedmux_server.streams.explain import (
+    CollectionImages,
+    collection_images,
+    documents_estimated,
+    headroom_s,
+    is_missing,
+)
 
 COLLECTIONS = {
     "shop": {"orders": True, "log": False, "system.views": False},
@@ -46,6 +53,10 @@ class Asked:
 
     async def names(self, database: str, collection: str = "") -> list[str]:
         return list(await self.collections(database, collection))
+
+    async def estimated_count(self, database: str, collection: str) -> int:
+        self._check()
+        return 1
 
     async def _oldest(self) -> int:
         self._check()
@@ -117,10 +128,13 @@ async def test_the_headroom_of_a_start(seconds: int, headroom: int) -> None:
     assert await headroom_s(source(), JoinPoint(ResumeToken.high_water_mark(seconds << 32 | 5))) == headroom
 
 
+ORDERS = FeedSpec(Scope("main", "shop", "orders"))
+COPYING = JoinPoint(ResumeToken.high_water_mark(1).while_copying(Copied()))
 QUESTIONS: list[Any] = [
     (lambda it: collection_images(it, None, IMAGES), []),
     (lambda it: is_missing(it, None, Scope("main", "shop", "oders")), False),
     (lambda it: headroom_s(it, JoinPoint(ResumeToken.high_water_mark(1))), None),
+    (lambda it: documents_estimated(it, stream_key(ORDERS), COPYING), 0),
 ]
 
 

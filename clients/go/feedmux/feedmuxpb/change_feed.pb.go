@@ -2616,9 +2616,12 @@ type ExplainResponse struct {
 	MayBeView bool `protobuf:"varint,8,opt,name=may_be_view,json=mayBeView,proto3" json:"may_be_view,omitempty"`
 	// Whether the feed's collection does not exist now, or its database has no collections. The feed can be opened, and
 	// delivers events once the collection is created. False if the server's MongoDB account may not list collections.
-	ScopeMissing  bool `protobuf:"varint,9,opt,name=scope_missing,json=scopeMissing,proto3" json:"scope_missing,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ScopeMissing bool `protobuf:"varint,9,opt,name=scope_missing,json=scopeMissing,proto3" json:"scope_missing,omitempty"`
+	// With a start at `snapshot`: the number of documents that a copy would read, by MongoDB's metadata. Unset if it is
+	// not known, or if the tenant's grants withhold documents.
+	DocumentsEstimated int64 `protobuf:"varint,10,opt,name=documents_estimated,json=documentsEstimated,proto3" json:"documents_estimated,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ExplainResponse) Reset() {
@@ -2712,6 +2715,13 @@ func (x *ExplainResponse) GetScopeMissing() bool {
 		return x.ScopeMissing
 	}
 	return false
+}
+
+func (x *ExplainResponse) GetDocumentsEstimated() int64 {
+	if x != nil {
+		return x.DocumentsEstimated
+	}
+	return 0
 }
 
 // Consecutive delivery sequences.
@@ -3700,7 +3710,7 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\amessage\"_\n" +
 	"\x0eExplainRequest\x12$\n" +
 	"\x04feed\x18\x01 \x01(\v2\x10.feedmux.v1.FeedR\x04feed\x12'\n" +
-	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\"\xcc\x05\n" +
+	"\x05start\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x05start\"\xfd\x05\n" +
 	"\x0fExplainResponse\x12=\n" +
 	"\arefusal\x18\x01 \x01(\v2#.feedmux.v1.ExplainResponse.RefusalR\arefusal\x12\x1a\n" +
 	"\bpipeline\x18\x02 \x01(\tR\bpipeline\x12\x1d\n" +
@@ -3712,7 +3722,9 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x0eoplog_headroom\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\roplogHeadroom\x12@\n" +
 	"\bwithheld\x18\a \x03(\v2$.feedmux.v1.ExplainResponse.WithheldR\bwithheld\x12\x1e\n" +
 	"\vmay_be_view\x18\b \x01(\bR\tmayBeView\x12#\n" +
-	"\rscope_missing\x18\t \x01(\bR\fscopeMissing\x1aS\n" +
+	"\rscope_missing\x18\t \x01(\bR\fscopeMissing\x12/\n" +
+	"\x13documents_estimated\x18\n" +
+	" \x01(\x03R\x12documentsEstimated\x1aS\n" +
 	"\aRefusal\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +

@@ -45,6 +45,8 @@ def _text(terminal: Terminal, found: Explanation) -> str:
         lines += ["           may be a view: read together with other feeds of its database or deployment"]
     if found.scope_missing:
         lines += ["           no events yet: the collection or database does not exist"]
+    if found.documents_estimated:
+        lines += [f"copy       about {found.documents_estimated:,} documents, read once for this feed"]
     if found.oplog_headroom_s is not None:
         lines += [f"oplog      reaches back {duration(found.oplog_headroom_s)} before the start"]
     if found.withheld:

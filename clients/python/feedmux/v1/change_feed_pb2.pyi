@@ -444,7 +444,7 @@ class ExplainRequest(_message.Message):
     def __init__(self, feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ...) -> None: ...
 
 class ExplainResponse(_message.Message):
-    __slots__ = ("refusal", "pipeline", "stream_key", "stream_open", "images", "oplog_headroom", "withheld", "may_be_view", "scope_missing")
+    __slots__ = ("refusal", "pipeline", "stream_key", "stream_open", "images", "oplog_headroom", "withheld", "may_be_view", "scope_missing", "documents_estimated")
     class Refusal(_message.Message):
         __slots__ = ("status", "reason", "message")
         STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -481,6 +481,7 @@ class ExplainResponse(_message.Message):
     WITHHELD_FIELD_NUMBER: _ClassVar[int]
     MAY_BE_VIEW_FIELD_NUMBER: _ClassVar[int]
     SCOPE_MISSING_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENTS_ESTIMATED_FIELD_NUMBER: _ClassVar[int]
     refusal: ExplainResponse.Refusal
     pipeline: str
     stream_key: str
@@ -490,4 +491,5 @@ class ExplainResponse(_message.Message):
     withheld: _containers.RepeatedCompositeFieldContainer[ExplainResponse.Withheld]
     may_be_view: bool
     scope_missing: bool
-    def __init__(self, refusal: _Optional[_Union[ExplainResponse.Refusal, _Mapping]] = ..., pipeline: _Optional[str] = ..., stream_key: _Optional[str] = ..., stream_open: bool = ..., images: _Optional[_Iterable[_Union[ExplainResponse.CollectionImages, _Mapping]]] = ..., oplog_headroom: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., withheld: _Optional[_Iterable[_Union[ExplainResponse.Withheld, _Mapping]]] = ..., may_be_view: bool = ..., scope_missing: bool = ...) -> None: ...
+    documents_estimated: int
+    def __init__(self, refusal: _Optional[_Union[ExplainResponse.Refusal, _Mapping]] = ..., pipeline: _Optional[str] = ..., stream_key: _Optional[str] = ..., stream_open: bool = ..., images: _Optional[_Iterable[_Union[ExplainResponse.CollectionImages, _Mapping]]] = ..., oplog_headroom: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., withheld: _Optional[_Iterable[_Union[ExplainResponse.Withheld, _Mapping]]] = ..., may_be_view: bool = ..., scope_missing: bool = ..., documents_estimated: _Optional[int] = ...) -> None: ...

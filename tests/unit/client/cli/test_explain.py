@@ -27,6 +27,12 @@ def test_a_feed_that_would_be_opened() -> None:
     ]
 
 
+def test_what_a_copy_would_read() -> None:
+    assert text(explained(documents_estimated=1_234_567))[2] == (
+        "copy       about 1,234,567 documents, read once for this feed"
+    )
+
+
 def test_a_feed_that_would_be_rejected_says_no_more() -> None:
     refused = explained(
         refusal=Refusal("PERMISSION_DENIED", "NAMESPACE_DENIED", "no grant"), stream_key="", pipeline=""
