@@ -169,6 +169,7 @@ class SnapshotReader:
         if not self._at_end and monotonic_s() - self._step_began_s >= self._limits.snapshot_step_s:
             await documents.close()
             self._documents_next = False
+        documents.read_ahead()
         chunks: list[Chunk] = []
         if raw.data:
             cut = cut_documents(raw.data, steps.place, steps.stored, wall_s(), bytes_max=self._limits.chunk_bytes_max)

@@ -1,5 +1,6 @@
 """Which collections can be copied, and what an error of their read means."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,8 +30,16 @@ class Cursor:
     def __init__(self, found: RawBatch | PyMongoError) -> None:
         self._found = found
         self.closed = 0
+        self.asked: list[int] = []
+        """The documents of each batch at most."""
+        self.held: asyncio.Future[None] | None = None
+
+    def ask_for(self, documents: int) -> None:
+        self.asked.append(documents)
 
     async def next_batch(self) -> RawBatch:
+        if self.held is not None:
+            await self.held
         if isinstance(self._found, PyMongoError):
             raise self._found
         return self._found
@@ -176,6 +185,52 @@ async def test_an_id_that_the_pipeline_changed_is_named() -> None:
     with pytest.raises(FeedmuxError) as caught:
         await read.next_batch("t")
     assert caught.value.reason is ErrorReason.RESUME_TOKEN_MODIFIED
+
+
+async def test_batches_are_as_large_as_makes_them_cheap() -> None:
+    """Whatever the documents are: 64 of 500 bytes, of 20 KB, of 2 MB."""
+    for size, wanted in ((500, 1_000), (20_000, 125), (2_000_000, 1)):
+        mongo = Mongo(found=RawBatch(bytes(64 * size), None, False))
+        read = DocumentsReader(cast(Source, mongo), KEY, ReadLimits(batch_events=1_000))
+        await read.open(Copied(), 5, "t")
+        for _ in range(2):
+            await read.next_batch("t")
+        assert mongo.cursor.asked == [64, wanted]
+
+
+async def test_the_next_batch_is_read_before_it_is_asked_for_where_a_turn_is_free() -> None:
+    mongo = Mongo(found=RawBatch(b"x", None, False))
+    read = reader(mongo)
+    await read.open(Copied(), 5, "t")
+    await read.next_batch("t")
+    read.read_ahead()
+    await asyncio.sleep(0)
+    assert len(mongo.cursor.asked) == 2
+    assert (await read.next_batch("t")).data == b"x"
+    assert len(mongo.cursor.asked) == 2
+    await asyncio.sleep(0)
+    turn = mongo.history_reads.try_begin()
+    assert turn is not None, "the turn of the read has ended with it"
+    read.read_ahead()
+    await asyncio.sleep(0)
+    assert len(mongo.cursor.asked) == 2
+    turn.end()
+    mongo.cursor.held = asyncio.get_running_loop().create_future()
+    read.read_ahead()
+    await asyncio.sleep(0)
+    await read.close()
+    assert (len(mongo.cursor.asked), mongo.cursor.closed) == (3, 1)
+    assert mongo.history_reads.try_begin() is not None
+
+
+async def test_a_failure_of_a_read_ahead_is_raised_where_its_batch_is_asked_for() -> None:
+    read = reader(Mongo(found=failure(239)))
+    await read.open(Copied(), 5, "t")
+    read.read_ahead()
+    await asyncio.sleep(0)
+    with pytest.raises(NotAtThisTime):
+        await read.next_batch("t")
+    await read.close()
 
 
 async def test_the_last_batch_closes_the_read_and_each_read_takes_a_turn() -> None:
