@@ -72,6 +72,9 @@ class SnapshotReader:
         check_feed(self._key)
         try:
             if self._uuid is None:
+                # Changes until now may have been sent before an interruption, and a client hands out a change once. So
+                # no document that comes again may be older than they are.
+                self._steps.not_before = await self._documents.operation_time()
                 await self._check_collection()
             await self._estimate()
             await self._open_changes()

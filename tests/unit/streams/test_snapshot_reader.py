@@ -239,6 +239,17 @@ async def test_documents_and_reads_in_vain_are_counted() -> None:
 
 
 @in_virtual_time
+async def test_no_document_is_older_than_what_was_sent_before_an_interruption() -> None:
+    """A client hands out a change once, so a document that comes after it, again, must contain it."""
+    reader, source, mongo = await make(batch_events=2)
+    for _ in range(7):
+        mongo.insert("db", "a", 0)
+    sent = mongo.entries[-1].token.cluster_time
+    assert given(await copy(reader)) == [0, 1, 2, 3, 4]
+    assert source.times[0] >= sent
+
+
+@in_virtual_time
 async def test_a_time_that_is_never_right_is_tried_with_pauses() -> None:
     reader, source, _ = await make()
     failures: list[bool] = []
