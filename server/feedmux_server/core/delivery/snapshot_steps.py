@@ -54,7 +54,9 @@ class SnapshotSteps:
         time = max(self.time, read_to.cluster_time - 1, complete_time)
         if has_more or time < self.not_before or known_time - time > LAG_MAX_S << 32:
             return None
-        mark = ResumeToken.high_water_mark(time + 1, read_to.version)
+        # Of the documents at one mark the number says which comes first, and only within one version of tokens.
+        is_same = self.place.is_high_water_mark and self.place.cluster_time == time + 1
+        mark = ResumeToken.high_water_mark(time + 1, self.place.version if is_same else read_to.version)
         # After a change that was given out, others of its time may follow.
         return None if self.place.key[:4] > mark.key[:4] else mark
 

@@ -41,6 +41,17 @@ def test_after_a_change_in_the_middle_of_its_time_that_time_is_read_to_its_end()
     assert next_mark(one, event_token(BEGIN + 6)) == mark(6)
 
 
+def test_all_documents_at_one_mark_have_one_version_of_tokens() -> None:
+    """In another version they would neither be before nor after those that came already."""
+    one = steps(mark(5))
+    one.begin_documents(mark(5))
+    one.gave_documents(mark(5).while_copying(Copied(b"x", 3)), b"x")
+    assert next_mark(one, event_token(BEGIN + 5, fragment=0)) == mark(5)
+    later = next_mark(one, event_token(BEGIN + 6, fragment=0))
+    assert later is not None
+    assert later.version == 2
+
+
 def test_changes_come_first_while_there_are_many() -> None:
     assert next_mark(steps(), mark(5), has_more=True) is None
     late = BEGIN + (LAG_MAX_S + 1 << 32)
