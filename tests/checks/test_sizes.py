@@ -15,7 +15,6 @@ REASONS: Final = {
     "AsyncClient": "the options of a client, by name",
     "Chunk": "what many readers ask of the same bytes, while they are in a ring and after that",
     "Client": "the options of a client, by name",
-    "Connection": "one stream after another: all of it acts on the state of the connection",
     "DeliveryTracker": "one numbering: sequences, acks and repeats of a session change together",
     "FeedStreams": "all that changes which stream a subscriber reads: its invariants hold between any two methods",
     "Group": "what members, the committer and the end of a feed do to one subscription",
@@ -25,6 +24,7 @@ REASONS: Final = {
     "ResumeToken": "one position, in every order and form in which it is used",
     "Session": "what a client, an operator, a drain and the committer may do with one call",
     "Source": "one deployment: all that is asked of it goes through its client and its spans",
+    "StreamKeeper": "one stream after another: all of it acts on the state of the connection",
     "Subscriber": "what differs between a session, a Watch call and a range, by name",
 }
 

@@ -11,7 +11,6 @@ from bson.codec_options import CodecOptions
 from google.protobuf import empty_pb2, field_mask_pb2
 
 from feedmux import requests
-from feedmux.connection import Opening
 from feedmux.errors import InvalidArgument, SnapshotUnsupported
 from feedmux.feeds import (
     Explanation,
@@ -27,6 +26,7 @@ from feedmux.feeds import (
 )
 from feedmux.options import SessionOptions
 from feedmux.session_base import instance_id
+from feedmux.stream_keeper import Opening
 from feedmux.target import Target, Tls, Token
 from feedmux.transport import Transport
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2

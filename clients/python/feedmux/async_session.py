@@ -8,12 +8,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from feedmux.batches import Batch, Event
-from feedmux.connection import Opening, finish, launch
+from feedmux.connection import open_session
 from feedmux.errors import SessionClosed
 from feedmux.notices import Notice
 from feedmux.options import SessionOptions
 from feedmux.session_base import OnNotice, SessionBase
 from feedmux.session_buffer import Ended, Item, SessionBuffer
+from feedmux.stream_keeper import Opening, finish
 from feedmux.transport import Transport
 
 
@@ -54,7 +55,7 @@ class AsyncSession(SessionBase):
         self, transport: Transport, opening: Opening, options: SessionOptions, on_notice: OnNotice | None
     ) -> None:
         queue = _Queue()
-        super().__init__(SessionBuffer(queue.put, queue.drain, lambda: None), on_notice)
+        super().__init__(SessionBuffer(queue.put, queue.drain), on_notice)
         self._queue = queue
         self._transport = transport
         self._opening = opening
@@ -149,7 +150,7 @@ class AsyncSession(SessionBase):
     async def _open(self) -> Self:
         if self._task is not None:
             return self
-        connection, self._task = launch(self._transport, self._opening, self._options, self._buffer)
+        connection, self._task = open_session(self._transport, self._opening, self._options, self._buffer)
         finalizer = weakref.finalize(self, _abandon, asyncio.get_running_loop(), self._task)
         finalizer.atexit = False
         try:

@@ -88,7 +88,8 @@ class Committed:
     position: bytes
 
 
-Response = Opened | Delivery | Progress | Committed | Notice
+Message = Delivery | Progress | Committed | Notice
+Response = Opened | Message
 
 
 class Reader:

@@ -14,11 +14,12 @@ from typing import Self
 
 from feedmux.background_loop import BackgroundLoop, background_loop
 from feedmux.batches import Batch, Event
-from feedmux.connection import Opening, finish, launch
+from feedmux.connection import open_session
 from feedmux.notices import Notice
 from feedmux.options import SessionOptions
 from feedmux.session_base import OnNotice, SessionBase
 from feedmux.session_buffer import Ended, Item, SessionBuffer
+from feedmux.stream_keeper import Opening, finish
 from feedmux.transport import Transport
 
 
@@ -35,7 +36,7 @@ class Session(SessionBase):
     ) -> None:
         """Open the session, and return when the server has opened it. Raises FeedmuxError."""
         queue: SimpleQueue[Item] = SimpleQueue()
-        buffer = SessionBuffer(queue.put, lambda: _drain(queue), lambda: None)
+        buffer = SessionBuffer(queue.put, lambda: _drain(queue))
         super().__init__(buffer, on_notice)
         self._queue = queue
         self._options = options
@@ -162,7 +163,7 @@ def _abandon(loop: BackgroundLoop, task: asyncio.Task[None]) -> None:
 async def _open(
     transport: Transport, opening: Opening, options: SessionOptions, buffer: SessionBuffer
 ) -> asyncio.Task[None]:
-    connection, task = launch(transport, opening, options, buffer)
+    connection, task = open_session(transport, opening, options, buffer)
     try:
         error = await asyncio.shield(connection.opened)
     except asyncio.CancelledError:

@@ -34,49 +34,52 @@ class Ended:
 Item = Batch | QueuedNotice | Ended
 
 
-class SessionBuffer:
-    """Shared state of one session object."""
+class UserSide:
+    """What any session shares with its connection: how it ends."""
 
-    __slots__ = (
-        "acked",
-        "alarm",
-        "broken",
-        "closing",
-        "committed",
-        "copying",
-        "drain",
-        "ended_by",
-        "epoch",
-        "latest",
-        "opened",
-        "put",
-        "refill_bytes_at",
-        "refill_events_at",
-        "taken_bytes",
-        "taken_events",
-        "wake",
-    )
+    __slots__ = ("broken", "closing", "ended_by", "put", "wake")
 
-    def __init__(self, put: Callable[[Item], None], drain: Callable[[], list[Item]], wake: Callable[[], None]) -> None:
+    def __init__(self, put: Callable[[Item], None]) -> None:
         self.put = put
         """Called by the connection: pass an item to the user, in order."""
-        self.drain = drain
-        """Called by the connection: take back the items that the user has not taken."""
-        self.wake = wake
-        """Called by the user, from any thread: wake the connection, because a threshold was reached or `closing` was
-        set."""
-
-        self.acked = 0
-        """Set by the user: the highest ordinal acked."""
-        self.taken_events = 0
-        self.taken_bytes = 0
-        """Set by the user: totals of events and bytes taken."""
+        self.wake: Callable[[], None] = lambda: None
+        """Called by the user, from any thread: wake the connection, because it has work, or `closing` was set."""
         self.closing = False
         """Set by the user: the session must end."""
         self.ended_by: FeedmuxError | None = None
         """Set by the connection before `closing`: the error that ends the session, if its user did not close it."""
         self.broken: FeedmuxError | None = None
         """Set by the user: the error for a batch that does not hold what it announced; the session must end with it."""
+
+
+class SessionBuffer(UserSide):
+    """Shared state of one session object."""
+
+    __slots__ = (
+        "acked",
+        "alarm",
+        "committed",
+        "copying",
+        "drain",
+        "epoch",
+        "latest",
+        "opened",
+        "refill_bytes_at",
+        "refill_events_at",
+        "taken_bytes",
+        "taken_events",
+    )
+
+    def __init__(self, put: Callable[[Item], None], drain: Callable[[], list[Item]]) -> None:
+        super().__init__(put)
+        self.drain = drain
+        """Called by the connection: take back the items that the user has not taken."""
+
+        self.acked = 0
+        """Set by the user: the highest ordinal acked."""
+        self.taken_events = 0
+        self.taken_bytes = 0
+        """Set by the user: totals of events and bytes taken."""
 
         self.alarm = NEVER
         """Set by the connection: an ack of this ordinal or a higher one must wake the connection."""

@@ -18,7 +18,8 @@ class Recorded:
 
     def __init__(self) -> None:
         self.woken = 0
-        self.buffer = SessionBuffer(lambda _: None, list, self._wake)
+        self.buffer = SessionBuffer(lambda _: None, list)
+        self.buffer.wake = self._wake
         self.session = SessionBase(self.buffer, None)
         self._sequence = 1
 
@@ -104,7 +105,7 @@ def test_acks_of_several_threads_never_go_back() -> None:
                 higher.join(0.1)  # With the lock it can only end later.
             super().__setattr__(name, value)
 
-    buffer = Slow(lambda _: None, list, lambda: None)
+    buffer = Slow(lambda _: None, list)
     session_base = SessionBase(buffer, None)
     whole = BsonBatch(memoryview(event(1) + event(2)), 2, NO_POSITION, 0, CodecOptions())
     whole.first_sequence = 1

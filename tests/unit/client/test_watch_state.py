@@ -22,7 +22,7 @@ GIVEN = token(0)
 
 def state(*, await_s: float = 1.0, start: Start | None = None, document_class: Any = dict) -> WatchState:
     plan = WatchPlan(Feed("shop"), start, GIVEN, await_s, CodecOptions(document_class=document_class))
-    return WatchState(plan, SessionBase(SessionBuffer(lambda _: None, list, lambda: None), None))
+    return WatchState(plan, SessionBase(SessionBuffer(lambda _: None, list), None))
 
 
 def events(end: dict[str, str] | None) -> tuple[Event, Event]:
