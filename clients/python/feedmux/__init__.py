@@ -15,17 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from feedmux.async_client import AsyncClient
+    from feedmux.async_member import AsyncMember
     from feedmux.async_session import AsyncSession
     from feedmux.async_watch import AsyncChangeStream
     from feedmux.batches import Batch, BsonBatch, Event, JsonBatch
     from feedmux.client import Client
     from feedmux.errors import (
         Aborted,
+        DeadLettersUnavailable,
         EndedByOperator,
         FailedPrecondition,
         FeedInvalidated,
         FeedmuxError,
         Fenced,
+        GroupMismatch,
+        GroupsUnsupported,
+        GroupUnsuitable,
         HistoryLost,
         InternalError,
         InvalidArgument,
@@ -46,6 +51,8 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from feedmux.feeds import Explanation, Feed, ResolvedPosition, SnapshotStatus, Start, SubscriptionInfo
+    from feedmux.member import Member
+    from feedmux.member_event import MemberEvent
     from feedmux.notices import (
         Degraded,
         Disconnected,
@@ -60,6 +67,7 @@ if TYPE_CHECKING:
         Unacknowledged,
     )
     from feedmux.options import SessionOptions
+    from feedmux.outcomes import Reject, RetryAfter
     from feedmux.positions import FeedPosition
     from feedmux.session import Session
     from feedmux.target import Tls
@@ -69,11 +77,13 @@ __all__ = [
     "Aborted",
     "AsyncChangeStream",
     "AsyncClient",
+    "AsyncMember",
     "AsyncSession",
     "Batch",
     "BsonBatch",
     "ChangeStream",
     "Client",
+    "DeadLettersUnavailable",
     "Degraded",
     "Disconnected",
     "Draining",
@@ -87,11 +97,16 @@ __all__ = [
     "FeedmuxError",
     "Fenced",
     "Gap",
+    "GroupMismatch",
+    "GroupUnsuitable",
+    "GroupsUnsupported",
     "HistoryAtRisk",
     "HistoryLost",
     "InternalError",
     "InvalidArgument",
     "JsonBatch",
+    "Member",
+    "MemberEvent",
     "NotFound",
     "Notice",
     "OptionRefused",
@@ -100,7 +115,9 @@ __all__ = [
     "PositionInvalid",
     "ProtocolError",
     "QuotaExceeded",
+    "Reject",
     "ResolvedPosition",
+    "RetryAfter",
     "Rewound",
     "Session",
     "SessionClosed",
@@ -124,17 +141,22 @@ __all__ = [
 
 _NAMES: Final = {
     "async_client": ("AsyncClient",),
+    "async_member": ("AsyncMember",),
     "async_session": ("AsyncSession",),
     "async_watch": ("AsyncChangeStream",),
     "batches": ("Batch", "BsonBatch", "Event", "JsonBatch"),
     "client": ("Client",),
     "errors": (
         "Aborted",
+        "DeadLettersUnavailable",
         "EndedByOperator",
         "FailedPrecondition",
         "FeedInvalidated",
         "FeedmuxError",
         "Fenced",
+        "GroupMismatch",
+        "GroupUnsuitable",
+        "GroupsUnsupported",
         "HistoryLost",
         "InternalError",
         "InvalidArgument",
@@ -155,6 +177,8 @@ _NAMES: Final = {
         "Unavailable",
     ),
     "feeds": ("Explanation", "Feed", "ResolvedPosition", "SnapshotStatus", "Start", "SubscriptionInfo"),
+    "member": ("Member",),
+    "member_event": ("MemberEvent",),
     "notices": (
         "Degraded",
         "Disconnected",
@@ -169,6 +193,7 @@ _NAMES: Final = {
         "Unacknowledged",
     ),
     "options": ("SessionOptions",),
+    "outcomes": ("Reject", "RetryAfter"),
     "positions": ("FeedPosition",),
     "session": ("Session",),
     "target": ("Tls",),

@@ -8,6 +8,7 @@ from typing import Any, Self, Unpack
 from bson.codec_options import CodecOptions
 
 from feedmux.api import Api, make_feed, settings
+from feedmux.async_member import AsyncMember
 from feedmux.async_session import AsyncSession
 from feedmux.async_watch import AsyncWatchClient
 from feedmux.feeds import (
@@ -20,6 +21,7 @@ from feedmux.feeds import (
     StartLike,
     SubscriptionInfo,
 )
+from feedmux.member_base import member_options
 from feedmux.options import SessionArguments, SessionOptions
 from feedmux.session_base import OnNotice
 from feedmux.target import Tls, Token
@@ -161,6 +163,18 @@ class AsyncSubscription:
         """
         chosen = replace(self._api.settings.session, **options)
         return AsyncSession(self._api.transport, self._api.subscription_opening(self.name, takeover), chosen, on_notice)
+
+    def join(self, *, on_notice: OnNotice | None = None, **options: Unpack[SessionArguments]) -> AsyncMember:
+        """Return a member of the group, which `async with` or `await` joins. `options` are fields of SessionOptions.
+
+        `window_events` (default 64) is the most events that the member has unsettled; `ack_interval_s` (default 0.02)
+        the longest delay before settled ones are reported. Raises GroupMismatch if the subscription is no group;
+        GroupsUnsupported from an older server; SubscriptionNotFound; HistoryLost; any FeedmuxError.
+        """
+        chosen = member_options(self._api.settings.session, options)
+        return AsyncMember(
+            self._api.transport, self._api.subscription_opening(self.name, takeover=False), chosen, on_notice
+        )
 
     async def create(
         self,

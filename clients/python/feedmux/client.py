@@ -19,6 +19,8 @@ from feedmux.feeds import (
     StartLike,
     SubscriptionInfo,
 )
+from feedmux.member import Member
+from feedmux.member_base import member_options
 from feedmux.options import SessionArguments, SessionOptions
 from feedmux.session import Session
 from feedmux.session_base import OnNotice
@@ -167,6 +169,16 @@ class Subscription:
         """
         chosen = replace(self._api.settings.session, **options)
         return Session(self._api.transport, self._api.subscription_opening(self.name, takeover), chosen, on_notice)
+
+    def join(self, *, on_notice: OnNotice | None = None, **options: Unpack[SessionArguments]) -> Member:
+        """Join the group of the subscription as a member. `options` are fields of SessionOptions.
+
+        `window_events` (default 64) is the most events that the member has unsettled; `ack_interval_s` (default 0.02)
+        the longest delay before settled ones are reported. Raises GroupMismatch if the subscription is no group;
+        GroupsUnsupported from an older server; SubscriptionNotFound; HistoryLost; any FeedmuxError.
+        """
+        chosen = member_options(self._api.settings.session, options)
+        return Member(self._api.transport, self._api.subscription_opening(self.name, takeover=False), chosen, on_notice)
 
     def create(
         self,

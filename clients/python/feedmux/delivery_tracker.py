@@ -22,7 +22,7 @@ from feedmux.errors import ProtocolError
 from feedmux.positions import NO_POSITION, FeedPosition, token_position, token_time
 
 
-def _token(batch: Batch, index: int) -> bytes:
+def token_of(batch: Batch, index: int) -> bytes:
     """Return the event's resume token. Empty for an unreadable event, which fails later, when the user decodes it."""
     try:
         return batch.event_key(index)
@@ -50,16 +50,16 @@ class _UnackedBatch:
         return self.first_sequence + self.count - 1
 
     def token(self, index: int) -> bytes:
-        """Return an event's resume token, as `_token` does."""
+        """Return an event's resume token, as `token_of` does."""
         if self._batch is not None:
-            return _token(self._batch, index)
+            return token_of(self._batch, index)
         return self._tokens[self._ends[index - 1] if index else 0 : self._ends[index]]
 
     def reduce(self) -> None:
         """Evict everything except the tokens."""
         if self._batch is None:
             return
-        tokens = [_token(self._batch, index) for index in range(self.count)]
+        tokens = [token_of(self._batch, index) for index in range(self.count)]
         self._tokens = b"".join(tokens)
         self._ends = array("Q", accumulate(map(len, tokens)))
         self.drop()
@@ -264,7 +264,7 @@ class DeliveryTracker:
         fresh: list[Batch] = []
         start = 0
         for index in range(len(batch)):
-            ordinal = self._repeats.pop(_token(batch, index), None)
+            ordinal = self._repeats.pop(token_of(batch, index), None)
             if ordinal is None:
                 continue
             if index > start:
@@ -283,7 +283,7 @@ class DeliveryTracker:
         return part
 
     def _stop_at_news(self, batch: Batch) -> None:
-        first_time = token_time(_token(batch, 0))
+        first_time = token_time(token_of(batch, 0))
         if first_time and self._repeats_until and first_time > self._repeats_until:
             self._repeats.clear()
 

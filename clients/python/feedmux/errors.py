@@ -76,6 +76,18 @@ class SubscriptionBusy(FailedPrecondition):
     """Another client has the subscription open. Open with `takeover=True` to replace that client. Metadata: `owner`."""
 
 
+class GroupMismatch(FailedPrecondition):
+    """The subscription is a group and the call does not join it, or the call joins what is not a group."""
+
+
+class GroupUnsuitable(FailedPrecondition):
+    """A group cannot share this feed."""
+
+
+class DeadLettersUnavailable(FailedPrecondition):
+    """The server has no place for dead letters, which `reject` and some options of a group need."""
+
+
 class FeedInvalidated(FailedPrecondition):
     """The feed ended with an invalidate (drop, rename, dropDatabase).
 
@@ -143,6 +155,13 @@ class SnapshotUnsupported(FeedmuxError):
         )
 
 
+class GroupsUnsupported(FeedmuxError):
+    """The server is older than groups. Nothing was settled."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the server {what}. Upgrade all replicas of the server first", status="UNIMPLEMENTED")
+
+
 class SessionClosed(FeedmuxError):
     """The session was used after `close()`, or its client was closed."""
 
@@ -164,6 +183,9 @@ BY_REASON: Final[Mapping[str, type[FeedmuxError]]] = {
     "TIMELINE_FORKED": TimelineForked,
     "FEED_INVALIDATED": FeedInvalidated,
     "SUBSCRIPTION_BUSY": SubscriptionBusy,
+    "GROUP_MISMATCH": GroupMismatch,
+    "GROUP_UNSUITABLE": GroupUnsuitable,
+    "DEAD_LETTERS_UNAVAILABLE": DeadLettersUnavailable,
     "FENCED": Fenced,
     "ENDED_BY_OPERATOR": EndedByOperator,
     "QUOTA_EXCEEDED": QuotaExceeded,

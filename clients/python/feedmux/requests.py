@@ -30,6 +30,7 @@ from feedmux.feeds import (
 )
 from feedmux.options import SESSION_CODEC
 from feedmux.positions import FeedPosition
+from feedmux.settlements import Settlement
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux.window import Grant
 
@@ -235,6 +236,18 @@ def credit_bytes(grant: Grant) -> bytes:
 def ack_bytes(sequence: int) -> bytes:
     """Return the bytes of an ack of everything up to a delivery sequence."""
     return change_feed_pb2.SubscribeRequest(ack=change_feed_pb2.Ack(delivery_sequence=sequence)).SerializeToString()
+
+
+def settle_bytes(settlement: Settlement) -> bytes:
+    """Return the bytes of a message that reports what became of events of a group."""
+    message = change_feed_pb2.Settle(
+        done=[change_feed_pb2.Settle.Range(first=first, last=last) for first, last in settlement.done]
+    )
+    for sequence, outcome in settlement.failed:
+        failed = message.failed.add(delivery_sequence=sequence, reason=outcome.reason, reject=outcome.reject)
+        if outcome.retry_after_s is not None:
+            failed.retry_after.FromNanoseconds(int(outcome.retry_after_s * 1e9))
+    return change_feed_pb2.SubscribeRequest(settle=message).SerializeToString()
 
 
 def explanation_value(message: change_feed_pb2.ExplainResponse) -> Explanation:

@@ -5,7 +5,7 @@ format, and makes the `BsonBatch` a view of the message. All other and unusual m
 fields and message kinds are ignored.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,14 +52,19 @@ class Opened:
     routing_key: str
     copying: SnapshotStatus | None = None
     """Set if the session begins within a copy of existing documents."""
+    members: int = 0
+    """The connected members of the group that the session has joined; 0: it has joined none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Events, and the sequence of the first event."""
+    """Events, and the sequence of the first event. In a group: how many events each run has, and how often each event
+    has been delivered (empty: once)."""
 
     first_sequence: int
     batch: Batch
+    runs: Sequence[int] = ()
+    attempts: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class Fragment:
     count: int
     data: bytes
     feed_position: FeedPosition
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +140,9 @@ class Reader:
                 return Committed(response.committed.delivery_sequence, response.committed.position)
             case "event_fragment":
                 part = response.event_fragment
-                return Fragment(part.delivery_sequence, part.index, part.count, part.data, _feed_position(part))
+                return Fragment(
+                    part.delivery_sequence, part.index, part.count, part.data, _feed_position(part), part.attempts
+                )
             case "opened":
                 return _opened(response.opened)
             case "notice":
@@ -153,7 +161,8 @@ class Reader:
             return Delivery(
                 batch.first_delivery_sequence, JsonBatch(tuple(batch.json), feed_position, read_ns, self._options)
             )
-        return Delivery(batch.first_delivery_sequence, BsonBatch(events, count, feed_position, read_ns, self._options))
+        made = BsonBatch(events, count, feed_position, read_ns, self._options)
+        return Delivery(batch.first_delivery_sequence, made, batch.runs, batch.attempts)
 
     def _join(self, part: Fragment) -> Delivery | None:
         if (
@@ -169,7 +178,8 @@ class Reader:
         data = b"".join(self._fragments)
         self._fragments = []
         if not self._json:
-            return Delivery(part.sequence, BsonBatch(memoryview(data), 1, part.feed_position, 0, self._options))
+            made = BsonBatch(memoryview(data), 1, part.feed_position, 0, self._options)
+            return Delivery(part.sequence, made, (1,), (part.attempts,))
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
@@ -199,6 +209,7 @@ def _opened(opened: change_feed_pb2.Opened) -> Opened:
         message_bytes_max=limits.message_bytes_max,
         routing_key=opened.routing_key,
         copying=snapshot_value(opened.snapshot) if opened.HasField("snapshot") else None,
+        members=max(1, opened.group.members) if opened.HasField("group") else 0,
     )
 
 

@@ -65,6 +65,9 @@ class Call:
     async def until_acked(self, sequence: int) -> None:
         await self.until(lambda call: call.acked >= sequence)
 
+    async def until_settled(self, *sequences: int) -> None:
+        await self.until(lambda call: call.settled >= set(sequences))
+
     async def until_closed(self) -> None:
         await self.until(lambda call: call.closed)
 
@@ -75,6 +78,20 @@ class Call:
     @property
     def acked(self) -> int:
         return max(self.acks, default=0)
+
+    @property
+    def settles(self) -> list[pb.Settle]:
+        return [each.settle for each in self.received if each.HasField("settle")]
+
+    @property
+    def settled(self) -> set[int]:
+        return {
+            sequence for settle in self.settles for each in settle.done for sequence in range(each.first, each.last + 1)
+        }
+
+    @property
+    def failed(self) -> dict[int, pb.Settle.Failed]:
+        return {each.delivery_sequence: each for settle in self.settles for each in settle.failed}
 
     @property
     def credits(self) -> list[tuple[int, int]]:
@@ -236,6 +253,27 @@ def opened(
             limits=pb.Limits(**limits),
             routing_key="route-1",
             **feed_position(at),
+        )
+    )
+
+
+def joined(members: int = 1, heartbeat_s: float = 60, **limits: int) -> pb.SubscribeResponse:
+    """The answer to a member of a group."""
+    answer = opened(heartbeat_s=heartbeat_s, **limits)
+    answer.opened.group.members = members
+    return answer
+
+
+def runs(first_sequence: int, *of: Sequence[int], attempts: Sequence[int] = ()) -> pb.SubscribeResponse:
+    """A batch for a member of a group: the events of each run."""
+    numbers = [number for run in of for number in run]
+    return pb.SubscribeResponse(
+        batch=pb.Batch(
+            first_delivery_sequence=first_sequence,
+            event_count=len(numbers),
+            runs=[len(run) for run in of],
+            attempts=attempts,
+            bson=b"".join(map(event, numbers)),
         )
     )
 

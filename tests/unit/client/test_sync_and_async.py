@@ -9,10 +9,11 @@ from typing import Final
 
 import pytest
 
-from feedmux import async_client, async_session, async_watch, client, session, watch
+from feedmux import async_client, async_member, async_session, async_watch, client, member, session, watch
 
-MODULES: Final = ((client, async_client), (session, async_session), (watch, async_watch))
+MODULES: Final = ((client, async_client), (member, async_member), (session, async_session), (watch, async_watch))
 ONLY_ASYNC: Final = {
+    "Member": {"__await__"},  # `join()` of the asynchronous classes returns a member that `await` joins with
     "Session": {"__await__"},  # `open()` of the asynchronous classes returns a session that `await` opens
 }
 SPECIAL: Final = {"__aenter__": "__enter__", "__aexit__": "__exit__", "__aiter__": "__iter__", "__anext__": "__next__"}
@@ -32,9 +33,9 @@ def interface(owner: type) -> dict[str, str]:
     """Public attributes and special methods, with their signatures in the words of the synchronous side."""
     found = {}
     for base in reversed(owner.__mro__[:-1]):
-        for name, member in vars(base).items():
-            if not name.startswith("_") or (name.startswith("__") and inspect.isfunction(member)):
-                found[SPECIAL.get(name, name)] = signature(member)
+        for name, attribute in vars(base).items():
+            if not name.startswith("_") or (name.startswith("__") and inspect.isfunction(attribute)):
+                found[SPECIAL.get(name, name)] = signature(attribute)
     return found
 
 

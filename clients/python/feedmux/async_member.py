@@ -1,0 +1,318 @@
+"""The asynchronous member of a group: like `member`, on the user's own event loop. Handlers are coroutines."""
+
+import asyncio
+import inspect
+import signal
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Generator
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Final, Self
+
+from feedmux.errors import SessionClosed
+from feedmux.member_base import Handler, MemberBase, all_stuck, check_run, end, failure_of, sigterm, too_late
+from feedmux.member_buffer import MemberBuffer
+from feedmux.member_connection import join_group
+from feedmux.member_event import MemberEvent
+from feedmux.options import SessionOptions
+from feedmux.outcomes import DONE, Outcome
+from feedmux.session_base import OnNotice
+from feedmux.session_buffer import Ended, QueuedNotice
+from feedmux.stream_keeper import Opening, finish
+from feedmux.transport import Transport
+
+_STOPPING_S: Final = 10.0
+"""How long a cancelled handler may take to end before it counts as one that cannot be stopped."""
+
+
+class _Arrivals:
+    """Wakes the tasks that wait for events, from any thread."""
+
+    def __init__(self) -> None:
+        self.here = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def notify(self, _: int) -> None:
+        if threading.get_ident() == self._thread:
+            self.here.set()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self.here.set)
+        except RuntimeError:
+            return  # The loop is closed: nobody waits.
+
+
+class AsyncMember(MemberBase):
+    """Events of a group that this member gets, as an asynchronous iterator, or for `run`.
+
+    `async with client.subscription(name).join() as member`, or `member = await client.….join()`. Settle each event, by
+    its `ack`, `nack` or `reject`: the next event of its key comes only then, and the window makes room. Notices are
+    passed to `on_notice`; without it they are logged.
+    """
+
+    def __init__(
+        self, transport: Transport, opening: Opening, options: SessionOptions, on_notice: OnNotice | None
+    ) -> None:
+        super().__init__(MemberBuffer(options.window_events, lambda _: None, threading.Lock()), on_notice)
+        self._transport = transport
+        self._opening = opening
+        self._options = options
+        self._arrivals: _Arrivals | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._workers: _Workers | None = None
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __aiter__(self) -> AsyncIterator[MemberEvent]:
+        while (event := await self._take()) is not None:
+            yield event
+            await asyncio.sleep(0)
+
+    async def __anext__(self) -> MemberEvent:
+        return await self.next()
+
+    async def next(self, timeout_s: float | None = None) -> MemberEvent:
+        """Return the next event, after waiting for it at most `timeout_s` seconds (None: without a limit).
+
+        Raises TimeoutError; StopAsyncIteration after `close()`; the FeedmuxError that ended the member.
+        """
+        async with asyncio.timeout(timeout_s):
+            event = await self._take()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def run(self, handler: Handler, *, concurrency: int = 8, timeout_s: float | None = None) -> None:
+        """Pass each event to the handler, `concurrency` at the same time, and those of a key one after another.
+
+        An event is settled when its handler returns. A handler that raises returns its event, which is delivered again,
+        with the error's text as the reason; `raise feedmux.RetryAfter(seconds)` says when, and
+        `raise feedmux.Reject("…")` makes the event a dead letter. After `timeout_s` seconds a handler is cancelled, and
+        its event has failed.
+
+        Returns after `close()` or SIGTERM (unless the program handles that itself), when the handlers in progress have
+        ended; then the member is closed, and others get what it has left. Raises the FeedmuxError that ended the
+        member, and TimeoutError when all handlers have exceeded `timeout_s` and cannot be stopped.
+        """
+        check_run(handler, concurrency, timeout_s, asynchronous=True)
+        await self._open()
+        if self._workers is not None:
+            raise RuntimeError("the member runs already")
+        workers = self._workers = _Workers(self._buffer, handler, concurrency, timeout_s)
+        try:
+            with sigterm(self._buffer.stop, _on_sigterm):
+                await workers.run(self._take)
+        finally:
+            self._workers = None
+            try:
+                await self.close()
+            finally:
+                workers.ended.set()
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Report what is settled, give the rest to other members, and end. Waits at most `timeout_s` (default 5)
+        seconds for the server. While `run` runs, wait until it returns; in a handler, only ask for it.
+        """
+        workers = self._workers
+        if workers is not None:
+            self._buffer.stop()
+            if _inside.get() is not workers:
+                await workers.ended.wait()
+            return
+        self._buffer.close()
+        if self._task is not None:
+            await finish(self._task, self._options.close_timeout_s if timeout_s is None else timeout_s)
+
+    async def _open(self) -> Self:
+        if self._task is not None:
+            return self
+        self._arrivals = _Arrivals()
+        self._buffer.notify = self._arrivals.notify
+        connection, self._task = join_group(self._transport, self._opening, self._options, self._buffer)
+        finalizer = weakref.finalize(self, _abandon, asyncio.get_running_loop(), self._task)
+        finalizer.atexit = False
+        try:
+            error = await asyncio.shield(connection.opened)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        if error is not None:
+            raise error
+        return self
+
+    async def _take(self) -> MemberEvent | None:
+        if self._arrivals is None:
+            raise SessionClosed("the member has not joined: use `async with` or `await`")
+        buffer, here = self._buffer, self._arrivals.here
+        while True:
+            with buffer.lock:
+                item = buffer.take()
+                if item is None:
+                    here.clear()
+            match item:
+                case None:
+                    await here.wait()
+                case QueuedNotice():
+                    self._say(item.notice)
+                case Ended():
+                    end(item)
+                    return None
+                case event:
+                    return event
+
+
+class _Workers:
+    """The handlers of one `run`."""
+
+    def __init__(self, buffer: MemberBuffer, handler: Handler, concurrency: int, timeout_s: float | None) -> None:
+        self._buffer = buffer
+        self._handler = handler
+        self._concurrency = concurrency
+        self._timeout_s = timeout_s
+        self.ended = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stuck: set[asyncio.Task[None]] = set()
+        """Those of `_tasks` whose handler does not end."""
+        self._changed = asyncio.Event()
+        self._fatal: BaseException | None = None
+
+    async def run(self, take: Callable[[], Any]) -> None:
+        error: BaseException | None = None
+        try:
+            while await self._has_slot() and (event := await take()) is not None:
+                task = asyncio.create_task(self._work(event), name="feedmux-handler")
+                self._tasks.add(task)
+                task.add_done_callback(self._done)
+            await self._drain()
+        except Exception as failure:  # noqa: BLE001 - raised when the handlers have ended
+            error = failure
+            await self._drain()
+        finally:
+            self._buffer.stop()
+            for task in self._tasks:
+                task.cancel()
+            if left := self._tasks - self._stuck:
+                await asyncio.wait(left)
+        if self._fatal is not None:
+            raise self._fatal
+        if error is not None:
+            raise error
+
+    async def _has_slot(self) -> bool:
+        while len(self._tasks) >= self._concurrency and self._fatal is None:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._fatal is None
+
+    async def _drain(self) -> None:
+        while self._fatal is None and self._tasks - self._stuck:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._changed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._fatal is None:
+            self._fatal = error
+        self._buffer.stop()
+        self._changed.set()
+
+    async def _work(self, first: MemberEvent) -> None:
+        """Handle an event, and then others, as long as some wait."""
+        _inside.set(self)
+        event: MemberEvent | None = first
+        while event is not None:
+            outcome = await (self._call(event) if self._timeout_s is None else self._call_in_time(event))
+            if outcome is None:
+                return
+            event = self._buffer.settle_and_take(event, outcome)
+            # A handler may never wait: let the loop's other tasks run in between.
+            await asyncio.sleep(0)
+
+    async def _call(self, event: MemberEvent) -> Outcome | None:
+        """Return what became of the event; None if it is not settled, because the program ends."""
+        try:
+            result = self._handler(event)
+            if not inspect.isawaitable(result):
+                self._fail(TypeError("the handler is not a coroutine function: use feedmux.Client for functions"))
+                return None
+            await result
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return failure_of(event, error)
+        except (KeyboardInterrupt, SystemExit) as error:
+            self._fail(error)
+            return None
+        except Exception as error:  # noqa: BLE001 - the event has failed, and not this loop
+            return failure_of(event, error)
+        return DONE
+
+    async def _call_in_time(self, event: MemberEvent) -> Outcome | None:
+        assert self._timeout_s is not None
+        call = asyncio.create_task(self._call(event), name="feedmux-handler-call")
+        try:
+            await asyncio.wait((call,), timeout=self._timeout_s)
+            if call.done():
+                return call.result()
+            call.cancel()
+            outcome = too_late(self._timeout_s)
+            self._buffer.settle_quietly(event, outcome)
+            await asyncio.wait((call,), timeout=_STOPPING_S)
+            if not call.done():
+                await self._wait_stuck(call)
+            return outcome
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+
+    async def _wait_stuck(self, call: asyncio.Task[Outcome | None]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._stuck.add(task)
+        self._changed.set()
+        if len(self._stuck) == self._concurrency:
+            self._fail(all_stuck(self._concurrency, self._timeout_s))
+        try:
+            await asyncio.wait((call,))
+        finally:
+            self._stuck.discard(task)
+
+
+_inside: ContextVar[_Workers | None] = ContextVar("feedmux_inside_run", default=None)
+"""Set in handlers: whose they are."""
+
+
+def _on_sigterm(react: Callable[[], None]) -> Callable[[], None]:
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGTERM, react)
+    except (NotImplementedError, RuntimeError):
+        return lambda: None  # not on this platform
+
+    def undo() -> None:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+    return undo
+
+
+def _abandon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    """End the call of a member that was dropped without `close()`, unless its event loop has already ended."""
+    if not task.done() and not loop.is_closed():
+        loop.call_soon_threadsafe(task.cancel)

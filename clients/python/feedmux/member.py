@@ -1,0 +1,306 @@
+"""The synchronous member of a group: iterate or run handlers in threads. Its network side runs in the background loop's
+thread."""
+
+import asyncio
+import inspect
+import queue
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Final, Self
+
+from feedmux.background_loop import BackgroundLoop, background_loop
+from feedmux.errors import FeedmuxError
+from feedmux.member_base import Handler, MemberBase, all_stuck, check_run, end, failure_of, sigterm, too_late
+from feedmux.member_buffer import MemberBuffer
+from feedmux.member_connection import join_group
+from feedmux.member_event import MemberEvent
+from feedmux.options import SessionOptions
+from feedmux.outcomes import DONE, Outcome
+from feedmux.session_base import OnNotice
+from feedmux.session_buffer import Ended, QueuedNotice
+from feedmux.stream_keeper import Opening, finish
+from feedmux.transport import Transport
+
+
+class Member(MemberBase):
+    """Events of a group that this member gets, as an iterator, or for `run`. `join()` returns it.
+
+    Settle each event, by its `ack`, `nack` or `reject`: the next event of its key comes only then, and the window makes
+    room. Safe to use from several threads; each event goes to one of them, and those of a key one after another.
+    Notices are passed to `on_notice`, in a thread that takes events; without it they are logged.
+    """
+
+    def __init__(
+        self, transport: Transport, opening: Opening, options: SessionOptions, on_notice: OnNotice | None
+    ) -> None:
+        """Join, and return when the server has accepted the member. Raises FeedmuxError."""
+        lock = threading.Lock()
+        self._arrivals = threading.Condition(lock)
+        super().__init__(MemberBuffer(options.window_events, self._arrivals.notify, lock), on_notice)
+        self._options = options
+        self._workers: _Workers | None = None
+        self._background_loop = background_loop()
+        self._task = self._background_loop.call(_open(transport, opening, options, self._buffer))
+        self._finalizer = weakref.finalize(self, _abandon, self._background_loop, self._task)
+        self._finalizer.atexit = False
+
+    def __iter__(self) -> Iterator[MemberEvent]:
+        while (event := self._take(None)) is not None:
+            yield event
+
+    def __next__(self) -> MemberEvent:
+        return self.next()
+
+    def next(self, timeout_s: float | None = None) -> MemberEvent:
+        """Return the next event, after waiting for it at most `timeout_s` seconds (None: without a limit).
+
+        Raises TimeoutError; StopIteration after `close()`; the FeedmuxError that ended the member.
+        """
+        event = self._take(None if timeout_s is None else time.monotonic() + timeout_s)
+        if event is None:
+            raise StopIteration
+        return event
+
+    def run(self, handler: Handler, *, concurrency: int = 8, timeout_s: float | None = None) -> None:
+        """Pass each event to the handler, in `concurrency` threads, and those of a key one after another.
+
+        An event is settled when its handler returns. A handler that raises returns its event, which is delivered again,
+        with the error's text as the reason; `raise feedmux.RetryAfter(seconds)` says when, and
+        `raise feedmux.Reject("…")` makes the event a dead letter. After `timeout_s` seconds the event of a handler has
+        failed; its thread cannot be stopped, and takes no other event before the handler ends.
+
+        Returns after `close()` or SIGTERM (unless the program handles that itself), when the handlers in progress have
+        ended; then the member is closed, and others get what it has left. Raises the FeedmuxError that ended the
+        member, and TimeoutError when all handlers have exceeded `timeout_s`.
+        """
+        check_run(handler, concurrency, timeout_s, asynchronous=False)
+        if self._workers is not None:
+            raise RuntimeError("the member runs already")
+        workers = self._workers = _Workers(self._buffer, handler, concurrency, timeout_s)
+        try:
+            with sigterm(workers.stop, _on_sigterm):
+                workers.run(self._take)
+        finally:
+            self._workers = None
+            try:
+                self.close()
+            finally:
+                workers.ended.set()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Report what is settled, give the rest to other members, and end. Waits at most `timeout_s` (default 5)
+        seconds for the server. While `run` runs, wait until it returns; in a handler, only ask for it.
+        """
+        workers = self._workers
+        if workers is not None:
+            workers.stop()
+            if not workers.is_inside():
+                workers.ended.wait()
+            return
+        self._buffer.close()
+        wait_s = self._options.close_timeout_s if timeout_s is None else timeout_s
+        self._background_loop.call(finish(self._task, wait_s))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self, deadline_s: float | None) -> MemberEvent | None:
+        buffer = self._buffer
+        while True:
+            buffer.check_process()
+            self._background_loop.check()
+            with buffer.lock:
+                while (item := buffer.take()) is None:
+                    left_s = None if deadline_s is None else deadline_s - time.monotonic()
+                    if left_s is not None and left_s <= 0:
+                        raise TimeoutError
+                    self._arrivals.wait(left_s)
+            match item:
+                case QueuedNotice():
+                    self._say(item.notice)
+                case Ended():
+                    end(item)
+                    return None
+                case _:
+                    return item
+
+
+_STOP: Final = "stop"
+_CHANGED: Final = "changed"
+
+
+class _Workers:
+    """The threads of one `run`. They are daemons: a handler that never ends does not keep the process."""
+
+    def __init__(self, buffer: MemberBuffer, handler: Handler, concurrency: int, timeout_s: float | None) -> None:
+        self._buffer = buffer
+        self._handler = handler
+        self._concurrency = concurrency
+        self._timeout_s = timeout_s
+        self.ended = threading.Event()
+        self._signals: queue.SimpleQueue[str] = queue.SimpleQueue()
+        """To the thread of `run`. A SimpleQueue, which a signal handler may put into at any moment."""
+        self._lock = threading.Lock()
+        self._began: dict[int, tuple[MemberEvent, float]] = {}
+        """By thread, the event in progress, and when its time is over."""
+        self._idents: set[int] = set()
+        self._alive = 0
+        self._stuck: set[int] = set()
+        """The threads whose handler has exceeded its time."""
+        self._fatal: BaseException | None = None
+        self._runner = threading.get_ident()
+
+    def stop(self) -> None:
+        """Ask `run` to return when the handlers in progress have ended. For any thread, and signal handlers."""
+        self._signals.put(_STOP)
+
+    def is_inside(self) -> bool:
+        """Whether the caller is a handler, or on the thread of `run`, which cannot wait for its own end."""
+        return threading.get_ident() in self._idents or threading.get_ident() == self._runner
+
+    def run(self, take: Callable[[float | None], MemberEvent | None]) -> None:
+        self._alive = self._concurrency
+        for number in range(self._concurrency):
+            threading.Thread(target=self._work, args=(take,), name=f"feedmux-{number}", daemon=True).start()
+        interrupt: KeyboardInterrupt | None = None
+        while self._is_needed():
+            try:
+                self._wait()
+            except KeyboardInterrupt as error:
+                if interrupt is not None:
+                    raise
+                interrupt = error  # At the second one, nothing is waited for.
+                self._buffer.stop()
+        if self._fatal is not None:
+            raise self._fatal
+        if interrupt is not None:
+            raise interrupt
+
+    def _is_needed(self) -> bool:
+        with self._lock:
+            # The handlers in progress may end before an error of the member is raised, but not before any other.
+            is_waiting = self._fatal is None or isinstance(self._fatal, FeedmuxError)
+            return is_waiting and self._alive > len(self._stuck)
+
+    def _wait(self) -> None:
+        """Wait until something happens, or the time of a handler is over."""
+        left_s = self._timeout_s
+        if left_s is not None:
+            with self._lock:
+                first = min((until_s for _, until_s in self._began.values()), default=None)
+            if first is not None:
+                left_s = max(0.0, first - time.monotonic())
+        try:
+            if self._signals.get(timeout=left_s) is _STOP:
+                self._buffer.stop()
+        except queue.Empty:
+            self._end_late()
+
+    def _end_late(self) -> None:
+        assert self._timeout_s is not None
+        now_s, late = time.monotonic(), []
+        with self._lock:
+            for ident, (event, until_s) in list(self._began.items()):
+                if until_s <= now_s:
+                    late.append(event)
+                    self._stuck.add(ident)
+                    del self._began[ident]
+            all_are = len(self._stuck) == self._concurrency
+        for event in late:
+            self._buffer.settle_quietly(event, too_late(self._timeout_s))
+        if all_are:
+            self._fail(all_stuck(self._concurrency, self._timeout_s))
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._fatal = self._fatal or error
+        self._buffer.stop()
+        self._signals.put(_CHANGED)
+
+    def _work(self, take: Callable[[float | None], MemberEvent | None]) -> None:
+        with self._lock:
+            self._idents.add(threading.get_ident())
+        try:
+            event = take(None)
+            while event is not None:
+                outcome = self._handle(event)
+                if outcome is None:
+                    break
+                event = self._buffer.settle_and_take(event, outcome) or take(None)
+        except BaseException as error:  # noqa: BLE001 - raised by `run`
+            self._fail(error)
+        finally:
+            with self._lock:
+                self._idents.discard(threading.get_ident())
+                self._alive -= 1
+            self._signals.put(_CHANGED)
+
+    def _handle(self, event: MemberEvent) -> Outcome | None:
+        """Return what became of the event; None if it is not settled, because the program ends."""
+        me = threading.get_ident()
+        if self._timeout_s is not None:
+            with self._lock:
+                self._began[me] = event, time.monotonic() + self._timeout_s
+        try:
+            result = self._handler(event)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise _coroutine()
+        except (KeyboardInterrupt, SystemExit, _Coroutine) as error:
+            self._fail(error)
+            return None
+        except Exception as error:  # noqa: BLE001 - the event has failed, and not this thread
+            return failure_of(event, error)
+        finally:
+            if self._timeout_s is not None:
+                with self._lock:
+                    self._began.pop(me, None)
+                    self._stuck.discard(me)
+        return DONE
+
+
+class _Coroutine(TypeError):
+    """The handler has returned a coroutine, which nobody would await."""
+
+
+def _coroutine() -> _Coroutine:
+    return _Coroutine("the handler has returned a coroutine: use feedmux.AsyncClient")
+
+
+def _on_sigterm(react: Callable[[], None]) -> Callable[[], None]:
+    before = signal.signal(signal.SIGTERM, lambda _number, _frame: react())
+
+    def undo() -> None:
+        signal.signal(signal.SIGTERM, before)
+
+    return undo
+
+
+def _abandon(loop: BackgroundLoop, task: asyncio.Task[None]) -> None:
+    def cancel() -> None:
+        task.cancel()
+
+    loop.wake(cancel)
+
+
+async def _open(
+    transport: Transport, opening: Opening, options: SessionOptions, buffer: MemberBuffer
+) -> asyncio.Task[None]:
+    connection, task = join_group(transport, opening, options, buffer)
+    try:
+        error = await asyncio.shield(connection.opened)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if error is not None:
+        raise error
+    return task

@@ -1,0 +1,111 @@
+"""What the synchronous and the asynchronous member of a group have in common."""
+
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from feedmux.member_buffer import MemberBuffer
+from feedmux.member_event import MemberEvent
+from feedmux.notices import Notice
+from feedmux.options import SessionArguments, SessionOptions
+from feedmux.outcomes import Failed, Reject, RetryAfter, outcome_of
+from feedmux.session_base import OnNotice
+from feedmux.session_buffer import Ended
+
+_log = logging.getLogger("feedmux")
+
+WINDOW_EVENTS: Final = 64
+REPORT_INTERVAL_S: Final = 0.02
+"""A message costs the server as much as ten events: 50 a second are little, and no key waits long for its next run."""
+
+Handler = Callable[[MemberEvent], Any]
+
+
+def member_options(chosen: SessionOptions, given: SessionArguments) -> SessionOptions:
+    """Return the options of a member: those of the client, with a member's defaults, and the given ones. Raises
+    ValueError."""
+    options = replace(replace(chosen, window_events=WINDOW_EVENTS, ack_interval_s=REPORT_INTERVAL_S), **given)
+    if options.format != "bson":
+        raise ValueError("a member of a group receives BSON: leave out `format`")
+    return options
+
+
+class MemberBase:
+    """The state of a member."""
+
+    def __init__(self, buffer: MemberBuffer, on_notice: OnNotice | None) -> None:
+        self._buffer = buffer
+        self._on_notice = on_notice
+
+    @property
+    def closed(self) -> bool:
+        """Whether the member was closed, or an error has ended it."""
+        return self._buffer.closing or self._buffer.ended is not None
+
+    def _say(self, notice: Notice) -> None:
+        if self._on_notice is not None:
+            self._on_notice(notice)
+        else:
+            _log.warning("%s", notice)
+
+
+def end(ended: Ended) -> None:
+    """Raise the error that ended a member, if one did."""
+    if ended.error is not None:
+        raise ended.error
+
+
+def check_run(handler: Handler, concurrency: int, timeout_s: float | None, *, asynchronous: bool) -> None:
+    """Check the arguments of `run`. Raises TypeError and ValueError."""
+    if not callable(handler):
+        raise TypeError(f"the handler is a function of an event, not {type(handler).__name__}")
+    if not asynchronous and inspect.iscoroutinefunction(handler):
+        raise TypeError("the handler is a coroutine function: use feedmux.AsyncClient, or a function")
+    if isinstance(concurrency, bool) or not isinstance(concurrency, int):
+        raise TypeError(f"concurrency is a whole number, not {type(concurrency).__name__}")
+    if concurrency < 1:
+        raise ValueError("concurrency is at least 1")
+    if timeout_s is not None and not timeout_s > 0:
+        raise ValueError("timeout_s is above 0")
+
+
+def failure_of(event: MemberEvent, error: BaseException) -> Failed:
+    """Return what becomes of an event whose handler raised an error, and log it."""
+    outcome = outcome_of(error)
+    asked = isinstance(error, RetryAfter | Reject)
+    _log.warning("attempt %d of an event failed: %s", event.attempt, outcome.reason, exc_info=None if asked else error)
+    return outcome
+
+
+def too_late(timeout_s: float) -> Failed:
+    """Return what becomes of an event whose handler has not ended in time."""
+    return Failed(reason=f"the handler has not ended within {timeout_s:g} s")
+
+
+def all_stuck(concurrency: int, timeout_s: float | None) -> TimeoutError:
+    """Return the error that ends `run` when no worker is left."""
+    return TimeoutError(
+        f"all {concurrency} handlers have exceeded timeout_s={timeout_s:g} and cannot be stopped: restart the process"
+    )
+
+
+@contextmanager
+def sigterm(react: Callable[[], None], install: Callable[[Callable[[], None]], Callable[[], None]]) -> Iterator[None]:
+    """React to SIGTERM within the block, where the program has not decided itself what happens. `install` returns how
+    to undo it."""
+    is_free = threading.current_thread() is threading.main_thread() and (
+        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if not is_free:
+        yield
+        return
+    undo = install(react)
+    try:
+        yield
+    finally:
+        undo()

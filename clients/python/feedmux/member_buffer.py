@@ -1,0 +1,109 @@
+"""The state shared by the user's side and the network's side of a member of a group.
+
+The user's side, in one thread or in several, takes events and settles them; the connection brings events and reports
+what is settled. A lock protects both, because what an event costs here is small beside its handling.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from feedmux.errors import SessionClosed
+from feedmux.member_event import MemberEvent
+from feedmux.outcomes import Outcome
+from feedmux.session_buffer import Ended, Item, QueuedNotice, UserSide
+from feedmux.settlements import Settlements
+
+
+class MemberBuffer(UserSide):
+    """Shared state of one member."""
+
+    __slots__ = ("_items", "_process", "_woken", "ended", "lock", "notify", "settlements", "stopping")
+
+    def __init__(self, window_events: int, notify: Callable[[int], None], lock: threading.Lock) -> None:
+        super().__init__(self._put)
+        self.lock = lock
+        """Protects everything here."""
+        self.notify = notify
+        """Called with the lock held, from any thread: so many takers have something to take."""
+        self.settlements = Settlements(window_events, self)
+        self.stopping = False
+        """Set by the user: nothing more is handed out; what is in hand may be settled."""
+        self.ended: Ended | None = None
+        self._items: deque[QueuedNotice] = deque()
+        self._woken = False
+        self._process = os.getpid()
+
+    def take(self) -> MemberEvent | QueuedNotice | Ended | None:
+        """Return what comes next for a taker; None: nothing yet. After the end, always an Ended. With the lock held."""
+        self.check_process()
+        if self.stopping or self.closing:
+            return Ended(self.ended_by)
+        if self._items:
+            return self._items.popleft()
+        return self.settlements.take() or self.ended
+
+    def settle(self, event: MemberEvent, outcome: Outcome) -> None:
+        """Take note of what became of an event. Raises SessionClosed, and RuntimeError in a forked process."""
+        self.check_process()
+        with self.lock:
+            if event.outcome is not None:
+                return
+            if self.closing or self.ended is not None:
+                raise SessionClosed("the member is closed: others get the event")
+            ready = self.settlements.ready
+            self.settlements.settle(event, outcome)
+            if self.settlements.ready > ready:
+                self.notify(1)
+            woken, self._woken = self._woken, True
+        if not woken:
+            self.wake()
+
+    def settle_quietly(self, event: MemberEvent, outcome: Outcome) -> None:
+        """Settle an event for its handler, who cannot do anything about a member that is closed."""
+        with suppress(SessionClosed):
+            self.settle(event, outcome)
+
+    def settle_and_take(self, event: MemberEvent, outcome: Outcome) -> MemberEvent | None:
+        """Settle an event for its handler, and return another one that waits: the next of the same run, if it has
+        any."""
+        self.settle_quietly(event, outcome)
+        with self.lock:
+            return None if self.stopping or self.closing else self.settlements.take()
+
+    def check_process(self) -> None:
+        """Raise RuntimeError in a forked process: the connection is in its parent."""
+        if self._process != os.getpid():
+            raise RuntimeError("a member belongs to the process that joined: join after the fork")
+
+    def begin_work(self) -> None:
+        """The connection begins to look for what was settled. With the lock held."""
+        self._woken = False
+
+    def stop(self) -> None:
+        """Hand out nothing more."""
+        with self.lock:
+            self.stopping = True
+            self.notify(_ALL)
+
+    def close(self) -> None:
+        """End the session: the server gives what is not settled to others."""
+        with self.lock:
+            self.ended_by = None
+            self.closing = True
+            self.notify(_ALL)
+        self.wake()
+
+    def _put(self, item: Item) -> None:
+        with self.lock:
+            if isinstance(item, Ended):
+                self.ended = self.ended or item
+                self.notify(_ALL)
+            elif isinstance(item, QueuedNotice):
+                self._items.append(item)
+                self.notify(1)
+
+
+_ALL = 1 << 30

@@ -1,0 +1,149 @@
+"""The network side of a member of a group: what it sends, and what it does with the messages of the server.
+
+`stream_keeper` opens, reopens and ends the streams. Events go through `settlements` to the member buffer, and what
+became of them goes back.
+"""
+
+import asyncio
+
+from feedmux import requests
+from feedmux.errors import FeedmuxError, GroupsUnsupported
+from feedmux.member_buffer import MemberBuffer
+from feedmux.notices import Draining
+from feedmux.options import SessionOptions
+from feedmux.recovery import Step
+from feedmux.responses import Committed, Delivery, Message, Opened, Progress
+from feedmux.session_buffer import QueuedNotice
+from feedmux.stream_keeper import Attempt, Opening, StreamKeeper, duration, launch
+from feedmux.transport import Stream, Transport
+from feedmux.v1 import change_feed_pb2
+
+
+class MemberConnection(StreamKeeper):
+    """Drives one member until it is closed or an error ends it. Lives on one event loop."""
+
+    def __init__(self, transport: Transport, opening: Opening, options: SessionOptions, buffer: MemberBuffer) -> None:
+        super().__init__(transport, opening, options, buffer)
+        self._buffer = buffer
+        self._sent_s = 0.0
+
+    @property
+    def _must_report(self) -> bool:
+        with self._buffer.lock:
+            return self._buffer.settlements.holds_any
+
+    def _step(self, error: FeedmuxError, *, has_other_credentials: bool) -> Step:
+        if isinstance(error, GroupsUnsupported):
+            return Step.REOPEN  # Another server may be newer.
+        return super()._step(error, has_other_credentials=has_other_credentials)
+
+    def _stream_failed(self, call: Stream, error: FeedmuxError) -> None:
+        if isinstance(error, GroupsUnsupported):
+            call.channel.leave()
+        elif error.reason == "GROUP_ELSEWHERE":
+            # The route concerns new connections: this one leads to a server that does not host the group.
+            self._route = error.metadata.get("route") or self._route
+            call.channel.leave()
+
+    def _woken(self, attempt: Attempt) -> None:
+        """Report what is settled: at once if it is much or if nothing else is in hand, else when `ack_interval_s` have
+        passed since the last report."""
+        buffer, settlements = self._buffer, self._buffer.settlements
+        with buffer.lock:
+            buffer.begin_work()
+            unsent = settlements.unsent
+            at_once = unsent >= settlements.quarter or (unsent and settlements.idle)
+        wait_s = self._sent_s + self._options.ack_interval_s - self.loop.time()
+        if buffer.closing or at_once or (unsent and wait_s <= 0):
+            self._report()
+        elif unsent and attempt.ack_timer is None:
+            attempt.ack_timer = self.loop.call_later(wait_s, self._report)
+
+    def _report(self) -> None:
+        if self._attempt is not None:
+            self._attempt.stop_ack_timer()
+        self._work.set()
+
+    def _outgoing(self) -> list[bytes]:
+        buffer = self._buffer
+        with buffer.lock:
+            buffer.begin_work()
+            closing = buffer.closing  # What was settled before the close is sent before it.
+            settled = buffer.settlements.outgoing()
+            must_wait = buffer.settlements.awaits_repeats
+        if settled:
+            self._sent_s = self.loop.time()
+        messages = [requests.settle_bytes(each) for each in settled]
+        if closing:
+            self._move(self._close_event)
+            if not must_wait:
+                messages.append(requests.CLOSE)
+        return messages
+
+    def _open_request(self) -> bytes:
+        options = self._options
+        return requests.open_bytes(
+            change_feed_pb2.Open(
+                subscription=self._opening.subscription,
+                join=True,
+                format=requests.format_message(options.format),
+                instance_id=self._opening.instance_id,
+                credit=change_feed_pb2.Credit(events=options.window_events, bytes=options.window_bytes),
+                heartbeat_interval=duration(options.heartbeat_s),
+                message_bytes_max=options.message_bytes_max,
+            )
+        )
+
+    def _on_opened(self, opened: Opened) -> None:
+        if not opened.members:
+            raise GroupsUnsupported("does not know groups: it would deliver all events to each member")
+        with self._buffer.lock:
+            self._buffer.settlements.limit(opened.credit_events_max)
+        self._mark_opened(opened)
+
+    def _on_message(self, response: Message) -> None:
+        buffer = self._buffer
+        match response:
+            case Delivery():
+                self._deliver(response)
+            case Progress():
+                with buffer.lock:
+                    buffer.settlements.progress(response.feed_position.time)
+                self._backoff.reset()
+                if buffer.closing:
+                    self._report()
+            case Committed():
+                pass
+            case _:
+                if isinstance(response, Draining):
+                    self._report()
+                buffer.put(QueuedNotice(response))
+
+    def _deliver(self, delivery: Delivery) -> None:
+        buffer = self._buffer
+        delivery.batch.check()
+        with buffer.lock:
+            settlements = buffer.settlements
+            ready = settlements.ready
+            settlements.arrive(delivery.first_sequence, delivery.batch, delivery.runs, delivery.attempts)
+            if settlements.ready > ready:
+                buffer.notify(settlements.ready - ready)
+            repeats_settled = settlements.unsent
+        if repeats_settled or buffer.closing:
+            self._report()
+
+    def _detached(self) -> None:
+        with self._buffer.lock:
+            self._buffer.settlements.lose()
+
+    def _forget(self) -> None:
+        with self._buffer.lock:
+            self._buffer.settlements.forget()
+
+
+def join_group(
+    transport: Transport, opening: Opening, options: SessionOptions, buffer: MemberBuffer
+) -> tuple[MemberConnection, asyncio.Task[None]]:
+    """Start a member's connection on the running event loop."""
+    connection = MemberConnection(transport, opening, options, buffer)
+    return connection, launch(connection, buffer)

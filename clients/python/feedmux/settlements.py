@@ -1,0 +1,287 @@
+"""Tracks the events of a group's member: which it may hand out, which it has in hand, and what it reports.
+
+Events come in runs, each of one key. One event of a run is in hand at a time, so the events of a key are processed in
+order however many workers take from here, and a failed event returns the rest of its run untouched.
+
+The server's delivery sequences restart with every stream (one Subscribe call). When a stream is lost, events that wait
+here are forgotten, because the server sends them again; those in hand stay in hand. A repeat is recognized by its
+`_id`: in hand, it takes its new sequence and is not handed out again; finished meanwhile, it is settled at once. Runs
+that begin with a repeat come first, and may continue with new events. What has not come before the first other run is
+void: others have it.
+
+Pure; `member_buffer` owns one and locks it.
+
+Invariant: `_outstanding` is what the server counts as unsettled less what was reported and not read yet, so it never
+exceeds the window. `_unconfirmed` holds what the server may not have read: it sends only what has room in the window,
+so each event that arrives shows how many settlements it has read, and they are read in the order of sending.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from feedmux.batches import Batch
+from feedmux.delivery_tracker import token_of
+from feedmux.errors import ProtocolError
+from feedmux.member_event import MemberEvent, Owner, Run
+from feedmux.outcomes import Done, Failed, Outcome
+from feedmux.positions import token_time
+
+MESSAGE_BYTES_MAX: Final = 16_000
+RANGE_BYTES: Final = 24
+FAILED_BYTES: Final = 48
+"""The most that a range, and a failed event without its reason, take in a Settle."""
+RANGES_MAX: Final = 1000
+
+
+@dataclass(slots=True)
+class _Finished:
+    """A settled event of which the server may not know."""
+
+    token: bytes
+    attempt: int
+    outcome: Outcome
+    returned: int = 0
+    """Events of its run that it returns with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What one Settle says: ranges of sequences that are done, and failed ones."""
+
+    done: Sequence[tuple[int, int]]
+    failed: Sequence[tuple[int, Failed]]
+
+
+class Settlements:
+    """The events of one member, over all its streams."""
+
+    def __init__(self, window_events: int, owner: Owner) -> None:
+        self._window = window_events
+        self._owner = owner
+        self._received = 0
+        """Events of the present stream."""
+        self._arrived = 0
+        """Events of all streams."""
+        self._outstanding = 0
+        self._ready: deque[Run] = deque()
+        self._runs: dict[Run, None] = {}
+        """The runs with events that wait."""
+        self._in_hand: dict[MemberEvent, None] = {}
+        self._unsent: list[tuple[int, _Finished]] = []
+        self._unconfirmed: deque[_Finished] = deque()
+        self._reported = 0
+        """Events of the present stream that were reported as settled or returned."""
+        self._unconfirmed_events = 0
+        self._expected: dict[bytes, MemberEvent | _Finished | None] = {}
+        """By `_id`, what may be repeated: in hand, finished, or forgotten (None)."""
+
+    @property
+    def ready(self) -> int:
+        """How many events can be taken now."""
+        return len(self._ready)
+
+    @property
+    def unsent(self) -> int:
+        """How many settled events are not reported."""
+        return len(self._unsent)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no event waits or is in hand."""
+        return not self._in_hand and not self._runs
+
+    @property
+    def in_hand(self) -> int:
+        """How many events are handed out and not settled."""
+        return len(self._in_hand)
+
+    @property
+    def holds_any(self) -> bool:
+        """Whether the server may keep events for this member, or may not know that some are settled."""
+        return bool(self._unsent or self._unconfirmed or self._expected or not self.idle)
+
+    @property
+    def awaits_repeats(self) -> bool:
+        """Whether settled events may come again, and only then can be reported."""
+        return any(isinstance(each, _Finished) for each in self._expected.values())
+
+    def limit(self, window_events: int) -> None:
+        """Set the server's limit of the window. 0 means unknown."""
+        if window_events:
+            self._window = min(self._window, window_events)
+
+    @property
+    def quarter(self) -> int:
+        """A quarter of the window: so many settled events are reported without delay."""
+        return max(1, self._window // 4)
+
+    def lose(self) -> None:
+        """Note that the stream has ended."""
+        for run in self._runs:
+            for event in run.waiting:
+                self._expect(event, None)
+            run.waiting.clear()
+        for event in self._in_hand:
+            # An event of an earlier stream that has become void stays so.
+            if event.delivery:
+                event.delivery = 0
+                self._expect(event, event)
+        for finished in (*self._unconfirmed, *(each for _, each in self._unsent)):
+            if finished.token:
+                self._expected[finished.token] = finished
+        self._runs.clear()
+        self._ready.clear()
+        self._unsent.clear()
+        self._unconfirmed.clear()
+        self._received = self._outstanding = self._reported = self._unconfirmed_events = 0
+
+    def forget(self) -> None:
+        """Forget all events: the stored position was moved on purpose, so they may be delivered again."""
+        self.lose()
+        self._expected.clear()
+
+    def progress(self, time: tuple[int, int]) -> None:
+        """Note that everything at or before this cluster time is settled: what was expected up to it is void."""
+        if not self._expected or time == (0, 0):
+            return
+        for token in [token for token in self._expected if (token_time(token) or time) < time]:
+            del self._expected[token]
+
+    def arrive(self, first: int, batch: Batch, runs: Sequence[int], attempts: Sequence[int]) -> None:
+        """Take a delivery. Raises ProtocolError."""
+        count = len(batch)
+        if first != self._received + 1:
+            raise ProtocolError(f"delivery {first} came where {self._received + 1} was due")
+        if sum(runs) != count or (attempts and len(attempts) != count):
+            raise ProtocolError(f"a batch of {count} events has other numbers of runs or attempts")
+        self._received += count
+        self._outstanding += count
+        if self._outstanding > self._window:
+            raise ProtocolError(f"{self._outstanding - self._window} events more than the window")
+        batch.first_sequence = self._arrived + 1
+        self._arrived += count
+        self._confirm()
+        index = 0
+        for size in runs:
+            self._take_run(first, batch, index, size, attempts)
+            index += size
+
+    def take(self) -> MemberEvent | None:
+        """Hand out an event, if one waits whose run is free."""
+        if not self._ready:
+            return None
+        run = self._ready.popleft()
+        event = run.current = run.waiting.popleft()
+        if not run.waiting:
+            del self._runs[run]
+        self._in_hand[event] = None
+        return event
+
+    def settle(self, event: MemberEvent, outcome: Outcome) -> None:
+        """Note what became of an event in hand. A settled event changes nothing."""
+        if event.outcome is not None:
+            return
+        event.outcome = outcome
+        self._in_hand.pop(event, None)
+        run, token = event.run, token_of(event.batch, event.index)
+        finished = _Finished(token, event.attempt, outcome)
+        run.current = None
+        if not isinstance(outcome, Done) and run.waiting:
+            finished.returned = len(run.waiting)
+            run.waiting.clear()
+            del self._runs[run]
+        if event.delivery:
+            self._unsent.append((event.delivery, finished))
+        elif token and self._expected.get(token) is event:
+            self._expected[token] = finished
+        if run.waiting:
+            # At the front: whoever has settled the event takes the next one of its run.
+            self._ready.appendleft(run)
+
+    def outgoing(self) -> list[Settlement]:
+        """Return the reports of what is settled, which then count as sent."""
+        messages: list[Settlement] = []
+        ranges: list[tuple[int, int]] = []
+        failed: list[tuple[int, Failed]] = []
+        size = 0
+        for sequence, finished in sorted(self._unsent, key=_sequence):
+            outcome = finished.outcome
+            if isinstance(outcome, Done) and ranges and ranges[-1][1] == sequence - 1:
+                ranges[-1] = ranges[-1][0], sequence
+                continue
+            needed = RANGE_BYTES if isinstance(outcome, Done) else FAILED_BYTES + len(outcome.reason.encode())
+            if size + needed > MESSAGE_BYTES_MAX or len(ranges) + len(failed) >= RANGES_MAX:
+                messages.append(Settlement(ranges, failed))
+                ranges, failed, size = [], [], 0
+            size += needed
+            if isinstance(outcome, Done):
+                ranges.append((sequence, sequence))
+            else:
+                failed.append((sequence, outcome))
+        if ranges or failed:
+            messages.append(Settlement(ranges, failed))
+        for _, finished in self._unsent:
+            events = 1 + finished.returned
+            self._unconfirmed.append(finished)
+            self._unconfirmed_events += events
+            self._reported += events
+            self._outstanding -= events
+        self._unsent.clear()
+        return messages
+
+    def _expect(self, event: MemberEvent, what: MemberEvent | None) -> None:
+        token = token_of(event.batch, event.index)
+        if token:
+            self._expected[token] = what
+
+    def _confirm(self) -> None:
+        """Forget what the server has read for certain."""
+        unread = self._reported - max(0, self._received - self._window)
+        while self._unconfirmed:
+            events = 1 + self._unconfirmed[0].returned
+            if self._unconfirmed_events - events < unread:
+                return
+            self._unconfirmed_events -= events
+            self._unconfirmed.popleft()
+
+    def _take_run(self, first: int, batch: Batch, begin: int, size: int, attempts: Sequence[int]) -> None:
+        run: Run | None = None
+        for index in range(begin, begin + size):
+            event = MemberEvent(batch, index, (attempts[index] or 1) if attempts else 1, self._owner)
+            event.delivery = first + index
+            if self._expected:
+                if index == begin and token_of(batch, index) not in self._expected:
+                    self._expected.clear()
+                repeated = self._repeated(event)
+                if isinstance(repeated, MemberEvent):
+                    run = repeated.run
+                    continue
+                if isinstance(repeated, _Finished):
+                    if isinstance(repeated.outcome, Failed):
+                        repeated.returned = begin + size - index - 1
+                        return
+                    continue
+            run = run or Run()
+            event.run = run
+            if not run.waiting:
+                self._runs[run] = None
+                if run.current is None:
+                    self._ready.append(run)
+            run.waiting.append(event)
+
+    def _repeated(self, event: MemberEvent) -> MemberEvent | _Finished | None:
+        """Give an event that was delivered before its new sequence, if it is in hand or finished. None: hand it out."""
+        known = self._expected.pop(token_of(event.batch, event.index), None)
+        if isinstance(known, MemberEvent):
+            known.delivery = event.delivery
+        elif known is not None:
+            if isinstance(known.outcome, Failed) and event.attempt > known.attempt:
+                return None  # The server knows that it failed, and tries again.
+            self._unsent.append((event.delivery, known))
+        return known
+
+
+def _sequence(entry: tuple[int, _Finished]) -> int:
+    return entry[0]
