@@ -237,7 +237,8 @@ class _Workers:
         _inside.set(self)
         event: MemberEvent | None = first
         while event is not None:
-            outcome = await (self._call(event) if self._timeout_s is None else self._call_in_time(event))
+            timeout_s = self._timeout_s
+            outcome = await (self._call(event) if timeout_s is None else self._call_in_time(event, timeout_s))
             if outcome is None:
                 return
             event = self._buffer.settle_and_take(event, outcome)
@@ -264,31 +265,30 @@ class _Workers:
             return failure_of(event, error)
         return DONE
 
-    async def _call_in_time(self, event: MemberEvent) -> Outcome | None:
-        assert self._timeout_s is not None
+    async def _call_in_time(self, event: MemberEvent, timeout_s: float) -> Outcome | None:
         call = asyncio.create_task(self._call(event), name="feedmux-handler-call")
         try:
-            await asyncio.wait((call,), timeout=self._timeout_s)
+            await asyncio.wait((call,), timeout=timeout_s)
             if call.done():
                 return call.result()
             call.cancel()
-            outcome = too_late(self._timeout_s)
+            outcome = too_late(timeout_s)
             self._buffer.settle_quietly(event, outcome)
             await asyncio.wait((call,), timeout=_STOPPING_S)
             if not call.done():
-                await self._wait_stuck(call)
+                await self._wait_stuck(call, timeout_s)
             return outcome
         except asyncio.CancelledError:
             call.cancel()
             raise
 
-    async def _wait_stuck(self, call: asyncio.Task[Outcome | None]) -> None:
+    async def _wait_stuck(self, call: asyncio.Task[Outcome | None], timeout_s: float) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._stuck.add(task)
         self._changed.set()
         if len(self._stuck) == self._concurrency:
-            self._fail(all_stuck(self._concurrency, self._timeout_s))
+            self._fail(all_stuck(self._concurrency, timeout_s))
         try:
             await asyncio.wait((call,))
         finally:

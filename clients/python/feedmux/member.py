@@ -78,6 +78,7 @@ class Member(MemberBase):
         member, and TimeoutError when all handlers have exceeded `timeout_s`.
         """
         check_run(handler, concurrency, timeout_s, asynchronous=False)
+        self._buffer.check_process()
         if self._workers is not None:
             raise RuntimeError("the member runs already")
         workers = self._workers = _Workers(self._buffer, handler, concurrency, timeout_s)
@@ -95,9 +96,10 @@ class Member(MemberBase):
         """Report what is settled, give the rest to other members, and end. Waits at most `timeout_s` (default 5)
         seconds for the server. While `run` runs, wait until it returns; in a handler, only ask for it.
         """
+        self._buffer.check_process()
         workers = self._workers
         if workers is not None:
-            workers.stop()
+            self._buffer.stop()
             if not workers.is_inside():
                 workers.ended.wait()
             return
@@ -136,6 +138,8 @@ class Member(MemberBase):
 
 _STOP: Final = "stop"
 _CHANGED: Final = "changed"
+_SIGNALS_S: Final = 0.5
+"""How often `run` wakes: a signal that arrives just before a wait begins does not end that wait."""
 
 
 class _Workers:
@@ -148,77 +152,85 @@ class _Workers:
         self._timeout_s = timeout_s
         self.ended = threading.Event()
         self._signals: queue.SimpleQueue[str] = queue.SimpleQueue()
-        """To the thread of `run`. A SimpleQueue, which a signal handler may put into at any moment."""
+        """To the thread of `run`. A signal handler may put into a SimpleQueue at any moment."""
         self._lock = threading.Lock()
-        self._began: dict[int, tuple[MemberEvent, float]] = {}
+        self._began: dict[threading.Thread, tuple[MemberEvent, float]] = {}
         """By thread, the event in progress, and when its time is over."""
-        self._idents: set[int] = set()
-        self._alive = 0
-        self._stuck: set[int] = set()
+        self._threads: list[threading.Thread] = []
+        self._ended: set[threading.Thread] = set()
+        self._stuck: set[threading.Thread] = set()
         """The threads whose handler has exceeded its time."""
         self._fatal: BaseException | None = None
         self._runner = threading.get_ident()
 
     def stop(self) -> None:
-        """Ask `run` to return when the handlers in progress have ended. For any thread, and signal handlers."""
+        """Ask `run` to return when the handlers in progress have ended. For signal handlers, which may not lock."""
         self._signals.put(_STOP)
 
     def is_inside(self) -> bool:
         """Whether the caller is a handler, or on the thread of `run`, which cannot wait for its own end."""
-        return threading.get_ident() in self._idents or threading.get_ident() == self._runner
+        return threading.current_thread() in self._threads or threading.get_ident() == self._runner
 
     def run(self, take: Callable[[float | None], MemberEvent | None]) -> None:
-        self._alive = self._concurrency
-        for number in range(self._concurrency):
-            threading.Thread(target=self._work, args=(take,), name=f"feedmux-{number}", daemon=True).start()
         interrupt: KeyboardInterrupt | None = None
-        while self._is_needed():
+        is_needed = True
+        while is_needed:
             try:
-                self._wait()
+                while interrupt is None and len(self._threads) < self._concurrency:
+                    self._start(take)
+                while self._is_needed():
+                    self._wait()
+                is_needed = False
             except KeyboardInterrupt as error:
                 if interrupt is not None:
-                    raise
-                interrupt = error  # At the second one, nothing is waited for.
+                    raise  # At the second one, nothing is waited for.
+                interrupt = error
                 self._buffer.stop()
         if self._fatal is not None:
             raise self._fatal
         if interrupt is not None:
             raise interrupt
 
+    def _start(self, take: Callable[[float | None], MemberEvent | None]) -> None:
+        thread = threading.Thread(target=self._work, args=(take,), name="feedmux-handler", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
     def _is_needed(self) -> bool:
+        """Whether handlers are in progress, or may be, that `run` waits for."""
         with self._lock:
-            # The handlers in progress may end before an error of the member is raised, but not before any other.
+            # They may end before an error of the member is raised, but not before any other.
             is_waiting = self._fatal is None or isinstance(self._fatal, FeedmuxError)
-            return is_waiting and self._alive > len(self._stuck)
+            return is_waiting and any(
+                each.is_alive() and each not in self._ended and each not in self._stuck for each in self._threads
+            )
 
     def _wait(self) -> None:
         """Wait until something happens, or the time of a handler is over."""
-        left_s = self._timeout_s
-        if left_s is not None:
-            with self._lock:
-                first = min((until_s for _, until_s in self._began.values()), default=None)
-            if first is not None:
-                left_s = max(0.0, first - time.monotonic())
+        left_s = _SIGNALS_S
+        with self._lock:
+            if self._began:
+                left_s = min(left_s, min(until_s for _, until_s in self._began.values()) - time.monotonic())
         try:
-            if self._signals.get(timeout=left_s) is _STOP:
+            if self._signals.get(timeout=max(0.0, left_s)) is _STOP:
                 self._buffer.stop()
         except queue.Empty:
-            self._end_late()
+            if self._timeout_s is not None:
+                self._end_late(self._timeout_s)
 
-    def _end_late(self) -> None:
-        assert self._timeout_s is not None
+    def _end_late(self, timeout_s: float) -> None:
         now_s, late = time.monotonic(), []
         with self._lock:
-            for ident, (event, until_s) in list(self._began.items()):
+            for thread, (event, until_s) in list(self._began.items()):
                 if until_s <= now_s:
                     late.append(event)
-                    self._stuck.add(ident)
-                    del self._began[ident]
+                    self._stuck.add(thread)
+                    del self._began[thread]
             all_are = len(self._stuck) == self._concurrency
         for event in late:
-            self._buffer.settle_quietly(event, too_late(self._timeout_s))
+            self._buffer.settle_quietly(event, too_late(timeout_s))
         if all_are:
-            self._fail(all_stuck(self._concurrency, self._timeout_s))
+            self._fail(all_stuck(self._concurrency, timeout_s))
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -227,8 +239,6 @@ class _Workers:
         self._signals.put(_CHANGED)
 
     def _work(self, take: Callable[[float | None], MemberEvent | None]) -> None:
-        with self._lock:
-            self._idents.add(threading.get_ident())
         try:
             event = take(None)
             while event is not None:
@@ -240,13 +250,12 @@ class _Workers:
             self._fail(error)
         finally:
             with self._lock:
-                self._idents.discard(threading.get_ident())
-                self._alive -= 1
+                self._ended.add(threading.current_thread())
             self._signals.put(_CHANGED)
 
     def _handle(self, event: MemberEvent) -> Outcome | None:
         """Return what became of the event; None if it is not settled, because the program ends."""
-        me = threading.get_ident()
+        me = threading.current_thread()
         if self._timeout_s is not None:
             with self._lock:
                 self._began[me] = event, time.monotonic() + self._timeout_s

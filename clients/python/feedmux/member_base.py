@@ -87,7 +87,7 @@ def too_late(timeout_s: float) -> Failed:
     return Failed(reason=f"the handler has not ended within {timeout_s:g} s")
 
 
-def all_stuck(concurrency: int, timeout_s: float | None) -> TimeoutError:
+def all_stuck(concurrency: int, timeout_s: float) -> TimeoutError:
     """Return the error that ends `run` when no worker is left."""
     return TimeoutError(
         f"all {concurrency} handlers have exceeded timeout_s={timeout_s:g} and cannot be stopped: restart the process"

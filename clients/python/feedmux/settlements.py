@@ -93,11 +93,6 @@ class Settlements:
         return not self._in_hand and not self._runs
 
     @property
-    def in_hand(self) -> int:
-        """How many events are handed out and not settled."""
-        return len(self._in_hand)
-
-    @property
     def holds_any(self) -> bool:
         """Whether the server may keep events for this member, or may not know that some are settled."""
         return bool(self._unsent or self._unconfirmed or self._expected or not self.idle)

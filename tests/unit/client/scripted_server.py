@@ -29,6 +29,7 @@ class Call:
         self._requests = requests
         self._context = context
         self.metadata: dict[str, str] = dict(context.invocation_metadata() or ())
+        self.peer: str = context.peer()
         self.open = pb.Open()
         self.received: list[pb.SubscribeRequest] = []
         self.arrived = asyncio.Event()
@@ -259,7 +260,7 @@ def opened(
 
 def joined(members: int = 1, heartbeat_s: float = 60, **limits: int) -> pb.SubscribeResponse:
     """The answer to a member of a group."""
-    answer = opened(heartbeat_s=heartbeat_s, **limits)
+    answer = opened(0, 1, False, heartbeat_s, **limits)
     answer.opened.group.members = members
     return answer
 

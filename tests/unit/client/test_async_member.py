@@ -1,20 +1,27 @@
 """A member of a group against scripts: settling, running handlers, reconnects, servers that do not host the group."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
 import pytest
 
 import feedmux
+from feedmux.notices import Disconnected, Notice
 from feedmux.v1 import change_feed_pb2 as pb
 from tests.unit.client.scripted_server import (
     Call,
     Script,
     ScriptedServer,
+    batch,
+    fragments,
     joined,
+    opened,
+    progress,
     runs,
 )
 
@@ -143,3 +150,306 @@ async def test_a_reconnect_does_not_disturb_handlers() -> None:
         assert sorted(seen) == [1, 2, 3, 4, 5]
         assert seen.index(2) > done.index(1)
         assert call.open.instance_id == server.calls[0].open.instance_id
+
+
+async def test_another_server_hosts_the_group() -> None:
+    async def elsewhere(call: Call) -> None:
+        await call.abort(grpc.StatusCode.UNAVAILABLE, "GROUP_ELSEWHERE", 0.01, route="to-host", host="b")
+
+    async with serving(elsewhere, elsewhere, playing(runs(1, [1]))) as (server, client):
+        async with client.subscription("s").join() as member:
+            assert number(await member.next()) == 1
+        assert [call.metadata.get("x-feedmux-route") for call in server.calls] == [None, "to-host", "to-host"]
+        peers = {call.peer for call in server.calls}
+        assert len(peers) == 3, "each attempt has a connection of its own"
+
+
+async def test_it_gives_up_when_no_server_hosts_the_group() -> None:
+    async def elsewhere(call: Call) -> None:
+        await call.abort(grpc.StatusCode.UNAVAILABLE, "GROUP_ELSEWHERE", 0.01, route="to-host", host="b")
+
+    async with serving(elsewhere) as (server, client):
+        with pytest.raises(feedmux.Unavailable, match="GROUP_ELSEWHERE"):
+            await client.subscription("s").join(open_timeout_s=0.2)
+        assert len(server.calls) > 1
+
+
+async def test_an_older_server_is_left_before_anything_is_settled() -> None:
+    async def older(call: Call) -> None:
+        await call.send(opened(), batch(1, [1]))
+        await call.ended.wait()
+
+    async with serving(older) as (server, client):
+        with pytest.raises(feedmux.GroupsUnsupported, match="Upgrade all replicas") as told:
+            await client.subscription("s").join(open_timeout_s=0.2)
+        assert told.value.status == "UNIMPLEMENTED"
+        assert all(not call.settles and not call.acks for call in server.calls)
+        assert len({call.peer for call in server.calls}) == len(server.calls) > 1
+
+    async with serving(older, playing(runs(1, [1]))) as (_, client), client.subscription("s").join() as member:
+        assert number(await member.next()) == 1, "another server was newer"
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("GROUP_MISMATCH", feedmux.GroupMismatch),
+        ("GROUP_UNSUITABLE", feedmux.GroupUnsuitable),
+        ("DEAD_LETTERS_UNAVAILABLE", feedmux.DeadLettersUnavailable),
+    ],
+)
+async def test_what_is_refused_for_good(reason: str, kind: type[feedmux.FeedmuxError]) -> None:
+    async def refusing(call: Call) -> None:
+        await call.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
+
+    async with serving(refusing) as (server, client):
+        with pytest.raises(kind):
+            await client.subscription("s").join()
+        assert len(server.calls) == 1
+
+
+async def test_an_error_ends_run_after_the_handlers_in_progress() -> None:
+    gate, done = asyncio.Event(), []
+
+    async def script(call: Call) -> None:
+        await call.send(joined(), runs(1, [1]))
+        await begun.wait()
+        await call.abort(grpc.StatusCode.ABORTED, "ENDED_BY_OPERATOR")
+
+    begun = asyncio.Event()
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        begun.set()
+        await gate.wait()
+        done.append(number(event))
+
+    async with serving(script) as (_, client):
+        member = await client.subscription("s").join()
+        running = asyncio.create_task(member.run(handle))
+        while not member.closed:
+            await asyncio.sleep(0.01)
+        assert not running.done()
+        gate.set()
+        with pytest.raises(feedmux.EndedByOperator):
+            await running
+        assert done == [1]
+
+
+async def test_reports_are_gathered_but_not_for_long() -> None:
+    """64 handlers at once: one report for the first, and then few, although each handler ends by itself."""
+    begun: list[asyncio.Future[None]] = []
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        begun.append(asyncio.get_running_loop().create_future())
+        await begun[-1]
+
+    async with serving(playing(runs(1, *([each] for each in range(1, 65))))) as (server, client):
+        member = client.subscription("s").join(ack_interval_s=3600)
+        running = asyncio.create_task(member.run(handle, concurrency=64))
+        call = await server.call(0)
+        while len(begun) < 64:
+            await asyncio.sleep(0.01)
+        begun[0].set_result(None)
+        await call.until_settled(1)
+        for each in begun[1:16]:
+            each.set_result(None)
+            await asyncio.sleep(0)
+        assert len(call.settles) == 1
+        begun[16].set_result(None)
+        await call.until_settled(*range(1, 18))
+        assert len(call.settles) == 2, "a quarter of the window"
+        for each in begun[17:]:
+            each.set_result(None)
+        await call.until_settled(*range(1, 65))
+        await member.close()
+        await running
+
+
+async def test_a_handler_that_takes_too_long_is_cancelled_and_its_event_returned() -> None:
+    cancelled = []
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        if number(event) == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(1)
+                raise
+
+    async with serving(playing(runs(1, [1, 2], [3]))) as (server, client):
+        member = client.subscription("s").join()
+        running = asyncio.create_task(member.run(handle, concurrency=1, timeout_s=0.05))
+        call = await server.call(0)
+        await call.until_settled(3)
+        assert call.failed[1].reason == "the handler has not ended within 0.05 s"
+        assert cancelled == [1]
+        await member.close()
+        await running
+
+
+async def test_run_ends_when_all_handlers_are_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedmux.async_member._STOPPING_S", 0.05)
+    never = asyncio.Event()
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        while not never.is_set():
+            with suppress(asyncio.CancelledError):
+                await never.wait()
+
+    async with serving(playing(runs(1, [1], [2], [3]))) as (server, client):
+        member = client.subscription("s").join()
+        with pytest.raises(TimeoutError, match="all 2 handlers"):
+            await member.run(handle, concurrency=2, timeout_s=0.05)
+        (call,) = server.calls
+        await call.until_closed()
+        assert call.failed.keys() == {1, 2}
+        never.set()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+async def test_what_ends_the_program_settles_nothing(error: type[BaseException]) -> None:
+    async def handle(event: feedmux.MemberEvent) -> None:
+        if number(event) == 2:
+            raise error
+        await asyncio.Event().wait()
+
+    async with serving(playing(runs(1, [1], [2]))) as (server, client):
+        member = client.subscription("s").join()
+        with pytest.raises(error):
+            await member.run(handle)
+        (call,) = server.calls
+        await call.until_closed()
+        assert not call.settles
+
+
+async def test_a_cancelled_run_settles_nothing_more() -> None:
+    begun, ended = asyncio.Event(), []
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number(event))
+
+    for timeout_s in (None, 60.0):
+        begun.clear()
+        ended.clear()
+        async with serving(playing(runs(1, [1]))) as (server, client):
+            member = client.subscription("s").join()
+            running = asyncio.create_task(member.run(handle, timeout_s=timeout_s))
+            await begun.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert ended == [1]
+            (call,) = server.calls
+            await call.until_closed()
+            assert not call.settles
+
+
+async def test_sigterm_drains() -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        begun.set()
+        await gate.wait()
+
+    async with serving(playing(runs(1, [1, 2]))) as (server, client):
+        member = client.subscription("s").join()
+        running = asyncio.create_task(member.run(handle))
+        await begun.wait()
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not member._buffer.stopping:
+            await asyncio.sleep(0.01)
+        gate.set()
+        await running
+        (call,) = server.calls
+        await call.until_closed()
+        assert call.settled == {1}
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+async def test_a_handler_may_close_its_member() -> None:
+    async def handle(event: feedmux.MemberEvent) -> None:
+        await member.close()
+
+    async with serving(playing(runs(1, [1, 2], [3]))) as (server, client):
+        member = client.subscription("s").join()
+        await member.run(handle, concurrency=1)
+        (call,) = server.calls
+        assert call.settled == {1}
+        assert call.closed
+
+
+async def test_a_function_is_no_handler_here() -> None:
+    async with serving(playing(runs(1, [1]))) as (server, client):
+        with pytest.raises(TypeError, match="not a coroutine function"):
+            await client.subscription("s").join().run(lambda event: None)
+        assert not server.calls[0].settles
+    member = client.subscription("s").join()
+    for arguments, error in (({"concurrency": 0}, ValueError), ({"timeout_s": 0}, ValueError)):
+        with pytest.raises(error):
+            await member.run(asyncio.sleep, **arguments)  # type: ignore[arg-type]
+
+
+async def test_a_closed_member_says_that_others_get_the_event() -> None:
+    async with serving(playing(runs(1, [1]))) as (server, client):
+        async with client.subscription("s").join() as member:
+            event = await member.next()
+        with pytest.raises(feedmux.SessionClosed, match="others get the event"):
+            event.ack()
+        assert server.calls[0].closed
+
+
+async def test_a_close_without_a_stream_reports_what_is_finished() -> None:
+    cut = asyncio.Event()
+
+    async def first(call: Call) -> None:
+        await call.send(joined(), runs(1, [1], [2]))
+        await cut.wait()
+        await call.abort(grpc.StatusCode.UNAVAILABLE)
+
+    async def second(call: Call) -> None:
+        await call.send(joined(), runs(1, [1], [2]))
+        await call.until_closed()
+
+    notices: list[Notice] = []
+    async with serving(first, second) as (server, client):
+        async with client.subscription("s").join(on_notice=notices.append) as member:
+            one = await member.next()
+            two = await member.next()
+            cut.set()
+            with suppress(TimeoutError):
+                while not notices:
+                    await member.next(0.01)
+            one.ack()
+        call = await server.call(1)
+        await call.until_closed()
+        assert call.settled == {1}
+        assert isinstance(notices[0], Disconnected)
+        with pytest.raises(feedmux.SessionClosed):
+            two.ack()
+
+
+async def test_a_large_event_comes_in_fragments() -> None:
+    parts = fragments(1, 1, 100, 3)
+    parts[-1].event_fragment.attempts = 4
+    async with serving(playing(*parts, runs(2, [2]))) as (server, client):
+        async with client.subscription("s").join() as member:
+            event = await member.next()
+            assert (number(event), event.attempt) == (1, 4)
+            event.ack()
+            assert number(await member.next()) == 2
+        await server.calls[0].until_settled(1)
+
+
+async def test_a_client_that_is_closed_ends_its_members() -> None:
+    async with serving(playing(runs(1, [1]), progress(1))) as (_, client):
+        member = await client.subscription("s").join()
+        await member.next()
+        waiting = asyncio.create_task(member.next())
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(feedmux.SessionClosed, match="the client was closed"):
+            await waiting

@@ -1,0 +1,230 @@
+"""The synchronous member: the same machine behind a thread, so only what threads, signals and forks add is tested
+here."""
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import feedmux
+from tests.unit.client.scripted_server import Call, ScriptedServer, joined, runs
+from tests.unit.client.test_async_member import QUICK, number, playing
+
+
+async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -> Any:
+    """Runs blocking work with a client beside the server's event loop."""
+
+    def run() -> Any:
+        with feedmux.Client(server.address, session=feedmux.SessionOptions(**QUICK)) as client:
+            return work(client)
+
+    async with asyncio.timeout(60):
+        return await asyncio.to_thread(run)
+
+
+async def test_iterates_settles_and_closes() -> None:
+    def work(client: feedmux.Client) -> list[int]:
+        seen = []
+        with client.subscription("s").join() as member:
+            for event in member:
+                seen.append(number(event))
+                event.ack()
+                if len(seen) == 3:
+                    break
+            last = next(member)
+            with pytest.raises(TimeoutError):
+                member.next(0.01)
+        with pytest.raises(StopIteration):
+            member.next()
+        with pytest.raises(feedmux.SessionClosed):
+            last.ack()
+        return seen
+
+    async with ScriptedServer(playing(runs(1, [1, 2], [3], [4]))) as server:
+        assert await using(server, work) == [1, 2, 3]
+        assert server.calls[0].settled == {1, 2, 3}
+        assert server.calls[0].closed
+
+
+async def test_threads_share_the_events_and_those_of_a_key_are_never_in_two() -> None:
+    busy: set[int] = set()
+    order: dict[int, list[int]] = {key: [] for key in range(10)}
+    lock = threading.Lock()
+
+    def handle(event: feedmux.MemberEvent) -> None:
+        key = number(event) % 10
+        with lock:
+            assert key not in busy
+            busy.add(key)
+        order[key].append(number(event))
+        with lock:
+            busy.remove(key)
+
+    async def script(call: Call) -> None:
+        await call.send(joined())
+        sent = 0
+        for turn in range(20):
+            keys = [[100 * turn + 10 * each + key for each in range(3)] for key in range(10)]
+            await call.send(runs(sent + 1, *keys))
+            sent += 30
+            await call.until_settled(*range(1, sent + 1))
+        everything.set()
+        await call.until_closed()
+
+    def work(client: feedmux.Client) -> None:
+        member = client.subscription("s").join()
+
+        def close() -> None:
+            everything.wait()
+            member.close()
+
+        closer = threading.Thread(target=close)
+        closer.start()
+        member.run(handle, concurrency=64)
+        closer.join()
+        assert member.closed
+
+    everything = threading.Event()
+    async with ScriptedServer(script) as server:
+        await using(server, work)
+    assert not server.calls[0].failed
+    assert all(seen == sorted(seen) and len(seen) == 60 for seen in order.values())
+
+
+async def test_handlers_fail_reject_and_close() -> None:
+    def work(client: feedmux.Client) -> None:
+        def handle(event: feedmux.MemberEvent) -> None:
+            match number(event):
+                case 1:
+                    raise ValueError("bad")
+                case 3:
+                    raise feedmux.Reject("never")
+                case 4:
+                    member.close()
+
+        member = client.subscription("s").join()
+        member.run(handle, concurrency=1)
+
+    async with ScriptedServer(playing(runs(1, [1, 2], [3], [4, 5]))) as server:
+        await using(server, work)
+        (call,) = server.calls
+        assert call.settled == {4}
+        assert {sequence: (each.reason, each.reject) for sequence, each in call.failed.items()} == {
+            1: ("ValueError: bad", False),
+            3: ("never", True),
+        }
+        assert call.closed
+
+
+async def test_threads_that_exceed_their_time_take_no_other_event() -> None:
+    gate = threading.Event()
+
+    def work(client: feedmux.Client) -> None:
+        handled: list[int] = []
+
+        def handle(event: feedmux.MemberEvent) -> None:
+            handled.append(number(event))
+            if number(event) in (1, 4):
+                gate.wait()
+
+        member = client.subscription("s").join()
+        with pytest.raises(TimeoutError, match="all 2 handlers"):
+            member.run(handle, concurrency=2, timeout_s=0.1)
+        assert sorted(handled) == [1, 3, 4]
+
+    async with ScriptedServer(playing(runs(1, [1, 2], [3], [4], [5]))) as server:
+        try:
+            await using(server, work)
+        finally:
+            gate.set()
+        assert server.calls[0].failed.keys() == {1, 4}
+        assert server.calls[0].failed[1].reason == "the handler has not ended within 0.1 s"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+async def test_what_ends_the_program_settles_nothing(error: type[BaseException]) -> None:
+    def work(client: feedmux.Client) -> None:
+        def handle(event: feedmux.MemberEvent) -> None:
+            raise error
+
+        with pytest.raises(error):
+            client.subscription("s").join().run(handle)
+
+    async with ScriptedServer(playing(runs(1, [1]))) as server:
+        await using(server, work)
+        assert server.calls[0].closed
+        assert not server.calls[0].settles
+
+
+async def test_a_coroutine_function_is_no_handler_here() -> None:
+    async def handle(event: feedmux.MemberEvent) -> None: ...
+
+    def work(client: feedmux.Client) -> None:
+        member = client.subscription("s").join()
+        with pytest.raises(TypeError, match="a coroutine function"):
+            member.run(handle)
+        with pytest.raises(TypeError, match="returned a coroutine"):
+            member.run(lambda event: handle(event))
+
+    async with ScriptedServer(playing(runs(1, [1]))) as server:
+        await using(server, work)
+        assert not server.calls[0].settles
+
+
+PROGRAM = """
+import sys, time
+import feedmux
+
+def handle(event):
+    if event.document["n"] == 1:
+        print("begun", flush=True)
+        while not member._buffer.stopping:
+            time.sleep(0.01)
+
+with feedmux.Client(sys.argv[1]) as client:
+    member = client.subscription("s").join()
+    try:
+        member.run(handle, concurrency=2)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    else:
+        print("returned", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("number_", "words"), [(signal.SIGTERM, b"returned"), (signal.SIGINT, b"interrupted")])
+async def test_signals_drain(number_: signal.Signals, words: bytes) -> None:
+    async with ScriptedServer(playing(runs(1, [1, 2], [3]))) as server, asyncio.timeout(60):
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PROGRAM, server.address, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"begun\n"
+        await server.calls[0].until_settled(3)
+        process.send_signal(number_)
+        assert (await process.stdout.read()).strip() == words
+        assert await process.wait() == 0
+        assert server.calls[0].closed
+        assert server.calls[0].settled == {1, 3}
+
+
+async def test_a_forked_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its number: gRPC itself may not survive a real fork at this moment."""
+
+    def work(client: feedmux.Client) -> None:
+        with client.subscription("s").join() as member:
+            event = member.next()
+            with monkeypatch.context() as forked:
+                forked.setattr("feedmux.member_buffer.os.getpid", lambda: -1)
+                for use in (event.ack, member.next, lambda: member.run(print), member.close):
+                    with pytest.raises(RuntimeError, match="join after the fork"):
+                        use()
+            event.ack()
+
+    async with ScriptedServer(playing(runs(1, [1], [2]))) as server:
+        await using(server, work)
+        assert server.calls[0].settled == {1}
