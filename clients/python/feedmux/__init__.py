@@ -50,7 +50,15 @@ if TYPE_CHECKING:
         Unauthenticated,
         Unavailable,
     )
-    from feedmux.feeds import Explanation, Feed, ResolvedPosition, SnapshotStatus, Start, SubscriptionInfo
+    from feedmux.feeds import (
+        Explanation,
+        Feed,
+        Group,
+        ResolvedPosition,
+        SnapshotStatus,
+        Start,
+        SubscriptionInfo,
+    )
     from feedmux.member import Member
     from feedmux.member_event import MemberEvent
     from feedmux.notices import (
@@ -97,6 +105,7 @@ __all__ = [
     "FeedmuxError",
     "Fenced",
     "Gap",
+    "Group",
     "GroupMismatch",
     "GroupUnsuitable",
     "GroupsUnsupported",
@@ -176,7 +185,15 @@ _NAMES: Final = {
         "Unauthenticated",
         "Unavailable",
     ),
-    "feeds": ("Explanation", "Feed", "ResolvedPosition", "SnapshotStatus", "Start", "SubscriptionInfo"),
+    "feeds": (
+        "Explanation",
+        "Feed",
+        "Group",
+        "ResolvedPosition",
+        "SnapshotStatus",
+        "Start",
+        "SubscriptionInfo",
+    ),
     "member": ("Member",),
     "member_event": ("MemberEvent",),
     "notices": (

@@ -11,17 +11,20 @@ from bson.codec_options import CodecOptions
 from google.protobuf import empty_pb2, field_mask_pb2
 
 from feedmux import requests
-from feedmux.errors import InvalidArgument, SnapshotUnsupported
+from feedmux.errors import GroupsUnsupported, InvalidArgument, SnapshotUnsupported
 from feedmux.feeds import (
+    UNCHANGED,
     Explanation,
     Feed,
     FeedArguments,
+    Group,
     OnHistoryLost,
     OnInvalidate,
     ResolvedPosition,
     Start,
     StartLike,
     SubscriptionInfo,
+    Unchanged,
     as_start,
 )
 from feedmux.options import SessionOptions
@@ -160,22 +163,28 @@ class Api:
         start: StartLike | None,
         on_invalidate: OnInvalidate,
         on_history_lost: OnHistoryLost,
+        group: Group | None,
     ) -> SubscriptionInfo:
         chosen = as_start(start)
-        message = requests.feed_message(feed, self.settings.source)
+        wanted = requests.feed_message(feed, self.settings.source)
+        message = requests.subscription_message(name, wanted, on_invalidate, on_history_lost)
+        if group is not None:
+            message.group.CopyFrom(requests.group_message(group))
         if chosen is not None:
-            chosen = await self._stored_start(chosen, message)
-        return self._subscription(
+            chosen = await self._stored_start(chosen, wanted)
+        info = self._subscription(
             await self._call(
                 "Subscriptions",
                 "CreateSubscription",
                 subscriptions_pb2.CreateSubscriptionRequest(
-                    subscription=requests.subscription_message(name, message, on_invalidate, on_history_lost),
-                    start=requests.start_message(chosen) if chosen else None,
+                    subscription=message, start=requests.start_message(chosen) if chosen else None
                 ),
                 subscriptions_pb2.Subscription,
             )
         )
+        if group is not None and info.group is None:
+            raise GroupsUnsupported(f"has made {name!r} an ordinary subscription: delete it")
+        return info
 
     async def get(self, name: str) -> SubscriptionInfo:
         return self._subscription(await self._get(name))
@@ -213,6 +222,7 @@ class Api:
         feed: Feed | None,
         on_invalidate: OnInvalidate | None,
         on_history_lost: OnHistoryLost | None,
+        group: Group | Unchanged | None,
         etag: str,
     ) -> SubscriptionInfo:
         message = requests.subscription_message(
@@ -224,9 +234,13 @@ class Api:
         message.etag = etag
         given = {"feed": feed, "on_invalidate": on_invalidate, "on_history_lost": on_history_lost}
         paths = [path for path, value in given.items() if value is not None]
+        if group is not UNCHANGED:
+            paths.append("group")
+            if group is not None:
+                message.group.CopyFrom(requests.group_message(group))
         if not paths:
             raise ValueError("nothing to update")
-        return self._subscription(
+        info = self._subscription(
             await self._call(
                 "Subscriptions",
                 "UpdateSubscription",
@@ -236,6 +250,9 @@ class Api:
                 subscriptions_pb2.Subscription,
             )
         )
+        if isinstance(group, Group) and info.group is None:
+            raise GroupsUnsupported(f"has not made {name!r} a group")
+        return info
 
     async def seek(self, name: str, to: StartLike) -> SubscriptionInfo:
         chosen = as_start(to) or Start.latest()

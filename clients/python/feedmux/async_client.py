@@ -12,14 +12,17 @@ from feedmux.async_member import AsyncMember
 from feedmux.async_session import AsyncSession
 from feedmux.async_watch import AsyncWatchClient
 from feedmux.feeds import (
+    UNCHANGED,
     Explanation,
     Feed,
     FeedArguments,
+    Group,
     OnHistoryLost,
     OnInvalidate,
     ResolvedPosition,
     StartLike,
     SubscriptionInfo,
+    Unchanged,
 )
 from feedmux.member_base import member_options
 from feedmux.options import SessionArguments, SessionOptions
@@ -82,15 +85,17 @@ class AsyncClient(AsyncWatchClient):
         start: StartLike | None = None,
         on_invalidate: OnInvalidate = "stop",
         on_history_lost: OnHistoryLost = "fail",
+        group: Group | None = None,
         **options: Unpack[FeedArguments],
     ) -> SubscriptionInfo:
         """Create a durable subscription to a `Feed`, or to its fields given as arguments. The default `start` is now.
 
-        If the subscription exists with the same definition, nothing changes; with a different definition, this raises
+        With a `group` (`feedmux.Group()`), any number of members share the events, in order per key. If the
+        subscription exists with the same definition, nothing changes; with a different definition, this raises
         SubscriptionExists.
         """
         chosen = make_feed(feed, database, collection, options)
-        return await self._api.create(name, chosen, start, on_invalidate, on_history_lost)
+        return await self._api.create(name, chosen, start, on_invalidate, on_history_lost, group)
 
     async def get_subscription(self, name: str) -> SubscriptionInfo:
         """Return the subscription. Raises SubscriptionNotFound."""
@@ -107,13 +112,15 @@ class AsyncClient(AsyncWatchClient):
         feed: Feed | None = None,
         on_invalidate: OnInvalidate | None = None,
         on_history_lost: OnHistoryLost | None = None,
+        group: Group | Unchanged | None = UNCHANGED,
         etag: str = "",
     ) -> SubscriptionInfo:
         """Change the given fields and keep the position.
 
-        `etag` guards against a concurrent update by another client.
+        A `group` makes the subscription a group, or changes it; None makes it an ordinary subscription again. `etag`
+        guards against a concurrent update by another client.
         """
-        return await self._api.update(name, feed, on_invalidate, on_history_lost, etag)
+        return await self._api.update(name, feed, on_invalidate, on_history_lost, group, etag)
 
     async def seek_subscription(self, name: str, to: StartLike) -> SubscriptionInfo:
         """Move the stored position, forwards or backwards."""
@@ -185,11 +192,12 @@ class AsyncSubscription:
         start: StartLike | None = None,
         on_invalidate: OnInvalidate = "stop",
         on_history_lost: OnHistoryLost = "fail",
+        group: Group | None = None,
         **options: Unpack[FeedArguments],
     ) -> SubscriptionInfo:
         """Create the subscription, as `AsyncClient.create_subscription` does."""
         chosen = make_feed(feed, database, collection, options)
-        return await self._api.create(self.name, chosen, start, on_invalidate, on_history_lost)
+        return await self._api.create(self.name, chosen, start, on_invalidate, on_history_lost, group)
 
     async def get(self) -> SubscriptionInfo:
         """Return the subscription. Raises SubscriptionNotFound."""
@@ -201,10 +209,11 @@ class AsyncSubscription:
         feed: Feed | None = None,
         on_invalidate: OnInvalidate | None = None,
         on_history_lost: OnHistoryLost | None = None,
+        group: Group | Unchanged | None = UNCHANGED,
         etag: str = "",
     ) -> SubscriptionInfo:
         """Update the subscription, as `AsyncClient.update_subscription` does."""
-        return await self._api.update(self.name, feed, on_invalidate, on_history_lost, etag)
+        return await self._api.update(self.name, feed, on_invalidate, on_history_lost, group, etag)
 
     async def seek(self, to: StartLike) -> SubscriptionInfo:
         """Move the stored position, forwards or backwards."""

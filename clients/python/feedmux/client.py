@@ -10,14 +10,17 @@ from bson.codec_options import CodecOptions
 from feedmux.api import Api, make_feed, settings
 from feedmux.background_loop import background_loop
 from feedmux.feeds import (
+    UNCHANGED,
     Explanation,
     Feed,
     FeedArguments,
+    Group,
     OnHistoryLost,
     OnInvalidate,
     ResolvedPosition,
     StartLike,
     SubscriptionInfo,
+    Unchanged,
 )
 from feedmux.member import Member
 from feedmux.member_base import member_options
@@ -83,15 +86,17 @@ class Client(WatchClient):
         start: StartLike | None = None,
         on_invalidate: OnInvalidate = "stop",
         on_history_lost: OnHistoryLost = "fail",
+        group: Group | None = None,
         **options: Unpack[FeedArguments],
     ) -> SubscriptionInfo:
         """Create a durable subscription to a `Feed`, or to its fields given as arguments. The default `start` is now.
 
-        If the subscription exists with the same definition, nothing changes; with a different definition, this raises
+        With a `group` (`feedmux.Group()`), any number of members share the events, in order per key. If the
+        subscription exists with the same definition, nothing changes; with a different definition, this raises
         SubscriptionExists.
         """
         chosen = make_feed(feed, database, collection, options)
-        return background_loop().call(self._api.create(name, chosen, start, on_invalidate, on_history_lost))
+        return background_loop().call(self._api.create(name, chosen, start, on_invalidate, on_history_lost, group))
 
     def get_subscription(self, name: str) -> SubscriptionInfo:
         """Return the subscription. Raises SubscriptionNotFound."""
@@ -113,13 +118,15 @@ class Client(WatchClient):
         feed: Feed | None = None,
         on_invalidate: OnInvalidate | None = None,
         on_history_lost: OnHistoryLost | None = None,
+        group: Group | Unchanged | None = UNCHANGED,
         etag: str = "",
     ) -> SubscriptionInfo:
         """Change the given fields and keep the position.
 
-        `etag` guards against a concurrent update by another client.
+        A `group` makes the subscription a group, or changes it; None makes it an ordinary subscription again. `etag`
+        guards against a concurrent update by another client.
         """
-        return background_loop().call(self._api.update(name, feed, on_invalidate, on_history_lost, etag))
+        return background_loop().call(self._api.update(name, feed, on_invalidate, on_history_lost, group, etag))
 
     def seek_subscription(self, name: str, to: StartLike) -> SubscriptionInfo:
         """Move the stored position, forwards or backwards."""
@@ -189,11 +196,12 @@ class Subscription:
         start: StartLike | None = None,
         on_invalidate: OnInvalidate = "stop",
         on_history_lost: OnHistoryLost = "fail",
+        group: Group | None = None,
         **options: Unpack[FeedArguments],
     ) -> SubscriptionInfo:
         """Create the subscription, as `Client.create_subscription` does."""
         chosen = make_feed(feed, database, collection, options)
-        return background_loop().call(self._api.create(self.name, chosen, start, on_invalidate, on_history_lost))
+        return background_loop().call(self._api.create(self.name, chosen, start, on_invalidate, on_history_lost, group))
 
     def get(self) -> SubscriptionInfo:
         """Return the subscription. Raises SubscriptionNotFound."""
@@ -205,10 +213,11 @@ class Subscription:
         feed: Feed | None = None,
         on_invalidate: OnInvalidate | None = None,
         on_history_lost: OnHistoryLost | None = None,
+        group: Group | Unchanged | None = UNCHANGED,
         etag: str = "",
     ) -> SubscriptionInfo:
         """Update the subscription, as `Client.update_subscription` does."""
-        return background_loop().call(self._api.update(self.name, feed, on_invalidate, on_history_lost, etag))
+        return background_loop().call(self._api.update(self.name, feed, on_invalidate, on_history_lost, group, etag))
 
     def seek(self, to: StartLike) -> SubscriptionInfo:
         """Move the stored position, forwards or backwards."""

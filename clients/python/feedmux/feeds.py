@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, TypedDict
+from enum import Enum
+from typing import Any, Final, Literal, TypedDict
 
 import bson
 from bson.timestamp import Timestamp
@@ -14,6 +15,7 @@ FullDocumentBeforeChange = Literal["off", "whenAvailable", "required"]
 ReadPreference = Literal["primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"]
 OnInvalidate = Literal["stop", "continue"]
 OnHistoryLost = Literal["fail", "earliest"]
+AfterDeadLetter = Literal["skip", "quarantine"]
 Pipeline = Sequence[Mapping[str, Any]]
 
 
@@ -147,6 +149,34 @@ def as_start(start: StartLike | None) -> Start | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """How the members of a group share its events. What is left out has the server's default."""
+
+    reconnect_time_s: float | None = None
+    """How long a member without a connection keeps the events that it has not settled: 0 to 60, by default 5."""
+    retry_first_s: float | None = None
+    retry_most_s: float | None = None
+    """The first and the longest delay before a failed event is delivered again."""
+    attempts_max: int = 0
+    """How often an event is delivered before it becomes a dead letter; 0: without a limit."""
+    after_dead_letter: AfterDeadLetter | None = None
+    """Whether the later events of the key of a dead letter are delivered (skip), or become dead letters too."""
+
+
+class Unchanged(Enum):
+    """The type of UNCHANGED."""
+
+    UNCHANGED = "unchanged"
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+"""The default of an argument for which None means something."""
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotStatus:
     """How far a copy of existing documents is. What the server cannot say is None, 0 or empty.
 
@@ -210,6 +240,8 @@ class SubscriptionInfo:
     before it gets more events). Empty if the session is not one of the server that answers, and for a group."""
     unacked_events: int = 0
     """The events that this session has sent and its client has not acknowledged."""
+    group: Group | None = None
+    """Set if the subscription is a group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ from bson.timestamp import Timestamp
 from google.protobuf import timestamp_pb2
 
 from feedmux.feeds import (
+    AfterDeadLetter,
     CollectionImages,
     Explanation,
     Feed,
     Format,
     FullDocument,
     FullDocumentBeforeChange,
+    Group,
     OnHistoryLost,
     OnInvalidate,
     ReadPreference,
@@ -47,6 +49,12 @@ _ON_HISTORY_LOST: Final[Mapping[OnHistoryLost, feed_pb2.OnHistoryLost]] = {
     "fail": feed_pb2.ON_HISTORY_LOST_FAIL,
     "earliest": feed_pb2.ON_HISTORY_LOST_EARLIEST,
 }
+_AFTER_DEAD_LETTER: Final[Mapping[AfterDeadLetter, subscriptions_pb2.AfterDeadLetter]] = {
+    "skip": subscriptions_pb2.AFTER_DEAD_LETTER_SKIP,
+    "quarantine": subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE,
+}
+_GROUP_TIME_MAX_S: Final = 315_576_000_000
+"""The longest duration of protobuf. The server has the limits of each time."""
 CLOSE: Final = change_feed_pb2.SubscribeRequest(close=change_feed_pb2.Close()).SerializeToString()
 
 
@@ -160,6 +168,36 @@ def subscription_message(
     return message
 
 
+def group_message(group: Group) -> subscriptions_pb2.Group:
+    """Return the message of a group. Raises ValueError, TypeError."""
+    if not isinstance(group, Group):
+        raise TypeError(f"group is a feedmux.Group, not {type(group).__name__}")
+    message = subscriptions_pb2.Group(attempts_max=group.attempts_max)
+    for name in ("reconnect_time", "retry_first", "retry_most"):
+        seconds: float | None = getattr(group, f"{name}_s")
+        if seconds is not None:
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+                raise TypeError(f"{name}_s is a number of seconds, not {type(seconds).__name__}")
+            if not 0 <= seconds <= _GROUP_TIME_MAX_S:
+                raise ValueError(f"{name}_s is 0 to {_GROUP_TIME_MAX_S:,}")
+            getattr(message, name).FromNanoseconds(round(seconds * 1e9))
+    if group.after_dead_letter is not None:
+        if group.after_dead_letter not in _AFTER_DEAD_LETTER:
+            raise ValueError(f"after_dead_letter is one of {', '.join(_AFTER_DEAD_LETTER)}")
+        message.after_dead_letter = _AFTER_DEAD_LETTER[group.after_dead_letter]
+    return message
+
+
+def _group_value(message: subscriptions_pb2.Group) -> Group:
+    times = {
+        f"{name}_s": getattr(message, name).ToNanoseconds() / 1e9
+        for name in ("reconnect_time", "retry_first", "retry_most")
+        if message.HasField(name)
+    }
+    after = next((name for name, value in _AFTER_DEAD_LETTER.items() if value == message.after_dead_letter), None)
+    return Group(**times, attempts_max=message.attempts_max, after_dead_letter=after)
+
+
 def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
     """Return the subscription of a message. Policies that this client does not know become the default."""
     return SubscriptionInfo(
@@ -180,6 +218,7 @@ def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionI
         snapshot=snapshot_value(message.snapshot) if message.HasField("snapshot") else None,
         session_state=message.session_state,
         unacked_events=message.unacked_events,
+        group=_group_value(message.group) if message.HasField("group") else None,
     )
 
 

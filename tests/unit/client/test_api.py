@@ -92,6 +92,65 @@ async def test_unary_calls() -> None:
         await using(server, work)
 
 
+async def test_groups_are_made_changed_and_removed() -> None:
+    asked: list[subscriptions_pb2.UpdateSubscriptionRequest] = []
+
+    def create(raw: bytes) -> Any:
+        return subscriptions_pb2.CreateSubscriptionRequest.FromString(raw).subscription
+
+    def update(raw: bytes) -> Any:
+        asked.append(subscriptions_pb2.UpdateSubscriptionRequest.FromString(raw))
+        return asked[-1].subscription
+
+    def work(client: feedmux.Client) -> None:
+        subscription = client.subscription("s")
+        group = feedmux.Group(2.5, 0.25, 60, 5, "quarantine")
+        assert subscription.create(database="shop", group=group).group == group
+        assert subscription.create(database="shop", group=feedmux.Group()).group == feedmux.Group()
+        assert subscription.create(database="shop").group is None
+        assert subscription.update(group=group).group == group
+        assert subscription.update(group=None).group is None
+        assert subscription.update(etag="e", on_invalidate="stop").group is None
+        for wrong, error in (
+            (True, TypeError),
+            (feedmux.Group(float("nan")), ValueError),
+            (feedmux.Group(-1), ValueError),
+            (feedmux.Group("5"), TypeError),  # type: ignore[arg-type]
+            (feedmux.Group(after_dead_letter="stop"), ValueError),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(error):
+                subscription.update(group=wrong)  # type: ignore[arg-type]
+
+    async with ScriptedServer(unary={"CreateSubscription": create, "UpdateSubscription": update}) as server:
+        await using(server, work)
+    assert [list(each.update_mask.paths) for each in asked] == [["group"], ["group"], ["on_invalidate"]]
+    assert [each.subscription.HasField("group") for each in asked] == [True, False, False]
+
+
+async def test_a_server_without_groups_is_noticed() -> None:
+    def drops_the_group(kind: Any) -> Callable[[bytes], Any]:
+        def answer(raw: bytes) -> Any:
+            stored = kind.FromString(raw).subscription
+            stored.ClearField("group")
+            return stored
+
+        return answer
+
+    def work(client: feedmux.Client) -> None:
+        with pytest.raises(feedmux.GroupsUnsupported, match="'s' an ordinary subscription: delete it"):
+            client.create_subscription("s", database="shop", group=feedmux.Group())
+        with pytest.raises(feedmux.GroupsUnsupported, match="has not made 's' a group"):
+            client.update_subscription("s", group=feedmux.Group())
+        assert client.update_subscription("s", group=None).group is None
+
+    unary = {
+        "CreateSubscription": drops_the_group(subscriptions_pb2.CreateSubscriptionRequest),
+        "UpdateSubscription": drops_the_group(subscriptions_pb2.UpdateSubscriptionRequest),
+    }
+    async with ScriptedServer(unary=unary) as server:
+        await using(server, work)
+
+
 def test_a_feed_is_given_whole_or_by_its_fields() -> None:
     feed = Feed("shop", "orders")
     assert make_feed(feed, None, None, {}) is feed
