@@ -18,6 +18,8 @@ REASONS: Final = {
     "DeliveryTracker": "one numbering: sequences, acks and repeats of a session change together",
     "FeedStreams": "all that changes which stream a subscriber reads: its invariants hold between any two methods",
     "Group": "what members, the committer and the end of a feed do to one subscription",
+    "GroupReader": "one read for many members: each of their steps may change what others can take",
+    "KeyLedger": "one table of events and keys: what is read, taken, settled and failed must agree after each method",
     "Observer": "each point at which the server reports, by name",
     "OtelObserver": "each point at which the server reports, by name",
     "ReplicaSet": "the options of mongod, by name",

@@ -8,12 +8,14 @@ woken and does something else instead calls `pass_on`.
 """
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final
 
 from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand, Runs
+from feedmux_server.core.delivery.retry import Failure
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender, NeedsRoom
@@ -46,6 +48,8 @@ class GroupMember(Subscriber):
 
     @property
     def can_receive(self) -> bool:
+        if self.hand.is_alone or (self._reader.draining is self and self.hand.outstanding):
+            return False
         return self.credit.bytes > 0 and self.credit.events >= self.eager_events
 
     @property
@@ -72,7 +76,7 @@ class GroupMember(Subscriber):
 class GroupReader:
     """The read of one group, and its connected members."""
 
-    __slots__ = ("_eager", "_idle", "_members", "_opening", "_streams", "ended", "ledger", "subscriber")
+    __slots__ = ("_eager", "_idle", "_members", "_opening", "_streams", "draining", "ended", "ledger", "subscriber")
 
     def __init__(self, streams: FeedStreams, subscriber: Subscriber, ledger: KeyLedger) -> None:
         """`subscriber` has joined `streams`, wakes by `wake`, and has no credit yet."""
@@ -85,6 +89,8 @@ class GroupReader:
         self._idle: dict[GroupMember, None] = {}
         """Members that could take events, and found none. The one that has waited longest comes first."""
         self._opening: dict[GroupMember, None] = {}
+        self.draining: GroupMember | None = None
+        """A member that gets nothing until it has nothing in hand, so that an event can be alone there."""
         self._eager = 0
         """The number of members that could take events."""
         subscriber.acks = ledger
@@ -105,7 +111,7 @@ class GroupReader:
     @property
     def has_work(self) -> bool:
         """Whether a member that asks may get something."""
-        return self.ledger.ready > 0 or self.subscriber.has_next
+        return self.ledger.ready > 0 or self.ledger.alone > 0 or self.subscriber.has_next
 
     def join(self, member: GroupMember) -> None:
         """Add a member, whose session waits for the stream to open: see `opened`."""
@@ -125,6 +131,8 @@ class GroupReader:
         del self._members[member.id]
         self._opening.pop(member, None)
         self._idle.pop(member, None)
+        if self.draining is member:
+            self.draining = None
         self.ledger.wanted -= member.wants
         self._eager -= member.wants > 0
         member.wants = 0
@@ -138,6 +146,9 @@ class GroupReader:
         if self.ended is not None and self.ended.error.reason is ErrorReason.TIMELINE_FORKED:
             return self.ended  # in the present history of MongoDB, the events that wait have not happened
         self._look_at(member)
+        if self.ledger.alone and self.draining is None and member.hand.outstanding and not member.hand.again:
+            self.draining = member
+            self._count(member)
         if not member.can_receive:
             return None
         ledger, credit = self.ledger, member.credit
@@ -156,6 +167,7 @@ class GroupReader:
             credit.spend(taken.count, taken.size)
             member.events_sent = member.hand.sequence
             self._count(member)
+            self._drain_no_longer()
             if was_blocked:
                 self._streams.resume(self.subscriber)
         elif taken is None:
@@ -164,18 +176,38 @@ class GroupReader:
             self._idle[member] = None
         return taken
 
-    def settle(self, member: GroupMember, ranges: Iterable[tuple[int, int]]) -> int:
-        """Settle a member's events by ranges of its sequences; return the bytes of those that were not settled. Raises
-        ACK_OUT_OF_RANGE."""
-        was_blocked, settled = not self.subscriber.can_receive, 0
-        for first, last in ranges:
-            count, size = self.ledger.settle(member.hand, first, last)
+    def settle(
+        self,
+        member: GroupMember,
+        ranges: Iterable[tuple[int, int]],
+        failures: Iterable[Failure] = (),
+        now_s: float = 0.0,
+    ) -> int:
+        """Settle a member's events by ranges of its sequences, and take back those that failed. Returns the bytes of
+        those that the member had. Raises ACK_OUT_OF_RANGE."""
+        was_blocked, ledger, hand, released = not self.subscriber.can_receive, self.ledger, member.hand, 0
+        for count, size in chain(
+            (ledger.settle(hand, first, last) for first, last in ranges),
+            (ledger.fail(hand, failure, now_s) for failure in failures),
+        ):
             member.credit.events += count
             member.credit.bytes += size
-            settled += size
+            released += size
         self._count(member)
         self.changed(was_blocked=was_blocked)
-        return settled
+        return released
+
+    def retry(self, now_s: float) -> None:
+        """Deliver the failed events again whose time has come."""
+        was_blocked = not self.subscriber.can_receive
+        if self.ledger.due(now_s):
+            self.changed(was_blocked=was_blocked)
+
+    def set_aside(self, number: int) -> None:
+        """Settle an event of `KeyLedger.to_set_aside`, which is stored elsewhere now."""
+        was_blocked = not self.subscriber.can_receive
+        self.ledger.set_aside(number)
+        self.changed(was_blocked=was_blocked)
 
     def changed(self, *, was_blocked: bool) -> None:
         """Continue after a change of the ledger. `was_blocked`: the group could not read on before it."""
@@ -189,7 +221,8 @@ class GroupReader:
     def pass_on(self) -> None:
         """Wake as many waiting members as there are keys for them."""
         idle = self._idle
-        count = self.ledger.ready or int(self.subscriber.has_next)
+        # An event that must be alone is for any of them that has nothing, or will have nothing first.
+        count = len(idle) if self.ledger.alone else self.ledger.ready or int(self.subscriber.has_next)
         while idle and count:
             member = next(iter(idle))
             del idle[member]
@@ -236,6 +269,14 @@ class GroupReader:
                 self.ended = taken
             if not (isinstance(taken, Delivery) and subscriber.can_receive):
                 return
+
+    def _drain_no_longer(self) -> None:
+        """Let the draining member take events again, once no event must be alone: another one had nothing in hand."""
+        member = self.draining
+        if member is not None and not self.ledger.alone:
+            self.draining = None
+            self._count(member)
+            member.wake()
 
     def _look_at(self, member: GroupMember) -> None:
         """Let monitors find the member at the stream that the group reads."""

@@ -7,14 +7,25 @@ belongs to nobody, so its next event goes to whoever asks first: nothing is assi
 
 Invariants: a key has a run at one member at most; the events of a key leave in stream order; an event without a key is
 alone, after everything before it and before everything after it. `place` is before the first unsettled event.
+
+A failed event goes back to the front of its key with the rest of its run, and the key waits for its time (`fail`,
+`due`); nothing else waits. An event that has failed too often, or is rejected, is to be *set aside*: once it is the
+first of its key, the key is held, and `to_set_aside` gives the event until `set_aside` settles it. So whoever stores
+such events does that between the two calls, as often as it takes, and a crash between them only stores one again:
+
+    for each in ledger.to_set_aside():  # changes nothing; an event is in it until it is settled
+        write(each)                     # durable before
+    reader.set_aside(each.number)       # this: the event is settled, and the next of its key may go
 """
 
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from feedmux_server.core.delivery.key_runs import Hand, Key, Runs
+from feedmux_server.core.delivery.retry import DEFAULT, Failure, Retries, RetryPolicy
 from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, View, event_id, leading_id, read_token
@@ -107,11 +118,29 @@ class _Span:
             self._held_bytes = size
 
 
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """An event that is delivered no more."""
+
+    number: int
+    """By which `KeyLedger.set_aside` settles it."""
+    key: bytes | None
+    """As `event_keys.keys_of` gives it."""
+    event: bytes
+    """As MongoDB sent it."""
+    deliveries: int
+    reasons: tuple[str, ...]
+    """The last ones, oldest first."""
+    member: str
+    """The instance id of the last member that said that it failed; may be empty."""
+
+
 class KeyLedger:
     """The unsettled events of one group."""
 
     __slots__ = (
-        "_attempts",
+        "_alone",
+        "_aside",
         "_behind",
         "_end",
         "_next",
@@ -123,6 +152,7 @@ class KeyLedger:
         "outstanding_max",
         "pays",
         "place",
+        "retries",
         "wanted",
     )
 
@@ -132,8 +162,11 @@ class KeyLedger:
         outstanding_max: int,
         pays: Callable[[int], None] = lambda _: None,
         may_grow: Callable[[], bool] = lambda: True,
+        policy: RetryPolicy = DEFAULT,
+        chance: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`pays` receives by how many bytes the memory of the ledger changes; `may_grow` says whether it may grow."""
+        """`pays` receives by how many bytes the memory of the ledger changes; `may_grow` says whether it may grow.
+        `policy` and `chance` are those of failed events."""
         self.pays = pays
         self.may_grow = may_grow
         self.outstanding_max = outstanding_max
@@ -148,8 +181,11 @@ class KeyLedger:
         """The keys with events that may go to any member."""
         self._behind: deque[tuple[int, bytes | None]] = deque()
         """Events after one without a key, or from that one on while it waits: number and name of the key."""
-        self._attempts: dict[int, int] = {}
-        """How often events were delivered to members that were lost, and will be with the next delivery."""
+        self.retries = Retries(policy, pays, may_grow, chance)
+        self._alone: deque[Key] = deque()
+        """The keys whose first event may go to a member only that has nothing in hand."""
+        self._aside: dict[int, Key] = {}
+        """The events to be set aside, by number. Each is the first of its key, of which no member has anything."""
         self._nobodys = Key(None, -1)
         """The key of events that wait for one without a key."""
         self._end = self.place
@@ -221,7 +257,10 @@ class KeyLedger:
         self.events.clear()
         self.keys.clear()
         self._ready.clear()
+        self._alone.clear()
+        self._aside.clear()
         self._behind.clear()
+        self.retries.release()
 
     # What the members ask.
 
@@ -229,6 +268,11 @@ class KeyLedger:
     def ready(self) -> int:
         """The number of keys with events that may go to any member."""
         return len(self._ready)
+
+    @property
+    def alone(self) -> int:
+        """The number of keys whose next event may go only to a member with nothing in hand."""
+        return len(self._alone)
 
     @property
     def acked(self) -> int:
@@ -249,24 +293,33 @@ class KeyLedger:
     def take(
         self, hand: Hand, *, events_max: int, credit_bytes: int, payload_max: int, event_max: int, runs_max: int
     ) -> Runs | NeedsRoom | None:
-        """Take runs for a member, those first that it had in hand in its last session. `runs_max` limits the others.
+        """Take runs for a member, those first that it had in hand in its last session. `runs_max` limits the others. A
+        member that has an event which must be alone gets nothing.
 
         `credit_bytes` may be overdrawn by one event. A message has at most `payload_max` bytes of events; a larger
         event goes alone, if it has no more than `event_max` bytes.
         """
-        again, ready, events = hand.again, self._ready, self.events
+        if hand.is_alone:
+            return None
+        again, ready, events, alone = hand.again, self._ready, self.events, False
         parts, runs, numbers = list[bytes](), list[int](), list[int]()
         size, read_time_s, full = 0, 0.0, False
-        while not full and len(numbers) < events_max and size < credit_bytes:
+        while not (full or alone) and len(numbers) < events_max and size < credit_bytes:
             if again:
                 queue = again
+            elif self._alone and not hand.outstanding and not numbers:
+                queue = self._alone
             elif ready and runs_max > 0:
                 queue, runs_max = ready, runs_max - 1
             else:
                 break
             key = queue.popleft()
             run = list[int]()
-            for number in key.waiting[: min(RUN_MAX, events_max - len(numbers))]:
+            waiting = key.waiting[: min(RUN_MAX, events_max - len(numbers))]
+            if self.retries:
+                alone = self.retries.is_alone(waiting[0])
+                waiting = waiting[:1] if alone else self._before_failed(key, waiting)
+            for number in waiting:
                 span, index, _ = events[number]
                 data, offsets = span.view.data, span.view.offsets
                 begin, end = offsets[index], offsets[index + 1]
@@ -294,7 +347,9 @@ class KeyLedger:
         if not parts:
             return None
         first_sequence = hand.sequence + 1
-        hand.sent(numbers)
+        hand.sent(numbers, alone=alone)
+        if alone:
+            self.retries.sent_alone(numbers[0])
         return Runs(
             first_sequence,
             len(parts),
@@ -304,7 +359,7 @@ class KeyLedger:
             self.place,
             read_time_s,
             runs=runs,
-            attempts=self._attempts_of(numbers) if self._attempts else (),
+            attempts=self.retries.attempts(numbers) if self.retries else (),
         )
 
     def settle(self, hand: Hand, first: int, last: int) -> tuple[int, int]:
@@ -322,18 +377,59 @@ class KeyLedger:
                 key.flight.remove(number)
                 continue
             key.flight = []
-            key.hand = None
-            if key.waiting:
-                self._ready.append(key)
-            else:
-                del self.keys[key.name]
+            self._freed(key)
         if numbers:
-            self.pays(-EVENT_BYTES * len(numbers))
-            if self._attempts:
-                for number in numbers:
-                    self._attempts.pop(number, None)
-            self._admit()
+            self._settled(numbers)
         return len(numbers), size
+
+    def fail(self, hand: Hand, failure: Failure, now_s: float) -> tuple[int, int]:
+        """Take a failed event back, with the rest of its run, which the member has not begun; return how many events,
+        and their bytes. Nothing, if it is settled or was taken back before. Raises ACK_OUT_OF_RANGE."""
+        number = hand.at(failure.sequence)
+        if number is None:
+            return 0, 0
+        key = self.events[number][2]
+        at = key.flight.index(number)
+        back, key.flight = key.flight[at:], key.flight[:at]
+        hand.take_back(failure.sequence, len(back))
+        due_s = self.retries.failed(number, failure, hand.member, now_s)
+        if due_s is not None:
+            # Events before it may be with the member still, and one that is after it may have failed already.
+            key.failed, key.held_until_s = number, max(due_s, key.held_until_s or due_s)
+        key.waiting[:0] = back
+        if not key.flight:
+            self._freed(key)
+        return len(back), sum(map(self._size, back))
+
+    def due(self, now_s: float) -> bool:
+        """Make the keys ready whose time has come. Returns whether there were some."""
+        keys = self.retries.due(now_s)
+        for key in keys:
+            key.held_until_s = None
+            self._offer(key)
+        return bool(keys)
+
+    def to_set_aside(self) -> Iterator[SetAside]:
+        """The events to be set aside. Change nothing while you iterate."""
+        for number, key in self._aside.items():
+            span, index, _ = self.events[number]
+            tries = self.retries.of(number)
+            event = span.view.cut(index, index + 1)
+            yield SetAside(number, key.name, event, tries.failures, tuple(tries.reasons), tries.member)
+
+    def set_aside(self, number: int) -> None:
+        """Settle an event of `to_set_aside`, because it is stored elsewhere now. Without effect on one that is not in
+        there: the group may have ended meanwhile."""
+        key = self._aside.pop(number, None)
+        if key is None:
+            return
+        span, _, _ = self.events.pop(number)
+        span.left -= 1
+        if not span.left:
+            span.close()
+        del key.waiting[0]
+        self._freed(key)
+        self._settled([number])
 
     def disconnect(self, hand: Hand) -> None:
         """A member has lost its connection. What it has in hand stays its own, and is sent to it again, in order."""
@@ -350,14 +446,49 @@ class KeyLedger:
         self.disconnect(hand)
         for key in reversed(hand.again):
             if lost:
-                self._attempts[key.waiting[0]] = self._attempts.get(key.waiting[0], 1) + 1
+                self.retries.lost(key.waiting[0])
             key.hand = None
-            self._ready.appendleft(key)
+            self._offer(key, first=True)
         hand.again.clear()
 
-    def _attempts_of(self, numbers: list[int]) -> list[int]:
-        attempts = self._attempts
-        return [] if attempts.keys().isdisjoint(numbers) else [attempts.get(number, 1) for number in numbers]
+    def _freed(self, key: Key) -> None:
+        """No member has anything of a key any more."""
+        key.hand = None
+        if key.waiting:
+            self._offer(key)
+        else:
+            del self.keys[key.name]
+
+    def _offer(self, key: Key, *, first: bool = False) -> None:
+        """Find out where a key goes next that waits and is nobody's. `first`: before other ready ones."""
+        number, retries = key.waiting[0], self.retries
+        if not retries:
+            (self._ready.appendleft if first else self._ready.append)(key)
+        elif retries.of(number).exhausted:
+            self._aside[number] = key
+        elif key.held_until_s is not None:
+            retries.hold(key, key.held_until_s)
+        elif retries.is_alone(number):
+            self._alone.append(key)
+        else:
+            (self._ready.appendleft if first else self._ready.append)(key)
+
+    def _before_failed(self, key: Key, waiting: list[int]) -> list[int]:
+        """Those of `waiting`, the first events of a key, that come before one which waits or is to be set aside."""
+        held = key.failed if key.held_until_s is not None else self._next
+        stops = (index for index, number in enumerate(waiting) if number >= held or self.retries.of(number).exhausted)
+        return waiting[: next(stops, len(waiting))]
+
+    def _size(self, number: int) -> int:
+        span, index, _ = self.events[number]
+        return span.view.offsets[index + 1] - span.view.offsets[index]
+
+    def _settled(self, numbers: list[int]) -> None:
+        """Note that these events have left `events`."""
+        self.pays(-EVENT_BYTES * len(numbers))
+        if self.retries:
+            self.retries.forget(numbers)
+        self._admit()
 
     def _admit(self) -> None:
         """Make what comes after an event without a key ready, as far as that one is settled."""

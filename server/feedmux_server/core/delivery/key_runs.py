@@ -26,7 +26,7 @@ class Runs(Delivery):
 class Key:
     """A key with unsettled events."""
 
-    __slots__ = ("flight", "hand", "name", "waiting")
+    __slots__ = ("failed", "flight", "hand", "held_until_s", "name", "waiting")
 
     def __init__(self, name: bytes | None, number: int) -> None:
         self.name = name
@@ -35,14 +35,20 @@ class Key:
         self.flight: list[int] = []
         """The numbers of the events of its run that are not settled."""
         self.waiting = [number]
+        self.held_until_s: float | None = None
+        """Until when `failed` waits, and what comes after it."""
+        self.failed = number
+        """The number of the event that failed last."""
 
 
 class Hand:
     """What one member has in hand. Delivery sequences count from 1 within a session."""
 
-    __slots__ = ("_history", "_numbers", "_sequences", "again", "committed", "sequence")
+    __slots__ = ("_alone", "_history", "_numbers", "_sequences", "again", "committed", "member", "sequence")
 
-    def __init__(self) -> None:
+    def __init__(self, member: str = "") -> None:
+        """`member` is its instance id."""
+        self.member = member
         self._begin()
         self.again: deque[Key] = deque()
         """The keys of an earlier session that were not sent again yet. Nobody else gets them."""
@@ -53,6 +59,7 @@ class Hand:
         """Everything up to this sequence is settled and stored."""
         self._sequences: list[int] = []
         self._numbers: list[int] = []
+        self._alone = False
         self._history: deque[tuple[int, int]] = deque()
         """Sequences, each with the highest number of all events up to it."""
 
@@ -62,12 +69,18 @@ class Hand:
         return len(self._sequences)
 
     @property
+    def is_alone(self) -> bool:
+        """Whether it has an event that must be the only one in its hand."""
+        return self._alone and bool(self._sequences)
+
+    @property
     def acked(self) -> int:
-        """Everything up to this sequence is settled."""
+        """Everything up to this sequence is settled, or was taken back."""
         return self._sequences[0] - 1 if self._sequences else self.sequence
 
-    def sent(self, numbers: Sequence[int]) -> None:
+    def sent(self, numbers: Sequence[int], *, alone: bool = False) -> None:
         """Note the events of one delivery."""
+        self._alone = alone
         begin, history = self.sequence + 1, self._history
         self.sequence += len(numbers)
         self._sequences.extend(range(begin, self.sequence + 1))
@@ -80,17 +93,32 @@ class Hand:
     def settle(self, first: int, last: int) -> list[int]:
         """The numbers of the unsettled events from sequence `first` to `last`, which are settled by that. Raises
         ACK_OUT_OF_RANGE for an event that was never delivered."""
-        if last > self.sequence:
-            raise FeedmuxError(
-                ErrorReason.ACK_OUT_OF_RANGE,
-                f"settle names delivery {last}, but this session has delivered only {self.sequence}",
-                field="settle.done",
-            )
+        self._check(last, "settle.done")
         begin = bisect_left(self._sequences, first)
         end = bisect_right(self._sequences, last, begin)
         numbers = self._numbers[begin:end]
         del self._sequences[begin:end], self._numbers[begin:end]
         return numbers
+
+    def at(self, sequence: int) -> int | None:
+        """The number of an event; None if it is in hand no more. Raises ACK_OUT_OF_RANGE."""
+        self._check(sequence, "settle.failed")
+        index = bisect_left(self._sequences, sequence)
+        found = index < len(self._sequences) and self._sequences[index] == sequence
+        return self._numbers[index] if found else None
+
+    def take_back(self, sequence: int, count: int) -> None:
+        """Remove an event, and those after it, from the hand."""
+        index = bisect_left(self._sequences, sequence)
+        del self._sequences[index : index + count], self._numbers[index : index + count]
+
+    def _check(self, sequence: int, field: str) -> None:
+        if sequence > self.sequence:
+            raise FeedmuxError(
+                ErrorReason.ACK_OUT_OF_RANGE,
+                f"settle names delivery {sequence}, but this session has delivered only {self.sequence}",
+                field=field,
+            )
 
     def stored(self, number: int) -> bool:
         """Note that everything before `number` is settled and stored. Returns whether `committed` grew."""

@@ -1,5 +1,6 @@
 """A seeded group: members with processing times of their own that join, leave, lose their connection and die, hosts
-that crash, rings that evict, events without a key. Its checks raise `Wrong`."""
+that crash, rings that evict, events without a key, events that fail and events that end their worker. Its checks raise
+`Wrong`."""
 
 import heapq
 import itertools
@@ -10,6 +11,7 @@ from typing import Any
 
 from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand, Runs
+from feedmux_server.core.delivery.retry import Failure, RetryPolicy
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, event_token
@@ -36,8 +38,9 @@ class Worker:
         self.busy = 0
         self.held: set[int] = set()
         """Events received, or under way to it, that the host does not know to be settled."""
-        self.unsent: list[tuple[int, int]] = []
-        """Sequences, with their events, that the host does not know to be settled."""
+        self.unsent: list[tuple[int, int, list[int]]] = []
+        """What the host does not know: sequences that are done, with their events; or that failed, with all events
+        that the worker returns by that."""
         self.session = 0
 
 
@@ -58,8 +61,21 @@ class GroupWorld:
         ]
         self.workers: list[Worker] = []
         self.done: set[int] = set()
+        self.letters: set[int] = set()
+        """Events that were set aside."""
+        self.sick = {n: rng.choice((1, 2, 3)) for n in range(count) if rng.random() < 0.05}
+        """How often an event fails, until a worker can process it."""
+        self.poison = {n: rng.choice((1, 3)) for n in range(count) if rng.random() < 0.004}
+        """How many workers an event ends."""
+        self.begun: Counter[int] = Counter()
+        self.policy = RetryPolicy(0.1, 2.0, rng.choice((0, 3)))
         self.repeats = self.deliveries = self.crashes = 0
+        self.failures: Counter[int] = Counter()
+        """Failed deliveries, as this host has seen them."""
         self.losses: Counter[int] = Counter()
+        """Of these, lost with the member when the event was the first of its run."""
+        self.until: dict[int, float] = {}
+        """Not before this time, events are delivered again."""
         self._last_of: dict[Any, int] = {}
         self.stored = START
         self.paid = 0
@@ -76,13 +92,19 @@ class GroupWorld:
         self.epoch += 1
         self.paid = 0
         self.losses.clear()
-        self.ledger = KeyLedger(self.stored, self.rng.choice((10, 100, 1000)), self._pays)
+        self.failures.clear()
+        self.until.clear()
+        most = self.rng.choice((10, 100, 1000))
+        self.ledger = KeyLedger(self.stored, most, self._pays, policy=self.policy, chance=self.rng.random)
         self.ledger.wanted = 1 << 30
         ring = chunks_of(self.events, self.rng.choice((3, 20, 100)))
         self.unread = deque((chunk, first) for chunk in ring if (first := chunk.first_after(self.stored)) < chunk.count)
         self.ring: deque[Chunk] = deque(ring)
         self.at(0, self._serve, self.epoch)
         self.at(COMMIT_S, self._commit, self.epoch)
+
+    def is_over(self, n: int) -> bool:
+        return n in self.done or n in self.letters
 
     def _pays(self, size: int) -> None:
         self.paid += size
@@ -95,11 +117,11 @@ class GroupWorld:
             raise Wrong("the position moved back")
         self.stored = place
         for n, token in enumerate(self.tokens):
-            if not token.is_after(place) and n not in self.done:
+            if not token.is_after(place) and not self.is_over(n):
                 raise Wrong(f"{n} is stored as settled, and nobody has processed it")
         for worker in self.workers:
             worker.hand.stored(before)
-            for sequence, _ in worker.unsent:
+            for sequence, *_ in worker.unsent:
                 if sequence <= worker.hand.committed:
                     raise Wrong(f"sequence {sequence} is stored, and was not settled")
         self.at(COMMIT_S, self._commit, epoch)
@@ -108,6 +130,9 @@ class GroupWorld:
         if epoch != self.epoch or not self.host_up:
             return
         ledger, rng = self.ledger, self.rng
+        ledger.due(self.now_s)
+        if rng.random() < 0.3:  # else what keeps them is unavailable
+            self._set_aside()
         while (room := ledger.room) > 0 and self.unread:
             while room > 0 and self.unread:  # as a subscriber, which takes several chunks at once
                 chunk, first = self.unread.popleft()
@@ -126,6 +151,16 @@ class GroupWorld:
                 self._send(worker)
         self.at(0.01, self._serve, epoch)
 
+    def _set_aside(self) -> None:
+        for event in list(self.ledger.to_set_aside()):
+            n = number_of(event.event)
+            if not 0 < self.policy.attempts_max <= self.failures[n] == event.deliveries:
+                raise Wrong(f"{n} is set aside after {self.failures[n]} failures")
+            if any(self.keys[held] == self.keys[n] for worker in self.workers for held in worker.held):
+                raise Wrong(f"{n} is set aside while its key is out")
+            self.letters.add(n)
+            self.ledger.set_aside(event.number)
+
     def _send(self, worker: Worker) -> None:
         room = worker.window - worker.hand.outstanding
         taken = self.ledger.take(
@@ -140,7 +175,7 @@ class GroupWorld:
             return
         sequence, parts = taken.first_sequence, list(map(number_of, taken.parts))
         attempts = list(taken.attempts) or [1] * taken.count
-        if attempts != [1 + self.losses[n] for n in parts]:
+        if attempts != [1 + self.failures[n] for n in parts]:
             raise Wrong(f"attempts {attempts} of {parts}")
         for count in taken.runs:
             run = [(sequence + index, n) for index, n in enumerate(parts[:count])]
@@ -152,6 +187,13 @@ class GroupWorld:
     def _delivered(self, worker: Worker, n: int) -> None:
         self.deliveries += 1
         key = self.keys[n]
+        if self.until.pop(n, 0.0) > self.now_s:
+            raise Wrong(f"{n} comes again before its time")
+        for alone in (n, *worker.held):
+            if self.losses[alone] >= 2 and worker.held - {alone}:
+                raise Wrong(f"{alone} is not alone")
+            if self.losses[alone] >= 2 and alone != n:
+                raise Wrong(f"{n} goes to a worker where {alone} must be alone")
         for other in self.workers:
             for held in other.held - {n} if other is worker else other.held:
                 if key is DROPPED or self.keys[held] is DROPPED:
@@ -164,6 +206,8 @@ class GroupWorld:
 
     def _arrive(self, worker: Worker, run: list[tuple[int, int]], session: int) -> None:
         if worker.alive and worker.linked and session == worker.session:
+            if len(run) > 1 and self.rng.random() < 0.05:
+                self._fails(worker, [run.pop()])  # out of order
             worker.queue.append(run)
             self._work(worker)
 
@@ -186,25 +230,42 @@ class GroupWorld:
         if not worker.alive:
             return
         (sequence, n), *rest = run
-        self.repeats += n in self.done
-        if n not in self.done:
+        self.begun[n] += 1
+        if self.begun[n] <= self.poison.get(n, 0):
+            self._kill(worker)
+            return
+        if self.begun[n] <= self.sick.get(n, 0):
+            if session == worker.session:
+                self._fails(worker, run)
+            self._step(worker, [], session)
+            return
+        self.repeats += self.is_over(n)
+        if not self.is_over(n):
             key = self.keys[n]
             if key is not DROPPED and self._last_of.get(key, -1) > n:
                 raise Wrong(f"{n} of key {key} after {self._last_of[key]}")
             for earlier in range(n):
-                if DROPPED in (key, self.keys[earlier]) and earlier not in self.done:
+                if DROPPED in (key, self.keys[earlier]) and not self.is_over(earlier):
                     raise Wrong(f"{n} before {earlier}, and one of them has no key")
             self._last_of[key] = n
-            self.done.add(n)
+        self.done.add(n)
         if session == worker.session:
-            worker.unsent.append((sequence, n))
+            worker.unsent.append((sequence, n, []))
             self.at(self.rng.uniform(0.0005, 0.005), self._settle, worker)
         self._step(worker, rest, session)
+
+    def _fails(self, worker: Worker, run: list[tuple[int, int]]) -> None:
+        """The first event of `run` has failed, and the others were not begun."""
+        worker.unsent.append((*run[0], [n for _, n in run]))
+        self.at(self.rng.uniform(0.0005, 0.005), self._settle, worker)
 
     def _settle(self, worker: Worker) -> None:
         if not (worker.linked and worker.alive and self.host_up):
             return
-        for sequence, n in worker.unsent:
+        for sequence, n, back in worker.unsent:
+            if back:
+                self._fail(worker, sequence, n, back)
+                continue
             first = self.rng.choice((sequence, max(1, sequence - 2)))
             if all(before not in worker.hand._sequences for before in range(first, sequence)):  # settled again
                 self.ledger.settle(worker.hand, first, sequence)
@@ -212,6 +273,19 @@ class GroupWorld:
                 self.ledger.settle(worker.hand, sequence, sequence)
             worker.held.discard(n)
         worker.unsent = []
+
+    def _fail(self, worker: Worker, sequence: int, n: int, back: list[int]) -> None:
+        after_s = self.rng.choice((None, 0.0, self.rng.uniform(0, 1)))
+        failure = Failure(sequence, after_s, "failed" * self.rng.randrange(3))
+        returned, _ = self.ledger.fail(worker.hand, failure, self.now_s)
+        if not returned:
+            return  # with an earlier event of its run
+        if returned > len(back):
+            raise Wrong(f"{returned} events came back with {n}, and the worker has begun some of them")
+        worker.held.difference_update(back)
+        self.failures[n] += 1
+        least_s = self.policy.first_s / 2 if after_s is None else after_s
+        self.until[n] = self.now_s + least_s
 
     # What happens to them.
 
@@ -228,7 +302,9 @@ class GroupWorld:
                 for key in [*in_flight.values(), *hand.again]:
                     first = (key.flight or key.waiting)[0]
                     span, index, _ = self.ledger.events[first]
-                    self.losses[number_of(span.view.cut(index, index + 1))] += 1
+                    n = number_of(span.view.cut(index, index + 1))
+                    self.losses[n] += 1
+                    self.failures[n] += 1
             self.ledger.give_back(worker.hand, lost=lost)
 
     def _kill(self, worker: Worker) -> None:
@@ -322,9 +398,9 @@ class GroupWorld:
         while self._agenda and self.now_s < DONE_BY_S:
             self.now_s, _, what, arguments = heapq.heappop(self._agenda)
             what(*arguments)
-            if len(self.done) == len(self.events) and not self.ledger.events and not self.unread and self.host_up:
+            if not self.ledger.events and not self.unread and self.host_up:
                 break
-        missing = len(self.events) - len(self.done)
+        missing = sum(not self.is_over(n) for n in range(len(self.events)))
         if missing or self.ledger.events:
             raise Wrong(f"{missing} were never processed, {len(self.ledger.events)} not settled")
         if self.ledger.keys or self.paid or any(chunk.readers for chunk in self.ring):

@@ -2,12 +2,13 @@
 
 import pytest
 
-from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, RUN_MAX, KeyLedger
-from feedmux_server.core.delivery.key_runs import Hand, Runs
+from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, RUN_MAX
+from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from tests.unit.core.delivery.group_events import DROPPED, START, chunks_of, group_event, number_of
+from tests.unit.core.delivery.group_events import DROPPED, START, number_of
 from tests.unit.core.delivery.group_world import GroupWorld
+from tests.unit.core.delivery.ledger_support import Group
 
 SEEDS = 100
 
@@ -19,37 +20,6 @@ def test_random_members_and_hosts(first: int) -> None:
             GroupWorld(seed).run()
         except Exception as error:
             raise AssertionError(f"seed {seed}") from error
-
-
-class Group:
-    """A ledger that has read events of these keys, numbered from 0."""
-
-    def __init__(self, *keys: object, padding: int = 0, outstanding_max: int = 1000) -> None:
-        self.paid = 0
-        self.chunks = chunks_of([group_event(n, key, padding=padding) for n, key in enumerate(keys)])
-        self.ledger = KeyLedger(START, outstanding_max, self._pays)
-        self.ledger.wanted = 1000
-        for chunk in self.chunks:
-            self.ledger.record(chunk, 0, chunk.count)
-
-    def _pays(self, size: int) -> None:
-        self.paid += size
-
-    def take(self, hand: Hand, **limits: int) -> Runs:
-        most = {"events_max": 1000, "credit_bytes": 1 << 20, "payload_max": 1 << 20, "event_max": 1 << 20}
-        taken = self.ledger.take(hand, **{**most, "runs_max": 1000, **limits})
-        assert isinstance(taken, Runs)
-        return taken
-
-    def runs(self, hand: Hand, **limits: int) -> list[list[int]]:
-        taken = self.take(hand, **limits)
-        numbers = iter(map(number_of, taken.parts))
-        return [[next(numbers) for _ in range(count)] for count in taken.runs]
-
-    def has_nothing_for(self, hand: Hand) -> bool:
-        return self.ledger.take(
-            hand, events_max=1000, credit_bytes=1 << 20, payload_max=1 << 20, event_max=1 << 20, runs_max=1000
-        ) is None  # fmt: skip
 
 
 def test_all_waiting_events_of_a_key_are_one_run() -> None:

@@ -1,0 +1,187 @@
+"""Events of a group whose processing has failed: how often, why, and when each is delivered again. Pure.
+
+`Retries` knows events by their numbers in the `KeyLedger`, which asks it what to do with a key by its first event.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from feedmux_server.core.delivery.key_runs import Key
+
+HELD_MAX_S: Final = 86_400.0
+"""The longest time for which a failed event waits."""
+REASONS_MAX: Final = 5
+"""The most reasons that are kept of an event: the last ones."""
+TRIES_BYTES: Final = 300
+"""What a failed event costs, without its reasons."""
+REASON_BYTES: Final = 60
+"""What a reason costs in addition to its text."""
+_ALONE_AFTER: Final = 2
+_LOST: Final = "the member was lost"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a failed event is delivered again, and how often."""
+
+    first_s: float = 1.0
+    most_s: float = 300.0
+    attempts_max: int = 0
+    """How often an event is delivered before it is set aside; 0: without a limit."""
+
+    def delay_s(self, failures: int, chance: float) -> float:
+        """The delay after so many failures, for a `chance` of 0 to 1: between half of it and all is left to chance, so
+        that events that failed together do not come back together."""
+        return min(self.most_s, self.first_s * 2.0 ** min(failures - 1, 40)) * (1 - chance / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a member says of an event that it could not process."""
+
+    sequence: int
+    retry_after_s: float | None = None
+    """None: by the policy."""
+    reason: str = ""
+    reject: bool = False
+    """Set it aside now."""
+
+
+class Tries:
+    """The failed deliveries of one event."""
+
+    __slots__ = ("exhausted", "failures", "losses", "member", "reasons", "sent_alone")
+
+    def __init__(self, failures: int = 0) -> None:
+        self.failures = failures
+        """Deliveries that failed, also by the loss of the member."""
+        self.losses = 0
+        """Of these, by the loss of the member that had it first in a run."""
+        self.sent_alone = False
+        self.exhausted = False
+        """It is not delivered again, but set aside."""
+        self.member = ""
+        """The last member."""
+        self.reasons: deque[str] = deque(maxlen=REASONS_MAX)
+
+    @property
+    def size(self) -> int:
+        return TRIES_BYTES + sum(REASON_BYTES + len(reason.encode()) for reason in self.reasons)
+
+
+_NONE: Final = Tries()
+DEFAULT: Final = RetryPolicy()
+
+
+class Retries:
+    """The failed events of one group, and the keys that wait for another try."""
+
+    __slots__ = ("_chance", "_held", "_may_grow", "_pays", "_policy", "_tries")
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        pays: Callable[[int], None],
+        may_grow: Callable[[], bool],
+        chance: Callable[[], float],
+    ) -> None:
+        """`pays` and `may_grow` are those of the ledger; `chance` returns a random number of 0 to 1."""
+        self._policy = policy
+        self._pays = pays
+        self._may_grow = may_grow
+        self._chance = chance
+        self._tries: dict[int, Tries] = {}
+        self._held: list[tuple[float, int, Key]] = []
+        """A heap: until when, the number of the first event, the key."""
+
+    def __bool__(self) -> bool:
+        """Whether an event has failed."""
+        return bool(self._tries)
+
+    @property
+    def held(self) -> int:
+        """The number of keys that wait for their time."""
+        return len(self._held)
+
+    @property
+    def due_s(self) -> float | None:
+        """When the next key may be tried again."""
+        return self._held[0][0] if self._held else None
+
+    def of(self, number: int) -> Tries:
+        """What is known of an event. Not for changes."""
+        return self._tries.get(number, _NONE)
+
+    def attempts(self, numbers: Sequence[int]) -> list[int]:
+        """How often each event was delivered, with the delivery that comes next; empty: 1 for all."""
+        tries = self._tries
+        return [] if tries.keys().isdisjoint(numbers) else [self.of(number).failures + 1 for number in numbers]
+
+    def is_alone(self, number: int) -> bool:
+        """Whether the event must be the only one at its member: it may be what ended earlier members. Before such an
+        event is set aside, it has shown that alone."""
+        tries, most = self.of(number), self._policy.attempts_max
+        return tries.losses >= _ALONE_AFTER or bool(tries.losses and most and tries.failures >= most)
+
+    def sent_alone(self, number: int) -> None:
+        self._tries[number].sent_alone = True
+
+    def failed(self, number: int, failure: Failure, member: str, now_s: float) -> float | None:
+        """Note a failure at a member. Returns when the event is due again; None if it is to be set aside."""
+        tries, most = self._note(number, failure.reason), self._policy.attempts_max
+        tries.member = member
+        tries.exhausted = failure.reject or 0 < most <= tries.failures
+        if tries.exhausted:
+            return None
+        if failure.retry_after_s is not None:
+            return now_s + min(failure.retry_after_s, HELD_MAX_S)
+        return now_s + self._policy.delay_s(tries.failures, self._chance())
+
+    def lost(self, number: int) -> None:
+        """Note that the member was lost that had the event first in a run."""
+        tries, most = self._note(number, _LOST), self._policy.attempts_max
+        tries.losses += 1
+        tries.exhausted = tries.sent_alone and 0 < most <= tries.failures
+
+    def restore(self, number: int, attempts: int) -> None:
+        """Note what a position says: how often the event was delivered, with the delivery that comes next."""
+        if attempts > 1:
+            self._tries[number] = Tries(attempts - 1)
+            self._pays(TRIES_BYTES)
+
+    def _note(self, number: int, reason: str) -> Tries:
+        tries = self._tries.get(number)
+        if tries is None:
+            tries = self._tries[number] = Tries()
+            self._pays(TRIES_BYTES)
+        tries.failures += 1
+        if reason and self._may_grow():  # at the bound of the memory, the reasons that are kept stay
+            before = tries.size
+            tries.reasons.append(reason)
+            self._pays(tries.size - before)
+        return tries
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """These events are settled."""
+        for number in numbers:
+            tries = self._tries.pop(number, None)
+            if tries is not None:
+                self._pays(-tries.size)
+
+    def hold(self, key: Key, until_s: float) -> None:
+        """Keep a key, of which no member has anything, until its time."""
+        heapq.heappush(self._held, (until_s, key.waiting[0], key))
+
+    def due(self, now_s: float) -> list[Key]:
+        """The keys whose time has come. They are held no longer."""
+        keys = list[Key]()
+        while self._held and self._held[0][0] <= now_s:
+            keys.append(heapq.heappop(self._held)[2])
+        return keys
+
+    def release(self) -> None:
+        self.forget(list(self._tries))
+        self._held.clear()
