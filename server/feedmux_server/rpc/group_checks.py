@@ -8,6 +8,8 @@ from typing import Final
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
+from feedmux_server.core.delivery.retry import DEFAULT as RETRY
+from feedmux_server.core.delivery.retry import HELD_MAX_S, Failure, RetryPolicy
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, effective_stages
@@ -15,6 +17,7 @@ from feedmux_server.rpc import convert
 
 RECONNECT_DEFAULT_S: Final = 5.0
 RECONNECT_MAX_S: Final = 60.0
+RETRY_MIN_S: Final = 0.01
 _NO_LETTERS: Final = "this server has no collection for dead letters"
 
 
@@ -33,9 +36,9 @@ def check_group(content: subscriptions_pb2.Subscription, key: StreamKey, *, is_c
     if not 0 <= reconnect_s(group) <= RECONNECT_MAX_S:
         raise _invalid("subscription.group.reconnect_time", f"must be 0 to {RECONNECT_MAX_S:.0f} s")
     given = {field.name for field, _ in group.ListFields()}
-    for name in ("retry_first", "retry_most", "key_field"):
-        if name in given:
-            raise _invalid(f"subscription.group.{name}", "is not supported yet; leave it unset")
+    retry_policy(group)
+    if "key_field" in given:
+        raise _invalid("subscription.group.key_field", "is not supported yet; leave it unset")
     for name in ("attempts_max", "after_dead_letter"):
         if name in given:
             raise FeedmuxError(
@@ -53,6 +56,21 @@ def check_group(content: subscriptions_pb2.Subscription, key: StreamKey, *, is_c
 
 def reconnect_s(group: subscriptions_pb2.Group) -> float:
     return convert.seconds(group.reconnect_time) if group.HasField("reconnect_time") else RECONNECT_DEFAULT_S
+
+
+def retry_policy(group: subscriptions_pb2.Group) -> RetryPolicy:
+    """When failed events are delivered again. Raises MESSAGE_INVALID."""
+    given = dict[str, float]()
+    for name in ("retry_first", "retry_most"):
+        if group.HasField(name):
+            given[name] = convert.seconds(getattr(group, name))
+            if not RETRY_MIN_S <= given[name] <= HELD_MAX_S:
+                raise _invalid(f"subscription.group.{name}", f"must be {RETRY_MIN_S} to {HELD_MAX_S:.0f} s")
+    if len(given) == 2 and given["retry_first"] > given["retry_most"]:
+        raise _invalid("subscription.group.retry_most", "must not be below retry_first")
+    # If only one is given, the other one follows it.
+    first_s = given.get("retry_first", min(RETRY.first_s, given.get("retry_most", RETRY.first_s)))
+    return RetryPolicy(first_s, given.get("retry_most", max(RETRY.most_s, first_s)))
 
 
 def check_member(request: wire.Open) -> None:
@@ -88,19 +106,29 @@ def check_not_member(request: wire.Open) -> None:
             raise _invalid(f"open.{name}", "is for members of a group; set join")
 
 
-def settled_ranges(settle: wire.Settle) -> list[tuple[int, int]]:
-    """The ranges of a Settle. Raises MESSAGE_INVALID, DEAD_LETTERS_UNAVAILABLE."""
-    if any(each.reject for each in settle.failed):
-        raise FeedmuxError(
-            ErrorReason.DEAD_LETTERS_UNAVAILABLE, f"{_NO_LETTERS}; end the session instead, and others get the event"
-        )
-    if settle.failed:
-        raise _invalid("settle.failed", "is not supported yet; end the session instead, and others get the event")
+def reported(settle: wire.Settle) -> tuple[list[tuple[int, int]], list[Failure]]:
+    """The ranges and failures of a Settle. Raises MESSAGE_INVALID, DEAD_LETTERS_UNAVAILABLE."""
     ranges = [(each.first, each.last) for each in settle.done]
     for first, last in ranges:
         if not 1 <= first <= last:
             raise _invalid("settle.done", f"has the range {first} to {last}; ranges begin at 1 and go forward")
-    return ranges
+    return ranges, list(map(_failure, settle.failed))
+
+
+def _failure(failed: wire.Settle.Failed) -> Failure:
+    if failed.reject:
+        raise FeedmuxError(
+            ErrorReason.DEAD_LETTERS_UNAVAILABLE,
+            f"{_NO_LETTERS}; leave settle.failed.reject unset, and the event is delivered again",
+        )
+    if failed.delivery_sequence < 1:
+        raise _invalid("settle.failed", f"has the delivery {failed.delivery_sequence}; deliveries begin at 1")
+    after_s = None
+    if failed.HasField("retry_after"):
+        after_s = convert.seconds(failed.retry_after)
+        if after_s < 0:
+            raise _invalid("settle.failed", "has a negative retry_after")
+    return Failure(failed.delivery_sequence, after_s, failed.reason)
 
 
 def _invalid(field: str, rule: str) -> FeedmuxError:

@@ -7,7 +7,7 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position import copied_of
 from feedmux_server.rpc.convert import stored_content, stored_scope
-from feedmux_server.rpc.group_checks import check_group, reconnect_s
+from feedmux_server.rpc.group_checks import check_group, reconnect_s, retry_policy
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.subscription_lease import open_lease, released_on_error
 from feedmux_server.sessions.groups import Group, GroupDefinition, elsewhere
@@ -49,7 +49,9 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
             earliest_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST,
             batch_events_max=feed.batch_size,
         )
-        definition = GroupDefinition(tenant, name, feed, key, lease.epoch, policy, reconnect_s(content.group))
+        definition = GroupDefinition(
+            tenant, name, feed, key, lease.epoch, policy, reconnect_s(content.group), retry_policy(content.group)
+        )
         group = Group(service.manager, definition, at, service.positions(key, tenant))
         commits = service.committer.attach(lease, stored, group)
         group.store_with(commits)

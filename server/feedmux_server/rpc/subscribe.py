@@ -21,7 +21,7 @@ from feedmux_server.core.positions.start import StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.caller import caller
-from feedmux_server.rpc.group_checks import check_member, check_not_member, settled_ranges, window_of
+from feedmux_server.rpc.group_checks import check_member, check_not_member, reported, window_of
 from feedmux_server.rpc.join import joined_group
 from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.rpc.receiving import Requests, first_message
@@ -327,7 +327,7 @@ async def _applied(session: Session, request: wire.SubscribeRequest) -> None:
 async def _applied_to_member(session: MemberSession, request: wire.SubscribeRequest) -> None:
     match request.WhichOneof("message"):
         case "settle":
-            session.settle(settled_ranges(request.settle))
+            session.settle(*reported(request.settle))
         case "close":
             session.gives_back = True
             session.ask_close()

@@ -6,17 +6,20 @@ has in hand for `reconnect_s`, so that its worker, which may be working, is not 
 """
 
 import asyncio
+import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.group_reader import GroupMember, GroupReader
 from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
+from feedmux_server.core.delivery.retry import RetryPolicy
 from feedmux_server.core.delivery.session_state import SessionState
 from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -50,13 +53,14 @@ class GroupDefinition:
     epoch: int
     policy: SessionPolicy
     reconnect_s: float
+    retry: RetryPolicy
 
 
 @dataclass(slots=True, eq=False)
 class _Seat:
     """A member, with a connection or without."""
 
-    hand: Hand = field(default_factory=Hand)
+    hand: Hand
     session: MemberSession | None = None
     member: GroupMember | None = None
     expiry: asyncio.TimerHandle | None = None
@@ -83,10 +87,18 @@ class Group:
         self._seats: dict[object, _Seat] = {}
         """By instance id; a member without one has a key of its own."""
         self._timer: asyncio.TimerHandle | None = None
+        self._retry_timer: asyncio.TimerHandle | None = None
+        """The one timer of all keys that wait for another try."""
+        self._retry_due_s: float | None = None
         self._ending: asyncio.Task[None] | None = None
         self._account.feeds.open(key)
         self.ledger = KeyLedger(
-            at.place, manager.limits.unacked_events_max, self._account.outstanding.retain, self._may_grow
+            at.place,
+            manager.limits.unacked_events_max,
+            self._account.outstanding.retain,
+            self._may_grow,
+            definition.retry,
+            random.random,
         )
         streams = manager.streams_of(key).streams
         subscriber = manager.subscriber(key, tenant, at, self._wake, durable=False, payload_max=0, wire_format=BSON)
@@ -114,7 +126,7 @@ class Group:
         instance: object = instance_id or object()
         seat = self._seats.get(instance)
         if seat is None:
-            seat = self._seats[instance] = _Seat()
+            seat = self._seats[instance] = _Seat(Hand(instance_id))
         if seat.session is not None:
             self._disconnect(seat)
             error = FeedmuxError(ErrorReason.FENCED, "the instance has joined again", {"cause": "LEASE"})
@@ -179,12 +191,33 @@ class Group:
         self.ledger.give_back(seat.hand, lost=lost)
         if not self._seats:
             self.close()
+        else:
+            self._plan_retry()
 
     def vacate_unconnected(self) -> None:
         """Wait for no member any more that has no connection: the server drains."""
         for instance, seat in list(self._seats.items()):
             if seat.session is None and not self.ended:
                 self._vacate(instance, lost=True)
+
+    # Failed events.
+
+    def _plan_retry(self) -> None:
+        """Set the timer to when the first of the keys that wait may be tried again."""
+        due_s = self.ledger.retries.due_s
+        if due_s == self._retry_due_s:
+            return
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
+            self._retry_timer = None
+        self._retry_due_s = due_s
+        if due_s is not None:
+            self._retry_timer = asyncio.get_running_loop().call_later(max(0.0, due_s - monotonic_s()), self._retry)
+
+    def _retry(self) -> None:
+        self._retry_timer = self._retry_due_s = None
+        self.reader.retry(monotonic_s())
+        self._plan_retry()
 
     # Commits.
 
@@ -200,7 +233,10 @@ class Group:
             await self._commits.handle.flush(timeout_s)
 
     def _settled(self) -> None:
-        if self._timer is None and not self.ended:
+        if self.ended:
+            return
+        self._plan_retry()
+        if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(COMMIT_S, self._commit)
 
     def _commit(self) -> None:
@@ -273,6 +309,8 @@ class Group:
             return
         self._commit()
         self.ended = True
+        if self._retry_timer is not None:
+            self._retry_timer.cancel()
         for seat in self._seats.values():
             if seat.session is not None:
                 seat.session.leave_group()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.group_reader import GroupMember, GroupReader
+from feedmux_server.core.delivery.retry import Failure
 from feedmux_server.core.delivery.session_state import Phase
 from feedmux_server.core.delivery.shared_stream import StreamState
 from feedmux_server.core.delivery.taken import Delivery, Ended
@@ -29,7 +30,7 @@ class Membership:
     reader: GroupReader
     member: GroupMember
     settled: Callable[[], None]
-    """The group's position may have moved."""
+    """The group's position may have moved, or events may have failed."""
     met_end: Callable[[FeedmuxError], None]
     """The feed has ended, and everything before the end is settled."""
     left: Callable[["MemberSession"], None]
@@ -75,13 +76,13 @@ class MemberSession(Session):
         if membership is not None:
             membership.reader.opened(membership.member)
 
-    def settle(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Settle events by ranges of delivery sequences. Raises ACK_OUT_OF_RANGE."""
+    def settle(self, ranges: Iterable[tuple[int, int]], failures: Iterable[Failure] = ()) -> None:
+        """Settle events by ranges of delivery sequences, and return those that failed. Raises ACK_OUT_OF_RANGE."""
         membership = self._membership
         if membership is None or self._quota is None:
             return  # another session of the instance has taken its events
         member = membership.member
-        self._quota.settled(membership.reader.settle(member, ranges))
+        self._quota.settled(membership.reader.settle(member, ranges, failures, monotonic_s()))
         membership.settled()
         self._observer.acked(member.hand.acked)
         if member.can_receive or self._state.phase is Phase.DRAINING:

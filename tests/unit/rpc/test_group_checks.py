@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.core.delivery.retry import RetryPolicy
+from feedmux_server.rpc.group_checks import retry_policy
 from feedmux_server.rpc.subscriptions import Subscriptions
 from tests.unit.rpc.service_support import call, refused, served
 from tests.virtual_time import in_virtual_time
@@ -17,8 +19,11 @@ SPLITS = feed_pb2.Pipeline(extended_json='[{"$changeStreamSplitLargeEvent": {}}]
     [
         ({"reconnect_time": {"seconds": -1}}, "MESSAGE_INVALID", "reconnect_time"),
         ({"reconnect_time": {"seconds": 60, "nanos": 1}}, "MESSAGE_INVALID", "reconnect_time"),
-        ({"retry_first": {"seconds": 1}}, "MESSAGE_INVALID", "retry_first"),
-        ({"retry_most": {"seconds": 1}}, "MESSAGE_INVALID", "retry_most"),
+        ({"retry_first": {"seconds": 0}}, "MESSAGE_INVALID", "retry_first"),
+        ({"retry_first": {"seconds": -1}}, "MESSAGE_INVALID", "retry_first"),
+        ({"retry_first": {"seconds": 86_401}}, "MESSAGE_INVALID", "retry_first"),
+        ({"retry_most": {"nanos": 1}}, "MESSAGE_INVALID", "retry_most"),
+        ({"retry_first": {"seconds": 2}, "retry_most": {"seconds": 1}}, "MESSAGE_INVALID", "retry_most"),
         ({"key_field": "customer"}, "MESSAGE_INVALID", "key_field"),
         ({"attempts_max": 5}, "DEAD_LETTERS_UNAVAILABLE", "attempts_max"),
         ({"after_dead_letter": subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE}, "DEAD_LETTERS_UNAVAILABLE", "after_"),
@@ -43,6 +48,20 @@ async def test_what_a_group_may_not_say(group: dict[str, Any], reason: str, name
                 subscription={"name": "s", "feed": feed}, update_mask={"paths": ["feed"]}
             )
             assert (await refused(Subscriptions(there.service).update, update)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("given", "first_s", "most_s"),
+    [
+        ({}, 1.0, 300.0),
+        ({"retry_first": {"seconds": 10}}, 10.0, 300.0),
+        ({"retry_first": {"seconds": 600}}, 600.0, 600.0),
+        ({"retry_most": {"nanos": 500_000_000}}, 0.5, 0.5),
+        ({"retry_first": {"seconds": 2}, "retry_most": {"seconds": 2}}, 2.0, 2.0),
+    ],
+)
+def test_when_failed_events_are_tried_again(given: dict[str, Any], first_s: float, most_s: float) -> None:
+    assert retry_policy(subscriptions_pb2.Group(**given)) == RetryPolicy(first_s, most_s)
 
 
 @in_virtual_time

@@ -1,6 +1,7 @@
 """Groups: sessions that share a subscription, in order per key."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
+from feedmux_server.core.delivery.retry import HELD_MAX_S, TRIES_BYTES
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.rpc.list_shared_streams import ListSharedStreams
@@ -64,6 +66,9 @@ class Member(Stream):
 
     def settle(self, *ranges: tuple[int, int]) -> None:
         self.send(settle=wire.Settle(done=[wire.Settle.Range(first=first, last=last) for first, last in ranges]))
+
+    def fail(self, sequence: int, **what: Any) -> None:
+        self.send(settle=wire.Settle(failed=[wire.Settle.Failed(delivery_sequence=sequence, **what)]))
 
     async def cut(self) -> None:
         self.task.cancel()
@@ -241,7 +246,13 @@ FAILED = wire.Settle.Failed
         ({"settle": wire.Settle(done=[RANGE(first=1 << 62, last=(1 << 63) - 1)])}, "ACK_OUT_OF_RANGE"),
         ({"settle": wire.Settle(done=[RANGE(first=2, last=1)])}, "MESSAGE_INVALID"),
         ({"settle": wire.Settle(done=[RANGE(first=0, last=1)])}, "MESSAGE_INVALID"),
-        ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=1)])}, "MESSAGE_INVALID"),
+        ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=3)])}, "ACK_OUT_OF_RANGE"),
+        ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=1 << 62)])}, "ACK_OUT_OF_RANGE"),
+        ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=0)])}, "MESSAGE_INVALID"),
+        ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=-1)])}, "MESSAGE_INVALID"),
+        ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=1, retry_after={"nanos": -1})])}, "MESSAGE_INVALID"),
+        ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=1, reason="r" * 1025)])}, "MESSAGE_INVALID"),
+        ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=1)] * 1001)}, "MESSAGE_INVALID"),
         ({"settle": wire.Settle(failed=[FAILED(delivery_sequence=1, reject=True)])}, "DEAD_LETTERS_UNAVAILABLE"),
         ({"credit": wire.Credit(events=1, bytes=1)}, "MESSAGE_INVALID"),
         ({"ack": wire.Ack(delivery_sequence=1)}, "MESSAGE_INVALID"),
@@ -283,6 +294,157 @@ async def test_settling_twice_or_ranges_that_overlap_changes_nothing() -> None:
         member.settle((1, 3))
         await until(lambda: member.committed == 3)
         await member.close()
+
+
+@in_virtual_time
+async def test_a_failed_event_is_delivered_again_and_holds_up_its_key_only() -> None:
+    async with group_served() as there:
+        loop, member = asyncio.get_running_loop(), await joined(there, "one")
+        outstanding = there.service.manager.accounts.of("default").outstanding
+        change(there, "a", "b", "a")
+        await member.has(3)
+        failed_s, sequence = loop.time(), 1 + member.events.index("a")
+        member.fail(sequence, reason="a reason")
+        change(there, "a", "b")
+        await until(lambda: member.events.count("b") == 1)
+        member.settle((1, 3))  # also what was returned, which settles nothing
+        await until(lambda: member.events.count("b") == 2)
+        assert member.events.count("a") == 2
+        await member.has(7)
+        assert (loop.time() - failed_s >= 0.5, member.events[-3:], member.attempts[-3:]) == (True, ["a"] * 3, [2, 1, 1])
+        member.settle((4, 7))
+        await until(lambda: member.committed == 7)
+        await until(lambda: not outstanding.backlog_bytes)
+        assert outstanding.bytes == 0
+        await member.close()
+
+
+@in_virtual_time
+async def test_events_are_tried_again_each_at_its_time() -> None:
+    async with group_served() as there:
+        loop, (one, other) = asyncio.get_running_loop(), [await joined(there, name) for name in ("one", "other")]
+        change(there, *range(20))
+        await until(lambda: len(one.events) + len(other.events) == 20)
+        begin_s, due_s = loop.time(), dict[int, float]()
+        for member in (one, other):
+            for index, key in enumerate(member.events):
+                due_s[key] = 100.0 - key
+                member.fail(index + 1, retry_after={"seconds": 100 - key})
+        (group,) = there.service.groups
+        seen = set[int]()
+        while len(seen) < 20:
+            await asyncio.sleep(0.25)
+            assert sum(not each.cancelled() for each in loop._scheduled if "_retry" in repr(each)) <= 1  # type: ignore[attr-defined]
+            again = Counter(one.events + other.events)
+            for key in [key for key, count in again.items() if count > 1 and key not in seen]:
+                seen.add(key)
+                assert due_s[key] <= loop.time() - begin_s <= due_s[key] + 1.0
+        await one.close()
+        await other.close()
+        assert group.ended
+        await asyncio.sleep(1000.0)
+
+
+@in_virtual_time
+async def test_a_wait_has_a_bound_and_may_be_none() -> None:
+    async with group_served() as there:
+        member = await joined(there)
+        change(there, "a")
+        await member.has(1)
+        member.fail(1, retry_after={"seconds": 0})
+        await member.has(2)
+        member.fail(2, retry_after={"seconds": 10**9})
+        (group,) = there.service.groups
+        await until(lambda: group.ledger.retries.held)
+        assert HELD_MAX_S - 10 < (group.ledger.retries.due_s or 0) - asyncio.get_running_loop().time() <= HELD_MAX_S
+        assert member.attempts == [1, 2]
+        await member.close()
+
+
+@in_virtual_time
+async def test_many_failures_and_reasons_take_a_bounded_memory() -> None:
+    async with group_served() as there:
+        outstanding = there.service.manager.accounts.of("default").outstanding
+        member = await joined(there, credit={"events": 500, "bytes": 1 << 20})
+        change(there, *range(500))
+        await member.has(500)
+        before = outstanding.backlog_bytes
+        outstanding.bytes_max = before + 100_000
+        for sequence in range(1, 501, 10):
+            member.send(settle=wire.Settle(
+                failed=[
+                    FAILED(delivery_sequence=each, reason="é" * 512, retry_after={"seconds": 100})
+                    for each in range(sequence, sequence + 10)
+                ]
+            ))  # fmt: skip
+        (group,) = there.service.groups
+        await until(lambda: group.ledger.retries.held == 500)
+        assert 100_000 <= outstanding.backlog_bytes - before < 100_000 + 500 * TRIES_BYTES + 2_000
+        outstanding.bytes_max = 1 << 30
+        await asyncio.sleep(101.0)
+        assert member.attempts[500:] == [2] * 500
+        await member.close()
+        assert outstanding.backlog_bytes == 0
+
+
+async def with_poison(there: Served) -> Member:
+    """Two members were lost with the event "bad". Returns one whose window of 8 is nearly full."""
+    keeper = await joined(there, "keeper", credit={"events": 8, "bytes": 1 << 20})
+    change(there, *range(7))
+    await keeper.has(7)
+    for name in ("one", "two"):
+        lost = await joined(there, name)
+        change(there, *["bad"] * (name == "one"))
+        assert await lost.has(1) == ["bad"]
+        await lost.cut()
+        await asyncio.sleep(RECONNECT_S + 1)
+    return keeper
+
+
+@in_virtual_time
+async def test_an_event_that_two_members_were_lost_with_goes_alone_to_one_that_has_nothing() -> None:
+    async with group_served() as there:
+        keeper = await with_poison(there)
+        change(there, "bad", "x", "y")
+        free = await joined(there, "free")
+        await free.has(1)
+        await asyncio.sleep(1.0)
+        assert (free.events, free.attempts, keeper.events) == (["bad"], [3], [*range(7)])
+        free.settle((1, 1))
+        assert sorted((await free.has(4))[1:]) == ["bad", "x", "y"]
+        await free.close()
+        await keeper.close()
+
+
+@in_virtual_time
+async def test_a_member_that_has_events_gets_no_more_for_one_that_must_be_alone() -> None:
+    async with group_served() as there:
+        keeper = await with_poison(there)
+        keeper.settle((1, 6))
+        change(there, "x")
+        await asyncio.sleep(1.0)
+        assert keeper.events == [*range(7)]
+        keeper.settle((7, 7))
+        await keeper.has(8)
+        await asyncio.sleep(1.0)
+        assert (keeper.events[7:], keeper.attempts[7:]) == (["bad"], [3])
+        keeper.settle((8, 8))
+        assert (await keeper.has(9))[8:] == ["x"]
+        await keeper.close()
+
+
+@in_virtual_time
+async def test_another_free_member_takes_the_event_that_must_be_alone() -> None:
+    async with group_served() as there:
+        keeper = await with_poison(there)
+        keeper.settle((1, 6))
+        change(there, "x")
+        await asyncio.sleep(1.0)
+        free = await joined(there, "free")
+        assert await free.has(1) == ["bad"]
+        assert (await keeper.has(8))[7:] == ["x"], "it need not wait any more"
+        await free.close()
+        await keeper.close()
 
 
 @in_virtual_time

@@ -565,8 +565,8 @@ type Settle struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Events that have been processed. At most 1,000 ranges.
 	Done []*Settle_Range `protobuf:"bytes,1,rep,name=done,proto3" json:"done,omitempty"`
-	// Events whose processing has failed. At most 1,000. Not supported yet: the session ends with MESSAGE_INVALID, or with
-	// DEAD_LETTERS_UNAVAILABLE if `reject` is set, and the events are delivered again.
+	// Events whose processing has failed. At most 1,000. An event in `done`, or one that was returned before, is ignored
+	// here.
 	Failed        []*Settle_Failed `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1042,8 +1042,8 @@ type Batch struct {
 	Snapshot bool `protobuf:"varint,7,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// Groups only. The number of events of each run, in order; their sum is `event_count`.
 	Runs []uint32 `protobuf:"varint,8,rep,packed,name=runs,proto3" json:"runs,omitempty"`
-	// Groups only. How often each event has been delivered, with this delivery. An earlier delivery counts when its member
-	// was lost while the event was the first of its run. Empty: 1 for all.
+	// Groups only. How often each event has been delivered, with this delivery. An earlier delivery counts when the event
+	// failed, or when its member was lost while the event was the first of its run. Empty: 1 for all.
 	Attempts []uint32 `protobuf:"varint,9,rep,packed,name=attempts,proto3" json:"attempts,omitempty"`
 	// Format BSON: the events' documents, concatenated; the first four bytes of each document are its length.
 	Bson []byte `protobuf:"bytes,15,opt,name=bson,proto3" json:"bson,omitempty"`
@@ -2779,16 +2779,18 @@ func (x *Settle_Range) GetLast() int64 {
 	return 0
 }
 
-// An event whose processing has failed. The rest of its run is returned with it.
+// An event whose processing has failed. The rest of its run is returned with it. The events of its key are delivered
+// again after a time, in order; others do not wait.
 type Settle_Failed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required.
 	DeliverySequence int64 `protobuf:"varint,1,opt,name=delivery_sequence,json=deliverySequence,proto3" json:"delivery_sequence,omitempty"`
-	// Optional. When to deliver it again; by default after a delay that grows with each attempt.
+	// Optional. When to deliver it again, from 0; by default after a delay that grows with each attempt, from
+	// `Group.retry_first` to `retry_most`. More than 24 hours count as 24 hours. Negative: MESSAGE_INVALID.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// Optional. Why it failed, for people. At most 1,024 bytes.
+	// Optional. Why it failed, for people. At most 1,024 bytes. The last five are kept until the event is settled.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Optional. Make it a dead letter now.
+	// Optional. Make it a dead letter now. Not supported yet: DEAD_LETTERS_UNAVAILABLE when set.
 	Reject        bool `protobuf:"varint,4,opt,name=reject,proto3" json:"reject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -293,9 +293,10 @@ type Group struct {
 	// Optional. How long a member without a connection keeps the events that it has not settled: 0 to 60 s, by default
 	// 5 s. The same instance gets them again within this time; then other members get them.
 	ReconnectTime *durationpb.Duration `protobuf:"bytes,1,opt,name=reconnect_time,json=reconnectTime,proto3" json:"reconnect_time,omitempty"`
-	// Optional. The first delay before a failed event is delivered again. Not supported yet: MESSAGE_INVALID when set.
+	// Optional. The first delay before a failed event is delivered again: 10 ms to 24 h, by default 1 s. It doubles with
+	// each failure, up to `retry_most`. A delay is shortened by up to a half, at random.
 	RetryFirst *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_first,json=retryFirst,proto3" json:"retry_first,omitempty"`
-	// Optional. The longest delay before a failed event is delivered again. Not supported yet: MESSAGE_INVALID when set.
+	// Optional. The longest delay before a failed event is delivered again: `retry_first` to 24 h, by default 5 min.
 	RetryMost *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_most,json=retryMost,proto3" json:"retry_most,omitempty"`
 	// Optional, 0 to 100; 0: without a limit. How often an event is delivered before it becomes a dead letter. Not
 	// supported yet: DEAD_LETTERS_UNAVAILABLE when set.
