@@ -29,12 +29,14 @@ NAMES = {
     "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
     "telemetry": "the server's CPU for an event with metrics on, beside off",
     "clients": "one loop over a backlog in each language, beside the Python client",
+    "group": "eight members of a group with 1 ms of work for each event, beside one",
+    "group-hot-key": "a group whose events are all of one document, beside an ordinary subscription",
 }
 
 
 async def run(name: str, settings: Settings) -> Result:
     """Run one benchmark by name."""
-    benchmark: Callable[[Settings], Awaitable[Result]] = importlib.import_module(f"bench.{name}").run
+    benchmark: Callable[[Settings], Awaitable[Result]] = importlib.import_module(f"bench.{name.replace('-', '_')}").run
     return await benchmark(settings)
 
 
