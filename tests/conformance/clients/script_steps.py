@@ -108,6 +108,7 @@ _ASKED: dict[str, Callable[[Call], Any]] = {
     "start_position": lambda call: call.open.start.position.decode(),
     "format": lambda call: feed_pb2.Format.Name(call.open.format),
     "last_acked": lambda call: _last_acked(call),
+    "last_acked_token_digits": lambda call: len(bson.decode(call.open.last_acked.resume_token)["_data"]),
     "last_acked_epoch": lambda call: call.open.last_acked.epoch,
     "takeover": lambda call: call.open.takeover,
     "credit_events": lambda call: call.open.credit.events,

@@ -91,6 +91,7 @@ class _Player:
         numbers: list[int] | int,
         sequence: int | None = None,
         pad: int = 0,
+        token_digits: int = 0,
         count: int | None = None,
         json: bool = False,
         documents: list[Any] | None = None,
@@ -102,7 +103,7 @@ class _Player:
             return [each for number in chosen for each in self.make_batch(number, pad=pad, json=json)]
         first = self.sequence if sequence is None else sequence
         self.sequence = first + len(chosen)
-        message = wire.batch(first, chosen, pad, json=json)
+        message = wire.batch(first, chosen, pad, token_digits, json=json)
         if documents is not None:
             given = [
                 bson.encode({"_id": wire.token(number)} | json_util.loads(json_util.dumps(document)))

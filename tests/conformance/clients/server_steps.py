@@ -9,7 +9,7 @@ from bson.codec_options import DatetimeConversion
 from bson.timestamp import Timestamp
 
 from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
-from tests.conformance.clients.steps import Steps
+from tests.conformance.clients.steps import Json, Steps
 from tests.integration.servers import until
 from tests.integration.wire import at, feed
 
@@ -40,10 +40,14 @@ class ServerSteps(Steps):
         collection: str = "c",
         pad: int = 0,
         fill: str = "x",
+        id_pad: int = 0,
         documents: Sequence[Any] | None = None,
     ) -> None:
+        """`id_pad`: their `_id` is a string of so many bytes, and a resume token has it in twice its size."""
         chosen = [numbers] if isinstance(numbers, int) else numbers
-        made = [{"n": number, "pad": fill * pad} for number in chosen]
+        made: list[Json] = [{"n": number, "pad": fill * pad} for number in chosen]
+        if id_pad:
+            made = [{"_id": f"{each['n']}".rjust(id_pad, fill), **each} for each in made]
         given = [json_util.loads(json_util.dumps(each), json_options=ANY_DATE) for each in documents or ()]
         self._stage.documents[collection].insert_many([*made, *given])
 

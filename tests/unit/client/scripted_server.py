@@ -222,9 +222,9 @@ def play(*messages: pb.SubscribeResponse | bytes) -> Script:
     return script
 
 
-def token(number: int) -> dict[str, str]:
-    """The resume token of event `number`: its cluster time is (1000 + number, 1)."""
-    return {"_data": f"82{1000 + number:08X}0000000129295A1004"}
+def token(number: int, size: int = 0) -> dict[str, str]:
+    """The resume token of event `number`, with at least `size` digits: its cluster time is (1000 + number, 1)."""
+    return {"_data": f"82{1000 + number:08X}0000000129295A1004".ljust(size, "4")}
 
 
 def feed_position(number: int) -> dict[str, Any]:
@@ -236,9 +236,9 @@ def feed_position(number: int) -> dict[str, Any]:
     }
 
 
-def event(number: int, pad: int = 0) -> bytes:
+def event(number: int, pad: int = 0, token_digits: int = 0) -> bytes:
     """Event `number` as BSON."""
-    return bson.encode({"_id": token(number), "operationType": "insert", "n": number, "pad": "x" * pad})
+    return bson.encode({"_id": token(number, token_digits), "operationType": "insert", "n": number, "pad": "x" * pad})
 
 
 def opened(
@@ -279,9 +279,11 @@ def runs(first_sequence: int, *of: Sequence[int], attempts: Sequence[int] = ()) 
     )
 
 
-def batch(first_sequence: int, numbers: Iterable[int], pad: int = 0, *, json: bool = False) -> pb.SubscribeResponse:
+def batch(
+    first_sequence: int, numbers: Iterable[int], pad: int = 0, token_digits: int = 0, *, json: bool = False
+) -> pb.SubscribeResponse:
     chosen = list(numbers)
-    events = [event(number, pad) for number in chosen]
+    events = [event(number, pad, token_digits) for number in chosen]
     made = pb.Batch(first_delivery_sequence=first_sequence, event_count=len(chosen), **feed_position(chosen[-1]))
     if json:
         made.json.extend(json_util.dumps(bson.decode(each), json_options=_CANONICAL) for each in events)
