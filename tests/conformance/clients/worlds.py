@@ -98,6 +98,7 @@ class World:
             "token": pair.token,
             "expired": lambda: pair.token(exp=int(time.time()) - 3600),
             "large": lambda: pair.token(padding="x" * 10_000),
+            "huge": lambda: pair.token(padding="x" * 15_000),
             "root": lambda: str(authority.path),
             "certificate": lambda: str(own.certificate),
             "private_key": lambda: str(own.key),

@@ -22,6 +22,9 @@ final class Credentials extends CallCredentials {
         return thread;
     });
 
+    /** Leaves room for other metadata in the 16 KiB that gRPC lets the server receive. */
+    private static final int KEY_BYTES_MAX = 15 * 1024;
+
     private static final Pattern SPACE_AROUND = Pattern.compile("\\A[ \\t\\r\\n]+|[ \\t\\r\\n]+\\z");
 
     private final @Nullable Supplier<String> supplier;
@@ -75,13 +78,21 @@ final class Credentials extends CallCredentials {
         if (supplier == null) {
             throw new IllegalStateException("no credentials to apply");
         }
-        Metadata headers = new Metadata();
+        String key;
         try {
-            headers.put(AUTHORIZATION, "Bearer " + checked(supplier.get()));
+            key = checked(supplier.get());
         } catch (Throwable error) {
             fail(applier, error);
             return;
         }
+        if (key.length() > KEY_BYTES_MAX) {
+            // Netty would send none of it, and gRPC calls that INTERNAL, which a session tries again.
+            applier.fail(Status.RESOURCE_EXHAUSTED.withDescription(
+                    "the token has " + key.length() + " bytes; the server reads at most 12 KiB of metadata"));
+            return;
+        }
+        Metadata headers = new Metadata();
+        headers.put(AUTHORIZATION, "Bearer " + key);
         applier.apply(headers);
     }
 
