@@ -17,7 +17,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from feedmux import Batch, Event, FeedmuxError, SessionOptions
-from feedmux.notices import Disconnected, Notice, SnapshotComplete, SnapshotProgress, Unacknowledged
+from feedmux.notices import Disconnected, Notice, SnapshotComplete, SnapshotProgress
 from feedmux.recovery import Step as Recovery
 from feedmux.recovery import next_step
 from feedmux.v1 import change_feed_pb2 as wire
@@ -30,7 +30,7 @@ RETRY_NS: Final = 5_000_000
 DETAILS_KEY: Final = "grpc-status-details-bin"
 
 
-_NOT_OF_ALL = (Disconnected, Unacknowledged, SnapshotProgress, SnapshotComplete)
+_NOT_OF_ALL = (Disconnected, SnapshotProgress, SnapshotComplete)
 """Notices that are no messages, or that only the Python client has."""
 
 

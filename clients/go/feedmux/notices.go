@@ -9,8 +9,8 @@ import (
 	"github.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb"
 )
 
-// Notice is what a session reports besides events: Draining, Rewound, Skipped, HistoryAtRisk, Gap, Degraded or
-// Disconnected. Later versions may add kinds.
+// Notice is what a session reports besides events: Draining, Rewound, Skipped, HistoryAtRisk, Gap, Degraded,
+// Unacknowledged or Disconnected. Later versions may add kinds.
 type Notice interface {
 	fmt.Stringer
 	notice()
@@ -56,19 +56,25 @@ type Degraded struct {
 	Unavailable bool
 }
 
+// Unacknowledged says that the server sends nothing more until some of these events are acked.
+type Unacknowledged struct {
+	Events int64
+}
+
 // Disconnected comes from the client: it lost the connection because of Err and tries again in RetryIn.
 type Disconnected struct {
 	Err     *Error
 	RetryIn time.Duration
 }
 
-func (Draining) notice()      {}
-func (Rewound) notice()       {}
-func (Skipped) notice()       {}
-func (HistoryAtRisk) notice() {}
-func (Gap) notice()           {}
-func (Degraded) notice()      {}
-func (Disconnected) notice()  {}
+func (Draining) notice()       {}
+func (Rewound) notice()        {}
+func (Skipped) notice()        {}
+func (HistoryAtRisk) notice()  {}
+func (Gap) notice()            {}
+func (Degraded) notice()       {}
+func (Unacknowledged) notice() {}
+func (Disconnected) notice()   {}
 
 func (n Draining) String() string {
 	return fmt.Sprintf("the server ends the stream within %v, and the session reconnects", n.Deadline)
@@ -99,6 +105,10 @@ func (n Degraded) String() string {
 	return n.Dependency + " is available again"
 }
 
+func (n Unacknowledged) String() string {
+	return fmt.Sprintf("%d events are not acked: the server sends no more until some are", n.Events)
+}
+
 func (n Disconnected) String() string {
 	return fmt.Sprintf("disconnected, trying again in %v: %v", n.RetryIn.Round(time.Millisecond), n.Err)
 }
@@ -123,6 +133,8 @@ func noticeOf(message *feedmuxpb.Notice) Notice {
 		return Gap{timestamp(kind.Gap.GetFrom()), timestamp(kind.Gap.GetTo()), kind.Gap.GetReason()}
 	case *feedmuxpb.Notice_Degraded_:
 		return Degraded{kind.Degraded.GetDependency(), kind.Degraded.GetUnavailable()}
+	case *feedmuxpb.Notice_Unacknowledged_:
+		return Unacknowledged{kind.Unacknowledged.GetEvents()}
 	}
 	return nil
 }

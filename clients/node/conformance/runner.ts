@@ -307,6 +307,7 @@ function noticeJson(notice: feedmux.Notice): Json {
     case "gap":
       return { kind: "gap", from: timeJson(notice.after), to: timeJson(notice.before), reason: notice.reason };
     case "degraded":
+    case "unacknowledged":
       return { ...notice };
     case "disconnected": {
       const { reason, status } = notice.error;

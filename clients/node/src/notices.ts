@@ -57,6 +57,12 @@ export interface Degraded {
   readonly unavailable: boolean;
 }
 
+/** The server sends nothing more until some of these events are acked. */
+export interface Unacknowledged {
+  readonly kind: "unacknowledged";
+  readonly events: number;
+}
+
 /** Comes from the client: it lost the connection because of `error` and tries again in `retryInMs`. */
 export interface Disconnected {
   readonly kind: "disconnected";
@@ -65,4 +71,4 @@ export interface Disconnected {
 }
 
 /** Distinguish notices by `kind`. */
-export type Notice = Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Disconnected;
+export type Notice = Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Unacknowledged | Disconnected;

@@ -242,6 +242,7 @@ function noticeValue({ kind }: NoticeMessage): Notice | undefined {
     case "degraded":
       return { kind: "degraded", dependency: kind.value.dependency, unavailable: kind.value.unavailable };
     case "unacknowledged":
+      return { kind: "unacknowledged", events: Number(kind.value.events) };
     case "snapshot":
     case undefined:
       return undefined;

@@ -5,7 +5,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 Json = dict[str, Any]
-NOTICES: Final = {"draining", "rewound", "skipped", "history_at_risk", "gap", "degraded", "disconnected"}
+NOTICES: Final = {
+    "draining",
+    "rewound",
+    "skipped",
+    "history_at_risk",
+    "gap",
+    "degraded",
+    "unacknowledged",
+    "disconnected",
+}
 _NUMBERS: Final = ("$numberInt", "$numberLong", "$numberDouble")
 
 

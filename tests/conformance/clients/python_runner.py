@@ -36,6 +36,7 @@ _NOTICES: dict[type[feedmux.Notice], str] = {
     feedmux.HistoryAtRisk: "history_at_risk",
     feedmux.Gap: "gap",
     feedmux.Degraded: "degraded",
+    feedmux.Unacknowledged: "unacknowledged",
     feedmux.Disconnected: "disconnected",
 }
 

@@ -26,9 +26,12 @@ class ServerSteps(Steps):
         start: str = "begin",
         pipeline: Any = None,
         batch_size: int = 0,
+        group: bool = False,
         **policies: Any,
     ) -> None:
-        content = {key: f"{key.upper()}_{value.upper()}" for key, value in policies.items()}
+        content: Json = {key: f"{key.upper()}_{value.upper()}" for key, value in policies.items()}
+        if group:
+            content["group"] = subscriptions_pb2.Group()
         watched = self._feed_message(pipeline)
         watched.batch_size = batch_size
         await self._stage.api.create(self._stage.real_name(name), watched, self._marked(start), **content)
@@ -61,6 +64,11 @@ class ServerSteps(Steps):
         await self._stage.api.update(
             name=self._stage.real_name(subscription), feed=self._feed_message(pipeline), paths=["feed"]
         )
+
+    async def share(self, subscription: str = "sub") -> None:
+        """The subscription becomes a group."""
+        name = self._stage.real_name(subscription)
+        await self._stage.api.update(name=name, group=subscriptions_pb2.Group(), paths=["group"])
 
     async def delete(self, subscription: str = "sub") -> None:
         await self._stage.api.delete(self._stage.real_name(subscription))

@@ -51,6 +51,8 @@ func describeNotice(told feedmux.Notice) *notice {
 		return &notice{"gap", fields{"from": pair(told.After), "to": pair(told.Before), "reason": told.Reason}}
 	case feedmux.Degraded:
 		return &notice{"degraded", fields{"dependency": told.Dependency, "unavailable": told.Unavailable}}
+	case feedmux.Unacknowledged:
+		return &notice{"unacknowledged", fields{"events": told.Events}}
 	case feedmux.Disconnected:
 		return &notice{"disconnected", fields{
 			"reason": told.Err.Reason, "status": code.Code(told.Err.Code).String(), "retry_in_s": told.RetryIn.Seconds(),

@@ -105,6 +105,18 @@ public sealed interface Notice extends Item {
     }
 
     /**
+     * The server sends nothing more until some of these events are acked.
+     *
+     * @param events the number of events that were sent and not acked
+     */
+    record Unacknowledged(long events) implements Notice {
+        @Override
+        public String toString() {
+            return events + " events are not acked: the server sends no more until some are";
+        }
+    }
+
+    /**
      * The client lost the connection to the server and will try again.
      *
      * @param error the error that ended the connection

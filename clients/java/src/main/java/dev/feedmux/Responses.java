@@ -170,7 +170,9 @@ final class Responses {
                         Messages.timestamp(notice.getSkipped().getTo()),
                         Position.of(notice.getSkipped().getFromPosition()),
                         Position.of(notice.getSkipped().getToPosition()));
-            case SNAPSHOT, UNACKNOWLEDGED, KIND_NOT_SET -> null;
+            case UNACKNOWLEDGED ->
+                new Notice.Unacknowledged(notice.getUnacknowledged().getEvents());
+            case SNAPSHOT, KIND_NOT_SET -> null;
         };
         return value == null ? null : new Response.Told(value);
     }

@@ -38,6 +38,7 @@ final class NoticeTest {
                 "events between 1001.1 and 1005.2 are lost: OPLOG",
                 "source is unavailable",
                 "state is available again",
+                "1000 events are not acked: the server sends no more until some are",
                 "disconnected, reconnecting in 1.5 s: UNAVAILABLE: no route");
         List<Notice> notices = List.of(
                 new Notice.Draining(Duration.ofSeconds(30), Position.NONE),
@@ -46,6 +47,7 @@ final class NoticeTest {
                 new Notice.Gap(early, late, "OPLOG"),
                 new Notice.Degraded("source", true),
                 new Notice.Degraded("state", false),
+                new Notice.Unacknowledged(1000),
                 new Notice.Disconnected(error, Duration.ofMillis(1_500)));
         assertEquals(texts, notices.stream().map(Notice::toString).toList());
     }

@@ -78,6 +78,9 @@ final class Reports {
             told.put("kind", "degraded");
             told.put("dependency", it.dependency());
             told.put("unavailable", it.unavailable());
+        } else if (notice instanceof Notice.Unacknowledged it) {
+            told.put("kind", "unacknowledged");
+            told.put("events", it.events());
         } else if (notice instanceof Notice.Disconnected it) {
             told.put("kind", "disconnected");
             told.put("reason", it.error().reason());
