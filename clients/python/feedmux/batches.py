@@ -61,6 +61,11 @@ class Event:
         return self.batch.event_token(self.index)
 
     @property
+    def snapshot(self) -> bool:
+        """Whether the event is a document of a copy (start `snapshot`) rather than a change."""
+        return self.batch.snapshot
+
+    @property
     def sequence(self) -> int:
         """The number of this event within the session object, from 1, without gaps."""
         return self.batch.first_sequence + self.index
@@ -81,6 +86,7 @@ class Batch(ABC):
         "_window",
         "feed_position",
         "first_sequence",
+        "snapshot",
     )
 
     def __init__(self, count: int, feed_position: FeedPosition, read_time_ns: int, options: CodecOptions[Any]) -> None:
@@ -93,6 +99,8 @@ class Batch(ABC):
         self._owner: object = None
         self.first_sequence = 0
         self.feed_position = feed_position
+        self.snapshot = False
+        """Whether the events are documents of a copy (start `snapshot`) rather than changes: all of them, or none."""
 
     def __len__(self) -> int:
         return self._count
@@ -198,6 +206,7 @@ class Batch(ABC):
     def _number_as(self, other: "Batch", skipped: int) -> None:
         self.first_sequence = other.first_sequence + skipped
         self._owner = other._owner
+        self.snapshot = other.snapshot
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.first_sequence}..{self.last_sequence}>"

@@ -76,6 +76,7 @@ class Fragment:
     count: int
     data: bytes
     feed_position: FeedPosition
+    snapshot: bool
     attempts: int = 0
 
 
@@ -141,7 +142,13 @@ class Reader:
             case "event_fragment":
                 part = response.event_fragment
                 return Fragment(
-                    part.delivery_sequence, part.index, part.count, part.data, _feed_position(part), part.attempts
+                    part.delivery_sequence,
+                    part.index,
+                    part.count,
+                    part.data,
+                    _feed_position(part),
+                    part.snapshot,
+                    part.attempts,
                 )
             case "opened":
                 return _opened(response.opened)
@@ -155,13 +162,14 @@ class Reader:
         count = batch.event_count
         if count < 1:
             raise ProtocolError("a batch without events")
+        made: Batch
         if self._json:
             if len(batch.json) != count:
                 raise ProtocolError(f"a batch of {count} events holds {len(batch.json)} texts")
-            return Delivery(
-                batch.first_delivery_sequence, JsonBatch(tuple(batch.json), feed_position, read_ns, self._options)
-            )
-        made = BsonBatch(events, count, feed_position, read_ns, self._options)
+            made = JsonBatch(tuple(batch.json), feed_position, read_ns, self._options)
+        else:
+            made = BsonBatch(events, count, feed_position, read_ns, self._options)
+        made.snapshot = batch.snapshot
         return Delivery(batch.first_delivery_sequence, made, batch.runs, batch.attempts)
 
     def _join(self, part: Fragment) -> Delivery | None:
@@ -177,14 +185,17 @@ class Reader:
             return None
         data = b"".join(self._fragments)
         self._fragments = []
-        if not self._json:
+        made: Batch
+        if self._json:
+            try:
+                text = data.decode()
+            except UnicodeDecodeError as error:
+                raise ProtocolError("a fragmented event is not UTF-8") from error
+            made = JsonBatch((text,), part.feed_position, 0, self._options)
+        else:
             made = BsonBatch(memoryview(data), 1, part.feed_position, 0, self._options)
-            return Delivery(part.sequence, made, (1,), (part.attempts,))
-        try:
-            text = data.decode()
-        except UnicodeDecodeError as error:
-            raise ProtocolError("a fragmented event is not UTF-8") from error
-        return Delivery(part.sequence, JsonBatch((text,), part.feed_position, 0, self._options))
+        made.snapshot = part.snapshot
+        return Delivery(part.sequence, made, (1,), (part.attempts,))
 
 
 def _feed_position(

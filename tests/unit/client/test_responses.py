@@ -90,6 +90,25 @@ def test_fragments_are_joined() -> None:
     assert delivery.batch.position == b"P9"
 
 
+@pytest.mark.parametrize("pad", [0, 5000])
+def test_a_batch_says_whether_its_events_are_documents_of_a_copy(pad: int) -> None:
+    message = batch(1, [1, 2, 3], pad)
+    assert not delivered(message.SerializeToString()).snapshot
+    message.batch.snapshot = True
+    got = delivered(message.SerializeToString())
+    assert [each.snapshot for each in got] == [True, True, True]
+    assert got.part(1, 2).snapshot
+    assert got.twin().snapshot
+    parts = fragments(4, 9, 1000, 2)
+    for part in parts:
+        part.event_fragment.snapshot = True
+    read = reader()
+    read.read(parts[0].SerializeToString())
+    joined = read.read(parts[1].SerializeToString())
+    assert isinstance(joined, Delivery)
+    assert joined.batch.snapshot
+
+
 def test_an_unfinished_event_is_forgotten_with_its_stream() -> None:
     read = reader()
     parts = [part.SerializeToString() for part in fragments(1, 9, 1000, 2)]
