@@ -17,7 +17,7 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from feedmux import Batch, Event, FeedmuxError, SessionOptions
-from feedmux.notices import Disconnected, Notice, SnapshotComplete, SnapshotProgress
+from feedmux.notices import Disconnected, Notice
 from feedmux.recovery import Step as Recovery
 from feedmux.recovery import next_step
 from feedmux.v1 import change_feed_pb2 as wire
@@ -28,10 +28,6 @@ from tests.sim.world import SMALL, Size, World
 HEARTBEAT_S: Final = 60
 RETRY_NS: Final = 5_000_000
 DETAILS_KEY: Final = "grpc-status-details-bin"
-
-
-_NOT_OF_ALL = (Disconnected, SnapshotProgress, SnapshotComplete)
-"""Notices that are no messages, or that only the Python client has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +150,7 @@ class SessionDiary(Diary):
         self._add(Takes(tuple(event.raw for event in events)))
 
     def was_told(self, notice: Notice) -> None:
-        if not isinstance(notice, _NOT_OF_ALL):
+        if not isinstance(notice, Disconnected):  # no message
             self._add(IsTold(notice))
 
     def acked(self, what: Event | Batch | None) -> None:

@@ -66,6 +66,9 @@ func (e Event) ResumeToken() bson.Raw { return e.batch.token(e.index) }
 // Sequence is the number of this event within its session. It counts from 1 without gaps, also across reconnects.
 func (e Event) Sequence() int64 { return e.batch.first + int64(e.index) }
 
+// Snapshot says whether the event is a document of a copy (StartSnapshot) rather than a change.
+func (e Event) Snapshot() bool { return e.batch.snapshot }
+
 // Batch is the batch that the event came in.
 func (e Event) Batch() *Batch { return e.batch }
 
@@ -79,6 +82,7 @@ type Batch struct {
 	first        int64
 	feedPosition FeedPosition
 	readTime     time.Time
+	snapshot     bool
 	// buffer belongs to the session that received the batch.
 	buffer *sessionBuffer
 }
@@ -112,6 +116,9 @@ func (b *Batch) FeedPosition() FeedPosition { return b.feedPosition }
 
 // ReadTime is when the server read the first of these events from MongoDB; zero for an event that arrived in fragments.
 func (b *Batch) ReadTime() time.Time { return b.readTime }
+
+// Snapshot says whether the events are documents of a copy (StartSnapshot) rather than changes: all of them are, or none.
+func (b *Batch) Snapshot() bool { return b.snapshot }
 
 func (b *Batch) size() int64 { return int64(b.offsets[b.Len()] - b.offsets[0]) }
 

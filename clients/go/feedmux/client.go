@@ -137,6 +137,9 @@ func (f *InlineFeed) Resolve(ctx context.Context, start Start) (*ResolvedPositio
 	if err != nil {
 		return nil, err
 	}
+	if isSnapshot(start.message) && answer.GetSnapshot() == nil {
+		return nil, snapshotUnsupported("has returned a position at the present")
+	}
 	resolved := &ResolvedPosition{
 		FeedPosition: FeedPosition{Position: answer.GetPosition(), ClusterTime: timestamp(answer.GetClusterTime())},
 	}

@@ -44,9 +44,10 @@ type connection struct {
 	openedAt   time.Time
 	route      string
 	limitBytes int
-	// openAcked is what was acked when the present stream was asked for.
-	openAcked int64
-	rewound   *Rewound
+	// openAcked is what was acked when the present stream was asked for, askedForCopy whether its Open has StartSnapshot.
+	openAcked    int64
+	askedForCopy bool
+	rewound      *Rewound
 }
 
 // open opens a session. The context bounds the opening, not the session.
@@ -279,6 +280,7 @@ func (c *connection) openMessage() *feedmuxpb.SubscribeRequest {
 		if behind := b.tracker.latest.Position; len(behind) > 0 {
 			message.Start = AtPosition(behind).message
 		}
+		c.askedForCopy = isSnapshot(message.Start)
 	}
 	return &feedmuxpb.SubscribeRequest{Message: &feedmuxpb.SubscribeRequest_Open{Open: message}}
 }
@@ -310,6 +312,9 @@ func (c *connection) receive(said response) error {
 	}
 	switch said := said.(type) {
 	case *opened:
+		if c.askedForCopy && !said.copying {
+			return snapshotUnsupported("has opened the feed at the present")
+		}
 		c.onOpened(said)
 	case *delivery:
 		return b.deliver(said)
@@ -341,7 +346,7 @@ func (c *connection) onOpened(first *opened) {
 	b.tracker.begin(first.feedPosition, c.openAcked)
 	b.window.limit(first.credit.events, first.credit.bytes)
 	b.sentSequence, b.confirmedUntil = 0, 0
-	b.epoch = first.epoch
+	b.epoch, b.copying = first.epoch, first.copying
 	if isFirst {
 		b.began = first.feedPosition
 	}

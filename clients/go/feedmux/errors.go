@@ -108,6 +108,8 @@ var (
 	ErrQuotaExceeded = newKind("quota exceeded", nil)
 	// ErrUnavailable: the server, or what it depends on, cannot be reached now.
 	ErrUnavailable = newKind("unavailable", nil)
+	// ErrSnapshotUnsupported: the server is older than StartSnapshot, and has begun at the present instead.
+	ErrSnapshotUnsupported = newKind("snapshot unsupported", nil)
 	// ErrClientClosed: the client and its sessions were closed.
 	ErrClientClosed = newKind("client closed", nil)
 	// ErrInternal: a defect in the server. Metadata: correlation_id.
@@ -211,6 +213,16 @@ func errorFromStatus(err error) *Error {
 
 func protocolError(format string, values ...any) *Error {
 	return &Error{Code: codes.Internal, Message: fmt.Sprintf(format, values...), kind: ErrProtocol}
+}
+
+// snapshotUnsupported is the error for a server that did not answer StartSnapshot with a copy; what says what it did.
+func snapshotUnsupported(what string) *Error {
+	return &Error{
+		Code: codes.Unimplemented,
+		Message: "the server does not know the start snapshot, and " + what +
+			". Upgrade all replicas of the server first",
+		kind: ErrSnapshotUnsupported,
+	}
 }
 
 func clientClosed() *Error {

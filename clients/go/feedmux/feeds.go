@@ -162,6 +162,12 @@ func Latest() Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_Latest{Latest: &feedmuxpb.Latest{}}}}
 }
 
+// StartSnapshot starts with the documents that exist, as insert events; every change after them follows. It is for feeds
+// of one collection without a pipeline. A server that does not know it is ErrSnapshotUnsupported.
+func StartSnapshot() Start {
+	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_Snapshot{Snapshot: &feedmuxpb.Snapshot{}}}}
+}
+
 // AtPosition starts after a position that feedmux returned.
 func AtPosition(position []byte) Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_Position{Position: position}}}
@@ -187,3 +193,6 @@ func AtOperationTime(at bson.Timestamp) Start {
 func AtTime(at time.Time) Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_Time{Time: &timestamppb.Timestamp{Seconds: at.Unix()}}}}
 }
+
+// isSnapshot says whether a start asks for a copy of the existing documents.
+func isSnapshot(start *feedmuxpb.Start) bool { return start.GetSnapshot() != nil }

@@ -10,7 +10,7 @@ import (
 )
 
 // Notice is what a session reports besides events: Draining, Rewound, Skipped, HistoryAtRisk, Gap, Degraded,
-// Unacknowledged or Disconnected. Later versions may add kinds.
+// Unacknowledged, SnapshotProgress, SnapshotComplete or Disconnected. Later versions may add kinds.
 type Notice interface {
 	fmt.Stringer
 	notice()
@@ -61,20 +61,49 @@ type Unacknowledged struct {
 	Events int64
 }
 
+// SnapshotProgress says that documents of a copy are still to come (StartSnapshot), and how far it is.
+type SnapshotProgress struct{ SnapshotStatus }
+
+// SnapshotStatus is how far a copy of existing documents is. A value that the server does not know is zero.
+type SnapshotStatus struct {
+	// Documents is the number of documents copied so far, and Bytes their size. After an interruption, some may count
+	// twice.
+	Documents, Bytes int64
+	// DocumentsEstimated is MongoDB's estimate of the number of documents in the collection.
+	DocumentsEstimated int64
+	// Remaining is the time left at the present rate.
+	Remaining time.Duration
+	// ReadTime is the cluster time as of which the documents were read.
+	ReadTime bson.Timestamp
+	// Namespace is the collection that is being copied, in a copy of several.
+	Namespace string
+}
+
+// SnapshotComplete says that the copy of existing documents is complete: every event after this is a change.
+type SnapshotComplete struct {
+	// Documents is the number of documents of the copy, and Bytes their size. After an interruption, some may count
+	// twice.
+	Documents, Bytes int64
+	// ReadTime is the cluster time as of which the last documents were read.
+	ReadTime bson.Timestamp
+}
+
 // Disconnected comes from the client: it lost the connection because of Err and tries again in RetryIn.
 type Disconnected struct {
 	Err     *Error
 	RetryIn time.Duration
 }
 
-func (Draining) notice()       {}
-func (Rewound) notice()        {}
-func (Skipped) notice()        {}
-func (HistoryAtRisk) notice()  {}
-func (Gap) notice()            {}
-func (Degraded) notice()       {}
-func (Unacknowledged) notice() {}
-func (Disconnected) notice()   {}
+func (Draining) notice()         {}
+func (Rewound) notice()          {}
+func (Skipped) notice()          {}
+func (HistoryAtRisk) notice()    {}
+func (Gap) notice()              {}
+func (Degraded) notice()         {}
+func (Unacknowledged) notice()   {}
+func (SnapshotProgress) notice() {}
+func (SnapshotComplete) notice() {}
+func (Disconnected) notice()     {}
 
 func (n Draining) String() string {
 	return fmt.Sprintf("the server ends the stream within %v, and the session reconnects", n.Deadline)
@@ -109,6 +138,17 @@ func (n Unacknowledged) String() string {
 	return fmt.Sprintf("%d events are not acked: the server sends no more until some are", n.Events)
 }
 
+func (n SnapshotProgress) String() string {
+	if n.DocumentsEstimated > 0 {
+		return fmt.Sprintf("documents copied so far: %d of about %d", n.Documents, n.DocumentsEstimated)
+	}
+	return fmt.Sprintf("documents copied so far: %d", n.Documents)
+}
+
+func (n SnapshotComplete) String() string {
+	return fmt.Sprintf("the existing documents are copied: %d. Changes follow", n.Documents)
+}
+
 func (n Disconnected) String() string {
 	return fmt.Sprintf("disconnected, trying again in %v: %v", n.RetryIn.Round(time.Millisecond), n.Err)
 }
@@ -135,8 +175,32 @@ func noticeOf(message *feedmuxpb.Notice) Notice {
 		return Degraded{kind.Degraded.GetDependency(), kind.Degraded.GetUnavailable()}
 	case *feedmuxpb.Notice_Unacknowledged_:
 		return Unacknowledged{kind.Unacknowledged.GetEvents()}
+	case *feedmuxpb.Notice_Snapshot:
+		return snapshotNotice(kind.Snapshot)
 	}
 	return nil
+}
+
+// snapshotNotice converts how far a copy is; nil for an unknown state.
+func snapshotNotice(status *feedmuxpb.SnapshotStatus) Notice {
+	switch status.GetState() {
+	case feedmuxpb.SnapshotStatus_STATE_RUNNING:
+		return SnapshotProgress{*snapshotStatus(status)}
+	case feedmuxpb.SnapshotStatus_STATE_DONE:
+		return SnapshotComplete{status.GetDocuments(), status.GetBytes(), timestamp(status.GetReadTime())}
+	}
+	return nil
+}
+
+func snapshotStatus(status *feedmuxpb.SnapshotStatus) *SnapshotStatus {
+	return &SnapshotStatus{
+		Documents:          status.GetDocuments(),
+		Bytes:              status.GetBytes(),
+		DocumentsEstimated: status.GetDocumentsEstimated(),
+		Remaining:          status.GetRemaining().AsDuration(),
+		ReadTime:           timestamp(status.GetReadTime()),
+		Namespace:          status.GetNamespace(),
+	}
 }
 
 func timestamp(message *feedmuxpb.ClusterTime) bson.Timestamp {

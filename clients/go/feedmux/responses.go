@@ -23,6 +23,7 @@ type opened struct {
 	unackedEvents   int64
 	messageBytesMax int
 	route           string
+	copying         bool
 }
 
 // delivery is events, and the sequence of the first of them.
@@ -96,12 +97,14 @@ func (r *responseReader) delivery(batch *feedmuxpb.Batch) (response, error) {
 		if err != nil {
 			return nil, err
 		}
+		made.snapshot = batch.GetSnapshot()
 		return &delivery{batch.GetFirstDeliverySequence(), made}, nil
 	}
 	if len(batch.GetJson()) != count {
 		return nil, protocolError("a batch of %d events holds %d texts", count, len(batch.GetJson()))
 	}
 	made := jsonBatch(batch.GetJson(), r.format, feedPositionOf(batch), readTime)
+	made.snapshot = batch.GetSnapshot()
 	return &delivery{batch.GetFirstDeliverySequence(), made}, nil
 }
 
@@ -122,12 +125,14 @@ func (r *responseReader) join(part *feedmuxpb.EventFragment) (response, error) {
 		if err != nil {
 			return nil, err
 		}
+		made.snapshot = part.GetSnapshot()
 		return &delivery{part.GetDeliverySequence(), made}, nil
 	}
 	if !utf8.Valid(data) {
 		return nil, protocolError("a fragmented event is not UTF-8")
 	}
 	made := jsonBatch([]string{string(data)}, r.format, feedPositionOf(part), time.Time{})
+	made.snapshot = part.GetSnapshot()
 	return &delivery{part.GetDeliverySequence(), made}, nil
 }
 
@@ -142,6 +147,7 @@ func openedOf(message *feedmuxpb.Opened) *opened {
 		unackedEvents:   limits.GetUnackedEventsMax(),
 		messageBytesMax: int(limits.GetMessageBytesMax()),
 		route:           message.GetRoutingKey(),
+		copying:         message.GetSnapshot() != nil,
 	}
 }
 

@@ -3,6 +3,7 @@ package feedmux
 import (
 	"context"
 	"iter"
+	"log/slog"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
@@ -158,7 +159,12 @@ func (s *Session) tell(notice Notice) {
 	case s.options.OnNotice != nil:
 		s.options.OnNotice(notice)
 	default:
-		s.connection.logger.Warn("feedmux: " + notice.String())
+		level := slog.LevelWarn
+		switch notice.(type) {
+		case SnapshotProgress, SnapshotComplete:
+			level = slog.LevelInfo
+		}
+		s.connection.logger.Log(context.Background(), level, "feedmux: "+notice.String())
 	}
 }
 
@@ -242,6 +248,14 @@ func (s *Session) Closed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.closing || b.ended && !b.left() && len(b.items) == 0
+}
+
+// Copying says whether documents of a copy are still to come: the session began with StartSnapshot, or at a position of
+// such a copy, and the notice SnapshotComplete has not come.
+func (s *Session) Copying() bool {
+	s.buffer.mu.Lock()
+	defer s.buffer.mu.Unlock()
+	return s.buffer.copying
 }
 
 // Epoch grows with each stream of the subscription; it is 0 on inline feeds.

@@ -46,6 +46,10 @@ type sessionBuffer struct {
 	// What the server last said.
 	epoch     int64
 	committed []byte
+
+	// copying is set when a stream is opened within a copy of existing documents, and cleared when the end of the copy is
+	// handed out.
+	copying bool
 }
 
 // item is a batch, or a notice in order among the batches.
@@ -107,6 +111,9 @@ func (b *sessionBuffer) advance() (Notice, <-chan struct{}, error) {
 		b.items = b.items[1:]
 		if next.notice == nil {
 			b.take(next.batch)
+		}
+		if _, complete := next.notice.(SnapshotComplete); complete {
+			b.copying = false
 		}
 		return next.notice, nil, nil
 	case b.ended && b.err != nil:

@@ -319,6 +319,21 @@ func TestNoticesComeBetweenTheirEvents(t *testing.T) {
 	same(t, heard, []Notice{Gap{at(1).ClusterTime, at(9).ClusterTime, "policy"}})
 }
 
+func TestANoticeSaysHowFarACopyIs(t *testing.T) {
+	running := noticed(&pb.Notice{Kind: &pb.Notice_Snapshot{Snapshot: &pb.SnapshotStatus{
+		State: pb.SnapshotStatus_STATE_RUNNING, Documents: 3, Bytes: 300, DocumentsEstimated: 10,
+		Remaining: durationpb.New(1500 * time.Millisecond), ReadTime: clusterTime(1), Namespace: "shop.orders",
+	}}})
+	var heard []Notice
+	session := subscribe(t, serve(t, nil, play(openedAt(0, nil), running, batchOf(1, 1))),
+		&SessionOptions{OnNotice: func(n Notice) { heard = append(heard, n) }})
+	same(t, take(t, session, 1), []int{1})
+	same(t, heard, []Notice{SnapshotProgress{SnapshotStatus{
+		3, 300, 10, 1500 * time.Millisecond, at(1).ClusterTime, "shop.orders",
+	}}})
+	same(t, heard[0].String(), "documents copied so far: 3 of about 10")
+}
+
 func TestTheErrorThatEndsASessionStays(t *testing.T) {
 	invalidated := failure(codes.FailedPrecondition, "FEED_INVALIDATED", nil, -1)
 	session := subscribe(t, serve(t, nil, fail(invalidated, openedAt(0, nil), batchOf(1, 1))), nil)

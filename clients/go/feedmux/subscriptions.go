@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -59,6 +60,8 @@ type SubscriptionInfo struct {
 	Active bool
 	Owner  string
 	Epoch  int64
+	// Snapshot is set while Position is within a copy of existing documents.
+	Snapshot *SnapshotStatus
 }
 
 // SubscriptionSpec is what to create. Zero policies are the defaults; the zero Start is now.
@@ -103,7 +106,7 @@ func (s *Subscription) Create(ctx context.Context, spec SubscriptionSpec) (*Subs
 	if err != nil {
 		return nil, err
 	}
-	return infoOf(call(ctx, s.client, s.client.control.CreateSubscription, &feedmuxpb.CreateSubscriptionRequest{
+	answer, err := call(ctx, s.client, s.client.control.CreateSubscription, &feedmuxpb.CreateSubscriptionRequest{
 		Subscription: &feedmuxpb.Subscription{
 			Name:          s.name,
 			Feed:          feed,
@@ -111,7 +114,8 @@ func (s *Subscription) Create(ctx context.Context, spec SubscriptionSpec) (*Subs
 			OnHistoryLost: feedmuxpb.OnHistoryLost(spec.OnHistoryLost),
 		},
 		Start: spec.Start.message,
-	}))
+	})
+	return startedAt(spec.Start, answer, err)
 }
 
 // Get returns the subscription, or ErrSubscriptionNotFound.
@@ -157,7 +161,8 @@ func (s *Subscription) Seek(ctx context.Context, to Start) (*SubscriptionInfo, e
 		to = Latest()
 	}
 	request := &feedmuxpb.SeekSubscriptionRequest{Name: s.name, To: to.message}
-	return infoOf(call(ctx, s.client, s.client.control.SeekSubscription, request))
+	answer, err := call(ctx, s.client, s.client.control.SeekSubscription, request)
+	return startedAt(to, answer, err)
 }
 
 // Delete deletes the subscription. Options may be nil.
@@ -194,10 +199,23 @@ func (c *Client) Subscriptions(ctx context.Context) iter.Seq2[*SubscriptionInfo,
 	}
 }
 
+// startedAt converts the answer to a request with a start, which shows whether the server knows StartSnapshot.
+func startedAt(start Start, message *feedmuxpb.Subscription, err error) (*SubscriptionInfo, error) {
+	if err == nil && isSnapshot(start.message) && message.GetSnapshot() == nil {
+		return nil, snapshotUnsupported(
+			fmt.Sprintf("subscription %q is at the present; delete or seek it", message.GetName()))
+	}
+	return infoOf(message, err)
+}
+
 // infoOf converts a subscription that the server returned. Policies that were never set become their defaults.
 func infoOf(message *feedmuxpb.Subscription, err error) (*SubscriptionInfo, error) {
 	if err != nil {
 		return nil, err
+	}
+	var snapshot *SnapshotStatus
+	if status := message.GetSnapshot(); status.GetState() == feedmuxpb.SnapshotStatus_STATE_RUNNING {
+		snapshot = snapshotStatus(status)
 	}
 	return &SubscriptionInfo{
 		Name:          message.GetName(),
@@ -212,6 +230,7 @@ func infoOf(message *feedmuxpb.Subscription, err error) (*SubscriptionInfo, erro
 		Active:        message.GetActive(),
 		Owner:         message.GetOwner(),
 		Epoch:         message.GetEpoch(),
+		Snapshot:      snapshot,
 	}, nil
 }
 

@@ -55,6 +55,7 @@ interface Commands {
     takeover?: boolean;
     options?: Json | null;
   };
+  ask: { subscription: string; feed: Json; start?: string | Json | null };
   take: {
     session: string;
     count?: number | null;
@@ -86,9 +87,7 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
   },
 
   open: async ({ session, subscription, feed, start, takeover, options }: Commands["open"]) => {
-    if (!client) {
-      throw new BadCommand("no client");
-    }
+    const client = connected();
     const record = new SessionRecord();
     records.set(session, record);
     const chosen: feedmux.OpenOptions = {
@@ -103,6 +102,27 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
         ? await client.subscription(subscription).open({ ...chosen, takeover: takeover ?? false })
         : await client.feed(feedOf(feed ?? {})).open({ ...chosen, start: startOf(start) });
     return {};
+  },
+
+  create: async ({ subscription, feed, start }: Commands["ask"]) =>
+    copied(
+      await connected()
+        .subscription(subscription)
+        .create(feedOf(feed), { start: startOf(start) ?? "latest" }),
+    ),
+
+  seek: async ({ subscription, start }: Commands["ask"]) =>
+    copied(
+      await connected()
+        .subscription(subscription)
+        .seek(startOf(start) ?? "latest"),
+    ),
+
+  resolve: async ({ feed, start }: Commands["ask"]) => {
+    const { position } = await connected()
+      .feed(feedOf(feed))
+      .resolve(startOf(start) ?? "latest");
+    return { position: position.toString("base64") };
   },
 
   take: async ({ session, count, until_notice, timeout_s, report = ["document"] }: Commands["take"]) => {
@@ -164,6 +184,7 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
       committed: open.committed.toString("base64"),
       epoch: Number(open.epoch),
       closed: open.closed,
+      copying: open.copying,
     });
   },
 
@@ -201,6 +222,17 @@ async function reset(): Promise<Json> {
   await client?.close();
   client = undefined;
   return {};
+}
+
+function connected(): feedmux.Client {
+  if (!client) {
+    throw new BadCommand("no client");
+  }
+  return client;
+}
+
+function copied({ snapshot }: feedmux.SubscriptionInfo): Json {
+  return { copied: snapshot?.documents ?? null };
 }
 
 function opened(name: string): [SessionRecord, feedmux.Session] {
@@ -242,7 +274,7 @@ function startOf(start: string | Json | null | undefined): feedmux.Start | undef
   if (start === null || start === undefined) {
     return undefined;
   }
-  if (start === "earliest" || start === "latest") {
+  if (start === "earliest" || start === "latest" || start === "snapshot") {
     return start;
   }
   const [[kind, value] = []] = Object.entries(start);
@@ -271,6 +303,7 @@ function base64(value: unknown): Buffer {
 function eventJson(event: feedmux.ChangeEvent, report: string[]): Json {
   return {
     ...(report.includes("document") && { document: EJSON.serialize(event.document, { relaxed: false }) }),
+    ...(report.includes("snapshot") && { snapshot: event.snapshot }),
     ...(report.includes("raw") && { raw: event.raw.toString("base64") }),
     ...(report.includes("token") && { token: tokenJson(event.resumeToken) }),
   };
@@ -309,6 +342,22 @@ function noticeJson(notice: feedmux.Notice): Json {
     case "degraded":
     case "unacknowledged":
       return { ...notice };
+    case "snapshotProgress": {
+      const { documents, bytes, documentsEstimated, remainingMs, readTime, namespace } = notice;
+      return {
+        kind: "snapshot_progress",
+        documents,
+        bytes,
+        documents_estimated: documentsEstimated,
+        remaining_s: remainingMs === undefined ? null : remainingMs / 1000,
+        read_time: readTime ? timeJson(readTime) : null,
+        namespace,
+      };
+    }
+    case "snapshotComplete": {
+      const { documents, bytes, readTime } = notice;
+      return { kind: "snapshot_complete", documents, bytes, read_time: readTime ? timeJson(readTime) : null };
+    }
     case "disconnected": {
       const { reason, status } = notice.error;
       return { kind: "disconnected", reason, status, retry_in_s: notice.retryInMs / 1000 };

@@ -43,6 +43,11 @@ export class ChangeEvent<T extends Document = Document> {
     return key.length > 0 ? deserialize(key) : undefined;
   }
 
+  /** Whether the event is a document of a copy (start `snapshot`) rather than a change. */
+  get snapshot(): boolean {
+    return this.batch.snapshot;
+  }
+
   /** The number of this event within the session object, from 1. */
   get sequence(): number {
     return this.batch.firstSequence + this.index;
@@ -61,6 +66,8 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
   abstract readonly sizeBytes: number;
   /** The number of the first event within the session object. */
   firstSequence = 0;
+  /** Whether the events are documents of a copy (start `snapshot`) rather than changes: all of them are, or none. */
+  snapshot = false;
   /** @internal The connection of the session that received the batch. */
   owner: object | undefined;
   protected readonly options: DeserializeOptions;
@@ -128,6 +135,7 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
   protected number<B extends Batch<T>>(part: B, first: number): B {
     part.firstSequence = this.firstSequence + first;
     part.owner = this.owner;
+    part.snapshot = this.snapshot;
     return part;
   }
 }

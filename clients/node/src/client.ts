@@ -6,6 +6,7 @@ import { create } from "@bufbuild/protobuf";
 import type { ChannelOptions } from "@grpc/grpc-js";
 import type { Document } from "bson";
 
+import { SnapshotUnsupportedError } from "./errors.js";
 import type {
   Explanation,
   Feed,
@@ -22,6 +23,7 @@ import {
   GetSubscriptionRequestSchema,
   ListSubscriptionsRequestSchema,
   SeekSubscriptionRequestSchema,
+  type Subscription as SubscriptionMessage,
   Subscriptions,
   UpdateSubscriptionRequestSchema,
 } from "./gen/feedmux/v1/subscriptions_pb.js";
@@ -30,7 +32,9 @@ import { checkNames, sessionOptions, type SomeSessionOptions } from "./options.j
 import {
   explanation,
   feedMessage,
+  isSnapshot,
   resolvedPosition,
+  type StartInit,
   startMessage,
   subscriptionInfo,
   type SubscriptionInit,
@@ -222,7 +226,8 @@ export class Subscription {
       subscription: this.#init(feed, onInvalidate, onHistoryLost),
       ...(start !== undefined && { start: startMessage(start) }),
     });
-    return subscriptionInfo(await this.#shared.transport.unary(Subscriptions.method.createSubscription, request, call));
+    const message = await this.#shared.transport.unary(Subscriptions.method.createSubscription, request, call);
+    return startedInfo(message, request.start);
   }
 
   /** Returns the subscription. Rejects with SubscriptionNotFoundError. */
@@ -251,7 +256,8 @@ export class Subscription {
   /** Moves the stored position, forward or backward. An open session continues from there. */
   async seek(to: Start, call?: CallOptions): Promise<SubscriptionInfo> {
     const request = create(SeekSubscriptionRequestSchema, { name: this.name, to: startMessage(to) });
-    return subscriptionInfo(await this.#shared.transport.unary(Subscriptions.method.seekSubscription, request, call));
+    const message = await this.#shared.transport.unary(Subscriptions.method.seekSubscription, request, call);
+    return startedInfo(message, request.to);
   }
 
   /** Deletes it. Rejects with SubscriptionNotFoundError unless `allowMissing`. */
@@ -313,8 +319,20 @@ export class InlineFeed {
       feed: feedMessage(this.feed, this.#shared.source),
       start: startMessage(start),
     });
-    return resolvedPosition(await this.#shared.transport.unary(ChangeFeed.method.resolvePosition, request, call));
+    const message = await this.#shared.transport.unary(ChangeFeed.method.resolvePosition, request, call);
+    if (isSnapshot(request.start) && message.snapshot === undefined) {
+      throw new SnapshotUnsupportedError("has returned a position at the present");
+    }
+    return resolvedPosition(message);
   }
+}
+
+/** What a request with a start returned, which shows whether the server knows the start `snapshot`. */
+function startedInfo(message: SubscriptionMessage, start: StartInit | undefined): SubscriptionInfo {
+  if (isSnapshot(start) && message.snapshot === undefined) {
+    throw new SnapshotUnsupportedError(`subscription "${message.name}" is at the present; delete or seek it`);
+  }
+  return subscriptionInfo(message);
 }
 
 async function openSession<T extends Document>(

@@ -17,7 +17,14 @@ import {
   transition,
 } from "./connection-states.js";
 import { Deferred } from "./deferred.js";
-import { FeedInvalidatedError, FeedmuxError, InternalError, ProtocolError, UnavailableError } from "./errors.js";
+import {
+  FeedInvalidatedError,
+  FeedmuxError,
+  InternalError,
+  ProtocolError,
+  SnapshotUnsupportedError,
+  UnavailableError,
+} from "./errors.js";
 import type { Feed } from "./gen/feedmux/v1/feed_pb.js";
 import { SessionBuffer } from "./session-buffer.js";
 import { DeliveryTracker } from "./delivery-tracker.js";
@@ -27,7 +34,7 @@ import { LONGEST_TIMER_MS, type SessionOptions } from "./options.js";
 import { isEarlier, NO_POSITION, type FeedPosition } from "./positions.js";
 import { Backoff, ENDINGS, nextStep } from "./recovery.js";
 import * as requests from "./requests.js";
-import type { StartInit } from "./requests.js";
+import { isSnapshot, type StartInit } from "./requests.js";
 import { type Delivery, type Opened, Reader, type Response } from "./responses.js";
 import { type Call, listen } from "./stream.js";
 import { Watchdog } from "./watchdog.js";
@@ -54,6 +61,8 @@ export class Connection {
   committed: Buffer = Buffer.alloc(0);
   /** Of the present stream. */
   epoch = 0n;
+  /** Set when a stream is opened within a copy of existing documents; the session clears it at the copy's end. */
+  copying = false;
 
   readonly #transport: Transport;
   readonly #opening: Opening;
@@ -78,6 +87,8 @@ export class Connection {
   #limitBytes: number;
   #acked = 0;
   #openAcked = 0;
+  /** The present stream asked for the start `snapshot`. */
+  #askedForCopy = false;
   #flushed = 0;
   #confirmed = 0;
   #sentSequence = 0;
@@ -326,6 +337,7 @@ export class Connection {
     if ("feed" in opening) {
       const { position } = this.#tracker.latest;
       const start = position.length > 0 ? requests.startMessage({ position }) : opening.start;
+      this.#askedForCopy = isSnapshot(start);
       return requests.openBytes({
         ...common,
         target: { case: "feed", value: opening.feed },
@@ -416,6 +428,10 @@ export class Connection {
   }
 
   #onOpened(opened: Opened): void {
+    if (this.#askedForCopy && !opened.copying) {
+      throw new SnapshotUnsupportedError("has opened the feed at the present");
+    }
+    this.copying = opened.copying;
     const isFirst = isFirstOpening(this.#state);
     const tracker = this.#tracker;
     const hadReached = tracker.ackedPosition(this.#openAcked).clusterTime;

@@ -129,6 +129,15 @@ export class ProtocolError extends FeedmuxError {
   }
 }
 
+/** The server is older than the start `snapshot`, and has begun at the present instead. */
+export class SnapshotUnsupportedError extends FeedmuxError {
+  constructor(what: string) {
+    super(`the server does not know the start "snapshot", and ${what}. Upgrade all replicas of the server first`, {
+      status: "UNIMPLEMENTED",
+    });
+  }
+}
+
 /** The client or the session was used after it was closed. */
 export class SessionClosedError extends FeedmuxError {
   constructor(details = "the session is closed") {

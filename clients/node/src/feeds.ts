@@ -2,6 +2,8 @@
 
 import type { Document, Timestamp } from "bson";
 
+import type { SnapshotStatus } from "./notices.js";
+
 /** Whether update events carry the document, as MongoDB's option says it. */
 export type FullDocument = "default" | "updateLookup" | "whenAvailable" | "required";
 
@@ -42,6 +44,11 @@ export type Start =
   | "earliest"
   /** From now. */
   | "latest"
+  /**
+   * With the documents that exist, as insert events; every change after them follows. For feeds of one collection without
+   * a pipeline.
+   */
+  | "snapshot"
   /** After a position that feedmux returned. */
   | { readonly position: Uint8Array }
   /** MongoDB's resumeAfter. */
@@ -80,6 +87,8 @@ export interface SubscriptionInfo {
   readonly owner: string;
   /** Of the newest session. */
   readonly epoch: bigint;
+  /** Set while the stored position is within a copy of existing documents. */
+  readonly snapshot: SnapshotStatus | undefined;
 }
 
 /** A position to be stored, its cluster time, and the same as wall-clock time by the second. */

@@ -63,6 +63,38 @@ export interface Unacknowledged {
   readonly events: number;
 }
 
+/** Documents of a copy are still to come. */
+export interface SnapshotProgress extends SnapshotStatus {
+  readonly kind: "snapshotProgress";
+}
+
+/** How far a copy of existing documents is. A number that the server does not know is 0. */
+export interface SnapshotStatus {
+  /** The number of documents copied so far. After an interruption, some may count twice. */
+  readonly documents: number;
+  /** Their size. */
+  readonly bytes: number;
+  /** MongoDB's estimate of the number of documents in the collection. */
+  readonly documentsEstimated: number;
+  /** The time left at the present rate; undefined where it is not known. */
+  readonly remainingMs: number | undefined;
+  /** The cluster time as of which the documents were read; undefined where it is not known. */
+  readonly readTime: Timestamp | undefined;
+  /** The collection that is being copied, in a copy of several; empty otherwise. */
+  readonly namespace: string;
+}
+
+/** The copy of existing documents is complete: every event after this is a change. */
+export interface SnapshotComplete {
+  readonly kind: "snapshotComplete";
+  /** The number of documents of the copy. After an interruption, some may count twice. */
+  readonly documents: number;
+  /** Their size; 0 where the server does not know it. */
+  readonly bytes: number;
+  /** The cluster time as of which the last documents were read; undefined where it is not known. */
+  readonly readTime: Timestamp | undefined;
+}
+
 /** Comes from the client: it lost the connection because of `error` and tries again in `retryInMs`. */
 export interface Disconnected {
   readonly kind: "disconnected";
@@ -71,4 +103,14 @@ export interface Disconnected {
 }
 
 /** Distinguish notices by `kind`. */
-export type Notice = Draining | Rewound | Skipped | HistoryAtRisk | Gap | Degraded | Unacknowledged | Disconnected;
+export type Notice =
+  | Draining
+  | Rewound
+  | Skipped
+  | HistoryAtRisk
+  | Gap
+  | Degraded
+  | Unacknowledged
+  | SnapshotProgress
+  | SnapshotComplete
+  | Disconnected;

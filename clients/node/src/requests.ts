@@ -35,9 +35,12 @@ import {
   Format as FormatMessage,
   OnHistoryLost as OnHistoryLostMessage,
   OnInvalidate as OnInvalidateMessage,
+  type SnapshotStatus as SnapshotStatusMessage,
+  SnapshotStatus_State,
   type StartSchema,
 } from "./gen/feedmux/v1/feed_pb.js";
 import type { Subscription, SubscriptionSchema } from "./gen/feedmux/v1/subscriptions_pb.js";
+import type { SnapshotStatus } from "./notices.js";
 import { checkNames, type Format } from "./options.js";
 import type { FeedPosition } from "./positions.js";
 import type { Grant } from "./window.js";
@@ -154,7 +157,7 @@ export function feedMessage(feed: Feed, defaultSource: string): FeedMessage {
 
 /** A start for the wire. Throws TypeError for what is none. */
 export function startMessage(start: Start): StartInit {
-  if (start === "earliest" || start === "latest") {
+  if (start === "earliest" || start === "latest" || start === "snapshot") {
     return { at: { case: start, value: {} } };
   }
   if (typeof start !== "object") {
@@ -183,9 +186,14 @@ export function startMessage(start: Start): StartInit {
   return { at: { case: "time", value: timestampFromDate(wholeSecond) } };
 }
 
+/** Whether a start asks for a copy of the existing documents. */
+export function isSnapshot(start: StartInit | undefined): boolean {
+  return start?.at?.case === "snapshot";
+}
+
 function notAStart(): TypeError {
   return new TypeError(
-    'a start is "earliest", "latest", { time: Date }, { operationTime }, { position }, { resumeAfter } or { startAfter }',
+    'a start is "earliest", "latest", "snapshot", { time: Date }, { operationTime }, { position }, { resumeAfter } or { startAfter }',
   );
 }
 
@@ -219,6 +227,19 @@ export function subscriptionInfo(message: Subscription): SubscriptionInfo {
     active: message.active,
     owner: message.owner,
     epoch: message.epoch,
+    snapshot: message.snapshot?.state === SnapshotStatus_State.RUNNING ? snapshotValue(message.snapshot) : undefined,
+  };
+}
+
+/** How far a copy is. */
+export function snapshotValue(status: SnapshotStatusMessage): SnapshotStatus {
+  return {
+    documents: Number(status.documents),
+    bytes: Number(status.bytes),
+    documentsEstimated: Number(status.documentsEstimated),
+    remainingMs: status.remaining && milliseconds(status.remaining),
+    readTime: clusterTimeValue(status.readTime),
+    namespace: status.namespace,
   };
 }
 

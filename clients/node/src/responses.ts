@@ -19,10 +19,10 @@ import {
   type SubscribeResponse,
   SubscribeResponseSchema,
 } from "./gen/feedmux/v1/change_feed_pb.js";
-import type { ClusterTime } from "./gen/feedmux/v1/feed_pb.js";
+import { type ClusterTime, type SnapshotStatus, SnapshotStatus_State } from "./gen/feedmux/v1/feed_pb.js";
 import type { Notice } from "./notices.js";
 import { FeedPosition } from "./positions.js";
-import { clusterTimeValue, dateValue, milliseconds } from "./requests.js";
+import { clusterTimeValue, dateValue, milliseconds, snapshotValue } from "./requests.js";
 
 /** The stream is open. A limit of 0 says nothing. */
 export interface Opened {
@@ -36,6 +36,8 @@ export interface Opened {
   readonly unackedEventsMax: number;
   readonly messageBytesMax: number;
   readonly routingKey: string;
+  /** The session begins within a copy of existing documents. */
+  readonly copying: boolean;
 }
 
 /** Events, and the sequence of the first of them. */
@@ -128,16 +130,15 @@ export class Reader {
     const readTime = dateValue(message.readTime);
     if (!this.#json) {
       const batch = new BsonBatch(view(message.bson), count, feedPosition(message), readTime, this.#options);
+      batch.snapshot = message.snapshot;
       return { kind: "delivery", firstSequence, batch };
     }
     if (message.json.length !== count) {
       throw new ProtocolError(`a batch of ${String(count)} events holds ${String(message.json.length)} texts`);
     }
-    return {
-      kind: "delivery",
-      firstSequence,
-      batch: new JsonBatch(message.json, feedPosition(message), readTime, this.#options),
-    };
+    const batch = new JsonBatch(message.json, feedPosition(message), readTime, this.#options);
+    batch.snapshot = message.snapshot;
+    return { kind: "delivery", firstSequence, batch };
   }
 
   #join(part: EventFragment): Delivery | undefined {
@@ -160,6 +161,7 @@ export class Reader {
     const batch = this.#json
       ? new JsonBatch([text(data)], feedPosition(part), undefined, this.#options)
       : new BsonBatch(data, 1, feedPosition(part), undefined, this.#options);
+    batch.snapshot = part.snapshot;
     return { kind: "delivery", firstSequence: part.deliverySequence, batch };
   }
 }
@@ -206,6 +208,7 @@ function opened(message: OpenedMessage): Opened {
     unackedEventsMax: Number(limits?.unackedEventsMax ?? 0),
     messageBytesMax: limits?.messageBytesMax ?? 0,
     routingKey: message.routingKey,
+    copying: message.snapshot !== undefined,
   };
 }
 
@@ -244,7 +247,22 @@ function noticeValue({ kind }: NoticeMessage): Notice | undefined {
     case "unacknowledged":
       return { kind: "unacknowledged", events: Number(kind.value.events) };
     case "snapshot":
+      return snapshotNotice(kind.value);
     case undefined:
+      return undefined;
+  }
+}
+
+/** Undefined for a state that is not known. */
+function snapshotNotice(status: SnapshotStatus): Notice | undefined {
+  switch (status.state) {
+    case SnapshotStatus_State.RUNNING:
+      return { kind: "snapshotProgress", ...snapshotValue(status) };
+    case SnapshotStatus_State.DONE: {
+      const { documents, bytes, readTime } = snapshotValue(status);
+      return { kind: "snapshotComplete", documents, bytes, readTime };
+    }
+    default:
       return undefined;
   }
 }

@@ -34,7 +34,7 @@ const abandoned = new FinalizationRegistry<Connection>((connection) => {
  *
  * If you leave a loop, a new loop continues where the old one stopped; `next()`, loops and `batches()` share one
  * position. `onNotice` is called with each notice, in order with the events. Without it, notices become process
- * warnings.
+ * warnings, but for those of a copy's progress.
  */
 export class Session<T extends Document = Document> implements AsyncIterable<ChangeEvent<T>>, AsyncDisposable {
   readonly #connection: Connection;
@@ -191,6 +191,14 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     return this.#connection.epoch;
   }
 
+  /**
+   * Whether documents of a copy are still to come: the session began with the start `snapshot`, or at a position of such a
+   * copy, and the notice `snapshotComplete` has not come.
+   */
+  get copying(): boolean {
+    return this.#connection.copying;
+  }
+
   /** Whether the session or its client was closed, or everything before the error that ended it has been handed out. */
   get closed(): boolean {
     const isDone =
@@ -275,6 +283,9 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
       return false;
     }
     if ("notice" in item) {
+      if (item.notice.kind === "snapshotComplete") {
+        this.#connection.copying = false;
+      }
       this.#onNotice(item.notice);
       return true;
     }
@@ -335,6 +346,9 @@ export async function closeConnection(connection: Connection, timeoutMs: number,
 }
 
 function warn(notice: Notice): void {
+  if (notice.kind === "snapshotProgress" || notice.kind === "snapshotComplete") {
+    return; // Nothing is wrong.
+  }
   const { kind, ...facts } = notice;
   const text = notice.kind === "skipped" ? skippedText(notice) : kind;
   const shown = Object.entries(facts).map(([name, value]: [string, unknown]) => [name, readable(value)]);

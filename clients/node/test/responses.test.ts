@@ -9,6 +9,7 @@ import { deserialize, type DeserializeOptions, Long, serialize } from "bson";
 import { type Batch, BsonBatch, JsonBatch } from "../src/batches.js";
 import { ProtocolError } from "../src/errors.js";
 import { SubscribeResponseSchema } from "../src/gen/feedmux/v1/change_feed_pb.js";
+import { SnapshotStatus_State } from "../src/gen/feedmux/v1/feed_pb.js";
 import { FeedPosition } from "../src/positions.js";
 import { Reader } from "../src/responses.js";
 import { batch, event, fragments, feedPosition, type Response, token } from "./scripted-server.js";
@@ -164,6 +165,28 @@ test("notices of every kind, and of none", () => {
   assert.deepEqual(said({ case: "historyAtRisk", value: { remaining: { seconds: 2n, nanos: 500_000_000 } } }), {
     kind: "historyAtRisk",
     remainingMs: 2500,
+  });
+  const copied = { documents: 3n, bytes: 300n, documentsEstimated: 10n, readTime: time };
+  const running = {
+    ...copied,
+    state: SnapshotStatus_State.RUNNING,
+    remaining: { seconds: 2n },
+    namespace: "shop.orders",
+  };
+  assert.deepEqual(said({ case: "snapshot", value: running }), {
+    kind: "snapshotProgress",
+    documents: 3,
+    bytes: 300,
+    documentsEstimated: 10,
+    remainingMs: 2000,
+    readTime: stamp,
+    namespace: "shop.orders",
+  });
+  assert.deepEqual(said({ case: "snapshot", value: { ...copied, state: SnapshotStatus_State.DONE } }), {
+    kind: "snapshotComplete",
+    documents: 3,
+    bytes: 300,
+    readTime: stamp,
   });
   assert.equal(said({ case: undefined }), undefined);
 });

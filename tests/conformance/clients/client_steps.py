@@ -62,6 +62,28 @@ class ClientSteps(ServerSteps):
             check_error(reply["error"], error)
             self._records[session].error = reply["error"]
 
+    async def create(
+        self, subscription: str = "sub", *, start: Any = None, copied: int | None = None, error: Json | None = None
+    ) -> None:
+        """The client creates a subscription. `copied`: the documents of its copy so far; null where it has none."""
+        fields = {"feed": self._feed({}), "start": self._start(start)}
+        reply = await self._call_of("create", error, subscription=self._stage.real_name(subscription), **fields)
+        assert error or reply.get("copied") == copied, f"{reply}, not {copied}"
+
+    async def move(
+        self, subscription: str = "sub", *, to: Any, copied: int | None = None, error: Json | None = None
+    ) -> None:
+        """The client moves the stored position."""
+        fields = {"subscription": self._stage.real_name(subscription), "start": self._start(to)}
+        reply = await self._call_of("seek", error, **fields)
+        assert error or reply.get("copied") == copied, f"{reply}, not {copied}"
+
+    async def resolve(self, start: Any, *, mark: str = "", error: Json | None = None) -> None:
+        """The client asks for the position of a start, which gets a name."""
+        reply = await self._call_of("resolve", error, feed=self._feed({}), start=self._start(start))
+        if error is None:
+            self._marks[mark] = {"position": reply["position"]}
+
     async def take(
         self,
         expect: Sequence[Any] | None = None,
@@ -76,9 +98,13 @@ class ClientSteps(ServerSteps):
         timeout_s: float | None = None,
         at_least_s: float | None = None,
         report: Sequence[str] = ("document",),
+        snapshot: bool | None = None,
+        covers: Sequence[Any] | None = None,
         window: int | None = None,
         meanwhile: Sequence[Any] = (),
     ) -> None:
+        """`snapshot`: whether the events are documents of a copy. `covers`: these events come in any order, once or
+        more: what a copy brings again has its content at a later time, and is no repeat."""
         record = self._records[session]
         wanted = (
             ["error"]
@@ -97,6 +123,8 @@ class ClientSteps(ServerSteps):
         if count is None and expect is not None:
             # One more than there are, where something else than their number is to end it.
             count = len(expect) + (wanted != ["enough"] or until_notice is not None)
+        if snapshot is not None:
+            report = [*report, "snapshot"]
         record.asked += count or 0
         began_s = time.monotonic()
         answer = await self._beside(
@@ -122,6 +150,10 @@ class ClientSteps(ServerSteps):
             assert labels == list(expect), f"events are {labels}, not {list(expect)}{told}"
         elif expect is not None:
             assert len(events) == len(expect), f"{len(events)} events{told}"
+        if covers is not None:
+            assert set(labels) == set(covers), f"events are {labels}, not {list(covers)}{told}"
+        if snapshot is not None:
+            assert {event["snapshot"] for event in events} == {snapshot}, f"not all are {snapshot=}{told}"
         if notices is not None:
             check_notices(heard, notices)
         if items is not None:
@@ -132,6 +164,17 @@ class ClientSteps(ServerSteps):
         if window is not None:
             self._check_window(record, window)
         assert at_least_s is None or took_s >= at_least_s, f"took only {took_s:.1f} s"
+
+    async def take_until(self, event: Any, *, covers: Sequence[Any], session: str = "s") -> None:
+        """Takes until this event comes, and checks what came as `take` does."""
+        labels: list[Any] = []
+        while event not in labels:
+            reply = await self._ask("take", session=session, count=1, timeout_s=self._patience_s, report=["document"])
+            assert reply["outcome"] == "enough", f"{reply['outcome']} after {labels}: {reply.get('error')}"
+            events = [item["event"] for item in reply["items"] if "event" in item]
+            self._records[session].events += events
+            labels += map(label, events)
+        assert set(labels) == set(covers), f"events are {labels}, not {list(covers)}"
 
     async def ack(self, event: int | None = None, *, session: str = "s") -> None:
         await self._ask("ack", session=session, event=event)
@@ -188,6 +231,16 @@ class ClientSteps(ServerSteps):
             if "document" in event:
                 text = json_util.dumps(document, json_options=json_util.CANONICAL_JSON_OPTIONS)
                 assert not (wrong := differences(event["document"], json.loads(text))), wrong
+
+    async def _call_of(self, do: str, error: Json | None, **fields: Any) -> Json:
+        """The reply to a command, or an empty one where it ends with this `error`."""
+        reply = await self._runner.attempt(do, REPLY_S, **fields)
+        if error is None:
+            assert "error" not in reply, f"{do} failed: {reply['error']}"
+            return dict(reply["ok"])
+        assert "error" in reply, f"{do} did not fail: {reply}"
+        check_error(reply["error"], error)
+        return {}
 
     async def _ask(self, do: str, **fields: Any) -> Json:
         return await self._runner.ask(do, REPLY_S, **fields)

@@ -13,6 +13,8 @@ NOTICES: Final = {
     "gap",
     "degraded",
     "unacknowledged",
+    "snapshot_progress",
+    "snapshot_complete",
     "disconnected",
 }
 _NUMBERS: Final = ("$numberInt", "$numberLong", "$numberDouble")

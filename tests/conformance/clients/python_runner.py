@@ -37,6 +37,7 @@ _NOTICES: dict[type[feedmux.Notice], str] = {
     feedmux.Gap: "gap",
     feedmux.Degraded: "degraded",
     feedmux.Unacknowledged: "unacknowledged",
+    feedmux.SnapshotComplete: "snapshot_complete",
     feedmux.Disconnected: "disconnected",
 }
 
@@ -105,8 +106,7 @@ class Commands:
         raw: bool = False,
         options: Json | None = None,
     ) -> Json:
-        if self._client is None:
-            raise BadCommand("no client")
+        client = self._connected()
         record = self._records[session] = SessionRecord()
 
         def on_notice(notice: feedmux.Notice) -> None:
@@ -115,12 +115,22 @@ class Commands:
 
         chosen = options or {}
         if subscription is not None:
-            opened = self._client.subscription(subscription).open(takeover=takeover, on_notice=on_notice, **chosen)
+            opened = client.subscription(subscription).open(takeover=takeover, on_notice=on_notice, **chosen)
         else:
-            opened = self._client.feed(**_feed(feed or {})).open(_start(start), on_notice=on_notice, **chosen)
+            opened = client.feed(**_feed(feed or {})).open(_start(start), on_notice=on_notice, **chosen)
         record.waiting = asyncio.current_task()
         record.session = await opened
         return {}
+
+    async def create(self, subscription: str, feed: Json, start: Any = None) -> Json:
+        asked = self._connected().subscription(subscription)
+        return _copied(await asked.create(start=_start(start), **_feed(feed)))
+
+    async def seek(self, subscription: str, start: Any) -> Json:
+        return _copied(await self._connected().subscription(subscription).seek(_start(start)))
+
+    async def resolve(self, feed: Json, start: Any) -> Json:
+        return {"position": _base64((await self._connected().feed(**_feed(feed)).resolve(_start(start))).position)}
 
     async def take(
         self,
@@ -172,6 +182,7 @@ class Commands:
             "committed": _base64(opened.committed),
             "epoch": opened.epoch,
             "closed": opened.closed,
+            "copying": opened.copying,
         }
 
     async def close(self, session: str, timeout_s: float | None = None) -> Json:
@@ -202,6 +213,11 @@ class Commands:
         if record.session is not None:
             await record.session.close(0)
 
+    def _connected(self) -> feedmux.AsyncClient:
+        if self._client is None:
+            raise BadCommand("no client")
+        return self._client
+
     def _session(self, name: str) -> feedmux.AsyncSession:
         record = self._records.get(name)
         if record is None or record.session is None:
@@ -226,6 +242,10 @@ def _feed(feed: Json) -> Json:
     return feed if pipeline is None else {**feed, "pipeline": json.dumps(pipeline)}
 
 
+def _copied(info: feedmux.SubscriptionInfo) -> Json:
+    return {"copied": info.snapshot.documents if info.snapshot else None}
+
+
 def _start(start: Any) -> Any:
     if isinstance(start, dict):
         ((kind, value),) = start.items()
@@ -240,6 +260,8 @@ def _event(event: feedmux.Event, report: tuple[str, ...]) -> Json:
         reported["document"] = json.loads(text)
     if "raw" in report:
         reported["raw"] = _base64(event.raw)
+    if "snapshot" in report:
+        reported["snapshot"] = event.snapshot
     if "token" in report:
         token = event.resume_token
         reported["token"] = None if token is None else _base64(bson.encode(token))

@@ -83,8 +83,11 @@ class _Player:
 
     # What is sent.
 
-    def make_opened(self, at: int = 0, **fields: Any) -> list[Message]:
-        return [wire.opened(at, **fields)]
+    def make_opened(self, at: int = 0, snapshot: bool = False, **fields: Any) -> list[Message]:
+        message = wire.opened(at, **fields)
+        if snapshot:
+            message.opened.snapshot.state = feed_pb2.SnapshotStatus.STATE_RUNNING
+        return [message]
 
     def make_batch(
         self,
@@ -94,6 +97,7 @@ class _Player:
         token_digits: int = 0,
         count: int | None = None,
         json: bool = False,
+        snapshot: bool = False,
         documents: list[Any] | None = None,
         spread: bool = False,
         cut_bytes: int = 0,
@@ -104,6 +108,7 @@ class _Player:
         first = self.sequence if sequence is None else sequence
         self.sequence = first + len(chosen)
         message = wire.batch(first, chosen, pad, token_digits, json=json)
+        message.batch.snapshot = snapshot
         if documents is not None:
             given = [
                 bson.encode({"_id": wire.token(number)} | json_util.loads(json_util.dumps(document)))
@@ -117,10 +122,18 @@ class _Player:
         return [message]
 
     def make_fragments(
-        self, number: int, parts: int, size: int = 1000, only: list[int] | None = None, sequence: int | None = None
+        self,
+        number: int,
+        parts: int,
+        size: int = 1000,
+        only: list[int] | None = None,
+        sequence: int | None = None,
+        snapshot: bool = False,
     ) -> list[Message]:
         first = self.sequence if sequence is None else sequence
         made = wire.fragments(first, number, size, parts)
+        for each in made:
+            each.event_fragment.snapshot = snapshot
         chosen = list(range(parts)) if only is None else only
         if parts - 1 in chosen:
             self.sequence = first + 1
@@ -137,6 +150,9 @@ class _Player:
         told = getattr(notice, kind)
         told.SetInParent()
         for name, value in fields.items():
+            described = told.DESCRIPTOR.fields_by_name[name]
+            if described.enum_type is not None:
+                value = described.enum_type.values_by_name[value].number
             match getattr(told, name):
                 case feed_pb2.ClusterTime() as time:
                     time.seconds, time.increment = value

@@ -54,6 +54,16 @@ class ServerSteps(Steps):
         given = [json_util.loads(json_util.dumps(each), json_options=ANY_DATE) for each in documents or ()]
         self._stage.documents[collection].insert_many([*made, *given])
 
+    async def change(self, number: int, *, collection: str = "c") -> None:
+        """Changes the document of this number."""
+        changed = self._stage.documents[collection].update_one({"n": number}, {"$set": {"changed": True}})
+        assert changed.modified_count == 1
+
+    async def remove(self, number: int, *, collection: str = "c") -> None:
+        """Deletes the document of this number."""
+        deleted = self._stage.documents[collection].delete_one({"n": number})
+        assert deleted.deleted_count == 1
+
     async def drop(self, collection: str = "c") -> None:
         self._stage.documents.drop_collection(collection)
 
@@ -93,13 +103,19 @@ class ServerSteps(Steps):
         assert unacked is None or shown[0].events_unacked == unacked, f"{shown[0].events_unacked} are not acked"
 
     async def stored(self, event: int, *, session: str = "s", subscription: str = "sub") -> None:
-        """Wait until the stored position is after the `event`th delivered event, or later with no event between."""
+        """Wait until the stored position is after the `event`th delivered event, or later with no event between.
+
+        In a copy that the session began, documents have one time, and their number says how far it is.
+        """
         reported = self._records[session].events[event - 1]
         wanted = json_util.loads(json_util.dumps(reported["document"]["clusterTime"]))
         assert isinstance(wanted, Timestamp)
 
         async def there() -> bool:
-            stored = (await self._stage.api.get(self._stage.real_name(subscription))).cluster_time
+            found = await self._stage.api.get(self._stage.real_name(subscription))
+            if found.snapshot.state == feed_pb2.SnapshotStatus.STATE_RUNNING:
+                return bool(found.snapshot.documents >= event)
+            stored = found.cluster_time
             return bool((stored.seconds, stored.increment) >= (wanted.time, wanted.inc))
 
         await until(there, self._patience_s)
@@ -170,7 +186,9 @@ class ServerSteps(Steps):
         return feed(self._stage.documents.name, "c", json_util.dumps(pipeline) if pipeline else "")
 
     def _marked(self, name: str) -> feed_pb2.Start:
-        """A mark for the server."""
+        """A mark for the server, or `snapshot`."""
+        if name == "snapshot":
+            return at(snapshot=feed_pb2.Snapshot())
         match self._marks[name]:
             case {"operation_time": [seconds, increment]}:
                 return at(start_at_operation_time=feed_pb2.ClusterTime(seconds=seconds, increment=increment))

@@ -16,6 +16,7 @@ from cryptography import x509
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from feedmux.v1 import change_feed_pb2, subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.clients.scenario import Case
 from tests.conformance.clients.scripts import script
@@ -31,6 +32,14 @@ Document = dict[str, Any]
 KEY = "key-of-the-conformance-tenant-canary"
 CERTIFIED = {"tls": {"root": "@root", "certificate": "@certificate", "key": "@private_key", "server_name": "localhost"}}
 """What a client is made with that shows a certificate and no key."""
+
+
+OLDER: dict[str, Callable[[bytes], Any]] = {
+    "CreateSubscription": lambda _: subscriptions_pb2.Subscription(name="sub", position=b"P1"),
+    "SeekSubscription": lambda _: subscriptions_pb2.Subscription(name="sub", position=b"P1"),
+    "ResolvePosition": lambda _: change_feed_pb2.ResolvePositionResponse(position=b"P1"),
+}
+"""What the scripted server answers: that of a server that does not know the start `snapshot`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +161,7 @@ async def staged(world: World, stage: str, case: Case) -> AsyncIterator[Stage]:
     """The stage of one run."""
     async with AsyncExitStack() as stack:
         if stage == "scripted":
-            server = await stack.enter_async_context(ScriptedServer(*map(script, case.scripts)))
+            server = await stack.enter_async_context(ScriptedServer(*map(script, case.scripts), unary=OLDER))
             proxy = await stack.enter_async_context(proxied(int(server.address.rpartition(":")[2])))
             made = Stage(world, proxy, {}, scripted=server)
         else:

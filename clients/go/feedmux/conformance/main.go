@@ -72,6 +72,12 @@ func (r *runner) do(name string, line []byte) (any, error) {
 		return with(line, r.new)
 	case "open":
 		return with(line, r.open)
+	case "create":
+		return with(line, r.create)
+	case "seek":
+		return with(line, r.seek)
+	case "resolve":
+		return with(line, r.resolve)
 	case "take":
 		return with(line, r.take)
 	case "ack":

@@ -196,6 +196,54 @@ func (r *runner) open(command openCommand) (any, error) {
 	return nothing{}, nil
 }
 
+func (r *runner) connected() (*feedmux.Client, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.client == nil {
+		return nil, errors.New("no client")
+	}
+	return r.client, nil
+}
+
+func (r *runner) create(command openCommand) (any, error) {
+	client, err := r.connected()
+	if err != nil {
+		return nil, err
+	}
+	spec := feedmux.SubscriptionSpec{Feed: command.Feed.feed(), Start: command.Start.Start}
+	return copied(client.Subscription(command.Subscription).Create(context.Background(), spec))
+}
+
+func (r *runner) seek(command openCommand) (any, error) {
+	client, err := r.connected()
+	if err != nil {
+		return nil, err
+	}
+	return copied(client.Subscription(command.Subscription).Seek(context.Background(), command.Start.Start))
+}
+
+func (r *runner) resolve(command openCommand) (any, error) {
+	client, err := r.connected()
+	if err != nil {
+		return nil, err
+	}
+	resolved, err := client.Feed(command.Feed.feed()).Resolve(context.Background(), command.Start.Start)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{"position": resolved.Position}, nil
+}
+
+func copied(info *feedmux.SubscriptionInfo, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	if info.Snapshot == nil {
+		return map[string]any{"copied": nil}, nil
+	}
+	return map[string]any{"copied": info.Snapshot.Documents}, nil
+}
+
 var formats = map[string]feedmux.Format{
 	"": feedmux.FormatBSON, "bson": feedmux.FormatBSON,
 	"extended_json_relaxed":   feedmux.FormatExtendedJSONRelaxed,
@@ -339,6 +387,7 @@ func (r *runner) state(command sessionCommand) (any, error) {
 		"committed":    orEmpty(session.Committed()),
 		"epoch":        session.Epoch(),
 		"closed":       session.Closed(),
+		"copying":      session.Copying(),
 	}, nil
 }
 

@@ -53,6 +53,15 @@ func describeNotice(told feedmux.Notice) *notice {
 		return &notice{"degraded", fields{"dependency": told.Dependency, "unavailable": told.Unavailable}}
 	case feedmux.Unacknowledged:
 		return &notice{"unacknowledged", fields{"events": told.Events}}
+	case feedmux.SnapshotProgress:
+		return &notice{"snapshot_progress", fields{
+			"documents": told.Documents, "bytes": told.Bytes, "documents_estimated": told.DocumentsEstimated,
+			"remaining_s": told.Remaining.Seconds(), "read_time": clusterTime(told.ReadTime), "namespace": told.Namespace,
+		}}
+	case feedmux.SnapshotComplete:
+		return &notice{"snapshot_complete", fields{
+			"documents": told.Documents, "bytes": told.Bytes, "read_time": clusterTime(told.ReadTime),
+		}}
 	case feedmux.Disconnected:
 		return &notice{"disconnected", fields{
 			"reason": told.Err.Reason, "status": code.Code(told.Err.Code).String(), "retry_in_s": told.RetryIn.Seconds(),
@@ -80,6 +89,9 @@ func describeEvent(event feedmux.Event, report []string) (map[string]any, error)
 		if shown["raw"] = []byte(event.Raw()); event.JSON() != nil {
 			shown["raw"] = event.JSON()
 		}
+	}
+	if slices.Contains(report, "snapshot") {
+		shown["snapshot"] = event.Snapshot()
 	}
 	if slices.Contains(report, "token") {
 		shown["token"] = []byte(event.ResumeToken())
@@ -125,6 +137,7 @@ var kinds = []struct {
 	{feedmux.ErrUnavailable, "Unavailable"},
 	{feedmux.ErrInternal, "InternalError"},
 	{feedmux.ErrProtocol, "ProtocolError"},
+	{feedmux.ErrSnapshotUnsupported, "SnapshotUnsupported"},
 }
 
 func describe(err error) *failed {
@@ -186,6 +199,9 @@ func (s *start) UnmarshalJSON(text []byte) error {
 		return nil
 	case `"latest"`:
 		s.Start = feedmux.Latest()
+		return nil
+	case `"snapshot"`:
+		s.Start = feedmux.StartSnapshot()
 		return nil
 	}
 	var given struct {

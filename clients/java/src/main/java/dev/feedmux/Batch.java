@@ -23,6 +23,7 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
     private final @Nullable Instant readTime;
     private long firstSequence;
     private @Nullable Object owner;
+    private boolean snapshot;
 
     Batch(int size, FeedPosition feedPosition, @Nullable Instant readTime) {
         this.size = size;
@@ -71,6 +72,13 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
     /** Returns when the server read the first of these events from MongoDB; null for an event sent in fragments. */
     public final @Nullable Instant readTime() {
         return readTime;
+    }
+
+    /**
+     * Whether the events are documents of a copy ({@link Start#snapshot}) rather than changes: all of them are, or none.
+     */
+    public final boolean isSnapshot() {
+        return snapshot;
     }
 
     /** Returns the event at this index, counted from 0. */
@@ -130,12 +138,17 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
         owner = session;
     }
 
+    final void markSnapshot(boolean isSnapshot) {
+        snapshot = isSnapshot;
+    }
+
     final boolean belongsTo(Object session) {
         return owner == session;
     }
 
     final <B extends Batch> B numberedLike(B part, int skipped) {
         part.number(firstSequence + skipped, owner);
+        part.markSnapshot(snapshot);
         return part;
     }
 

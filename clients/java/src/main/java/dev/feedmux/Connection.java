@@ -9,6 +9,7 @@ import dev.feedmux.errors.FeedInvalidatedException;
 import dev.feedmux.errors.FeedmuxException;
 import dev.feedmux.errors.ProtocolException;
 import dev.feedmux.errors.SessionClosedException;
+import dev.feedmux.errors.SnapshotUnsupportedException;
 import dev.feedmux.errors.UnavailableException;
 import io.grpc.Status;
 import io.grpc.SynchronizationContext;
@@ -66,6 +67,9 @@ final class Connection implements Transport.Dependent {
 
     private String route;
     private long openAcked;
+    /** The present stream asked for {@link Start#snapshot}. */
+    private boolean askedForCopy;
+
     private int limitBytes;
     private Notice.@Nullable Rewound rewound;
 
@@ -230,6 +234,7 @@ final class Connection implements Transport.Dependent {
             open.setFeed(opening.feed());
             Position reached = tracker.latest().position();
             Start start = reached.isEmpty() ? opening.start() : Start.after(reached);
+            askedForCopy = start instanceof Start.Snapshot;
             if (start != null) {
                 open.setStart(Messages.start(start));
             }
@@ -403,12 +408,15 @@ final class Connection implements Transport.Dependent {
                 buffer.publishCommitted(committed.position());
                 sender.confirm(committed.sequence());
             } else if (response instanceof Response.Opened it) {
+                if (askedForCopy && !it.copying()) {
+                    throw new SnapshotUnsupportedException("has opened the feed at the present");
+                }
                 opened(it);
             } else if (response instanceof Response.Told told) {
                 told(told.notice());
             }
-        } catch (ProtocolException violation) {
-            lost(violation);
+        } catch (ProtocolException | SnapshotUnsupportedException error) {
+            lost(error);
         }
     }
 
@@ -456,7 +464,7 @@ final class Connection implements Transport.Dependent {
                 transport.routes().put(opening.subscription(), route);
             }
         }
-        buffer.publishOpened(it.epoch(), it.feedPosition());
+        buffer.publishOpened(it.epoch(), it.feedPosition(), it.copying());
         buffer.publish(tracker.received(), tracker.latest());
         move(Event.OPENED);
         lastError = null;

@@ -46,6 +46,11 @@ public final class Event implements Item {
         return Tokens.document(batch.key(index));
     }
 
+    /** Whether the event is a document of a copy ({@link Start#snapshot}) rather than a change. */
+    public boolean isSnapshot() {
+        return batch.isSnapshot();
+    }
+
     /** Returns the sequence number of this event in the session, counted from 1, without gaps, across reconnects. */
     public long sequence() {
         return batch.firstSequence() + index;

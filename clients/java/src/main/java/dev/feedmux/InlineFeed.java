@@ -58,7 +58,7 @@ public final class InlineFeed {
                 .setFeed(message())
                 .setStart(Messages.start(start))
                 .build();
-        return Messages.resolved(client.transport().feeds(stub -> stub.resolvePosition(request)));
+        return Messages.resolved(client.transport().feeds(stub -> stub.resolvePosition(request)), start);
     }
 
     private Explanation explained(@Nullable Start start) {

@@ -3,6 +3,7 @@ package dev.feedmux;
 import com.google.protobuf.ByteString;
 import com.google.protobuf.Timestamp;
 import dev.feedmux.CreditWindow.Grant;
+import dev.feedmux.errors.SnapshotUnsupportedException;
 import dev.feedmux.v1.Ack;
 import dev.feedmux.v1.Close;
 import dev.feedmux.v1.ClusterTime;
@@ -122,6 +123,8 @@ final class Messages {
                     .setIncrement(at.time().getInc()));
         } else if (start instanceof Start.AtTime at) {
             message.setTime(Timestamp.newBuilder().setSeconds(at.time().getEpochSecond()));
+        } else if (start instanceof Start.Snapshot) {
+            message.setSnapshot(dev.feedmux.v1.Snapshot.getDefaultInstance());
         } else if (start instanceof Start.Earliest) {
             message.setEarliest(dev.feedmux.v1.Earliest.getDefaultInstance());
         } else {
@@ -175,7 +178,29 @@ final class Messages {
                 message.getOwner(),
                 message.getEpoch(),
                 message.hasExpireTime() ? instant(message.getExpireTime()) : null,
-                message.getRoutingKey());
+                message.getRoutingKey(),
+                message.getSnapshot().getState() == dev.feedmux.v1.SnapshotStatus.State.STATE_RUNNING
+                        ? snapshot(message.getSnapshot())
+                        : null);
+    }
+
+    /** Converts the answer to a request with a start, which shows whether the server knows {@link Start#snapshot}. */
+    static SubscriptionInfo info(dev.feedmux.v1.Subscription message, Start start) {
+        if (start instanceof Start.Snapshot && !message.hasSnapshot()) {
+            throw new SnapshotUnsupportedException(
+                    "subscription \"" + message.getName() + "\" is at the present; delete or seek it");
+        }
+        return info(message);
+    }
+
+    static SnapshotStatus snapshot(dev.feedmux.v1.SnapshotStatus status) {
+        return new SnapshotStatus(
+                status.getDocuments(),
+                status.getBytes(),
+                status.getDocumentsEstimated(),
+                status.hasRemaining() ? duration(status.getRemaining()) : null,
+                status.hasReadTime() ? timestamp(status.getReadTime()) : null,
+                status.getNamespace());
     }
 
     static Explanation explanation(ExplainResponse message) {
@@ -199,7 +224,10 @@ final class Messages {
                 message.getScopeMissing());
     }
 
-    static ResolvedPosition resolved(ResolvePositionResponse message) {
+    static ResolvedPosition resolved(ResolvePositionResponse message, Start start) {
+        if (start instanceof Start.Snapshot && !message.hasSnapshot()) {
+            throw new SnapshotUnsupportedException("has returned a position at the present");
+        }
         return new ResolvedPosition(
                 Position.of(message.getPosition()),
                 message.hasClusterTime() ? timestamp(message.getClusterTime()) : null,

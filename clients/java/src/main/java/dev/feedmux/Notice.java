@@ -117,6 +117,34 @@ public sealed interface Notice extends Item {
     }
 
     /**
+     * Documents of a copy are still to come.
+     *
+     * @param status how far the copy is
+     */
+    record SnapshotProgress(SnapshotStatus status) implements Notice {
+        @Override
+        public String toString() {
+            String estimate = status.documentsEstimated() > 0 ? " of about " + status.documentsEstimated() : "";
+            return "documents copied so far: " + status.documents() + estimate;
+        }
+    }
+
+    /**
+     * The copy of existing documents is complete: every event after this is a change.
+     *
+     * @param documents the number of documents of the copy; after an interruption, some may count twice
+     * @param bytes the size of these documents; 0 if the server does not know it
+     * @param readTime the cluster time as of which the last documents were read; null if it is not known
+     */
+    record SnapshotComplete(
+            long documents, long bytes, @Nullable BsonTimestamp readTime) implements Notice {
+        @Override
+        public String toString() {
+            return "the existing documents are copied: " + documents + ". Changes follow";
+        }
+    }
+
+    /**
      * The client lost the connection to the server and will try again.
      *
      * @param error the error that ended the connection

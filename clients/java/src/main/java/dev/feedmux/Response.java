@@ -14,7 +14,8 @@ sealed interface Response {
             long creditBytesMax,
             long unackedEventsMax,
             int messageBytesMax,
-            String routingKey)
+            String routingKey,
+            boolean copying)
             implements Response {}
 
     /** Events, and the sequence of the first event. */

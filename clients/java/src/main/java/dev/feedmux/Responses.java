@@ -81,16 +81,14 @@ final class Responses {
         FeedPosition feedPosition =
                 feedPosition(batch.getPosition(), batch.getResumeToken(), time(batch.getClusterTime()));
         Instant readTime = batch.hasReadTime() ? Messages.instant(batch.getReadTime()) : null;
-        if (!json) {
-            return new Response.Delivery(
-                    batch.getFirstDeliverySequence(), BsonBatch.over(batch.getBson(), count, feedPosition, readTime));
-        }
-        if (batch.getJsonCount() != count) {
+        if (json && batch.getJsonCount() != count) {
             throw new ProtocolException("a batch of " + count + " events holds " + batch.getJsonCount() + " texts");
         }
-        return new Response.Delivery(
-                batch.getFirstDeliverySequence(),
-                new JsonBatch(List.copyOf(batch.getJsonList()), feedPosition, readTime));
+        Batch events = json
+                ? new JsonBatch(List.copyOf(batch.getJsonList()), feedPosition, readTime)
+                : BsonBatch.over(batch.getBson(), count, feedPosition, readTime);
+        events.markSnapshot(batch.getSnapshot());
+        return new Response.Delivery(batch.getFirstDeliverySequence(), events);
     }
 
     private Response.@Nullable Delivery join(EventFragment part) {
@@ -114,6 +112,7 @@ final class Responses {
         Batch batch = json
                 ? new JsonBatch(List.of(text(whole)), feedPosition, null)
                 : BsonBatch.over(whole, 1, feedPosition, null);
+        batch.markSnapshot(part.getSnapshot());
         return new Response.Delivery(fragmentSequence, batch);
     }
 
@@ -139,7 +138,8 @@ final class Responses {
                 limits.getCreditBytesMax(),
                 limits.getUnackedEventsMax(),
                 limits.getMessageBytesMax(),
-                opened.getRoutingKey());
+                opened.getRoutingKey(),
+                opened.hasSnapshot());
     }
 
     private static Response.@Nullable Told told(dev.feedmux.v1.Notice notice) {
@@ -172,9 +172,19 @@ final class Responses {
                         Position.of(notice.getSkipped().getToPosition()));
             case UNACKNOWLEDGED ->
                 new Notice.Unacknowledged(notice.getUnacknowledged().getEvents());
-            case SNAPSHOT, KIND_NOT_SET -> null;
+            case SNAPSHOT -> snapshot(notice.getSnapshot());
+            case KIND_NOT_SET -> null;
         };
         return value == null ? null : new Response.Told(value);
+    }
+
+    private static @Nullable Notice snapshot(dev.feedmux.v1.SnapshotStatus status) {
+        SnapshotStatus value = Messages.snapshot(status);
+        return switch (status.getState()) {
+            case STATE_RUNNING -> new Notice.SnapshotProgress(value);
+            case STATE_DONE -> new Notice.SnapshotComplete(value.documents(), value.bytes(), value.readTime());
+            case STATE_UNSPECIFIED, UNRECOGNIZED -> null;
+        };
     }
 
     private static FeedPosition feedPosition(ByteString position, ByteString token, @Nullable BsonTimestamp time) {

@@ -188,6 +188,14 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     }
 
     /**
+     * Whether documents of a copy are still to come: the session began with {@link Start#snapshot}, or at a position of
+     * such a copy, and the notice {@link Notice.SnapshotComplete} has not come.
+     */
+    public boolean isCopying() {
+        return buffer.copying();
+    }
+
+    /**
      * Whether the session or its client was closed, or the session ended with an error and has returned everything
      * before it.
      */

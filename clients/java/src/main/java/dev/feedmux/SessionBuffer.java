@@ -43,6 +43,8 @@ final class SessionBuffer {
     private FeedPosition latest = FeedPosition.NONE;
     private Position committed = Position.NONE;
     private long epoch;
+    /** Set when a stream is opened within a copy of existing documents; cleared when the end of the copy is taken. */
+    private boolean copying;
 
     /** {@code listener} receives notices in the thread that takes the events around them. */
     SessionBuffer(Consumer<Notice> listener) {
@@ -213,6 +215,10 @@ final class SessionBuffer {
         return locked(() -> epoch);
     }
 
+    boolean copying() {
+        return locked(() -> copying);
+    }
+
     // --- The connection's side.
 
     /** Ends the user's loop with an error, because the client was closed and not the session. */
@@ -314,10 +320,11 @@ final class SessionBuffer {
         }
     }
 
-    void publishOpened(long newEpoch, FeedPosition opened) {
+    void publishOpened(long newEpoch, FeedPosition opened, boolean withinCopy) {
         lock.lock();
         try {
             epoch = newEpoch;
+            copying = withinCopy;
             if (begin.isEmpty()) {
                 begin = opened;
             }
@@ -366,6 +373,9 @@ final class SessionBuffer {
         Entry first = entries.getFirst();
         if (first instanceof Entry.Ended end) {
             throw end.error() == null ? new SessionClosedException("the session has ended") : seenHere(end.error());
+        }
+        if (first instanceof Entry.QueuedNotice said && said.notice() instanceof Notice.SnapshotComplete) {
+            copying = false;
         }
         return entries.removeFirst();
     }

@@ -60,7 +60,12 @@ public record SessionOptions(
             Duration.ofSeconds(10),
             Format.BSON,
             false,
-            notice -> LOG.log(System.Logger.Level.WARNING, "{0}", notice));
+            SessionOptions::log);
+
+    private static void log(Notice notice) {
+        boolean isProgress = notice instanceof Notice.SnapshotProgress || notice instanceof Notice.SnapshotComplete;
+        LOG.log(isProgress ? System.Logger.Level.INFO : System.Logger.Level.WARNING, "{0}", notice);
+    }
 
     /** Checks that the values are in range. */
     public SessionOptions {

@@ -12,6 +12,9 @@ public sealed interface Start {
     /** Begins now. */
     record Latest() implements Start {}
 
+    /** Begins with the documents that exist. */
+    record Snapshot() implements Start {}
+
     /** Begins after a position that feedmux issued. */
     record After(Position position) implements Start {}
 
@@ -35,6 +38,15 @@ public sealed interface Start {
     /** Begins now. */
     static Start latest() {
         return new Latest();
+    }
+
+    /**
+     * Begins with the documents that exist, as insert events; every change after them follows. For feeds of one
+     * collection without a pipeline. A server that does not know this start is reported with a
+     * {@link dev.feedmux.errors.SnapshotUnsupportedException}.
+     */
+    static Start snapshot() {
+        return new Snapshot();
     }
 
     /** Begins after a position that feedmux issued. */

@@ -64,7 +64,8 @@ public final class Subscription {
                         client.source()))
                 .setStart(Messages.start(definition.start()))
                 .build();
-        return Messages.info(client.transport().subscriptions(stub -> stub.createSubscription(request)));
+        return Messages.info(
+                client.transport().subscriptions(stub -> stub.createSubscription(request)), definition.start());
     }
 
     /**
@@ -115,7 +116,7 @@ public final class Subscription {
                 .setName(name)
                 .setTo(Messages.start(to))
                 .build();
-        return Messages.info(client.transport().subscriptions(stub -> stub.seekSubscription(request)));
+        return Messages.info(client.transport().subscriptions(stub -> stub.seekSubscription(request)), to);
     }
 
     /**

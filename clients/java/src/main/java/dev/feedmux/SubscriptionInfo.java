@@ -23,6 +23,7 @@ import org.jspecify.annotations.Nullable;
  * @param expireTime when the server deletes the subscription if it is not used before then; null if it never does, or
  *     not while a session is open
  * @param routingKey the key by which a proxy finds the replica that reads this feed
+ * @param snapshot how far the copy of existing documents is that the stored position is within; null outside of a copy
  */
 public record SubscriptionInfo(
         String name,
@@ -38,4 +39,5 @@ public record SubscriptionInfo(
         String owner,
         long epoch,
         @Nullable Instant expireTime,
-        String routingKey) {}
+        String routingKey,
+        @Nullable SnapshotStatus snapshot) {}

@@ -10,6 +10,7 @@ import com.google.protobuf.UnknownFieldSet;
 import dev.feedmux.errors.ProtocolException;
 import dev.feedmux.support.Wire;
 import dev.feedmux.v1.SubscribeResponse;
+import java.time.Duration;
 import java.util.List;
 import java.util.stream.Stream;
 import org.bson.BsonTimestamp;
@@ -123,6 +124,26 @@ final class ResponsesTest {
                 "another session or a seek moved the stored position from 1001.1 to 1005.1: this session does not deliver"
                         + " the events in between",
                 expected.toString());
+    }
+
+    @Test
+    void aNoticeSaysHowFarACopyIs() {
+        dev.feedmux.v1.SnapshotStatus running = dev.feedmux.v1.SnapshotStatus.newBuilder()
+                .setState(dev.feedmux.v1.SnapshotStatus.State.STATE_RUNNING)
+                .setDocuments(3)
+                .setBytes(300)
+                .setDocumentsEstimated(10)
+                .setRemaining(Messages.duration(Duration.ofMillis(1_500)))
+                .setReadTime(Wire.time(1))
+                .setNamespace("shop.orders")
+                .build();
+        Notice.SnapshotProgress expected = new Notice.SnapshotProgress(
+                new SnapshotStatus(3, 300, 10, Duration.ofMillis(1_500), new BsonTimestamp(1001, 1), "shop.orders"));
+        SubscribeResponse message = SubscribeResponse.newBuilder()
+                .setNotice(dev.feedmux.v1.Notice.newBuilder().setSnapshot(running))
+                .build();
+        assertEquals(new Response.Told(expected), read(message));
+        assertEquals("documents copied so far: 3 of about 10", expected.toString());
     }
 
     @Test

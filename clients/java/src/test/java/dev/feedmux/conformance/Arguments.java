@@ -51,6 +51,9 @@ final class Arguments {
         if (start == null || start.equals("latest")) {
             return Start.latest();
         }
+        if (start.equals("snapshot")) {
+            return Start.snapshot();
+        }
         if (start.equals("earliest")) {
             return Start.earliest();
         }

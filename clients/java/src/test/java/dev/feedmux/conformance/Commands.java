@@ -1,12 +1,17 @@
 package dev.feedmux.conformance;
 
 import dev.feedmux.Event;
+import dev.feedmux.Feed;
 import dev.feedmux.FeedmuxClient;
 import dev.feedmux.Format;
 import dev.feedmux.Item;
 import dev.feedmux.Notice;
 import dev.feedmux.Session;
 import dev.feedmux.SessionOptions;
+import dev.feedmux.SnapshotStatus;
+import dev.feedmux.Start;
+import dev.feedmux.SubscriptionDefinition;
+import dev.feedmux.SubscriptionInfo;
 import dev.feedmux.errors.FeedmuxException;
 import dev.feedmux.errors.InterruptedCallException;
 import dev.feedmux.errors.SessionClosedException;
@@ -59,6 +64,9 @@ final class Commands {
             case "hello" -> Map.of("client", "java", "version", "0.1.0", "runner", 1);
             case "new" -> make(command);
             case "open" -> open(command);
+            case "create" -> create(command);
+            case "seek" -> seek(command);
+            case "resolve" -> resolve(command);
             case "take" -> take(command);
             case "ack" -> ack(command);
             case "state" -> Reports.state(session(command));
@@ -102,14 +110,10 @@ final class Commands {
         Document options = command.get("options", new Document());
         String format = options.get("format", "bson").toUpperCase(Locale.ROOT);
         SessionRecord record = new SessionRecord(Format.valueOf(format));
-        FeedmuxClient opener;
         synchronized (this) {
             records.put(command.getString("session"), record);
-            opener = client;
         }
-        if (opener == null) {
-            throw new IllegalStateException("no client");
-        }
+        FeedmuxClient opener = connected();
         Consumer<SessionOptions.Builder> change = builder -> {
             Arguments.options(builder, options);
             builder.takeover(command.getBoolean("takeover", false));
@@ -118,12 +122,47 @@ final class Commands {
         try {
             record.session = command.getString("subscription") != null
                     ? opener.subscription(command.getString("subscription")).open(change)
-                    : opener.feed(Arguments.feed(command.get("feed", new Document())))
-                            .open(Arguments.start(command.get("start")), change);
+                    : opener.feed(feed(command)).open(Arguments.start(command.get("start")), change);
         } finally {
             record.leave();
         }
         return Map.of();
+    }
+
+    private synchronized FeedmuxClient connected() {
+        if (client == null) {
+            throw new IllegalStateException("no client");
+        }
+        return client;
+    }
+
+    private Map<String, ?> create(Document command) {
+        SubscriptionDefinition definition =
+                SubscriptionDefinition.of(feed(command)).from(Arguments.start(command.get("start")));
+        return copied(
+                connected().subscription(command.getString("subscription")).create(definition));
+    }
+
+    private Map<String, ?> seek(Document command) {
+        Start to = Arguments.start(command.get("start"));
+        return copied(
+                connected().subscription(command.getString("subscription")).seek(to));
+    }
+
+    private Map<String, ?> resolve(Document command) {
+        Start start = Arguments.start(command.get("start"));
+        return Map.of(
+                "position",
+                Reports.position(connected().feed(feed(command)).resolve(start).position()));
+    }
+
+    private static Feed feed(Document command) {
+        return Arguments.feed(command.get("feed", new Document()));
+    }
+
+    private static Map<String, ?> copied(SubscriptionInfo info) {
+        SnapshotStatus snapshot = info.snapshot();
+        return snapshot == null ? Map.of() : Map.of("copied", snapshot.documents());
     }
 
     private Map<String, ?> take(Document command) {

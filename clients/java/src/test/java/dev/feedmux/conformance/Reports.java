@@ -5,6 +5,7 @@ import dev.feedmux.Format;
 import dev.feedmux.Notice;
 import dev.feedmux.Position;
 import dev.feedmux.Session;
+import dev.feedmux.SnapshotStatus;
 import dev.feedmux.errors.FeedInvalidatedException;
 import dev.feedmux.errors.FeedmuxException;
 import dev.feedmux.errors.InterruptedCallException;
@@ -44,6 +45,9 @@ final class Reports {
                             ? bytes(event.bson())
                             : base64(event.json().getBytes(StandardCharsets.UTF_8)));
         }
+        if (report.contains("snapshot")) {
+            reported.put("snapshot", event.isSnapshot());
+        }
         if (report.contains("token")) {
             reported.put("token", bytes(event.resumeToken()));
         }
@@ -81,6 +85,20 @@ final class Reports {
         } else if (notice instanceof Notice.Unacknowledged it) {
             told.put("kind", "unacknowledged");
             told.put("events", it.events());
+        } else if (notice instanceof Notice.SnapshotProgress it) {
+            SnapshotStatus status = it.status();
+            told.put("kind", "snapshot_progress");
+            told.put("documents", status.documents());
+            told.put("bytes", status.bytes());
+            told.put("documents_estimated", status.documentsEstimated());
+            told.put("remaining_s", status.remaining() == null ? null : seconds(status.remaining()));
+            told.put("read_time", time(status.readTime()));
+            told.put("namespace", status.namespace());
+        } else if (notice instanceof Notice.SnapshotComplete it) {
+            told.put("kind", "snapshot_complete");
+            told.put("documents", it.documents());
+            told.put("bytes", it.bytes());
+            told.put("read_time", time(it.readTime()));
         } else if (notice instanceof Notice.Disconnected it) {
             told.put("kind", "disconnected");
             told.put("reason", it.error().reason());
@@ -98,6 +116,7 @@ final class Reports {
         state.put("committed", position(session.committed()));
         state.put("epoch", session.epoch());
         state.put("closed", session.isClosed());
+        state.put("copying", session.isCopying());
         return state;
     }
 
@@ -132,7 +151,7 @@ final class Reports {
         return duration.toNanos() / 1e9;
     }
 
-    private static String position(Position position) {
+    static String position(Position position) {
         return base64(position.toBytes());
     }
 
