@@ -347,6 +347,9 @@ func (c *connection) onOpened(first *opened) {
 	b.window.limit(first.credit.events, first.credit.bytes)
 	b.sentSequence, b.confirmedUntil = 0, 0
 	b.epoch, b.copying = first.epoch, first.copying
+	if first.copying {
+		b.withdrawCompletion()
+	}
 	if isFirst {
 		b.began = first.feedPosition
 	}

@@ -2,6 +2,7 @@ package feedmux
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -277,9 +278,19 @@ func (b *sessionBuffer) deliver(arrived *delivery) error {
 	return nil
 }
 
-// forget says that the stored position was moved on purpose. Notices stay.
+// withdrawCompletion drops the end of a copy that was not handed out: its documents are forgotten, or come again before
+// another end.
+func (b *sessionBuffer) withdrawCompletion() {
+	b.items = slices.DeleteFunc(b.items, func(each item) bool {
+		_, complete := each.notice.(SnapshotComplete)
+		return complete
+	})
+}
+
+// forget says that the stored position was moved on purpose. Other notices stay.
 func (b *sessionBuffer) forget() {
 	b.tracker.forget()
+	b.withdrawCompletion()
 	waiting := b.items
 	b.items = nil
 	for _, each := range waiting {

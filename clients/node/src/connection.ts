@@ -432,6 +432,9 @@ export class Connection {
       throw new SnapshotUnsupportedError("has opened the feed at the present");
     }
     this.copying = opened.copying;
+    if (opened.copying) {
+      this.buffer.withdrawCompletion();
+    }
     const isFirst = isFirstOpening(this.#state);
     const tracker = this.#tracker;
     const hadReached = tracker.ackedPosition(this.#openAcked).clusterTime;

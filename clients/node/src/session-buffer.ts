@@ -34,8 +34,14 @@ export class SessionBuffer {
     return this.#items.shift();
   }
 
-  /** Takes back the batches that nobody has taken; notices stay. */
+  /** Drops the end of a copy that nobody has taken: its documents are forgotten, or come again before another end. */
+  withdrawCompletion(): void {
+    this.#items = this.#items.filter((item) => !("notice" in item && item.notice.kind === "snapshotComplete"));
+  }
+
+  /** Takes back the batches that nobody has taken; notices stay, but for the end of a copy. */
   withdraw(): Batch[] {
+    this.withdrawCompletion();
     const batches = this.#items.flatMap((item) => ("batch" in item ? [item.batch] : []));
     this.#items = this.#items.filter((item) => "notice" in item);
     return batches;

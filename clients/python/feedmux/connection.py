@@ -11,7 +11,7 @@ from feedmux.connection_states import FIRST_OPENING
 from feedmux.delivery_tracker import DeliveryTracker
 from feedmux.errors import FeedInvalidated, FeedmuxError, SnapshotUnsupported
 from feedmux.feeds import Start
-from feedmux.notices import Draining, Rewound
+from feedmux.notices import Draining, Rewound, SnapshotComplete
 from feedmux.options import SessionOptions
 from feedmux.responses import Committed, Delivery, Message, Opened, Progress
 from feedmux.session_buffer import NEVER, Ended, QueuedNotice, SessionBuffer
@@ -176,6 +176,8 @@ class Connection(StreamKeeper):
         if self._asked_for_copy and opened.copying is None:
             raise SnapshotUnsupported("has opened the feed at the present")
         buffer.copying = opened.copying
+        if opened.copying:
+            self._withdraw_completion()
         had_reached = tracker.acked_position(self._open_acked)
         is_first = self._state in FIRST_OPENING
         reopened = not is_first and self._opening.durable
@@ -198,12 +200,20 @@ class Connection(StreamKeeper):
 
     def _forget(self) -> None:
         self._tracker.forget()
+        self._withdraw_completion()
         for item in self._buffer.drain():
             match item:
                 case QueuedNotice() | Ended():
                     self._buffer.put(item)
                 case batch:
                     self._window.discard(len(batch), batch.size_bytes)
+
+    def _withdraw_completion(self) -> None:
+        """Drop the end of a copy that has not been delivered: its documents are forgotten, or come again before another
+        end."""
+        for item in self._buffer.drain():
+            if not (isinstance(item, QueuedNotice) and isinstance(item.notice, SnapshotComplete)):
+                self._buffer.put(item)
 
     def _say_rewound(self, rewound: Rewound) -> None:
         # The server announces a change that the client may already have noticed.

@@ -247,7 +247,10 @@ final class SessionBuffer {
         }
     }
 
-    /** Removes everything that has not been handed out, and discounts from the window what was not counted as taken. */
+    /**
+     * Removes the events that have not been handed out, and the end of a copy, and discounts from the window what was not
+     * counted as taken.
+     */
     void forget(CreditWindow window) {
         lock.lock();
         try {
@@ -256,7 +259,7 @@ final class SessionBuffer {
                     window.discard(events.batch().size(), events.batch().sizeBytes());
                 }
             }
-            entries.removeIf(Entry.Events.class::isInstance);
+            entries.removeIf(entry -> entry instanceof Entry.Events || isCompletion(entry));
             iterator.dropRest();
         } finally {
             lock.unlock();
@@ -325,6 +328,10 @@ final class SessionBuffer {
         try {
             epoch = newEpoch;
             copying = withinCopy;
+            if (withinCopy) {
+                // The documents before it come again before another end.
+                entries.removeIf(SessionBuffer::isCompletion);
+            }
             if (begin.isEmpty()) {
                 begin = opened;
             }
@@ -374,10 +381,15 @@ final class SessionBuffer {
         if (first instanceof Entry.Ended end) {
             throw end.error() == null ? new SessionClosedException("the session has ended") : seenHere(end.error());
         }
-        if (first instanceof Entry.QueuedNotice said && said.notice() instanceof Notice.SnapshotComplete) {
+        if (isCompletion(first)) {
             copying = false;
         }
         return entries.removeFirst();
+    }
+
+    /** Whether it is the end of a copy. */
+    private static boolean isCompletion(Entry entry) {
+        return entry instanceof Entry.QueuedNotice said && said.notice() instanceof Notice.SnapshotComplete;
     }
 
     private boolean take(Batch batch, boolean whole) {
