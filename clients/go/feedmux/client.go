@@ -26,6 +26,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -132,13 +133,9 @@ func (f *InlineFeed) Resolve(ctx context.Context, start Start) (*ResolvedPositio
 	if start.message == nil {
 		start = Latest()
 	}
-	request := &feedmuxpb.ResolvePositionRequest{Feed: message, Start: start.message}
-	answer, err := call(ctx, f.client, f.client.feeds.ResolvePosition, request)
+	answer, err := resolve(ctx, f.client, message, start.message)
 	if err != nil {
 		return nil, err
-	}
-	if isSnapshot(start.message) && answer.GetSnapshot() == nil {
-		return nil, snapshotUnsupported("has returned a position at the present")
 	}
 	resolved := &ResolvedPosition{
 		FeedPosition: FeedPosition{Position: answer.GetPosition(), ClusterTime: timestamp(answer.GetClusterTime())},
@@ -147,6 +144,37 @@ func (f *InlineFeed) Resolve(ctx context.Context, start Start) (*ResolvedPositio
 		resolved.Time = answer.GetTime().AsTime()
 	}
 	return resolved, nil
+}
+
+func resolve(
+	ctx context.Context, client *Client, feed *feedmuxpb.Feed, start *feedmuxpb.Start,
+) (*feedmuxpb.ResolvePositionResponse, error) {
+	request := &feedmuxpb.ResolvePositionRequest{Feed: feed, Start: start}
+	answer, err := call(ctx, client, client.feeds.ResolvePosition, request)
+	if !isSnapshot(start) {
+		return answer, err
+	}
+	// A server that does not know the field sees an empty Start.
+	isUnknown := errors.Is(err, ErrInvalidArgument) && strings.Contains(err.Error(), "start is required")
+	if isUnknown || err == nil && answer.GetSnapshot() == nil {
+		return nil, snapshotUnsupported("would begin at the present")
+	}
+	return answer, err
+}
+
+// storedStart is what to send where the server stores the start. A server older than StartSnapshot would store the
+// present, and a call that is repeated at a newer replica would find nothing wrong. It rejects the position of a copy.
+func storedStart(
+	ctx context.Context, client *Client, feed *feedmuxpb.Feed, start *feedmuxpb.Start,
+) (*feedmuxpb.Start, error) {
+	if !isSnapshot(start) {
+		return start, nil
+	}
+	answer, err := resolve(ctx, client, feed, start)
+	if err != nil {
+		return nil, err
+	}
+	return AtPosition(answer.GetPosition()).message, nil
 }
 
 // call makes one unary call with the client's credentials and deadline.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"iter"
 	"time"
 
@@ -106,16 +105,19 @@ func (s *Subscription) Create(ctx context.Context, spec SubscriptionSpec) (*Subs
 	if err != nil {
 		return nil, err
 	}
-	answer, err := call(ctx, s.client, s.client.control.CreateSubscription, &feedmuxpb.CreateSubscriptionRequest{
+	start, err := storedStart(ctx, s.client, feed, spec.Start.message)
+	if err != nil {
+		return nil, err
+	}
+	return infoOf(call(ctx, s.client, s.client.control.CreateSubscription, &feedmuxpb.CreateSubscriptionRequest{
 		Subscription: &feedmuxpb.Subscription{
 			Name:          s.name,
 			Feed:          feed,
 			OnInvalidate:  feedmuxpb.OnInvalidate(spec.OnInvalidate),
 			OnHistoryLost: feedmuxpb.OnHistoryLost(spec.OnHistoryLost),
 		},
-		Start: spec.Start.message,
-	})
-	return startedAt(spec.Start, answer, err)
+		Start: start,
+	}))
 }
 
 // Get returns the subscription, or ErrSubscriptionNotFound.
@@ -160,9 +162,19 @@ func (s *Subscription) Seek(ctx context.Context, to Start) (*SubscriptionInfo, e
 	if to.message == nil {
 		to = Latest()
 	}
-	request := &feedmuxpb.SeekSubscriptionRequest{Name: s.name, To: to.message}
-	answer, err := call(ctx, s.client, s.client.control.SeekSubscription, request)
-	return startedAt(to, answer, err)
+	start := to.message
+	if isSnapshot(start) {
+		stored, err := call(
+			ctx, s.client, s.client.control.GetSubscription, &feedmuxpb.GetSubscriptionRequest{Name: s.name})
+		if err != nil {
+			return nil, err
+		}
+		if start, err = storedStart(ctx, s.client, stored.GetFeed(), start); err != nil {
+			return nil, err
+		}
+	}
+	request := &feedmuxpb.SeekSubscriptionRequest{Name: s.name, To: start}
+	return infoOf(call(ctx, s.client, s.client.control.SeekSubscription, request))
 }
 
 // Delete deletes the subscription. Options may be nil.
@@ -197,15 +209,6 @@ func (c *Client) Subscriptions(ctx context.Context) iter.Seq2[*SubscriptionInfo,
 			}
 		}
 	}
-}
-
-// startedAt converts the answer to a request with a start, which shows whether the server knows StartSnapshot.
-func startedAt(start Start, message *feedmuxpb.Subscription, err error) (*SubscriptionInfo, error) {
-	if err == nil && isSnapshot(start.message) && message.GetSnapshot() == nil {
-		return nil, snapshotUnsupported(
-			fmt.Sprintf("subscription %q is at the present; delete or seek it", message.GetName()))
-	}
-	return infoOf(message, err)
 }
 
 // infoOf converts a subscription that the server returned. Policies that were never set become their defaults.

@@ -6,7 +6,7 @@ import { create } from "@bufbuild/protobuf";
 import type { ChannelOptions } from "@grpc/grpc-js";
 import type { Document } from "bson";
 
-import { SnapshotUnsupportedError } from "./errors.js";
+import { InvalidArgumentError, SnapshotUnsupportedError } from "./errors.js";
 import type {
   Explanation,
   Feed,
@@ -16,17 +16,22 @@ import type {
   Start,
   SubscriptionInfo,
 } from "./feeds.js";
-import { ChangeFeed, ExplainRequestSchema, ResolvePositionRequestSchema } from "./gen/feedmux/v1/change_feed_pb.js";
+import {
+  ChangeFeed,
+  ExplainRequestSchema,
+  ResolvePositionRequestSchema,
+  type ResolvePositionResponse,
+} from "./gen/feedmux/v1/change_feed_pb.js";
 import {
   CreateSubscriptionRequestSchema,
   DeleteSubscriptionRequestSchema,
   GetSubscriptionRequestSchema,
   ListSubscriptionsRequestSchema,
   SeekSubscriptionRequestSchema,
-  type Subscription as SubscriptionMessage,
   Subscriptions,
   UpdateSubscriptionRequestSchema,
 } from "./gen/feedmux/v1/subscriptions_pb.js";
+import type { Feed as FeedMessage } from "./gen/feedmux/v1/feed_pb.js";
 import { type CallOptions, clientClosed, Transport, type Tls } from "./transport.js";
 import { checkNames, sessionOptions, type SomeSessionOptions } from "./options.js";
 import {
@@ -222,12 +227,14 @@ export class Subscription {
       readonly onHistoryLost?: OnHistoryLost;
     } = {},
   ): Promise<SubscriptionInfo> {
+    const { transport, source } = this.#shared;
+    const stored =
+      start === undefined ? undefined : await storedStart(transport, feedMessage(feed, source), startMessage(start), call);
     const request = create(CreateSubscriptionRequestSchema, {
       subscription: this.#init(feed, onInvalidate, onHistoryLost),
-      ...(start !== undefined && { start: startMessage(start) }),
+      ...(stored !== undefined && { start: stored }),
     });
-    const message = await this.#shared.transport.unary(Subscriptions.method.createSubscription, request, call);
-    return startedInfo(message, request.start);
+    return subscriptionInfo(await transport.unary(Subscriptions.method.createSubscription, request, call));
   }
 
   /** Returns the subscription. Rejects with SubscriptionNotFoundError. */
@@ -255,9 +262,15 @@ export class Subscription {
 
   /** Moves the stored position, forward or backward. An open session continues from there. */
   async seek(to: Start, call?: CallOptions): Promise<SubscriptionInfo> {
-    const request = create(SeekSubscriptionRequestSchema, { name: this.name, to: startMessage(to) });
-    const message = await this.#shared.transport.unary(Subscriptions.method.seekSubscription, request, call);
-    return startedInfo(message, request.to);
+    const { transport } = this.#shared;
+    let start = startMessage(to);
+    if (isSnapshot(start)) {
+      const get = create(GetSubscriptionRequestSchema, { name: this.name });
+      const { feed } = await transport.unary(Subscriptions.method.getSubscription, get, call);
+      start = await storedStart(transport, feed, start, call);
+    }
+    const request = create(SeekSubscriptionRequestSchema, { name: this.name, to: start });
+    return subscriptionInfo(await transport.unary(Subscriptions.method.seekSubscription, request, call));
   }
 
   /** Deletes it. Rejects with SubscriptionNotFoundError unless `allowMissing`. */
@@ -315,24 +328,49 @@ export class InlineFeed {
 
   /** Returns the position that a start stands for, to store it. */
   async resolve(start: Start, call?: CallOptions): Promise<ResolvedPosition> {
-    const request = create(ResolvePositionRequestSchema, {
-      feed: feedMessage(this.feed, this.#shared.source),
-      start: startMessage(start),
-    });
-    const message = await this.#shared.transport.unary(ChangeFeed.method.resolvePosition, request, call);
-    if (isSnapshot(request.start) && message.snapshot === undefined) {
-      throw new SnapshotUnsupportedError("has returned a position at the present");
-    }
-    return resolvedPosition(message);
+    const { transport, source } = this.#shared;
+    return resolvedPosition(await resolve(transport, feedMessage(this.feed, source), startMessage(start), call));
   }
 }
 
-/** What a request with a start returned, which shows whether the server knows the start `snapshot`. */
-function startedInfo(message: SubscriptionMessage, start: StartInit | undefined): SubscriptionInfo {
-  if (isSnapshot(start) && message.snapshot === undefined) {
-    throw new SnapshotUnsupportedError(`subscription "${message.name}" is at the present; delete or seek it`);
+async function resolve(
+  transport: Transport,
+  feed: FeedMessage | undefined,
+  start: StartInit,
+  call: CallOptions | undefined,
+): Promise<ResolvePositionResponse> {
+  const request = create(ResolvePositionRequestSchema, { ...(feed !== undefined && { feed }), start });
+  let answer: ResolvePositionResponse;
+  try {
+    answer = await transport.unary(ChangeFeed.method.resolvePosition, request, call);
+  } catch (error) {
+    // A server that does not know the field sees an empty Start.
+    if (isSnapshot(start) && error instanceof InvalidArgumentError && error.message.includes("start is required")) {
+      throw new SnapshotUnsupportedError("would begin at the present");
+    }
+    throw error;
   }
-  return subscriptionInfo(message);
+  if (isSnapshot(start) && answer.snapshot === undefined) {
+    throw new SnapshotUnsupportedError("would begin at the present");
+  }
+  return answer;
+}
+
+/**
+ * What to send where the server stores the start. A server that is older than copies would store the present for
+ * `snapshot`, and a call that is repeated at a newer replica would find nothing wrong. It rejects the position of a copy.
+ */
+async function storedStart(
+  transport: Transport,
+  feed: FeedMessage | undefined,
+  start: StartInit,
+  call: CallOptions | undefined,
+): Promise<StartInit> {
+  if (!isSnapshot(start)) {
+    return start;
+  }
+  const { position } = await resolve(transport, feed, start, call);
+  return { at: { case: "position", value: position } };
 }
 
 async function openSession<T extends Document>(

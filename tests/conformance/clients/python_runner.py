@@ -182,7 +182,7 @@ class Commands:
             "committed": _base64(opened.committed),
             "epoch": opened.epoch,
             "closed": opened.closed,
-            "copying": opened.copying,
+            "copying": opened.copying is not None,
         }
 
     async def close(self, session: str, timeout_s: float | None = None) -> Json:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
 from cryptography import x509
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from feedmux.v1 import change_feed_pb2, subscriptions_pb2
+from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.clients.scenario import Case
 from tests.conformance.clients.scripts import script
@@ -34,10 +35,23 @@ CERTIFIED = {"tls": {"root": "@root", "certificate": "@certificate", "key": "@pr
 """What a client is made with that shows a certificate and no key."""
 
 
+def _stored(start: feed_pb2.Start) -> Any:
+    if start.HasField("snapshot"):
+        return grpc.StatusCode.INTERNAL, "INTERNAL", None, "it would have stored the present"
+    return subscriptions_pb2.Subscription(name="sub", position=b"P1")
+
+
+def _resolved(start: feed_pb2.Start) -> Any:
+    if start.HasField("snapshot"):
+        return grpc.StatusCode.INVALID_ARGUMENT, "MESSAGE_INVALID", None, "start is required"
+    return change_feed_pb2.ResolvePositionResponse(position=b"P1")
+
+
 OLDER: dict[str, Callable[[bytes], Any]] = {
-    "CreateSubscription": lambda _: subscriptions_pb2.Subscription(name="sub", position=b"P1"),
-    "SeekSubscription": lambda _: subscriptions_pb2.Subscription(name="sub", position=b"P1"),
-    "ResolvePosition": lambda _: change_feed_pb2.ResolvePositionResponse(position=b"P1"),
+    "CreateSubscription": lambda raw: _stored(subscriptions_pb2.CreateSubscriptionRequest.FromString(raw).start),
+    "SeekSubscription": lambda raw: _stored(subscriptions_pb2.SeekSubscriptionRequest.FromString(raw).to),
+    "GetSubscription": lambda _: subscriptions_pb2.Subscription(name="sub", position=b"P1"),
+    "ResolvePosition": lambda raw: _resolved(change_feed_pb2.ResolvePositionRequest.FromString(raw).start),
 }
 """What the scripted server answers: that of a server that does not know the start `snapshot`."""
 

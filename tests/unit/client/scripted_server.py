@@ -123,7 +123,12 @@ class Call:
 
 
 async def abort(
-    context: Any, status: grpc.StatusCode, reason: str = "", retry_after_s: float | None = None, **metadata: str
+    context: Any,
+    status: grpc.StatusCode,
+    reason: str = "",
+    retry_after_s: float | None = None,
+    message: str = "scripted",
+    **metadata: str,
 ) -> None:
     """Ends a call with a status, and details as the real server gives them."""
     details = []
@@ -137,9 +142,9 @@ async def abort(
     for detail in details:
         packed.append(any_pb2.Any())
         packed[-1].Pack(detail)
-    rich = status_pb2.Status(code=code_pb2.Code.Value(status.name), message="scripted", details=packed)
+    rich = status_pb2.Status(code=code_pb2.Code.Value(status.name), message=message, details=packed)
     trailing = (("grpc-status-details-bin", rich.SerializeToString()),) if details else ()
-    await context.abort(status, "scripted", trailing_metadata=trailing)
+    await context.abort(status, message, trailing_metadata=trailing)
 
 
 class ScriptedServer:

@@ -1,7 +1,11 @@
 package dev.feedmux;
 
+import dev.feedmux.errors.InvalidArgumentException;
+import dev.feedmux.errors.SnapshotUnsupportedException;
 import dev.feedmux.v1.ListSubscriptionsRequest;
 import dev.feedmux.v1.ListSubscriptionsResponse;
+import dev.feedmux.v1.ResolvePositionRequest;
+import dev.feedmux.v1.ResolvePositionResponse;
 import io.grpc.ManagedChannelBuilder;
 import java.time.Duration;
 import java.util.Objects;
@@ -90,6 +94,42 @@ public final class FeedmuxClient implements AutoCloseable {
 
     static String instanceId() {
         return UUID.randomUUID().toString().replace("-", "");
+    }
+
+    ResolvePositionResponse resolve(dev.feedmux.v1.Feed feed, Start start) {
+        ResolvePositionRequest request = ResolvePositionRequest.newBuilder()
+                .setFeed(feed)
+                .setStart(Messages.start(start))
+                .build();
+        boolean isSnapshot = start instanceof Start.Snapshot;
+        ResolvePositionResponse answer;
+        try {
+            answer = transport.feeds(stub -> stub.resolvePosition(request));
+        } catch (InvalidArgumentException error) {
+            // A server that does not know the field sees an empty Start.
+            if (isSnapshot && error.getMessage().contains("start is required")) {
+                throw new SnapshotUnsupportedException("would begin at the present");
+            }
+            throw error;
+        }
+        if (isSnapshot && !answer.hasSnapshot()) {
+            throw new SnapshotUnsupportedException("would begin at the present");
+        }
+        return answer;
+    }
+
+    /**
+     * Returns what to send where the server stores the start. A server that is older than copies would store the present
+     * for {@link Start#snapshot}, and a call that is repeated at a newer replica would find nothing wrong. It rejects the
+     * position of a copy.
+     */
+    dev.feedmux.v1.Start storedStart(dev.feedmux.v1.Feed feed, Start start) {
+        if (!(start instanceof Start.Snapshot)) {
+            return Messages.start(start);
+        }
+        return dev.feedmux.v1.Start.newBuilder()
+                .setPosition(resolve(feed, start).getPosition())
+                .build();
     }
 
     private ListSubscriptionsResponse page(String token) {

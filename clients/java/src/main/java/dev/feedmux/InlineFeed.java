@@ -1,7 +1,6 @@
 package dev.feedmux;
 
 import dev.feedmux.v1.ExplainRequest;
-import dev.feedmux.v1.ResolvePositionRequest;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -54,11 +53,7 @@ public final class InlineFeed {
 
     /** Resolves a start to a position in this feed, which you can store. */
     public ResolvedPosition resolve(Start start) {
-        ResolvePositionRequest request = ResolvePositionRequest.newBuilder()
-                .setFeed(message())
-                .setStart(Messages.start(start))
-                .build();
-        return Messages.resolved(client.transport().feeds(stub -> stub.resolvePosition(request)), start);
+        return Messages.resolved(client.resolve(message(), start));
     }
 
     private Explanation explained(@Nullable Start start) {

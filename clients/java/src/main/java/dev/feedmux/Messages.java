@@ -3,7 +3,6 @@ package dev.feedmux;
 import com.google.protobuf.ByteString;
 import com.google.protobuf.Timestamp;
 import dev.feedmux.CreditWindow.Grant;
-import dev.feedmux.errors.SnapshotUnsupportedException;
 import dev.feedmux.v1.Ack;
 import dev.feedmux.v1.Close;
 import dev.feedmux.v1.ClusterTime;
@@ -184,15 +183,6 @@ final class Messages {
                         : null);
     }
 
-    /** Converts the answer to a request with a start, which shows whether the server knows {@link Start#snapshot}. */
-    static SubscriptionInfo info(dev.feedmux.v1.Subscription message, Start start) {
-        if (start instanceof Start.Snapshot && !message.hasSnapshot()) {
-            throw new SnapshotUnsupportedException(
-                    "subscription \"" + message.getName() + "\" is at the present; delete or seek it");
-        }
-        return info(message);
-    }
-
     static SnapshotStatus snapshot(dev.feedmux.v1.SnapshotStatus status) {
         return new SnapshotStatus(
                 status.getDocuments(),
@@ -224,10 +214,7 @@ final class Messages {
                 message.getScopeMissing());
     }
 
-    static ResolvedPosition resolved(ResolvePositionResponse message, Start start) {
-        if (start instanceof Start.Snapshot && !message.hasSnapshot()) {
-            throw new SnapshotUnsupportedException("has returned a position at the present");
-        }
+    static ResolvedPosition resolved(ResolvePositionResponse message) {
         return new ResolvedPosition(
                 Position.of(message.getPosition()),
                 message.hasClusterTime() ? timestamp(message.getClusterTime()) : null,

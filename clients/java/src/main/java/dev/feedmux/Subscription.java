@@ -55,17 +55,13 @@ public final class Subscription {
      * @throws dev.feedmux.errors.SubscriptionExistsException if the subscription exists with another definition
      */
     public SubscriptionInfo create(SubscriptionDefinition definition) {
+        dev.feedmux.v1.Subscription subscription = Messages.subscription(
+                name, definition.feed(), definition.onInvalidate(), definition.onHistoryLost(), client.source());
         CreateSubscriptionRequest request = CreateSubscriptionRequest.newBuilder()
-                .setSubscription(Messages.subscription(
-                        name,
-                        definition.feed(),
-                        definition.onInvalidate(),
-                        definition.onHistoryLost(),
-                        client.source()))
-                .setStart(Messages.start(definition.start()))
+                .setSubscription(subscription)
+                .setStart(client.storedStart(subscription.getFeed(), definition.start()))
                 .build();
-        return Messages.info(
-                client.transport().subscriptions(stub -> stub.createSubscription(request)), definition.start());
+        return Messages.info(client.transport().subscriptions(stub -> stub.createSubscription(request)));
     }
 
     /**
@@ -74,9 +70,7 @@ public final class Subscription {
      * @throws dev.feedmux.errors.SubscriptionNotFoundException if the subscription does not exist
      */
     public SubscriptionInfo get() {
-        GetSubscriptionRequest request =
-                GetSubscriptionRequest.newBuilder().setName(name).build();
-        return Messages.info(client.transport().subscriptions(stub -> stub.getSubscription(request)));
+        return Messages.info(stored());
     }
 
     /**
@@ -112,11 +106,14 @@ public final class Subscription {
 
     /** Moves the stored position, forwards or backwards. An open session continues from the new position. */
     public SubscriptionInfo seek(Start to) {
+        dev.feedmux.v1.Start start = to instanceof Start.Snapshot
+                ? client.storedStart(stored().getFeed(), to)
+                : Messages.start(to);
         SeekSubscriptionRequest request = SeekSubscriptionRequest.newBuilder()
                 .setName(name)
-                .setTo(Messages.start(to))
+                .setTo(start)
                 .build();
-        return Messages.info(client.transport().subscriptions(stub -> stub.seekSubscription(request)), to);
+        return Messages.info(client.transport().subscriptions(stub -> stub.seekSubscription(request)));
     }
 
     /**
@@ -136,6 +133,12 @@ public final class Subscription {
     /** Deletes the subscription if it exists. */
     public void deleteIfExists() {
         delete(DeleteSubscriptionRequest.newBuilder().setAllowMissing(true));
+    }
+
+    private dev.feedmux.v1.Subscription stored() {
+        GetSubscriptionRequest request =
+                GetSubscriptionRequest.newBuilder().setName(name).build();
+        return client.transport().subscriptions(stub -> stub.getSubscription(request));
     }
 
     private void delete(DeleteSubscriptionRequest.Builder request) {

@@ -2,7 +2,7 @@ package dev.feedmux.errors;
 
 import io.grpc.Status;
 
-/** The server is older than the start {@code snapshot}, and has begun at the present instead. */
+/** The server is older than the start {@code snapshot}, and has begun, or would begin, at the present instead. */
 public class SnapshotUnsupportedException extends FeedmuxException {
     private static final long serialVersionUID = 1L;
 
