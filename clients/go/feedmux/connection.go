@@ -312,7 +312,7 @@ func (c *connection) receive(said response) error {
 	}
 	switch said := said.(type) {
 	case *opened:
-		if c.askedForCopy && !said.copying {
+		if c.askedForCopy && said.copying == nil {
 			return snapshotUnsupported("has opened the feed at the present")
 		}
 		c.onOpened(said)
@@ -347,7 +347,7 @@ func (c *connection) onOpened(first *opened) {
 	b.window.limit(first.credit.events, first.credit.bytes)
 	b.sentSequence, b.confirmedUntil = 0, 0
 	b.epoch, b.copying = first.epoch, first.copying
-	if first.copying {
+	if first.copying != nil {
 		b.withdrawCompletion()
 	}
 	if isFirst {

@@ -23,7 +23,7 @@ type opened struct {
 	unackedEvents   int64
 	messageBytesMax int
 	route           string
-	copying         bool
+	copying         *SnapshotStatus
 }
 
 // delivery is events, and the sequence of the first of them.
@@ -138,6 +138,10 @@ func (r *responseReader) join(part *feedmuxpb.EventFragment) (response, error) {
 
 func openedOf(message *feedmuxpb.Opened) *opened {
 	limits := message.GetLimits()
+	var copying *SnapshotStatus
+	if message.GetSnapshot() != nil {
+		copying = snapshotStatus(message.GetSnapshot())
+	}
 	return &opened{
 		epoch:           message.GetEpoch(),
 		feedPosition:    feedPositionOf(message),
@@ -147,7 +151,7 @@ func openedOf(message *feedmuxpb.Opened) *opened {
 		unackedEvents:   limits.GetUnackedEventsMax(),
 		messageBytesMax: int(limits.GetMessageBytesMax()),
 		route:           message.GetRoutingKey(),
-		copying:         message.GetSnapshot() != nil,
+		copying:         copying,
 	}
 }
 

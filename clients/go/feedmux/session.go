@@ -250,9 +250,9 @@ func (s *Session) Closed() bool {
 	return b.closing || b.ended && !b.left() && len(b.items) == 0
 }
 
-// Copying says whether documents of a copy are still to come: the session began with StartSnapshot, or at a position of
-// such a copy, and the notice SnapshotComplete has not come.
-func (s *Session) Copying() bool {
+// Copying is how far the copy is, by the last notice, while documents are still to come: the session began with
+// StartSnapshot, or at a position of such a copy, and the notice SnapshotComplete has not come. Otherwise it is nil.
+func (s *Session) Copying() *SnapshotStatus {
 	s.buffer.mu.Lock()
 	defer s.buffer.mu.Unlock()
 	return s.buffer.copying

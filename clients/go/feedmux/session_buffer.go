@@ -48,9 +48,9 @@ type sessionBuffer struct {
 	epoch     int64
 	committed []byte
 
-	// copying is set when a stream is opened within a copy of existing documents, and cleared when the end of the copy is
-	// handed out.
-	copying bool
+	// copying is set when a stream is opened within a copy of existing documents, follows the notices that are handed out,
+	// and is nil from the end of the copy on.
+	copying *SnapshotStatus
 }
 
 // item is a batch, or a notice in order among the batches.
@@ -113,8 +113,13 @@ func (b *sessionBuffer) advance() (Notice, <-chan struct{}, error) {
 		if next.notice == nil {
 			b.take(next.batch)
 		}
-		if _, complete := next.notice.(SnapshotComplete); complete {
-			b.copying = false
+		switch notice := next.notice.(type) {
+		case SnapshotProgress:
+			if b.copying != nil { // else a later stream has passed the copy
+				b.copying = &notice.SnapshotStatus
+			}
+		case SnapshotComplete:
+			b.copying = nil
 		}
 		return next.notice, nil, nil
 	case b.ended && b.err != nil:

@@ -324,10 +324,14 @@ func TestANoticeSaysHowFarACopyIs(t *testing.T) {
 		State: pb.SnapshotStatus_STATE_RUNNING, Documents: 3, Bytes: 300, DocumentsEstimated: 10,
 		Remaining: durationpb.New(1500 * time.Millisecond), ReadTime: clusterTime(1), Namespace: "shop.orders",
 	}}})
+	within := openedAt(0, nil)
+	within.GetOpened().Snapshot = &pb.SnapshotStatus{State: pb.SnapshotStatus_STATE_RUNNING, Documents: 2}
 	var heard []Notice
-	session := subscribe(t, serve(t, nil, play(openedAt(0, nil), running, batchOf(1, 1))),
+	session := subscribe(t, serve(t, nil, play(within, running, batchOf(1, 1))),
 		&SessionOptions{OnNotice: func(n Notice) { heard = append(heard, n) }})
+	same(t, session.Copying().Documents, int64(2))
 	same(t, take(t, session, 1), []int{1})
+	same(t, session.Copying().Documents, int64(3))
 	same(t, heard, []Notice{SnapshotProgress{SnapshotStatus{
 		3, 300, 10, 1500 * time.Millisecond, at(1).ClusterTime, "shop.orders",
 	}}})

@@ -184,7 +184,7 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
       committed: open.committed.toString("base64"),
       epoch: Number(open.epoch),
       closed: open.closed,
-      copying: open.copying,
+      copying: open.copying !== undefined,
     });
   },
 

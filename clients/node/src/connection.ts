@@ -29,7 +29,7 @@ import type { Feed } from "./gen/feedmux/v1/feed_pb.js";
 import { SessionBuffer } from "./session-buffer.js";
 import { DeliveryTracker } from "./delivery-tracker.js";
 import type { Transport } from "./transport.js";
-import type { Notice, Rewound } from "./notices.js";
+import type { Notice, Rewound, SnapshotStatus } from "./notices.js";
 import { LONGEST_TIMER_MS, type SessionOptions } from "./options.js";
 import { isEarlier, NO_POSITION, type FeedPosition } from "./positions.js";
 import { Backoff, ENDINGS, nextStep } from "./recovery.js";
@@ -61,8 +61,8 @@ export class Connection {
   committed: Buffer = Buffer.alloc(0);
   /** Of the present stream. */
   epoch = 0n;
-  /** Set when a stream is opened within a copy of existing documents; the session clears it at the copy's end. */
-  copying = false;
+  /** Set when a stream is opened within a copy of existing documents; follows the notices that the session hands out. */
+  copying: SnapshotStatus | undefined;
 
   readonly #transport: Transport;
   readonly #opening: Opening;
@@ -428,11 +428,11 @@ export class Connection {
   }
 
   #onOpened(opened: Opened): void {
-    if (this.#askedForCopy && !opened.copying) {
+    if (this.#askedForCopy && opened.copying === undefined) {
       throw new SnapshotUnsupportedError("has opened the feed at the present");
     }
     this.copying = opened.copying;
-    if (opened.copying) {
+    if (opened.copying !== undefined) {
       this.buffer.withdrawCompletion();
     }
     const isFirst = isFirstOpening(this.#state);

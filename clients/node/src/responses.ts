@@ -19,8 +19,12 @@ import {
   type SubscribeResponse,
   SubscribeResponseSchema,
 } from "./gen/feedmux/v1/change_feed_pb.js";
-import { type ClusterTime, type SnapshotStatus, SnapshotStatus_State } from "./gen/feedmux/v1/feed_pb.js";
-import type { Notice } from "./notices.js";
+import {
+  type ClusterTime,
+  type SnapshotStatus as SnapshotStatusMessage,
+  SnapshotStatus_State,
+} from "./gen/feedmux/v1/feed_pb.js";
+import type { Notice, SnapshotStatus } from "./notices.js";
 import { FeedPosition } from "./positions.js";
 import { clusterTimeValue, dateValue, milliseconds, snapshotValue } from "./requests.js";
 
@@ -36,8 +40,8 @@ export interface Opened {
   readonly unackedEventsMax: number;
   readonly messageBytesMax: number;
   readonly routingKey: string;
-  /** The session begins within a copy of existing documents. */
-  readonly copying: boolean;
+  /** Set if the session begins within a copy of existing documents. */
+  readonly copying: SnapshotStatus | undefined;
 }
 
 /** Events, and the sequence of the first of them. */
@@ -208,7 +212,7 @@ function opened(message: OpenedMessage): Opened {
     unackedEventsMax: Number(limits?.unackedEventsMax ?? 0),
     messageBytesMax: limits?.messageBytesMax ?? 0,
     routingKey: message.routingKey,
-    copying: message.snapshot !== undefined,
+    copying: message.snapshot && snapshotValue(message.snapshot),
   };
 }
 
@@ -254,7 +258,7 @@ function noticeValue({ kind }: NoticeMessage): Notice | undefined {
 }
 
 /** Undefined for a state that is not known. */
-function snapshotNotice(status: SnapshotStatus): Notice | undefined {
+function snapshotNotice(status: SnapshotStatusMessage): Notice | undefined {
   switch (status.state) {
     case SnapshotStatus_State.RUNNING:
       return { kind: "snapshotProgress", ...snapshotValue(status) };

@@ -6,7 +6,7 @@ import { type Batch, ChangeEvent } from "./batches.js";
 import { SessionClosedError } from "./errors.js";
 import type { SessionBuffer, Item } from "./session-buffer.js";
 import type { Transport } from "./transport.js";
-import type { Notice, Skipped } from "./notices.js";
+import type { Notice, Skipped, SnapshotStatus } from "./notices.js";
 import type { SessionOptions } from "./options.js";
 import { NO_POSITION, type FeedPosition } from "./positions.js";
 import { type Opening, Connection } from "./connection.js";
@@ -192,10 +192,10 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   }
 
   /**
-   * Whether documents of a copy are still to come: the session began with the start `snapshot`, or at a position of such a
-   * copy, and the notice `snapshotComplete` has not come.
+   * How far the copy is, by the last notice, while documents are still to come: the session began with the start
+   * `snapshot`, or at a position of such a copy, and the notice `snapshotComplete` has not come. Otherwise undefined.
    */
-  get copying(): boolean {
+  get copying(): SnapshotStatus | undefined {
     return this.#connection.copying;
   }
 
@@ -283,9 +283,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
       return false;
     }
     if ("notice" in item) {
-      if (item.notice.kind === "snapshotComplete") {
-        this.#connection.copying = false;
-      }
+      this.#follow(item.notice);
       this.#onNotice(item.notice);
       return true;
     }
@@ -297,6 +295,14 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     this.#handed = batch.firstSequence - 1;
     this.#connection.taken(batch);
     return true;
+  }
+
+  #follow(notice: Notice): void {
+    if (notice.kind === "snapshotComplete") {
+      this.#connection.copying = undefined;
+    } else if (notice.kind === "snapshotProgress" && this.#connection.copying !== undefined) {
+      this.#connection.copying = notice; // else a later stream has passed the copy
+    }
   }
 
   #feedPosition(): FeedPosition {

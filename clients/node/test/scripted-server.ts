@@ -290,6 +290,8 @@ interface OpenedOptions {
   readonly atLastAcked?: boolean;
   readonly heartbeatS?: number;
   readonly unackedEventsMax?: bigint;
+  /** Documents of a copy so far: the session begins within one. */
+  readonly copied?: bigint;
 }
 
 export function opened({
@@ -298,6 +300,7 @@ export function opened({
   atLastAcked = false,
   heartbeatS = 10,
   unackedEventsMax = 0n,
+  copied,
 }: OpenedOptions = {}): Response {
   return {
     case: "opened",
@@ -307,6 +310,7 @@ export function opened({
       heartbeatInterval: { seconds: BigInt(heartbeatS) },
       limits: { unackedEventsMax },
       routingKey: "route-1",
+      ...(copied !== undefined && { snapshot: { documents: copied } }),
       ...feedPosition(at),
     },
   };

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import { test } from "node:test";
 
+import { SnapshotStatus_State } from "../src/gen/feedmux/v1/feed_pb.js";
 import * as feedmux from "../src/index.js";
 import {
   batch,
@@ -799,5 +800,19 @@ test("a session dropped without close ends its call", LIMIT, async () => {
       gc();
       await sleep(10);
     }
+  });
+});
+
+test("a copy is as far as the notices that were handed out say", LIMIT, async () => {
+  const running: Response = {
+    case: "notice",
+    value: { kind: { case: "snapshot", value: { state: SnapshotStatus_State.RUNNING, documents: 3n } } },
+  };
+  const script = play(opened({ copied: 2n }), running, batch(1, [1]));
+  await serving([script], async (client) => {
+    await using session = await open(client, { onNotice: () => undefined });
+    assert.equal(session.copying?.documents, 2);
+    assert.deepEqual(await take(session, 1), [1]);
+    assert.equal(session.copying.documents, 3);
   });
 });

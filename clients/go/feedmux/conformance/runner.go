@@ -387,7 +387,7 @@ func (r *runner) state(command sessionCommand) (any, error) {
 		"committed":    orEmpty(session.Committed()),
 		"epoch":        session.Epoch(),
 		"closed":       session.Closed(),
-		"copying":      session.Copying(),
+		"copying":      session.Copying() != nil,
 	}, nil
 }
 

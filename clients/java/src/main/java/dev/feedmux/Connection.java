@@ -408,7 +408,7 @@ final class Connection implements Transport.Dependent {
                 buffer.publishCommitted(committed.position());
                 sender.confirm(committed.sequence());
             } else if (response instanceof Response.Opened it) {
-                if (askedForCopy && !it.copying()) {
+                if (askedForCopy && it.copying() == null) {
                     throw new SnapshotUnsupportedException("has opened the feed at the present");
                 }
                 opened(it);

@@ -1,6 +1,7 @@
 package dev.feedmux;
 
 import java.time.Duration;
+import org.jspecify.annotations.Nullable;
 
 /** A message of the server, as the client's own value. */
 sealed interface Response {
@@ -15,7 +16,7 @@ sealed interface Response {
             long unackedEventsMax,
             int messageBytesMax,
             String routingKey,
-            boolean copying)
+            @Nullable SnapshotStatus copying)
             implements Response {}
 
     /** Events, and the sequence of the first event. */

@@ -139,7 +139,7 @@ final class Responses {
                 limits.getUnackedEventsMax(),
                 limits.getMessageBytesMax(),
                 opened.getRoutingKey(),
-                opened.hasSnapshot());
+                opened.hasSnapshot() ? Messages.snapshot(opened.getSnapshot()) : null);
     }
 
     private static Response.@Nullable Told told(dev.feedmux.v1.Notice notice) {

@@ -188,10 +188,11 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     }
 
     /**
-     * Whether documents of a copy are still to come: the session began with {@link Start#snapshot}, or at a position of
-     * such a copy, and the notice {@link Notice.SnapshotComplete} has not come.
+     * Returns how far the copy is, by the last notice, while documents are still to come: the session began with
+     * {@link Start#snapshot}, or at a position of such a copy, and the notice {@link Notice.SnapshotComplete} has not
+     * come. Otherwise null.
      */
-    public boolean isCopying() {
+    public @Nullable SnapshotStatus copying() {
         return buffer.copying();
     }
 

@@ -43,8 +43,11 @@ final class SessionBuffer {
     private FeedPosition latest = FeedPosition.NONE;
     private Position committed = Position.NONE;
     private long epoch;
-    /** Set when a stream is opened within a copy of existing documents; cleared when the end of the copy is taken. */
-    private boolean copying;
+    /**
+     * Set when a stream is opened within a copy of existing documents; follows the notices that are taken, and is null from
+     * the end of the copy on.
+     */
+    private @Nullable SnapshotStatus copying;
 
     /** {@code listener} receives notices in the thread that takes the events around them. */
     SessionBuffer(Consumer<Notice> listener) {
@@ -215,7 +218,8 @@ final class SessionBuffer {
         return locked(() -> epoch);
     }
 
-    boolean copying() {
+    @Nullable
+    SnapshotStatus copying() {
         return locked(() -> copying);
     }
 
@@ -323,12 +327,12 @@ final class SessionBuffer {
         }
     }
 
-    void publishOpened(long newEpoch, FeedPosition opened, boolean withinCopy) {
+    void publishOpened(long newEpoch, FeedPosition opened, @Nullable SnapshotStatus copy) {
         lock.lock();
         try {
             epoch = newEpoch;
-            copying = withinCopy;
-            if (withinCopy) {
+            copying = copy;
+            if (copy != null) {
                 // The documents before it come again before another end.
                 entries.removeIf(SessionBuffer::isCompletion);
             }
@@ -382,7 +386,11 @@ final class SessionBuffer {
             throw end.error() == null ? new SessionClosedException("the session has ended") : seenHere(end.error());
         }
         if (isCompletion(first)) {
-            copying = false;
+            copying = null;
+        } else if (copying != null
+                && first instanceof Entry.QueuedNotice said
+                && said.notice() instanceof Notice.SnapshotProgress progress) {
+            copying = progress.status();
         }
         return entries.removeFirst();
     }

@@ -2,6 +2,7 @@ package dev.feedmux;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -24,6 +25,20 @@ final class SessionBufferTest {
         buffer.next(-1, false, false);
         assertTrue(buffer.isClosed());
         assertThrows(FeedmuxException.class, () -> buffer.next(-1, false, false));
+    }
+
+    @Test
+    void aCopyIsAsFarAsTheNoticesThatWereTakenSay() throws Exception {
+        SnapshotStatus first = new SnapshotStatus(2, 0, 0, null, null, "");
+        SnapshotStatus second = new SnapshotStatus(3, 0, 0, null, null, "");
+        buffer.publishOpened(1, FeedPosition.NONE, first);
+        buffer.put(new Entry.QueuedNotice(new Notice.SnapshotProgress(second)));
+        buffer.put(new Entry.QueuedNotice(new Notice.SnapshotComplete(3, 0, null)));
+        assertEquals(first, buffer.copying());
+        buffer.next(-1, true, false);
+        assertEquals(second, buffer.copying());
+        buffer.next(-1, true, false);
+        assertNull(buffer.copying());
     }
 
     @Test

@@ -116,7 +116,7 @@ final class Reports {
         state.put("committed", position(session.committed()));
         state.put("epoch", session.epoch());
         state.put("closed", session.isClosed());
-        state.put("copying", session.isCopying());
+        state.put("copying", session.copying() != null);
         return state;
     }
 
