@@ -215,8 +215,8 @@ def test_existing_documents_first(database: Documents, consume: Consume, site: S
     first = consume(*create, "--limit", "2")
     assert numbers(first.stdout) == [0, 1], first.stderr
     stored = json.loads(site.run("subscriptions", "get", name, "--json").stdout)
-    assert stored["snapshot"] == {"running": True, "documents": 2}
-    assert "2 documents of a snapshot" in site.run("subscriptions", "get", name).stdout
+    assert (stored["snapshot"]["running"], stored["snapshot"]["documents"]) == (True, 2)
+    assert "snapshot         2 documents\n" in site.run("subscriptions", "get", name).stdout
     second = consume(*create, "--until-caught-up")
     assert numbers(second.stdout) == [2, 3, 4, 5], second.stderr
     assert "the existing documents are copied (6)" in second.stderr
@@ -224,7 +224,11 @@ def test_existing_documents_first(database: Documents, consume: Consume, site: S
     third = consume(*create, "--until-caught-up")
     assert numbers(third.stdout) == [6], third.stderr
     created = site.run("subscriptions", "create", f"{name}-2", f"{database.name}.orders", "--start", "snapshot")
-    assert "0 documents of a snapshot" in created.stdout
+    assert "snapshot         0 documents\n" in created.stdout
+    terminal = site.environment | {"TERM": "xterm", "COLUMNS": "160"}
+    shown = on_terminal(terminal, "watch", f"{database.name}.orders", "--start", "snapshot", "--limit", "2")
+    assert f"\r\x1b[K[{'.' * 24}] 0 of about {len(list(database.orders.find()))} documents (0 %)" in shown
+    assert shown.rpartition("\x1b[K")[2] == "", "the bar is gone at the end"
     site.run("subscriptions", "delete", f"{name}-2")
     database.create_collection("capped", capped=True, size=4096)
     refused = site.run("watch", f"{database.name}.capped", "--start", "snapshot")

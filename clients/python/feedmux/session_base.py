@@ -216,8 +216,10 @@ class SessionBase:
 
     def _say(self, notice: Notice) -> None:
         of_copy = isinstance(notice, SnapshotProgress | SnapshotComplete)
-        if of_copy:
-            self._buffer.copying = notice.status if isinstance(notice, SnapshotProgress) else None
+        if isinstance(notice, SnapshotComplete):
+            self._buffer.copying = None
+        elif isinstance(notice, SnapshotProgress) and self._buffer.copying is not None:
+            self._buffer.copying = notice.status  # else a later stream has passed the copy
         if self._on_notice is not None:
             self._on_notice(notice)
         else:

@@ -111,7 +111,7 @@ class Session:
     @property
     def copy_status(self) -> CopyStatus | None:
         """How far the copy of existing documents is; None outside a copy."""
-        if self.copy is None:
+        if self.copy is None or not self.joined:
             return None
         stream = self.streams.stream_of(self.subscriber)
         if stream is not None and stream.documents_estimated:

@@ -6,7 +6,6 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,7 +13,7 @@ import feedmux
 from feedmux.cli.connection import add_connection_options, add_json_option, connected
 from feedmux.cli.copy_bar import CopyBar, copy_json, copy_text
 from feedmux.cli.event_output import note_if_missing, remark
-from feedmux.cli.failure import UsageError
+from feedmux.cli.failure import UsageError, cause_of
 from feedmux.cli.feed_arguments import (
     FULL_DOCUMENT,
     START_HELP,
@@ -154,6 +153,7 @@ def _copied(
 ) -> feedmux.SubscriptionInfo:
     """Wait until the stored position is after the copy, and report how far it is."""
     reported: dict[str, Any] = {}
+    reachable = True
     if info.snapshot is not None and not info.active:
         remark(f"-- nothing is copied until a client reads it: feedmux consume {args.name}")
     with CopyBar() as bar:
@@ -164,8 +164,13 @@ def _copied(
                 sys.stdout.flush()
                 reported = now
             time.sleep(_WAIT_S)
-            with suppress(feedmux.Unavailable):  # a restart of the server is no end of a copy of hours
-                info = client.get_subscription(args.name)
+            try:
+                info, reachable = client.get_subscription(args.name), True
+            except feedmux.Unavailable as error:  # a restart of the server is no end of a copy of hours
+                if reachable:
+                    bar.hide()
+                    remark(f"-- the server cannot be reached ({cause_of(error)}); trying again")
+                reachable = False
     return info
 
 

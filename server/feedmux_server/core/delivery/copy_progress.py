@@ -15,6 +15,8 @@ RATE_OF_S: Final = 60.0
 """The rate is that of this last time."""
 RATE_AFTER_S: Final = 2.0
 """A shorter time has no rate: one batch more or less would double it."""
+REMAINING_MAX_S: Final = 365 * 86_400.0
+"""One document a minute of ten billion would take longer than a protobuf Duration can say."""
 NOTICE_EVERY_S: Final = 5.0
 STALLED_AFTER_S: Final = 60.0
 
@@ -97,7 +99,7 @@ class CopyProgress:
         left, done = self.documents_estimated - self.documents, self.documents - before
         if left < 0 or done <= 0 or now_s - began_s < RATE_AFTER_S:
             return None
-        return left * (now_s - began_s) / done
+        return min(left * (now_s - began_s) / done, REMAINING_MAX_S)
 
     def status(self, namespace: str, now_s: float, *, running: bool) -> CopyStatus:
         return CopyStatus(

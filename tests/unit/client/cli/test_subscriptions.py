@@ -132,7 +132,8 @@ def test_a_wait_ends_with_the_copy(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reports each change, outlives a restart of the server, and says that it copies nothing itself."""
-    answers: list[object] = [COPYING, feedmux.Unavailable("restarts"), replace(COPYING, epoch=4), STORED]
+    down = feedmux.Unavailable("restarts")
+    answers: list[object] = [COPYING, down, down, replace(COPYING, epoch=4), STORED]
 
     def get(_name: str) -> feedmux.SubscriptionInfo:
         answer = answers.pop(0)
@@ -152,5 +153,6 @@ def test_a_wait_ends_with_the_copy(
     assert [(line["epoch"], "snapshot" in line) for line in lines] == [(3, True), (4, True), (3, False)]
     assert answers == []
     assert "feedmux consume orders" in done.err
+    assert done.err.count("the server cannot be reached (restarts); trying again") == 1
     assert main([*wait[:4], "--start", "latest", "--wait"]) == 2
     assert "--start snapshot" in capsys.readouterr().err

@@ -4,6 +4,7 @@ import pytest
 
 from feedmux_server.core.delivery.copy_progress import CopyProgress, CopyStatus, status_at
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
+from feedmux_server.rpc import convert
 from tests.sim.events import BEGIN, event_token
 
 MARK = ResumeToken.high_water_mark(BEGIN + 7)
@@ -69,6 +70,15 @@ def test_what_is_not_known_is_not_said(estimated: int) -> None:
     for second in range(1, 11):
         send(progress, second * 10, 100.0 + second)
     assert progress.remaining_s(110.0) is None
+
+
+def test_what_takes_longer_than_a_message_can_say_takes_a_year() -> None:
+    progress = begun()
+    progress.documents_estimated = 10**14
+    send(progress, 1, 159.0)
+    status = convert.snapshot_status(progress.status("db.c", 159.0, running=True))
+    assert status is not None
+    assert status.remaining.seconds == 365 * 86_400
 
 
 def test_it_stalls_without_a_document_for_a_minute_that_its_client_could_take() -> None:
