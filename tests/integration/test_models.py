@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -18,12 +19,15 @@ from feedmux_embedded.redis_server import RedisServer
 from feedmux_server import clock
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.feeds.snapshot_stages import documents, gate
+from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.store.connection import connect
 from feedmux_server.store.model import CommitRequest, Lease, RestoreRequest, StoredSubscription
 from feedmux_server.store.store import SubscriptionStore
 from tests.integration.state_support import place
+from tests.sim.documents import KEYS, Change
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimMongo, SimSource
 from tests.sim.redis import SimRedis, SimRedisClient
@@ -199,6 +203,9 @@ class SimWriter:
     def drop(self, collection: str) -> None:
         self._mongo.drop("db", collection)
 
+    def change(self, collection: str, *changes: Change) -> None:
+        self._mongo.change("db", collection, *changes)
+
 
 class RealWriter:
     """Of one database."""
@@ -216,6 +223,24 @@ class RealWriter:
 
     def drop(self, collection: str) -> None:
         self._database[collection].drop()
+
+    def change(self, collection: str, *changes: Change) -> None:
+        if len(changes) == 1:
+            self._change(self._database[collection], changes[0])
+            return
+        with self._database.client.start_session() as session, session.start_transaction():
+            for change in changes:
+                self._change(self._database[collection], change, session)
+
+    def _change(self, collection: Any, change: Change, session: Any = None) -> None:
+        wanted, fields = {"_id": change.key}, dict(change.fields)
+        match change.kind:
+            case "upsert":
+                collection.replace_one(wanted, fields, upsert=True, session=session)
+            case "update":
+                collection.update_one(wanted, {"$set": fields}, session=session)
+            case "delete":
+                collection.delete_one(wanted, session=session)
 
 
 def write(to: SimWriter | RealWriter) -> None:
@@ -317,4 +342,173 @@ async def test_mongodb(mongo: ReplicaSet, mongo_client: MongoClient[dict[str, An
     different = [
         f"{each[0]}, the model has {each[1][1]}" for each in zip(real, model, strict=True) if each[0] != each[1]
     ]
+    assert not different, "\n".join(different)
+
+
+# --- MongoDB: documents as of a time, and the changes to those that were copied.
+
+IDS = (3, 7, "s1", "s2", KEYS[-1])
+"""The `_id`s of the documents, in MongoDB's order."""
+
+
+def change(to: SimWriter | RealWriter, now: Callable[[], int]) -> list[int]:
+    """Write documents; returns the cluster times after each change."""
+    times = [now()]
+
+    def step(*changes: Change) -> None:
+        to.change("c", *changes)
+        times.append(now())
+
+    def upsert(key: Any, number: int) -> Change:
+        return Change("upsert", key, (("x", number),))
+
+    for number, key in enumerate(reversed(IDS)):
+        step(upsert(key, number))
+    step(Change("update", "s1", (("y", 5),)))
+    step(upsert(3, 6))
+    step(Change("delete", 7))
+    step(Change("delete", 7))
+    step(Change("update", 7, (("y", 7),)))
+    step(Change("update", 3, (("y", 8),)), Change("delete", IDS[-1]), upsert(7, 9))
+    step(upsert("s3", LAST))
+    return times
+
+
+async def asked(read: Awaitable[list[Any]]) -> list[Any]:
+    """What MongoDB returns, or the code of its error."""
+    try:
+        return await read
+    except OperationFailure as error:
+        return [error.code]
+
+
+async def documents_of(source: Source, database: str, copied: Copied, time: int, batch: int = 2) -> list[Any]:
+    """The documents that a copy reads as of a time, and the sizes of the batches."""
+    key = stream_key(FeedSpec(Scope("main", database, "c")))
+    cursor = await source.open_documents(key.spec, documents(key, copied, time), batch, time)
+    found: list[Any] = []
+    try:
+        exhausted = False
+        while not exhausted:
+            read = await cursor.next_batch()
+            events, exhausted = bson.decode_all(read.data), read.exhausted
+            mark = bson.decode(ResumeToken.high_water_mark(time + 1).raw)
+            assert all(each["_id"] == {**mark, "snapshot": each["documentKey"]} for each in events)
+            found += [len(events), *map(_shown, events)]
+    finally:
+        await cursor.close()
+    return found
+
+
+async def changes_of(source: Source, database: str, copied: Copied, after: int) -> list[Any]:
+    """The changes that a copy reads from a time on."""
+    start = {"resumeAfter": bson.decode(ResumeToken.high_water_mark(after + 1).raw)}
+    stages = [{"$changeStream": start}, gate(copied)]
+    cursor = await source.open_cursor(FeedSpec(Scope("main", database, "c")), stages, 100, 200)
+    found: list[Any] = []
+    try:
+        for _ in range(2):
+            found += map(_shown, bson.decode_all((await cursor.next_batch()).data))
+    finally:
+        await cursor.close()
+    return found
+
+
+async def _rest_of(cursor: Any) -> list[Any]:
+    """What a read still returns: few documents are in MongoDB's memory when they are asked for."""
+    found: list[Any] = []
+    exhausted = False
+    while not exhausted:
+        read = await cursor.next_batch()
+        found += map(_shown, bson.decode_all(read.data))
+        exhausted = read.exhausted
+    return found
+
+
+def _shown(event: dict[str, Any]) -> tuple[Any, ...]:
+    """What an event says, without what differs between the model and MongoDB."""
+
+    def known(fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if name in ("_id", "x", "y")}
+
+    document = known(event["fullDocument"]) if "fullDocument" in event else None
+    updated = event.get("updateDescription")
+    rest = {**updated, "updatedFields": known(updated["updatedFields"])} if updated else None
+    return event["operationType"], event.get("documentKey"), document, rest
+
+
+async def copies(
+    source: Source, database: str, writer: SimWriter | RealWriter, now: Callable[[], int]
+) -> list[tuple[str, list[Any]]]:
+    """What MongoDB answers to a copy while documents change, and when their collection is gone."""
+    nothing = Copied()
+    bounds = [nothing, *(Copied(bson.encode({"_id": each})) for each in (*IDS, 5, "s"))]
+    uuids: list[bytes | None] = []
+    found: list[tuple[str, list[Any]]] = []
+
+    async def look() -> None:
+        info = await source.collection(database, "c")
+        uuids.append(info.uuid if info is not None else None)
+        found.append(("collection", [info is not None and info.kind, [each == uuids[-1] for each in uuids]]))
+
+    async def ask(label: str, time: int, bound: Copied = nothing, batch: int = 2) -> None:
+        read = documents_of(source, database, bound, time, batch)
+        found.append((f"{label}, after {bound.up_to!r}", await asked(read)))
+
+    await look()
+    await ask("no collection", now())
+    await ask("no collection, an hour ago", now() - (3600 << 32))
+    times = change(writer, now)
+    await look()
+    for number, time in enumerate(times):
+        for bound in bounds:
+            await ask(f"documents after change {number}", time, bound)
+    await ask("in one batch", times[-1], batch=10)
+    await ask("in one full batch", times[-1], batch=4)
+    await ask("in the future", times[-1] + (3600 << 32))
+    await ask("before it existed, an hour ago", times[-1] - (3600 << 32))
+    for bound in bounds:
+        changes = await changes_of(source, database, bound, times[0])
+        found.append((f"changes to what was copied up to {bound.up_to!r}", changes))
+    key = stream_key(FeedSpec(Scope("main", database, "c")))
+    for label, again in (("dropped", False), ("dropped and created again", True)):
+        cursor = await source.open_documents(key.spec, documents(key, nothing, times[-1]), 2, times[-1])
+        await cursor.next_batch()
+        writer.drop("c")
+        gone = now()
+        if again:
+            writer.change("c", Change("upsert", 1))
+        found.append((f"the rest of what was {label}", await asked(_rest_of(cursor))))
+        await cursor.close()
+        await look()
+        for when, time in (("before that", times[-1]), ("then", gone), ("now", now())):
+            await ask(f"{label}, as of {when}", time)
+        if not again:
+            times = change(writer, now)
+            await look()
+    return found
+
+
+def simulated_copies() -> list[tuple[str, list[Any]]]:
+    loop = SimLoop(Random(0))
+    mongo = SimMongo(loop, Random(0))
+    now = partial(getattr, mongo, "latest")
+    try:
+        with clock.replaced(VirtualClock(loop)):
+            return loop.run_until_complete(copies(SimSource(mongo), "db", SimWriter(mongo), now))
+    finally:
+        loop.close()
+
+
+async def test_copies(mongo: ReplicaSet, mongo_client: MongoClient[dict[str, Any]], database: Database[Any]) -> None:
+    def now() -> int:
+        return _as_int(mongo_client.admin.command("ping")["operationTime"])
+
+    source = Source(SourceConfig("main", mongo.uri))
+    try:
+        real = await copies(source, database.name, RealWriter(database), now)
+    finally:
+        await source.close()
+    model = await asyncio.to_thread(simulated_copies)
+    different = [f"{each[0]}, the model has {each[1]}" for each in zip(real, model, strict=True) if each[0] != each[1]]
     assert not different, "\n".join(different)

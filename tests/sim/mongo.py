@@ -8,7 +8,7 @@ import asyncio
 import operator
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from feedmux_server.source.cursor import Interrupted, RawBatch
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.source.read_watch import Address, Operation
 from feedmux_server.telemetry.observer import NOBODY, Observer
+from tests.sim.documents import Change, State, Versions, apply, read_documents, without_gate
 from tests.sim.events import event_token
 from tests.sim.loop import SimLoop, process
 from tests.sim.tenants import HIDDEN, HIDING, allows, stages_by_choice
@@ -66,6 +67,9 @@ class Entry:
     data: bytes
     invalidates: bool = False
     """Whether this is the invalidate event after a drop, which only change streams of that collection show."""
+
+    def is_of(self, database: str, collection: str) -> bool:
+        return self.collection == collection and self.database == database
 
     def shown(self, *, split: bool) -> "list[Shown]":
         """The entry as one event, or as its fragments."""
@@ -191,12 +195,18 @@ class SimMongo:
         """Between these times, restores have left nothing."""
         self.cursors = 0
         """The number of cursors that were opened."""
-        self.open: dict[SimCursor, None] = {}
+        self.open: dict[SimCursor | SimDocuments, None] = {}
         self.away = False
         """No server can be reached."""
         self.is_primary = True
         """Whether the server that answers commands is the primary."""
         self.oplog_readable = True
+        self.snapshot_window_s = 300.0
+        """For so long, documents can be read as they were."""
+        self.read_ahead = 1 << 30
+        """So many documents a read has in memory before they are asked for: whatever happens to their collection, they
+        come. mongod has some megabytes of them."""
+        self._versions: dict[tuple[str, str], Versions] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self.reads = 0
         """The number of getMores."""
@@ -222,8 +232,25 @@ class SimMongo:
             self._insert(time, index, database, collection, padding, fields)
         self._written(whole=True)
 
+    def change(self, database: str, collection: str, *changes: Change) -> None:
+        """Change documents, with one cluster time."""
+        state, time = self._present(database, collection), 0
+        for change in changes:
+            number = self._next_number
+            event = change.event(state, number)
+            if event is not None:
+                time = time or self._tick()
+                apply(state, event)
+                event["ns"] = {"db": database, "coll": collection}
+                self._append(database, collection, time, event, txn=len(self._writing), key=number)
+        if self._writing:
+            self._written(whole=len(self._writing) > 1)
+
     def drop(self, database: str, collection: str) -> None:
         """Drop the collection, which invalidates its change streams."""
+        for cursor in self.open:
+            if isinstance(cursor, SimDocuments) and cursor.is_of(database, collection):
+                cursor.is_dropped = True
         time = self._tick()
         event = {"operationType": "drop", "ns": {"db": database, "coll": collection}}
         self._append(database, collection, time, event, key=self._next_number)
@@ -240,6 +267,7 @@ class SimMongo:
         before = self._last
         kept = bisect_right(self._keys, self.mark(common_time + 1).key)
         del self.entries[kept:], self._keys[kept:]
+        self._versions.clear()
         self._pending.clear()
         resumed = self._tick()
         assert resumed > before
@@ -266,6 +294,44 @@ class SimMongo:
             for time in sorted(times)
             if self._oldest <= time <= self.latest and not any(a < time < b for a, b in self._holes)
         ]
+
+    # Documents.
+
+    def state_after(self, database: str, collection: str, token: ResumeToken) -> State:
+        """What a collection held at a position."""
+        versions = self._versions.setdefault((database, collection), Versions())
+        for entry in self.entries[versions.read :]:
+            if entry.is_of(database, collection):
+                versions.add(entry.token, entry.event)
+        versions.read = len(self.entries)
+        return versions.after(token)
+
+    def _present(self, database: str, collection: str) -> State:
+        """What it holds now, as the primary has it."""
+        state = dict(self.state_after(database, collection, self.mark(self._last + 1)))
+        for entry in self._uncommitted():
+            if entry.is_of(database, collection):
+                apply(state, entry.event)
+        return state
+
+    def _uncommitted(self) -> Iterator[Entry]:
+        for entries, _ in self._pending:
+            yield from entries
+        yield from self._writing
+
+    def created(self, database: str, collection: str) -> int:
+        """The cluster time at which the collection was created that has this name now; 0 if there is none."""
+        time = 0
+        for entry in (*self.entries, *self._uncommitted()):
+            if entry.is_of(database, collection):
+                is_gone = entry.event["operationType"] in ("drop", "invalidate")
+                time = 0 if is_gone else time or entry.token.cluster_time
+        return time
+
+    def collections(self, database: str) -> list[str]:
+        """The names of the collections that a database has now."""
+        names = dict.fromkeys(each.collection for each in (*self.entries, *self._uncommitted()))
+        return [name for name in names if self.created(database, name)]
 
     def _written(self, *, whole: bool) -> None:
         """Hand the entries to a majority after the lag. No change stream shows them earlier."""
@@ -458,7 +524,8 @@ class SimCursor:
         """Raises OperationFailure as mongod does for an aggregate."""
         self._mongo = mongo
         self._scope = spec.scope
-        granted, own = _without_policy(spec, stages[1:])
+        self._passes, rest = without_gate(stages[1:])
+        granted, own = _without_policy(spec, rest)
         self._hides = granted == HIDING
         self._split = own[-1:] == [SPLIT]
         self._granted = granted
@@ -580,12 +647,12 @@ class SimCursor:
                 continue  # the stream starts at the present: a majority got this entry only afterwards
             if not self._concerns(entry):
                 continue
-            matches = self._matches(entry.event)
+            matches = self._is_shown(entry)
             if self._must_exist is not None and matches and not entry.invalidates:
                 # MongoDB searches for the token after the user's `$match`, which it moves forward; for an invalidate it
                 # does not.
                 place = self._mongo.entry_of(self._must_exist)
-                is_seen = place is not None and (place.invalidates or self._matches(place.event))
+                is_seen = place is not None and (place.invalidates or self._is_shown(place))
                 if place is None or not is_seen or not self._concerns(place):
                     self._gone()
                     raise _operation_failure(
@@ -599,6 +666,10 @@ class SimCursor:
                 return [*found, *self._ready], True
         self._is_full = len(found) >= self._events or size >= BATCH_BYTES
         return found, False
+
+    def _is_shown(self, entry: Entry) -> bool:
+        """Whether the event passes the stages after the policy's."""
+        return self._passes(entry.event) and self._matches(entry.event)
 
     def _concerns(self, entry: Entry) -> bool:
         scope = self._scope
@@ -616,6 +687,95 @@ class SimCursor:
             if mark.is_after(self._place):
                 self._place = mark
         return self._place
+
+
+class SimDocuments:
+    """Replaces `RawChangeStreamCursor` where documents are read as of a cluster time."""
+
+    def __init__(
+        self, mongo: SimMongo, spec: FeedSpec, stages: list[dict[str, Any]], documents: int, cluster_time: int
+    ) -> None:
+        """Raises OperationFailure as mongod does for an aggregate."""
+        self._mongo = mongo
+        self._scope = scope = spec.scope
+        self._time = cluster_time
+        if cluster_time > mongo.latest:
+            raise _operation_failure(
+                72, "InvalidOptions", "readConcern atClusterTime value must not be greater than the current clusterTime"
+            )
+        if mongo.created(scope.database, scope.collection) > cluster_time:
+            raise _unavailable()
+        self._check_window()
+        # MongoDB reads a collection that has been dropped as empty, whatever it held at that time.
+        is_there = mongo.created(scope.database, scope.collection)
+        state = mongo.state_after(scope.database, scope.collection, mongo.mark(cluster_time + 1)) if is_there else {}
+        self._left = deque(read_documents(stages, state))
+        self._documents = documents
+        self._in_memory = documents + mongo.read_ahead
+        self.failing: Failing | None = None
+        self.is_dropped = False
+        self.process = process.get()
+        mongo.open[self] = None
+
+    def is_of(self, database: str, collection: str) -> bool:
+        return (database, collection) == (self._scope.database, self._scope.collection)
+
+    async def next_batch(self) -> RawBatch:
+        await self._mongo.way(2)
+        count = min(self._documents, len(self._left))
+        try:
+            self._check_read(count)
+        except PyMongoError:
+            self._gone()
+            raise
+        data = [self._left.popleft() for _ in range(count)]
+        # Like mongod, it notices the end only when it looks for a document beyond a full batch.
+        exhausted = count < self._documents
+        if exhausted:
+            self._gone()
+        return RawBatch(b"".join(data), None, exhausted)
+
+    async def close(self) -> None:
+        self._gone()
+
+    def _gone(self) -> None:
+        self._mongo.open.pop(self, None)
+
+    def _check_read(self, count: int) -> None:
+        """Raises PyMongoError if the next `count` documents cannot be read."""
+        mongo = self._mongo
+        if self.failing is not None or mongo.away:
+            raise self.failing.make() if self.failing is not None else AutoReconnect("connection closed")
+        try:
+            self._check_collection()
+        except OperationFailure:
+            self._in_memory -= count
+            if self._in_memory < 0:
+                raise
+        else:
+            self._in_memory = mongo.read_ahead
+
+    def _check_collection(self) -> None:
+        mongo, scope = self._mongo, self._scope
+        if self.is_dropped:
+            if mongo.created(scope.database, scope.collection):
+                raise _unavailable()
+            raise _operation_failure(175, "QueryPlanKilled", "collection dropped")
+        self._check_window()
+
+    def _check_window(self) -> None:
+        if self._time >> 32 < self._mongo.loop.true_wall_s() - self._mongo.snapshot_window_s - 1:
+            raise _operation_failure(
+                239, "SnapshotTooOld", "Read timestamp is older than the oldest available timestamp."
+            )
+
+
+def _unavailable() -> OperationFailure:
+    return _operation_failure(
+        246,
+        "SnapshotUnavailable",
+        "Unable to read from a snapshot due to pending collection catalog changes; please retry the operation.",
+    )
 
 
 _VERSIONS: Final[dict[int, dict[str, Any]]] = {
@@ -684,10 +844,20 @@ class _Oplog:
 class _Collections:
     """The collections of a database."""
 
-    async def list_collections(self, **_: Any) -> AsyncIterator[dict[str, Any]]:
+    def __init__(self, mongo: SimMongo, database: str) -> None:
+        self._mongo = mongo
+        self._database = database
+
+    async def list_collections(self, filter: dict[str, Any], **_: Any) -> AsyncIterator[dict[str, Any]]:
+        mongo, database, wanted = self._mongo, self._database, filter.get("name")
+        await mongo.check_reachable()
+        await mongo.way(2)
+        found = [(name, mongo.created(database, name)) for name in mongo.collections(database)]
+
         async def each() -> AsyncIterator[dict[str, Any]]:
-            for name in "ab":
-                yield {"name": name, "type": "collection"}
+            for name, created in found:
+                if wanted in (None, name):
+                    yield {"name": name, "type": "collection", "info": {"uuid": created.to_bytes(16)}}
 
         return each()
 
@@ -696,11 +866,12 @@ class _Client:
     """The parts of pymongo's client that `Source` uses for commands."""
 
     def __init__(self, mongo: SimMongo) -> None:
+        self._mongo = mongo
         self.admin = _Admin(mongo)
         self.local = {"oplog.rs": _Oplog(mongo)}
 
     def __getitem__(self, database: str) -> _Collections:
-        return _Collections()
+        return _Collections(self._mongo, database)
 
     async def list_database_names(self) -> list[str]:
         return ["db"]
@@ -744,6 +915,26 @@ class SimSource(Source):
             await mongo.compute(mongo.costs.open_s, session, 0)
         pipeline = bson.decode(bson.encode({"pipeline": stages}))["pipeline"]
         cursor = SimCursor(mongo, spec, pipeline, batch_events, max_await_ms, session)
+        try:
+            await mongo.way()
+            if mongo.away:
+                raise AutoReconnect("connection closed")
+        except BaseException:
+            await cursor.close()
+            raise
+        return cursor
+
+    async def open_documents(  # type: ignore[override]
+        self, spec: FeedSpec, stages: list[Any], batch_documents: int, cluster_time: int
+    ) -> SimDocuments:
+        mongo = self._mongo
+        await mongo.check_reachable()
+        await mongo.way()
+        while mongo.latest >= cluster_time > mongo.visible:
+            await mongo.grown(mongo.loop.time() + 1.0)  # MongoDB waits for a majority
+            await mongo.check_reachable()
+        pipeline = bson.decode(bson.encode({"pipeline": stages}))["pipeline"]
+        cursor = SimDocuments(mongo, spec, pipeline, batch_documents, cluster_time)
         try:
             await mongo.way()
             if mongo.away:
