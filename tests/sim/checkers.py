@@ -16,11 +16,13 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.records import (
     GAP,
     Acked,
+    Changed,
     Committed,
     Delivered,
     Ended,
     Granted,
     Held,
+    Holds,
     Lost,
     Opened,
     Progress,
@@ -106,6 +108,30 @@ class History:
         if any(later < earlier for earlier, later in pairwise(keys)):
             raise ValueError("the written events' tokens are not in order")
         return keys
+
+    @cached_property
+    def holds(self) -> list[Holds]:
+        """What sinks held."""
+        return [record for record in self.records if isinstance(record, Holds)]
+
+    @cached_property
+    def _versions(self) -> tuple[list[tuple[int, int, int, int, bytes]], list[dict[str, str]]]:
+        """The keys of the changes to documents, and the documents before the first one and after each."""
+        changes = [record for record in self.records if isinstance(record, Changed)]
+        versions: list[dict[str, str]] = [{}]
+        for change in changes:
+            documents = dict(versions[-1]) if change.document else {}
+            if change.version:
+                documents[change.document] = change.version
+            else:
+                documents.pop(change.document, None)
+            versions.append(documents)
+        return [token(change.place).key for change in changes], versions
+
+    def documents_at(self, place: str) -> dict[str, str]:
+        """The versions of the documents that the source held at a position."""
+        keys, versions = self._versions
+        return versions[bisect_right(keys, token(place).key)]
 
     def rank_after(self, place: str) -> int | None:
         """Index of the first written event after `place`; None if it cannot be determined."""
@@ -441,6 +467,38 @@ def convergent(history: History) -> Iterator[Violation]:
             )
 
 
+def snapshot_exact(history: History) -> Iterator[Violation]:
+    """At every position of a copy, and after it, a sink holds what the source held at that time, of the documents that
+    the position covers."""
+    for held in history.holds:
+        if not held.is_last:
+            wanted = history.documents_at(held.place)
+            if held.copying:
+                wanted = {rank: version for rank, version in wanted.items() if rank <= held.copied}
+            yield from _differences("Snapshot exact", history, held, wanted)
+
+
+def snapshot_converges(history: History) -> Iterator[Violation]:
+    """In the end a sink holds what the source has, also if it kept what it had applied without acknowledging it."""
+    for held in history.holds:
+        if held.is_last:
+            yield from _differences("Snapshot converges", history, held, history.documents_at(held.place))
+
+
+def _differences(guarantee: str, history: History, held: Holds, wanted: dict[str, str]) -> Iterator[Violation]:
+    documents = dict(each.split("=") for each in held.documents)
+    if documents == wanted:
+        return
+    kinds = {
+        "missing": sorted(wanted.keys() - documents.keys()),
+        "too many": sorted(documents.keys() - wanted.keys()),
+        "different": [rank for rank in wanted if documents.get(rank, wanted[rank]) != wanted[rank]],
+    }
+    found = "; ".join(f"{kind}: {', '.join(ranks)}" for kind, ranks in kinds.items() if ranks)
+    copied = f", copied up to {held.copied or 'nothing'}" if held.copying else ""
+    yield Violation(guarantee, held.sink, f"{found}; at {token(held.place).cluster_time}{copied}")
+
+
 CHECKERS: dict[str, Checker] = {
     "Ordered": ordered,
     "Complete": complete,
@@ -453,6 +511,8 @@ CHECKERS: dict[str, Checker] = {
     "Monotone commit": monotone_commit,
     "Fenced": fenced,
     "Convergent": convergent,
+    "Snapshot exact": snapshot_exact,
+    "Snapshot converges": snapshot_converges,
 }
 
 

@@ -17,6 +17,7 @@ from tests.sim.tenants import names_key, subscription_key
 from tests.unit.core.feeds.pipeline_bounds.pipelines import ALLOWED, REFUSED
 
 if TYPE_CHECKING:
+    from tests.sim.copiers import Copier
     from tests.sim.programs import OperatorClient
     from tests.sim.servers import SimServer
     from tests.sim.users import User
@@ -42,6 +43,13 @@ was not known, again."""
 
 def _server(world: "World") -> "SimServer | None":
     running = [server for server in world.servers if server.running]
+    return world.rng.choice(running) if running else None
+
+
+def _reader(world: "World") -> "User | Copier | None":
+    """A program that reads with a client, whatever it reads."""
+    readers: list[User | Copier] = [*world.users, *world.copiers]
+    running = [reader for reader in readers if reader.running]
     return world.rng.choice(running) if running else None
 
 
@@ -94,7 +102,7 @@ async def _freeze_server(world: "World") -> None:
 
 
 async def _kill_user(world: "World") -> None:
-    user = _user(world)
+    user = _reader(world)
     if user is not None:
         user.kill()
         await asyncio.sleep(world.rng.uniform(0.0, 3.0))
@@ -117,7 +125,7 @@ async def _kill_opening_user(world: "World") -> None:
 
 
 async def _freeze_user(world: "World") -> None:
-    user = _user(world)
+    user = _reader(world)
     if user is not None and user.node is not None:
         world.loop.freeze(user.process)
         world.network.froze(user.node)
@@ -135,13 +143,13 @@ async def _close_client(world: "World") -> None:
 
 
 async def _cut_connections(world: "World") -> None:
-    user = _user(world)
+    user = _reader(world)
     if user is not None and user.node is not None:
         world.network.cut(user.node)
 
 
 async def _silence(world: "World") -> None:
-    server, user = _server(world), _user(world)
+    server, user = _server(world), _reader(world)
     if server is not None and server.node is not None and user is not None and user.node is not None:
         one, other = user.node, server.node
         world.network.silence(one, other)
@@ -691,6 +699,14 @@ class Scenario:
     """Servers have room for little more than one large batch."""
     slots: int = 0
     """Servers have this many slots for reading history, and small rings; 0: as drawn."""
+    copiers: int = 0
+    """So many programs copy a collection; 0: none."""
+    drawn: int = 0
+    """So many faults are drawn."""
+    snapshot_window_s: float = 0.0
+    """For so long MongoDB can read documents as they were; 0: as drawn."""
+    drop_share: float = 0.0
+    """The share of the changes to the copied collection that drop it; 0: as usual."""
 
 
 SCENARIOS: Final = {
@@ -722,5 +738,8 @@ SCENARIOS: Final = {
     "history lost": Scenario(("history lost",) * 2),
     "a slowed tenant": Scenario(one_is_slowed=True),
     "history left unread": Scenario(("history left unread", "connections cut", "user killed"), slots=1),
+    "snapshot": Scenario(copiers=3, drawn=4),
+    "snapshot too old": Scenario(("user frozen", "reads fail"), copiers=2, snapshot_window_s=0.1),
+    "snapshot of dropped": Scenario(("connections cut", "reads fail"), copiers=2, drop_share=0.15),
     "short of memory": Scenario(("user frozen", "connections cut", "reads fail"), short_of_memory=True),
 }

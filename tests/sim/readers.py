@@ -40,11 +40,9 @@ class FeedShape:
 
     def shows(self, entry: Entry, granted: str = "") -> bool:
         """Whether the feed shows an entry; `granted` is a name of `tenants.CHOICES`."""
-        if (
-            not allows(granted, entry)
-            or self.database != entry.database
-            or self.collection not in ("", entry.collection)
-        ):
+        if self.database != entry.database or self.collection not in ("", entry.collection):
+            return False
+        if not allows(granted, entry):
             return False
         if entry.invalidates and not self.collection:
             return False
@@ -107,6 +105,13 @@ class Reader:
         context.run(process.set, self.process)
         self.node = self.network.client(self.process, context)
         self._main = self.loop.create_task(self._guarded(), name=self.process, context=context.copy())
+
+    def kill(self) -> None:
+        """End the process as SIGKILL does."""
+        assert self.node is not None
+        self.network.killed(self.node)
+        self.loop.kill(self.process)
+        self._main = None
 
     async def leave(self) -> None:
         """Close the program's session and end the program."""

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +136,44 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed:
+    """A document of the copied collection changed. These records are in the source's order."""
+
+    place: str
+    """The event's resume token."""
+    document: str
+    """The rank of its `_id`: ranks sort as `_id`s do. Empty if the collection was dropped."""
+    version: str
+    """Its new content; empty if it was deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """The documents that a sink holds when it has applied everything up to a position."""
+
+    sink: str
+    place: str
+    documents: tuple[str, ...]
+    """`rank=version`, in the order of ranks."""
+    copying: bool = False
+    """The position is within a copy."""
+    copied: str = ""
+    """The rank of the last copied document of a position within a copy; empty for none."""
+    is_last: bool = False
+    """Nothing is written any more, and the sink has had the time to catch up. It holds what it has ever applied."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """Faults have stopped, nothing more is written, and every open session has had credit and time to catch up."""
 
 
 Record = (
     Written | Opened | Granted | Delivered | Acked | Progress | Committed | Sought | Lost | Ended | Held | Settled
+    | Changed | Holds
 )  # fmt: skip
 
-_KINDS: dict[str, Callable[..., Record]] = {
-    kind.__name__.lower(): kind
-    for kind in (Written, Opened, Granted, Delivered, Acked, Progress, Committed, Sought, Lost, Ended, Held, Settled)
-}
+_KINDS: dict[str, Callable[..., Record]] = {kind.__name__.lower(): kind for kind in get_args(Record)}
 
 
 def to_line(record: Record) -> str:

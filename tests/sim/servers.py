@@ -59,7 +59,7 @@ class SilentAudit(AuditLog):
         """Do nothing: nobody reads the log."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ServerSettings:
     """The settings that a run draws for all its servers."""
 

@@ -45,6 +45,7 @@ def shrink(
         keep,
         faults=keep.faults if keep.faults is not None else tuple(range(len(world.faults))),
         users=keep.users if keep.users is not None else tuple(range(len(world.users))),
+        copiers=keep.copiers if keep.copiers is not None else tuple(range(len(world.copiers))),
         servers=len(world.servers),
         writes=world.writes,
     )
@@ -64,12 +65,15 @@ def _fails(failing: Failing, keep: Keep) -> bool:
 def _smaller(keep: Keep) -> Iterator[Keep]:
     """The next candidates, the largest reductions first."""
     faults, users, writes = keep.faults or (), keep.users or (), keep.writes or 0
+    copiers = keep.copiers or ()
     if faults:
         yield replace(keep, faults=())
     for index in range(len(faults)):
         yield replace(keep, faults=faults[:index] + faults[index + 1 :])
     for index in range(len(users) if len(users) > 1 else 0):
         yield replace(keep, users=users[:index] + users[index + 1 :])
+    for index in range(len(copiers)):
+        yield replace(keep, copiers=copiers[:index] + copiers[index + 1 :])
     if (keep.servers or 1) > 1:
         yield replace(keep, servers=1)
     for fewer in (writes // 2, writes * 3 // 4, writes - 1):

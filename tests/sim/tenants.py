@@ -97,6 +97,11 @@ def draw_tenants(rng: Random, choices: Sequence[str]) -> list[Tenant]:
     ]
 
 
+def draw_copying(rng: Random) -> Tenant:
+    """Draw the tenant of the programs that copy a collection, which narrowing grants do not allow."""
+    return Tenant("green", _draw_quotas(rng))
+
+
 def draw_unequal(rng: Random) -> list[Tenant]:
     """Draw two tenants with the same grants, one of which has a rate limit."""
     slow = rng.choice((Quotas(events_per_s=10), Quotas(bytes_per_s=5_000), Quotas(reads_per_s=5)))
@@ -138,7 +143,7 @@ class SimCredentials(Credentials):
 def stages_by_choice(spec: FeedSpec) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The stages that a cursor gets for each grant, before the user's own stages."""
     for name, grants in CHOICES.items():
-        if grants is not None:
+        if grants is not None and spec.scope.database == grants[0].database:
             yield name, _stages(grants, spec.scope)
 
 

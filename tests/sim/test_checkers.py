@@ -8,11 +8,13 @@ from tests.sim.checkers import check, main
 from tests.sim.events import BEGIN, event_token, hex_of
 from tests.sim.records import (
     Acked,
+    Changed,
     Committed,
     Delivered,
     Ended,
     Granted,
     Held,
+    Holds,
     Lost,
     Opened,
     Progress,
@@ -60,6 +62,29 @@ GOOD: list[Record] = [
     Sought("s", place(1)),
     Committed("s", 2, place(1)),
 ]
+CHANGED: list[Record] = [
+    Changed(place(1), "a", "1"),
+    Changed(place(2), "c", "2"),
+    Changed(place(3), "a", "3"),
+    Changed(place(4), "c", ""),
+    Changed(place(5), "b", "5"),
+]
+
+
+def holds(at: int, *documents: str, copied: str | None = None, is_last: bool = False) -> Holds:
+    return Holds("sink", place(at), documents, copied is not None, copied or "", is_last)
+
+
+GOOD += [
+    *CHANGED,
+    holds(2, copied=""),
+    holds(2, "a=1", copied="b"),
+    holds(3, "a=3", "c=2", copied="c"),
+    holds(4, "a=3"),
+    holds(5, "a=3", "b=5", is_last=True),
+    Changed(place(6), "", ""),
+    holds(6, is_last=True),
+]
 
 
 def test_a_good_history_has_no_violations() -> None:
@@ -91,6 +116,11 @@ BAD: list[tuple[str, list[Record]]] = [
     ("Fenced", [OPEN, Opened("s", "s/2", place(0), epoch=2), Committed("s", 1, place(2))]),
     ("Fenced", [OPEN, Opened("s", "s/2", place(0), epoch=1)]),
     ("Convergent", [OPEN, deliver("e1"), Settled()]),
+    ("Snapshot exact", [*CHANGED, holds(2, "a=1", "c=2", copied="b")]),
+    ("Snapshot exact", [*CHANGED, holds(2, copied="b")]),
+    ("Snapshot exact", [*CHANGED, holds(3, "a=1", copied="b")]),
+    ("Snapshot exact", [*CHANGED, holds(3, "a=3")]),
+    ("Snapshot converges", [*CHANGED, holds(5, "a=3", "b=5", "c=2", is_last=True)]),
 ]
 
 

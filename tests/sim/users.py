@@ -154,14 +154,11 @@ class User(Reader):
 
     def kill(self) -> None:
         """End the process as SIGKILL does."""
-        assert self.node is not None
         self._end_object()
-        self.network.killed(self.node)
-        self.loop.kill(self.process)
-        self._main = None
+        Reader.kill(self)
 
     async def _run(self) -> None:
-        client = _client(self.network, self.node, self.tenant, self.habits.options)
+        client = client_of(self.network, self.node, self.tenant, self.habits.options)
         try:
             if self.durable and (self._position or not self.once):
                 await self._create(client)
@@ -442,7 +439,7 @@ async def administer(
     node = network.client(name, context)
 
     async def run() -> None:
-        client = _client(network, node, tenant)
+        client = client_of(network, node, tenant)
         try:
             await work(client)
         finally:
@@ -451,7 +448,9 @@ async def administer(
     await loop.create_task(run(), name=name, context=context.copy())
 
 
-def _client(network: Network, node: Node | None, tenant: Tenant, options: SessionOptions | None = None) -> AsyncClient:
+def client_of(
+    network: Network, node: Node | None, tenant: Tenant, options: SessionOptions | None = None
+) -> AsyncClient:
     client = AsyncClient("sim:1", timeout_s=10.0, session=options)
     client._api.transport = Transport(SimTarget("sim:1", tenant.key, network=network, node=node))
     return client

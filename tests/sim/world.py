@@ -38,6 +38,8 @@ from feedmux_server.streams.pump import PumpLimits
 from feedmux_server.streams.wide.stream import WideStreamLimits
 from tests.sim import records
 from tests.sim.checkers import Violation, check
+from tests.sim.copiers import COPIED, Copier, CopyHabits, Documents, shown, version_of
+from tests.sim.documents import rank_of
 from tests.sim.faults import FAULTS, SCENARIOS, Fault
 from tests.sim.hostile import NAME as HOSTILE
 from tests.sim.hostile import Hostile
@@ -56,6 +58,7 @@ from tests.sim.tenants import (
     HIDING,
     Tenant,
     allows,
+    draw_copying,
     draw_tenants,
     draw_unequal,
     is_slowed,
@@ -113,10 +116,11 @@ class Size:
     users: tuple[int, int]
     writes: tuple[int, int]
     faults: tuple[int, int]
+    copiers: tuple[int, int]
 
 
-SMALL: Final = Size("small", (1, 2), (2, 3), (15, 40), (0, 2))
-LARGE: Final = Size("large", (1, 3), (4, 8), (80, 200), (2, 7))
+SMALL: Final = Size("small", (1, 2), (2, 3), (15, 40), (0, 2), (0, 1))
+LARGE: Final = Size("large", (1, 3), (4, 8), (80, 200), (2, 7), (0, 3))
 SIZES: Final = {size.name: size for size in (SMALL, LARGE)}
 
 
@@ -127,11 +131,12 @@ class Keep:
 
     faults: tuple[int, ...] | None = None
     users: tuple[int, ...] | None = None
+    copiers: tuple[int, ...] | None = None
     servers: int | None = None
     writes: int | None = None
 
     def __str__(self) -> str:
-        parts = [("faults", self.faults), ("users", self.users)]
+        parts = [("faults", self.faults), ("users", self.users), ("copiers", self.copiers)]
         texts = [f"{name}={'+'.join(map(str, which))}" for name, which in parts if which is not None]
         counts = [("servers", self.servers), ("writes", self.writes)]
         return ",".join([*texts, *(f"{name}={count}" for name, count in counts if count is not None)])
@@ -142,12 +147,12 @@ class Keep:
         made: dict[str, Any] = {}
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
-            if name in ("faults", "users"):
+            if name in ("faults", "users", "copiers"):
                 made[name] = tuple(int(each) for each in value.split("+") if each)
             elif name in ("servers", "writes"):
                 made[name] = int(value)
             else:
-                raise ValueError(f"{name!r} is none of faults, users, servers and writes")
+                raise ValueError(f"{name!r} is none of faults, users, copiers, servers and writes")
         return cls(**made)
 
 
@@ -220,7 +225,9 @@ class World:
         if scenario:
             by_name = {fault.name: fault for fault in FAULTS}
             self.faults = [by_name[name] for name in SCENARIOS[scenario].faults]
+            self.faults += [rng.choice(_DRAWN) for _ in range(SCENARIOS[scenario].drawn)]
         self.writes = rng.randint(*size.writes)
+        self.copiers: list[Copier] = self._draw_copies(scenario)
         self._keep_only(keep)
         self.rivals: list[User] = []
         """Programs that take over other programs' subscriptions for a while."""
@@ -238,6 +245,8 @@ class World:
             self.faults = [self.faults[number] for number in keep.faults]
         if keep.users is not None:
             self.users = [self.users[number] for number in keep.users]
+        if keep.copiers is not None:
+            self.copiers = [self.copiers[number] for number in keep.copiers]
         if keep.servers is not None:
             del self.servers[keep.servers :]
         if keep.writes is not None:
@@ -287,7 +296,7 @@ class World:
             unused_s = SCENARIOS[scenario].unused_s or unused_s
         unused = {"unused_subscription_days": unused_s / DAY_S}
         config = config.model_copy(update={"limits": config.limits.model_copy(update=unused)})
-        return ServerSettings(config, limits, self.tenants, unused_s, probed=rng.random() < 0.3)
+        return ServerSettings(config, limits, [*self.tenants], unused_s, probed=rng.random() < 0.3)
 
     def _draw_shapes(self, scenario: str) -> list[FeedShape]:
         everything = [
@@ -334,6 +343,60 @@ class World:
             habits=habits,
             tenant=rng.choice(self.tenants or [Tenant(EVERYBODY)]),
             subscription=f"user{number}",
+        )
+
+    def _draw_copies(self, scenario: str) -> list[Copier]:
+        """Draw the programs that copy a collection. They draw from numbers of their own, so that without them a run is
+        the same."""
+        rng = Random(f"feedmux copies {self.size.name} {self.seed} {scenario}")
+        wanted = SCENARIOS[scenario] if scenario else None
+        count = wanted.copiers if wanted else rng.randint(*self.size.copiers)
+        self.mongo.snapshot_window_s = rng.uniform(2.0, 60.0)
+        self.mongo.read_ahead = rng.choice((0, 5, 1 << 30))
+        if wanted and wanted.snapshot_window_s:
+            self.mongo.snapshot_window_s, self.mongo.read_ahead = wanted.snapshot_window_s, 0
+        tenant = Tenant(EVERYBODY)
+        if count and self.tenants:
+            tenant = draw_copying(rng)
+            self.settings.tenants.append(tenant)
+        if count:
+            read = replace(
+                self.settings.limits.read,
+                batch_events=rng.choice((3, 5, 20, self.settings.limits.read.batch_events)),
+                snapshot_step_s=rng.choice((0.0, 0.02, 2.0)),
+            )
+            self.settings.limits = replace(self.settings.limits, read=read)
+        drop_share = (wanted.drop_share if wanted else 0.0) or 0.02
+        self.documents = Documents(self.mongo, Random(rng.random()), drop_share)
+        self.document_writes = rng.randint(10, 60) if count else 0
+        return [self._draw_copier(rng, number, tenant) for number in range(1, count + 1)]
+
+    def _draw_copier(self, rng: Random, number: int, tenant: Tenant) -> Copier:
+        options = SessionOptions(
+            window_events=rng.choice((3, 10, 16_384)),
+            window_bytes=rng.choice((2_000, 8 << 20)),
+            heartbeat_s=rng.choice((1.0, 10.0)),
+        )
+        habits = CopyHabits(
+            sink=rng.choice(("stored", "kept")),
+            whole_batches=rng.random() < 0.5,
+            ack_share=rng.choice((0.0, 0.3, 1.0)),
+            think_s=rng.choice((0.0, 0.2, 1.0)),
+            leave_share=rng.choice((0.0, 0.05, 0.2)),
+            on_history_lost=rng.choice(("fail", "earliest")),
+            options=options,
+        )
+        return Copier(
+            self.loop,
+            Random(rng.random()),
+            self.mongo,
+            self.network,
+            self.recorder,
+            f"copier{number}",
+            COPIED,
+            tenant,
+            habits=habits,
+            subscription=f"copier{number}",
         )
 
     def _draw_programs(self) -> list[Program]:
@@ -450,7 +513,7 @@ class World:
     async def _main(self) -> None:
         for server in self.servers:
             server.start()
-        await asyncio.gather(self._start_users(), self._break_things(), self._write())
+        await asyncio.gather(self._start_users(), self._copy(), self._break_things(), self._write())
         await self._calm_down()
         if await self._catch_up():
             await self._rest()
@@ -465,6 +528,20 @@ class World:
             user.start()
         for program in self.programs:
             program.start()
+
+    async def _copy(self) -> None:
+        """Start the copiers, and change documents while they copy."""
+        if not self.copiers:
+            return
+        rng = self.documents.rng
+        self.documents.fill()
+        await asyncio.sleep(rng.uniform(0.0, 2.0))
+        for copier in self.copiers:
+            copier.start()
+        pause_s = rng.choice((0.01, 0.1, 0.5))
+        for _ in range(self.document_writes):
+            self.documents.write([each.last_copied for each in self.copiers])
+            await asyncio.sleep(rng.uniform(0.0, pause_s))
 
     async def _write(self) -> None:
         rng = self.rng
@@ -497,6 +574,8 @@ class World:
     def _committed(self, entries: list[Entry], whole: bool) -> None:
         """Record for the checkers what was written."""
         for entry in entries:
+            if self.copiers and entry.is_of(COPIED.database, COPIED.collection):
+                self.recorder.add(_changed(entry, self.mongo))
             fragments = entry.shown(split=True)
             unit = f"t{entries[0].number}" if whole else f"s{entry.number}"
             if len(fragments) == 1:
@@ -521,6 +600,9 @@ class World:
             stored = self.stored_of(user).get(b"cluster_time") if user.durable else None
             # A Redis that loses its last writes has an older position.
             needed += [user.needs, user.needs if stored is None else int(stored) - (int(RECENT_S) << 32)]
+        for copier in self.copiers:
+            stored = self.stored_of(copier).get(b"cluster_time") if copier.durable else None
+            needed += [copier.needs] if stored is None else [int(stored) - (int(RECENT_S) << 32)]
         return min([*needed, *(program.needs for program in self.programs)])
 
     async def _break_things(self) -> None:
@@ -536,10 +618,11 @@ class World:
         for server in self.servers:
             if not server.running:
                 server.start()
-        for user in self.users:
-            user.calm = True
-            if not user.running:
-                user.start()
+        readers: list[User | Copier] = [*self.users, *self.copiers]
+        for reader in readers:
+            reader.calm = True
+            if not reader.running:
+                reader.start()
         self.recorder.note("no more faults")
 
     def _readers(self, *, slowed: bool) -> list[Reader]:
@@ -597,7 +680,24 @@ class World:
         self.problems += [f"Convergent: the acks of {name} are not stored" for name in unstored]
         if not late:
             self.problems += self._not_got()
+        await self._end_copies(limit_s)
         return not late and not unstored
+
+    async def _end_copies(self, limit_s: float) -> None:
+        """Every copy ends, and its sink gets every change after it."""
+        for _ in range(self.documents.rng.randint(0, 3) if self.copiers else 0):
+            self.documents.write([])
+        await asyncio.sleep(self.mongo.lag_s)
+        if any(is_slowed(copier.tenant) for copier in self.copiers):
+            limit_s = CATCH_UP_S * SLOWED
+        copying = await self._until(lambda: [each.name for each in self.copiers if each.reached is None], limit_s, 0.5)
+        self.problems += [f"Snapshot ends: {name} still copies after {limit_s:g} s without faults" for name in copying]
+        late = await self._until(lambda: [each.name for each in self.copiers if each.is_late()], limit_s, 0.5)
+        self.problems += [f"Convergent: {name} is late after {limit_s:g} s without faults" for name in late]
+        place = hex_of(self.mongo.mark(self.mongo.visible + 1).raw)
+        for copier in self.copiers:
+            if not copier.is_late():
+                self.recorder.add(records.Holds(copier.name, place, shown(copier.state), is_last=True))
 
     def _not_got(self) -> Iterator[str]:
         """Events that no program received, although a program had to receive each of them sooner or later."""
@@ -635,13 +735,14 @@ class World:
         self.problems += [f"Isolated: {each} after {CROWD_S:g} s, next to a tenant with a rate limit" for each in late]
 
     async def _close(self) -> None:
-        await asyncio.gather(*(user.leave() for user in self.users), *(each.leave() for each in self.programs))
-        held = [user.name for user in self.users if user.durable and self.stored_of(user).get(b"nonce")]
+        durable: list[User | Copier] = [*self.users, *self.copiers]
+        await asyncio.gather(*(reader.leave() for reader in (*durable, *self.programs)))
+        held = [user.name for user in durable if user.durable and self.stored_of(user).get(b"nonce")]
         self.problems += [f"Nothing left: the lease of {name} is held after its close" for name in held]
         await asyncio.gather(*(server.drain() for server in self.servers))
         self.problems += [f"Nothing left: a cursor of {len(self.mongo.open)} is open"] if self.mongo.open else []
 
-    def stored_of(self, user: User) -> dict[bytes, bytes]:
+    def stored_of(self, user: User | Copier) -> dict[bytes, bytes]:
         """The stored fields of the user's subscription in Redis."""
         return self._hash_of(user.tenant, user.subscription)
 
@@ -652,7 +753,9 @@ class World:
         return self.redis.hash_of(subscription_key(tenant, name))
 
     def _look_at_loop(self) -> None:
-        parts: list[SimServer | Reader] = [*self.servers, *self.users, *self.rivals, *self.programs]
+        parts: list[SimServer | Reader] = [
+            *self.servers, *self.users, *self.rivals, *self.programs, *self.copiers,
+        ]  # fmt: skip
         for part in parts:
             if part.failure is not None:
                 self.problems.append(f"{part.process} failed: {part.failure!r}")
@@ -660,10 +763,12 @@ class World:
         may_meet = MAY_MEET.union(*(fault.meets for fault in self.faults))
         if "another program opens" in names and len(names) > 1:
             may_meet |= {"Fenced"}  # rivals may cost a session its lease
-        for user in (*self.users, *self.rivals):
+        for user in (*self.users, *self.rivals, *self.copiers):
             for error in sorted(user.met - may_meet):
                 guarantee = "Fenced" if error in ("Fenced", "SubscriptionBusy") else "Resumable or loud"
                 self.problems.append(f"{guarantee}: {user.name} got {error}")
+        for copier in self.copiers:
+            self.problems += copier.problems
         for program in self.programs:
             self.problems += program.problems
             self.problems += [f"Resumable or loud: {program.name} got {each}" for each in program.met - PROGRAMS_MEET]
@@ -701,7 +806,9 @@ class World:
         self._calls += 1
         if method != SUBSCRIBE or client.startswith(HOSTILE):
             return Watcher()
-        user = next(user for user in (*self.users, *self.rivals) if user.process == client)
+        user = next((user for user in (*self.users, *self.rivals) if user.process == client), None)
+        if user is None:
+            return Watcher()
         feed = user.shape.name_for(user.tenant.granted)
         asked, answered = partial(self._may_ask, user), partial(self._may_answer, user)
         watcher = SessionWatcher(self.recorder, f"{client}/{self._calls}", feed, asked, answered)
@@ -764,6 +871,16 @@ class World:
                 logger.removeHandler(handler)
                 logger.setLevel(level)
                 logger.propagate = propagate
+
+
+def _changed(entry: Entry, mongo: SimMongo) -> records.Changed:
+    """The record of a change to the collection that is copied."""
+    place, key = hex_of(entry.token.raw), entry.event.get("documentKey")
+    if key is None:
+        return records.Changed(place, "", "")
+    rank = rank_of(key["_id"])
+    document = mongo.state_after(entry.database, entry.collection, entry.token).get(rank)
+    return records.Changed(place, rank, "" if document is None else version_of(document))
 
 
 class _Logged(logging.Handler):

@@ -1,5 +1,5 @@
-"""What one reader of a copy gives out, and what it does when MongoDB fails. The model knows no documents: here they are
-given. tests/integration/test_snapshot.py has real ones."""
+"""What one reader of a copy gives out, and what it does when MongoDB fails. The documents are given here;
+tests/integration/test_snapshot.py has real ones, and tests/sim/copiers.py those of a model."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
