@@ -681,7 +681,8 @@ class SimCursor:
         if found and (self._is_full or self._ready):
             self._place = found[-1].token
         else:
-            mark = self._mongo.mark(self._mongo.visible)
+            # As of MongoDB, the time is that of an entry.
+            mark = self._mongo.mark(self._mongo.committed_entry[0])
             if found and found[-1].token.is_after(self._place):
                 self._place = found[-1].token
             if mark.is_after(self._place):
