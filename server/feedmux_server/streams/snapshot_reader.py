@@ -115,8 +115,8 @@ class SnapshotReader:
             self._reads_for,
             copied=self._steps.copied,
         )
+        self._changes = changes  # before the opening: if that is cancelled, `close` finds the cursor
         await changes.open()
-        self._changes = changes
         return changes
 
     async def _close_changes(self) -> None:

@@ -180,6 +180,18 @@ async def test_documents_come_in_steps_with_the_changes_between_them() -> None:
 
 
 @in_virtual_time
+async def test_an_opening_that_is_cancelled_leaves_no_cursor() -> None:
+    reader, source, mongo = await make()
+    source.timeline.verify = asyncio.Event().wait  # type: ignore[assignment]
+    opening = asyncio.ensure_future(reader.open())
+    await asyncio.sleep(1.0)
+    assert mongo.open
+    opening.cancel()
+    await asyncio.wait([opening])
+    assert not mongo.open
+
+
+@in_virtual_time
 async def test_a_step_lasts_for_as_long_as_it_may() -> None:
     reader, source, _ = await make(snapshot_step_s=2.0)
     assert given(await copy(reader)) == [0, 1, 2, 3, 4]
