@@ -718,6 +718,9 @@ class SimDocuments:
         self.process = process.get()
         mongo.open[self] = None
 
+    def ask_for(self, documents: int) -> None:
+        self._documents = documents
+
     def is_of(self, database: str, collection: str) -> bool:
         return (database, collection) == (self._scope.database, self._scope.collection)
 
@@ -926,7 +929,7 @@ class SimSource(Source):
         return cursor
 
     async def open_documents(  # type: ignore[override]
-        self, spec: FeedSpec, stages: list[Any], batch_documents: int, cluster_time: int
+        self, spec: FeedSpec, stages: list[Any], batch_documents: int, cluster_time: int, opening: object = None
     ) -> SimDocuments:
         mongo = self._mongo
         await mongo.check_reachable()
