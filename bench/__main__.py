@@ -28,6 +28,8 @@ NAMES = {
     "spark": "a backlog through PySpark, beside MongoDB's Spark connector",
     "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
     "telemetry": "the server's CPU for an event with metrics on, beside off",
+    "snapshot": "a copy of existing documents, beside a bare find in the same order",
+    "snapshot-live": "a live subscriber's latency while ten copies run, beside none",
     "clients": "one loop over a backlog in each language, beside the Python client",
     "group": "eight members of a group with 1 ms of work for each event, beside one",
     "group-hot-key": "a group whose events are all of one document, beside an ordinary subscription",
@@ -44,7 +46,7 @@ def main() -> int:
     args = _arguments()
     if args.name == "list":
         for name, what in NAMES.items():
-            print(f"{name:12} {what}")
+            print(f"{name:13} {what}")
         return 0
     settings = Settings(args.events, args.runs, args.quick or args.tiny, args.tiny, args.vector)
     results: list[dict[str, Any]] = []
