@@ -407,12 +407,13 @@ async def test_a_clustered_collection(each_version: ReplicaSet, redis_server: Re
         client[database].create_collection("c", clusteredIndex={"key": {"_id": 1}, "unique": True})
         client[database].c.insert_many([{"_id": number} for number in range(100)])
         async with serving(settings(each_version.uri, redis_server.url, **SMALL_STEPS)) as here:
-            session = await here.api.session(feed=feed(database, "c"), start=SNAPSHOT, credit=MANY)
-            if client.server_info()["version"] == "6.0.5":
-                assert (await session.end()).metadata["kind"] == "clustered"
-            else:
-                assert len(await session.take(100)) == 100
-                session.cancel()
+            for stages in ("", '[{"$match": {"fullDocument.n": null}}]'):  # a read with stages has a bound
+                session = await here.api.session(feed=feed(database, "c", stages), start=SNAPSHOT, credit=MANY)
+                if client.server_info()["version"] == "6.0.5":
+                    assert (await session.end()).metadata["kind"] == "clustered"
+                else:
+                    assert len(await session.take(100)) == 100
+                    session.cancel()
         client.drop_database(database)
 
 

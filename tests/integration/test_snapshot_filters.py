@@ -222,6 +222,39 @@ async def test_large_documents_come_as_fragments_also_where_changes_are_split(
         receiver.cancel()
 
 
+async def test_changes_between_documents_are_split(here: Here, database: Documents) -> None:
+    """Also for a client that is interrupted in the middle of an event."""
+    if database.client.server_info()["version"] == "6.0.5":
+        pytest.skip("6.0.5 does not split events")
+    database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
+    database.c.insert_many([{"_id": number, "v": 0, "pad": "x" * (9 << 20) * (number == 5)} for number in range(200)])
+    images = {"full_document": "required", "full_document_before_change": "required"}
+    wanted = feed(database.name, "c", stages({"$changeStreamSplitLargeEvent": {}}), **images)
+    session = await here.api.session(feed=wanted, start=SNAPSHOT, credit=wire.Credit(events=60, bytes=1 << 30))
+    await session.take(60)
+    database.c.update_one({"_id": 5}, {"$set": {"v": 1}})
+    parts: list[tuple[int, int]] = []
+    numbers = list(range(60))
+    while len(parts) < 2:
+        position = session.position
+        session.cancel()
+        session = await here.api.session(
+            feed=wanted, start=at(position=position), credit=wire.Credit(events=1, bytes=1 << 30)
+        )
+        [event] = await session.take(1)
+        if "splitEvent" in event.document:
+            parts.append((event.document["splitEvent"]["fragment"], event.document["splitEvent"]["of"]))
+        else:
+            numbers.append(event.document["documentKey"]["_id"])
+    assert parts == [(1, 2), (2, 2)]
+    assert inspect_position(session.position).token.copied is not None
+    await session.credit(1_000)
+    await session.until(lambda: session.notices)
+    numbers += [each.document["documentKey"]["_id"] for each in await session.take(session.received - 1)]
+    assert numbers == list(range(200))
+    session.cancel()
+
+
 async def test_a_document_on_which_the_pipeline_computes_too_long_ends_the_feed(
     version: ReplicaSet, redis_server: RedisServer, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,14 @@ def test_changes_have_the_place_of_the_copy() -> None:
     assert ChangesChunk.of(chunk, BEFORE, 0) is None
 
 
+def test_a_change_that_is_split_is_acknowledged_as_a_whole() -> None:
+    parts = [event(n, event_token(BEGIN, fragment=n), part=(n + 1, 2)).data for n in range(2)]
+    [chunk] = cut_batch(b"".join(parts), ResumeToken.high_water_mark(BEGIN), None, 1.5, bytes_max=10**9, split=True)
+    part = ChangesChunk.of(chunk, BEFORE, 2)
+    assert part is not None
+    assert [part.ack_place(index) is None for index in range(2)] == [True, False]
+
+
 def test_what_is_not_a_document() -> None:
     with pytest.raises(ValueError, match="not the event of a document"):
         copied_id(bson.encode({"_data": "00"}))
