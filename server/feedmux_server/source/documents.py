@@ -28,7 +28,7 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.source.cursor import RawBatch, RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
-from feedmux_server.source.errors import judge, rejects_login
+from feedmux_server.source.errors import UNAUTHORIZED, judge, rejects_login
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Failed
 from feedmux_server.source.timed_reads import TimedReads
@@ -189,6 +189,9 @@ class DocumentsReader:
             self._count = self._reads.batch_events
             return Failed(error, at_once=True)
         if isinstance(error, OperationFailure):
+            cursor = self._cursor if error.code == UNAUTHORIZED else None
+            if cursor is not None and self._source.logins.is_former(cursor):
+                return Failed(error, at_once=True)
             if error.code in _NOT_AS_OF_THIS_TIME:
                 self._count = max(self._count // 4, 1)
                 return NotAtThisTime(error)

@@ -56,6 +56,7 @@ class Mongo:
     def __init__(self, info: CollectionInfo | FeedmuxError | None = None, **given: Any) -> None:
         self.clock = SimpleNamespace(is_mongos=given.get("is_mongos", False))
         self.history_reads = CatchupLimiter(1)
+        self.logins = SimpleNamespace(is_former=lambda cursor: given.get("is_former", False))
         self.cursor = Cursor(given.get("found", RawBatch(b"", None, True)))
         self.asked: list[list[Any]] = []
         """The stages of each read."""
@@ -165,6 +166,15 @@ async def test_the_words_of_mongodb_are_withheld_where_grants_narrow() -> None:
         with pytest.raises(FeedmuxError) as caught:
             await read.next_batch("t")
         assert (caught.value.reason, "a message" in caught.value.message) == (ErrorReason.PIPELINE_FAILED, quoted)
+
+
+async def test_a_read_under_a_login_that_was_replaced_is_begun_again() -> None:
+    read = reader(Mongo(found=failure(13), is_former=True))
+    await read.open(Copied(), 5, "t")
+    with pytest.raises(Failed) as caught:
+        await read.next_batch("t")
+    assert caught.value.at_once
+    await read.close()
 
 
 async def test_each_read_has_a_secret_of_its_own() -> None:
