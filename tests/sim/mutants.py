@@ -513,7 +513,7 @@ MUTANTS: Final = (
         "a batch that takes long ends the feed",
         "Resumable or loud",
         "feedmux_server.source.timed_reads:TimedReads.next_batch",
-        "is_careful = self._is_careful",
+        "is_careful = self.is_careful",
         "is_careful = True",
         scenario="slow pipelines",
     ),

@@ -44,6 +44,8 @@ _FIRST_DOCUMENTS: Final = 64
 """The first batch shows how large documents are. 64 of 250 KB are as much as MongoDB returns at once."""
 _READ_S: Final = 0.5
 """A bounded read that takes less is followed by a larger one, and by a smaller one if it takes four times as long."""
+_FEWER: Final = 16
+"""After a read that was stopped, the next ones pass fewer documents by this factor."""
 _READ_GROWS: Final = 16
 """A bounded read passes so many batches of documents at most."""
 
@@ -103,14 +105,17 @@ class DocumentsReader:
         try:
             if may_drop(self._key):
                 self.up_to = await self._bound(tenant)
+        except PyMongoError as error:
+            raise self._judged(error, "aggregate", stopped=False) from error
+        try:
             self._cursor = await self._reads.open()
         except PyMongoError as error:
-            raise self._judged(error, "aggregate") from error
+            raise self._judged(error, "aggregate", stopped=self._reads.overran) from error
 
     async def _bound(self, tenant: str) -> bytes:
         copied, cluster_time = self._from
-        # Where a read takes too long for an event, only a read of one document shows whether that one is the cause.
-        find = bound(self._key, copied, 1 if self._reads.batch_events == 1 else self._count)
+        # Only a read of one document shows whether this one takes MongoDB too long.
+        find = bound(self._key, copied, 1 if self._reads.is_careful else self._count)
         if find is None:
             return b""
         turn = await self._source.history_reads.begin(tenant)
@@ -134,7 +139,7 @@ class DocumentsReader:
         try:
             batch = await (self._read_in_turn(self._cursor, tenant) if ahead is None else ahead)
         except PyMongoError as error:
-            raise self._judged(error, "getMore") from error
+            raise self._judged(error, "getMore", stopped=self._reads.overran) from error
         self.found = self.found or bool(batch.data)
         if batch.exhausted:
             await self.close()
@@ -165,6 +170,8 @@ class DocumentsReader:
         return batch
 
     def _set_count(self, took_s: float) -> None:
+        if self._reads.is_careful:
+            return
         if took_s < _READ_S:
             self._count = min(self._count * 2, self._most * _READ_GROWS)
         elif took_s > 4 * _READ_S:
@@ -184,9 +191,10 @@ class DocumentsReader:
                 with suppress(PyMongoError):
                     await cursor.close()
 
-    def _judged(self, error: PyMongoError, during: Literal["aggregate", "getMore"]) -> Exception:
-        if self._reads.overran:
-            self._count = self._reads.batch_events
+    def _judged(self, error: PyMongoError, during: Literal["aggregate", "getMore"], *, stopped: bool) -> Exception:
+        """`stopped`: the read took MongoDB too long, and was stopped."""
+        if stopped:
+            self._count = max(self._count // _FEWER, 1)
             return Failed(error, at_once=True)
         if isinstance(error, OperationFailure):
             cursor = self._cursor if error.code == UNAUTHORIZED else None

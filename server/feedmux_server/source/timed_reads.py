@@ -88,7 +88,7 @@ class TimedReads:
         read = self._read
         if read is None:
             return await cursor.next_batch()
-        is_careful = self._is_careful
+        is_careful = self.is_careful
         read.begin((wait_ms or 0) / 1000 + _LATE_S)
         try:
             async with read.scope():
@@ -114,13 +114,14 @@ class TimedReads:
 
     def ask_singly(self) -> bool:
         """Ask for one event per read for a while. False if the last read did already."""
-        if self._is_careful:
+        if self.is_careful:
             return False
         self._careful_reads = _CAREFUL_READS
         return True
 
     @property
-    def _is_careful(self) -> bool:
+    def is_careful(self) -> bool:
+        """Whether the reads ask for one event each now, so that one that takes too long shows which event does."""
         return self._careful_reads > 0 or self._batch_events == 1
 
     def closed(self) -> None:

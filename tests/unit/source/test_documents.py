@@ -19,6 +19,7 @@ from feedmux_server.source.deployment import CollectionInfo, Source
 from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, check_collection
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Failed
+from feedmux_server.source.timed_reads import TimedReads
 
 KEY = stream_key(FeedSpec(Scope("main", "shop", "orders")))
 STAGES = bson.encode({"pipeline": [{"$match": {"a": 1}}]})
@@ -28,7 +29,7 @@ class Cursor:
     """A cursor whose next batch, or error, is given."""
 
     def __init__(self, found: RawBatch | PyMongoError) -> None:
-        self._found = found
+        self.found = found
         self.closed = 0
         self.asked: list[int] = []
         """The documents of each batch at most."""
@@ -40,9 +41,9 @@ class Cursor:
     async def next_batch(self) -> RawBatch:
         if self.held is not None:
             await self.held
-        if isinstance(self._found, PyMongoError):
-            raise self._found
-        return self._found
+        if isinstance(self.found, PyMongoError):
+            raise self.found
+        return self.found
 
     async def close(self) -> None:
         self.closed += 1
@@ -58,6 +59,9 @@ class Mongo:
         self.history_reads = CatchupLimiter(1)
         self.logins = SimpleNamespace(is_former=lambda cursor: given.get("is_former", False))
         self.cursor = Cursor(given.get("found", RawBatch(b"", None, True)))
+        self.bounds: list[int] = []
+        """How many documents each read with a bound was to pass."""
+        self.bound_fails: PyMongoError | None = None
         self.asked: list[list[Any]] = []
         """The stages of each read."""
         self._info, self._scans, self._opening = info, given.get("scans", False), given.get("opening")
@@ -73,6 +77,9 @@ class Mongo:
         return bool(self._scans)
 
     async def find_id(self, *asked: Any) -> bytes:
+        self.bounds.append(asked[1]["skip"] + 1)
+        if self.bound_fails is not None:
+            raise self.bound_fails
         return b""
 
     async def open_documents(self, *asked: Any) -> Cursor:
@@ -166,6 +173,35 @@ async def test_the_words_of_mongodb_are_withheld_where_grants_narrow() -> None:
         with pytest.raises(FeedmuxError) as caught:
             await read.next_batch("t")
         assert (caught.value.reason, "a message" in caught.value.message) == (ErrorReason.PIPELINE_FAILED, quoted)
+
+
+async def test_after_a_read_that_was_stopped_reads_pass_fewer_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """First one at a time, to find the one that takes long. These say nothing of how many more a read may pass."""
+    mongo = Mongo()
+    read = DocumentsReader(cast(Source, mongo), stream_key(KEY.spec, STAGES), ReadLimits(batch_events=320))
+
+    async def pass_some() -> None:
+        await read.open(Copied(), 5, "t")
+        await read.next_batch("t")
+
+    await pass_some()
+    monkeypatch.setattr(TimedReads, "overran", True)
+    mongo.cursor.found = failure(11601)
+    with pytest.raises(Failed) as caught:
+        await pass_some()
+    assert caught.value.at_once
+    await read.close()
+    mongo.cursor.found = RawBatch(b"", None, True)
+    monkeypatch.setattr(TimedReads, "is_careful", True)
+    await pass_some()
+    await pass_some()
+    mongo.bound_fails = failure(239)
+    with pytest.raises(NotAtThisTime):
+        await pass_some()
+    mongo.bound_fails = None
+    monkeypatch.setattr(TimedReads, "is_careful", False)
+    await pass_some()
+    assert mongo.bounds == [320, 640, 1, 1, 1, 10]
 
 
 async def test_a_read_under_a_login_that_was_replaced_is_begun_again() -> None:
