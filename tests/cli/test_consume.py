@@ -4,6 +4,7 @@ import json
 import shlex
 import signal
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import bson
 import pytest
 from pymongo.database import Database
 
-from tests.cli.conftest import FEEDMUX, Site
+from tests.cli.conftest import FEEDMUX, TIMEOUT_S, Site
 from tests.cli.test_watch import on_terminal
 
 Documents = Database[dict[str, Any]]
@@ -234,3 +235,53 @@ def test_existing_documents_first(database: Documents, consume: Consume, site: S
     refused = site.run("watch", f"{database.name}.capped", "--start", "snapshot")
     assert refused.returncode != 0
     assert "is capped" in refused.stderr
+
+
+def test_two_commands_share_a_group(database: Documents, name: str, site: Site, tmp_path: Path) -> None:
+    """Each event is handled once, those of a document in order, and a signal lets the commands end."""
+    created = site.json(
+        "subscriptions", "create", name, f"{database.name}.orders", "--group", "--reconnect-time", "1.5"
+    )
+    assert created["group"] == {"reconnect_time_s": 1.5}
+    log = tmp_path / "log"
+    log.touch()
+    arguments = ("consume", name, "--join", "--exec", f"cat >> {log}", "--jobs", "3")
+    with site.start(*arguments) as one, site.start(*arguments) as two:
+        database.orders.insert_many([{"_id": key, "n": 0} for key in range(8)])
+        for turn in range(1, 5):
+            database.orders.update_many({}, {"$set": {"n": turn}})
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while len(log.read_text().splitlines()) < 40:
+            assert time.monotonic() < deadline_s, log.read_text()
+            time.sleep(0.05)
+        for each in (one, two):
+            each.send_signal(signal.SIGTERM)
+        assert {each.wait(TIMEOUT_S) for each in (one, two)} == {128 + signal.SIGTERM}
+    seen: dict[int, list[int]] = {}
+    for line in log.read_text().splitlines():
+        event = json.loads(line)
+        value = (
+            event["fullDocument"] if event["operationType"] == "insert" else event["updateDescription"]["updatedFields"]
+        )
+        seen.setdefault(event["documentKey"]["_id"], []).append(value["n"])
+    assert seen == {key: [0, 1, 2, 3, 4] for key in range(8)}
+
+
+def test_join_prints_what_a_session_prints_and_settles_it(
+    database: Documents, name: str, site: Site, consume: Consume
+) -> None:
+    database.orders.insert_many(
+        [{"_id": number, "n": number, "t": "é\n", "d": bson.Decimal128("1.5")} for number in range(3)]
+    )
+    group = consume("--join", "--create", f"{database.name}.orders", "--start", "earliest", "--limit", "2")
+    assert (group.returncode, group.stderr) == (0, "")
+    refused = consume("--limit", "1")
+    assert refused.returncode == 1
+    assert "Use --join" in refused.stderr
+    assert site.run("subscriptions", "update", name, "--no-group").returncode == 0
+    rest = consume("--until-caught-up")
+    assert numbers(rest.stdout) == [2]
+    refused = consume("--join")
+    assert "Make it a group: feedmux subscriptions update" in refused.stderr
+    site.run("subscriptions", "seek", name, "earliest")
+    assert group.stdout.splitlines() == consume("--limit", "2").stdout.splitlines()

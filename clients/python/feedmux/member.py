@@ -74,8 +74,9 @@ class Member(MemberBase):
         failed; its thread cannot be stopped, and takes no other event before the handler ends.
 
         Returns after `close()` or SIGTERM (unless the program handles that itself), when the handlers in progress have
-        ended; then the member is closed, and others get what it has left. Raises the FeedmuxError that ended the
-        member, and TimeoutError when all handlers have exceeded `timeout_s`.
+        ended; then the member is closed, and others get what it has left. KeyboardInterrupt, and SystemExit from a
+        signal's handler, are raised only then; a second one at once. Raises the FeedmuxError that ended the member, and
+        TimeoutError when all handlers have exceeded `timeout_s`.
         """
         check_run(handler, concurrency, timeout_s, asynchronous=False)
         self._buffer.check_process()
@@ -172,7 +173,7 @@ class _Workers:
         return threading.current_thread() in self._threads or threading.get_ident() == self._runner
 
     def run(self, take: Callable[[float | None], MemberEvent | None]) -> None:
-        interrupt: KeyboardInterrupt | None = None
+        interrupt: BaseException | None = None
         is_needed = True
         while is_needed:
             try:
@@ -181,7 +182,7 @@ class _Workers:
                 while self._is_needed():
                     self._wait()
                 is_needed = False
-            except KeyboardInterrupt as error:
+            except (KeyboardInterrupt, SystemExit) as error:  # raised by handlers of signals
                 if interrupt is not None:
                     raise  # At the second one, nothing is waited for.
                 interrupt = error

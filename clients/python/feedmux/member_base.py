@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+from bson.timestamp import Timestamp
+
 from feedmux.member_buffer import MemberBuffer
 from feedmux.member_event import MemberEvent
 from feedmux.notices import Notice
@@ -46,6 +48,12 @@ class MemberBase:
     def closed(self) -> bool:
         """Whether the member was closed, or an error has ended it."""
         return self._buffer.closing or self._buffer.ended is not None
+
+    @property
+    def cluster_time(self) -> Timestamp | None:
+        """The cluster time up to which all members have settled everything, as the server last reported it."""
+        time = self._buffer.cluster_time
+        return Timestamp(*time) if time != (0, 0) else None
 
     def _say(self, notice: Notice) -> None:
         if self._on_notice is not None:

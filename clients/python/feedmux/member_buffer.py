@@ -20,7 +20,7 @@ from feedmux.settlements import Settlements
 class MemberBuffer(UserSide):
     """Shared state of one member."""
 
-    __slots__ = ("_items", "_process", "_woken", "ended", "lock", "notify", "settlements", "stopping")
+    __slots__ = ("_items", "_process", "_woken", "cluster_time", "ended", "lock", "notify", "settlements", "stopping")
 
     def __init__(self, window_events: int, notify: Callable[[int], None], lock: threading.Lock) -> None:
         super().__init__(self._put)
@@ -32,6 +32,8 @@ class MemberBuffer(UserSide):
         self.stopping = False
         """Set by the user: nothing more is handed out; what is in hand may be settled."""
         self.ended: Ended | None = None
+        self.cluster_time: tuple[int, int] = (0, 0)
+        """Set by the connection: all members have settled everything up to here."""
         self._items: deque[QueuedNotice] = deque()
         self._woken = False
         self._process = os.getpid()

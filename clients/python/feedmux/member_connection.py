@@ -109,6 +109,7 @@ class MemberConnection(StreamKeeper):
             case Progress():
                 with buffer.lock:
                     buffer.settlements.progress(response.feed_position.time)
+                    buffer.cluster_time = response.feed_position.time
                 self._backoff.reset()
                 if buffer.closing:
                     self._report()

@@ -6,8 +6,8 @@ import argparse
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -37,6 +37,8 @@ from feedmux.cli.feed_arguments import (
     scope_name,
     start,
 )
+from feedmux.cli.join import check_join, consume_group
+from feedmux.cli.signals import Signals
 
 PRINTED_AT_ONCE: Final = 1000
 """The most events that are printed and acknowledged together."""
@@ -50,11 +52,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "  feedmux consume orders-to-search --create shop.orders --start earliest\n"
         "  feedmux consume orders-to-search --exec ./index-one.sh\n"
         "  feedmux consume orders-to-search --until-caught-up --exec 'psql -f -' --batch 500\n"
-        "  feedmux consume orders-to-search | tee -a orders.jsonl\n\n"
+        "  feedmux consume orders-to-search | tee -a orders.jsonl\n"
+        "  feedmux consume orders --join --create shop.orders --exec ./index-one.sh --jobs 4\n\n"
         "An event is acknowledged when it has been written, or when the command of --exec has exited with 0. An event\n"
         "that is not acknowledged is delivered again by the next run, so the command may see an event more than once.\n"
         "The format is that of `feedmux watch`. With --start snapshot, the existing documents come first; a bar on a\n"
-        "terminal's standard error shows how many of them, how fast, and the time left."
+        "terminal's standard error shows how many of them, how fast, and the time left.\n\n"
+        "With --join, any number of commands share the events of a group, in order per key. The exit status of an\n"
+        "--exec command settles its event: 0 is processed, 65 makes it a dead letter, after any other it is delivered\n"
+        "again, with the last line of standard error as the reason. SIGINT and SIGTERM let commands end first."
     )
     parser.add_argument("name", metavar="NAME", help="the durable subscription")
     add_output_options(parser)
@@ -75,13 +81,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--takeover", action="store_true", help="end the session of another client that reads the subscription"
     )
+    parser.add_argument(
+        "--join",
+        action="store_true",
+        help="be one of the members of a group, which share its events; the commands of --exec also fail and reject",
+    )
+    parser.add_argument(
+        "--jobs", metavar="N", type=count, help="with --join and --exec: run up to N commands at once (default 1)"
+    )
     new = parser.add_argument_group("a new subscription")
     new.add_argument(
         "--create",
         metavar="DB[.COLL]",
         dest="namespace",
         type=namespace,
-        help="create the subscription if it does not exist; * is the whole deployment",
+        help="create the subscription if it does not exist, with --join as a group; * is the whole deployment",
     )
     new.add_argument("--start", metavar="POSITION", type=start, help=f"with --create: {START_HELP}")
     add_feed_arguments(parser, optional=False)
@@ -90,14 +104,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     _check_usage(args)
+    check_join(args)
     output = EventOutput(args, to_stdout=args.command_line is None)
     signals, notices = Signals(), Notices()
     signals.handle()
     sink: Sink = _Printer(output) if args.command_line is None else _Command(args.command_line, output, signals)
-    with connected(args, lambda error: _explained(error, args.name)) as client:
+    with connected(args, lambda error: _explained(error, args.name, joins=args.join)) as client:
         if args.namespace is not None:
-            client.create_subscription(args.name, feed_of(args), start=args.start)
+            group = feedmux.Group() if args.join else None
+            client.create_subscription(args.name, feed_of(args), start=args.start, group=group)
         feed = client.get_subscription(args.name).feed
+        if args.join:
+            consume_group(client, args, feed, signals, notices)
+            return 0
         output.one_collection = feed.collection is not None
         head = client.resolve(feedmux.Start.latest(), feed) if args.until_caught_up else None
         options: dict[str, Any] = {"format": output.wire_format, "open_timeout_s": OPEN_TIMEOUT_S}
@@ -243,45 +262,15 @@ class _Command(Sink):
         )
 
 
-class Signals:
-    """Handlers for SIGINT, SIGTERM and SIGHUP, which end this command.
-
-    The command ends at once, or, while an --exec command runs, after that command and its ack or at a second signal.
-    """
-
-    def __init__(self) -> None:
-        self._deferring = False
-        self._received = 0
-
-    def handle(self) -> None:
-        """Install the handlers, except for a signal that is ignored (nohup)."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._receive)
-
-    @contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Defer signals until the block has ended; `check` then raises."""
-        self._deferring = True
-        try:
-            yield
-        finally:
-            self._deferring = False
-
-    def check(self) -> None:
-        """Raise SystemExit if a signal has arrived."""
-        if self._received:
-            raise SystemExit(128 + self._received)
-
-    def _receive(self, number: int, _: object) -> None:
-        again, self._received = self._received, number
-        if again or not self._deferring:
-            self.check()
-
-
-def _explained(error: Exception, name: str) -> CliError | None:
+def _explained(error: Exception, name: str, *, joins: bool = False) -> CliError | None:
     if isinstance(error, feedmux.SubscriptionNotFound):
         return CliError(error.message, f"Create it: feedmux consume {name} --create DB.COLL")
+    if isinstance(error, feedmux.GroupMismatch):
+        if joins:
+            return CliError(
+                f"subscription {name!r} is not a group", f"Make it a group: feedmux subscriptions update {name} --group"
+            )
+        return CliError(f"subscription {name!r} is a group", "Use --join to read it as one of its members.")
     if isinstance(error, feedmux.SubscriptionBusy):
         return CliError(
             f"another client reads subscription {name!r}",

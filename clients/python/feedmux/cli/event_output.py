@@ -101,7 +101,7 @@ class Notices:
     """Prints a session's notices on standard error: a line for each, but only one for all attempts to reconnect. How
     far a copy is, a bar shows."""
 
-    session: feedmux.Session | None = None
+    session: feedmux.Session | feedmux.Member | None = None
 
     def __init__(self) -> None:
         self.bar = CopyBar()

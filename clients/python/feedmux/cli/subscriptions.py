@@ -24,7 +24,9 @@ from feedmux.cli.feed_arguments import (
     scope_name,
     start,
 )
+from feedmux.cli.group_arguments import add_group_options, group_of
 from feedmux.cli.terminal import Terminal, duration, iso_time, plain, print_json, table, utc_time
+from feedmux.feeds import UNCHANGED, Unchanged
 
 Action = Callable[["feedmux.Client", argparse.Namespace], int]
 _WAIT_S = 2.0
@@ -48,13 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " is. This command copies nothing: run `feedmux consume NAME`, or your own program, beside it",
     )
     _add_policies(create)
+    add_group_options(create)
 
-    update = _name(_add(actions, "update", "change the filter or the policies; the position stays", _update))
+    update = _name(_add(actions, "update", "change the filter, the policies or the group; the position stays", _update))
     update.add_argument("--pipeline", metavar="JSON", type=pipeline, help="the new stages; [] removes them")
     update.add_argument(
         "--full-document", metavar="MODE", choices=("", *FULL_DOCUMENT), help="the new mode; an empty one removes it"
     )
     _add_policies(update)
+    add_group_options(update, removable=True)
 
     seek = _name(_add(actions, "seek", "move the stored position, forwards or backwards", _seek))
     seek.add_argument("to", metavar="POSITION", type=start, help=START_HELP)
@@ -135,12 +139,14 @@ def _get(client: feedmux.Client, args: argparse.Namespace) -> int:
 def _create(client: feedmux.Client, args: argparse.Namespace) -> int:
     if args.wait and (args.start is None or args.start.kind != "snapshot"):
         raise UsageError("--wait is for a copy of existing documents: give --start snapshot too")
+    group = group_of(args)
     info = client.create_subscription(
         args.name,
         feed_of(args),
         start=args.start,
         on_invalidate=args.on_invalidate or "stop",
         on_history_lost=args.on_history_lost or "fail",
+        group=group,
     )
     note_if_missing(client, info.feed)
     if args.wait:
@@ -175,18 +181,33 @@ def _copied(
 
 
 def _update(client: feedmux.Client, args: argparse.Namespace) -> int:
-    if (args.pipeline, args.full_document, args.on_invalidate, args.on_history_lost) == (None,) * 4:
-        raise UsageError("nothing to change: give --pipeline, --full-document, --on-invalidate or --on-history-lost")
+    group_of(args)  # Its mistakes come before the first call.
+    if (args.pipeline, args.full_document, args.on_invalidate, args.on_history_lost, args.group) == (None,) * 5:
+        raise UsageError(
+            "nothing to change: give --pipeline, --full-document, --on-invalidate, --on-history-lost, --group or"
+            " --no-group"
+        )
     feed, etag = None, ""
-    if args.pipeline is not None or args.full_document is not None:
+    group: feedmux.Group | Unchanged | None = None if args.group is False else UNCHANGED
+    if args.pipeline is not None or args.full_document is not None or args.group:
         stored = client.get_subscription(args.name)
-        feed, etag = stored.feed, stored.etag
+        etag = stored.etag
+        if args.group:
+            group = group_of(args, stored.group)
+        if args.pipeline is not None or args.full_document is not None:
+            feed = stored.feed
+    if feed is not None:
         if args.pipeline is not None:
             feed = replace(feed, pipeline=args.pipeline)
         if args.full_document is not None:
             feed = replace(feed, full_document=args.full_document or None)
     info = client.update_subscription(
-        args.name, feed=feed, on_invalidate=args.on_invalidate, on_history_lost=args.on_history_lost, etag=etag
+        args.name,
+        feed=feed,
+        on_invalidate=args.on_invalidate,
+        on_history_lost=args.on_history_lost,
+        group=group,
+        etag=etag,
     )
     return _show(info, args)
 
@@ -224,6 +245,7 @@ def _show(info: feedmux.SubscriptionInfo, args: argparse.Namespace) -> int:
         "created": facts["create_time"],
         "updated": facts["update_time"],
         **({"expires": facts["expire_time"]} if info.expire_time else {}),
+        **({"group": _group_text(info.group)} if info.group is not None else {}),
     }
     for name, value in shown.items():
         lines = map(plain, str(value).splitlines())  # A pipeline may have several.
@@ -255,6 +277,7 @@ def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
         "expire_time": iso_time(info.expire_time),
         "routing_key": info.routing_key,
         **({"snapshot": copy_json(info.snapshot)} if info.snapshot is not None else {}),
+        **({"group": _set_options(info.group)} if info.group is not None else {}),
     }
 
 
@@ -263,6 +286,15 @@ def _state(info: feedmux.SubscriptionInfo) -> str:
     if info.session_state == "unacknowledged":
         return f"gets no more events until its client acknowledges some of {info.unacked_events:,}"
     return f"{info.session_state.replace('_', ' ')}, {info.unacked_events:,} events not acknowledged"
+
+
+def _set_options(group: feedmux.Group) -> dict[str, Any]:
+    return {name: value for name, value in asdict(group).items() if value or (value == 0.0 and name != "attempts_max")}
+
+
+def _group_text(group: feedmux.Group) -> str:
+    options = _set_options(group).items()
+    return ", ".join(f"{name.removesuffix('_s').replace('_', ' ')} {value}" for name, value in options) or "yes"
 
 
 def _stored(info: feedmux.SubscriptionInfo) -> str:

@@ -9,8 +9,9 @@ from bson.timestamp import Timestamp
 
 import feedmux
 from feedmux.cli import main
-from feedmux.cli.consume import Signals, Sink, _explained, process_events
+from feedmux.cli.consume import Sink, _explained, process_events
 from feedmux.cli.event_output import Notices
+from feedmux.cli.signals import Signals
 from feedmux.errors import make_error
 
 
@@ -138,6 +139,14 @@ def test_what_its_user_can_do(status: str, reason: str, metadata: dict[str, str]
     told = _explained(make_error(status, "said", reason, metadata), "orders")
     assert told is not None
     assert hint in told.hint
+
+
+def test_a_group_and_an_ordinary_subscription_are_named() -> None:
+    mismatch = make_error("FAILED_PRECONDITION", "said", "GROUP_MISMATCH")
+    for joins, hint in ((False, "Use --join"), (True, "feedmux subscriptions update orders --group")):
+        told = _explained(mismatch, "orders", joins=joins)
+        assert told is not None
+        assert hint in told.hint
 
 
 def test_other_errors_are_explained_as_for_every_command() -> None:

@@ -12,6 +12,7 @@ from bson.timestamp import Timestamp
 
 import feedmux
 from feedmux.cli import main, subscriptions
+from feedmux.feeds import UNCHANGED
 
 STORED = feedmux.SubscriptionInfo(
     name="orders",
@@ -156,3 +157,53 @@ def test_a_wait_ends_with_the_copy(
     assert done.err.count("the server cannot be reached (restarts); trying again") == 1
     assert main([*wait[:4], "--start", "latest", "--wait"]) == 2
     assert "--start snapshot" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stored", "group"),
+    [
+        (["--group"], None, feedmux.Group()),
+        (["--group", "--attempts", "5"], feedmux.Group(2.0), feedmux.Group(2.0, attempts_max=5)),
+        (
+            ["--group", "--retry-first", "0.5", "--after-dead-letter", "skip"],
+            None,
+            feedmux.Group(None, 0.5, None, 0, "skip"),
+        ),
+        (["--no-group"], feedmux.Group(2.0), None),
+        (["--on-invalidate", "stop"], feedmux.Group(2.0), UNCHANGED),
+    ],
+)
+def test_update_changes_a_group(
+    client: Client, arguments: list[str], stored: feedmux.Group | None, group: object
+) -> None:
+    client.stored = (replace(STORED, group=stored),)
+    assert main(["subscriptions", "update", "orders", *arguments]) == 0
+    (change,) = client.changes
+    assert change["group"] == group
+    assert change["etag"] == ("e" if "--group" in arguments else "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["update", "orders", "--attempts", "5"], "--attempts requires --group"),
+        (["update", "orders", "--no-group", "--reconnect-time", "5"], "--reconnect-time requires --group"),
+        (["create", "orders", "shop.orders", "--retry-most", "5"], "--retry-most requires --group"),
+        (["create", "orders", "shop.orders", "--group", "--retry-most", "nan"], "0 or more"),
+    ],
+)
+def test_wrong_usage_of_groups(
+    client: Client, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["subscriptions", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_group_is_shown(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    for group, text in (
+        (feedmux.Group(), "yes"),
+        (feedmux.Group(0.0, attempts_max=5), "reconnect time 0.0, attempts max 5"),
+    ):
+        client.stored = (replace(STORED, group=group),)
+        assert main(["subscriptions", "get", "orders"]) == 0
+        assert text in capsys.readouterr().out

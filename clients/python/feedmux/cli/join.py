@@ -1,0 +1,172 @@
+"""`feedmux consume --join`: reads a group as one of its members, and settles events once they are printed or processed.
+
+Events of different keys are processed at the same time, by `--jobs` commands; those of a key one after another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from typing import Final
+
+from bson import json_util
+
+import feedmux
+from feedmux.cli.connection import OPEN_TIMEOUT_S
+from feedmux.cli.event_output import CHECK_EVERY_S, EventOutput, Notices, remark, write
+from feedmux.cli.failure import UsageError
+from feedmux.cli.feed_arguments import scope_name
+from feedmux.cli.signals import Signals
+from feedmux.cli.terminal import plain, reader_has_gone
+from feedmux.options import SESSION_CODEC
+
+EX_DATAERR: Final = 65
+LINE_BYTES_MAX: Final = 4096
+"""The most of a line of standard error that is kept as the reason."""
+_TEXTS: Final = json_util.JSONOptions(
+    json_mode=json_util.JSONMode.RELAXED, datetime_conversion=SESSION_CODEC.datetime_conversion
+)
+
+
+def check_join(args: argparse.Namespace) -> None:
+    """Check the options that are for groups only, or not for groups. Raises UsageError."""
+    if not args.join:
+        if args.jobs is not None:
+            raise UsageError("--jobs requires --join and --exec COMMAND")
+        return
+    for option in ("takeover", "until_caught_up", "batch"):
+        if getattr(args, option):
+            raise UsageError(f"--{option.replace('_', '-')} cannot be used with --join")
+    if args.jobs is not None and args.command_line is None:
+        raise UsageError("--jobs requires --exec COMMAND")
+    if args.limit is not None and args.command_line is not None:
+        raise UsageError("--limit cannot be used with --join and --exec")
+
+
+def consume_group(
+    client: feedmux.Client, args: argparse.Namespace, feed: feedmux.Feed, signals: Signals, notices: Notices
+) -> None:
+    """Join the group, and process events until a signal. Raises FeedmuxError, SystemExit."""
+    output = _MemberOutput(args)
+    output.one_collection = feed.collection is not None
+    jobs = args.jobs or 1
+    with client.subscription(args.name).join(
+        on_notice=notices.show, open_timeout_s=OPEN_TIMEOUT_S, window_events=max(64, 4 * jobs)
+    ) as member:
+        notices.session = member
+        if output.for_people:
+            remark(f"member of {args.name} ({scope_name(feed)}) at {args.endpoint} (press Ctrl-C to stop)")
+        if args.command_line is None:
+            print_events(member, output, signals, notices, args.limit)
+        else:
+            commands = Commands(args.command_line, output)
+            try:
+                member.run(commands.handle, concurrency=jobs)
+            finally:
+                commands.end()
+
+
+def print_events(
+    member: feedmux.Member, output: EventOutput, signals: Signals, notices: Notices, limit: int | None
+) -> None:
+    """Print events and settle each: up to `limit` events, or until a signal."""
+    done = 0
+    while limit is None or done < limit:
+        try:
+            event = member.next(CHECK_EVERY_S)
+        except TimeoutError:
+            if reader_has_gone():
+                raise BrokenPipeError from None
+            continue
+        finally:
+            notices.check()
+        with signals.deferred():
+            write(output.encode(event))
+            sys.stdout.flush()
+            event.ack()
+        signals.check()
+        done += 1
+
+
+class Commands:
+    """Runs a command for each event, and settles the event by its exit status."""
+
+    def __init__(self, command_line: str, output: EventOutput) -> None:
+        self._command_line = command_line
+        self._output = output
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._lock = threading.Lock()
+
+    def handle(self, event: feedmux.MemberEvent) -> None:
+        """Run the command, with the event on its standard input."""
+        # A file: a command that does not read its input would block a pipe.
+        with tempfile.TemporaryFile() as given:
+            given.write(self._output.encode(event))
+            given.seek(0)
+            # A group of its own, because Ctrl-C in a terminal goes to the whole group of this process.
+            command = subprocess.Popen(
+                self._command_line, shell=True, stdin=given, stderr=subprocess.PIPE, process_group=0
+            )
+        with self._lock:
+            self._running.add(command)
+        try:
+            reason = _last_line(command)
+            status = command.wait()
+        finally:
+            with self._lock:
+                self._running.discard(command)
+        if status == 0:
+            return
+        how = f"exited with {status}" if status > 0 else f"was killed by {_signal_name(-status)}"
+        again = "it becomes a dead letter" if status == EX_DATAERR else "the event is delivered again"
+        remark(f"-- the command {how} in attempt {event.attempt}: {again}")
+        if status == EX_DATAERR:
+            event.reject(reason or f"the command {how}")
+        else:
+            event.nack(reason=reason or f"the command {how}")
+
+    def end(self) -> None:
+        """End the commands that still run: nobody waits for them."""
+        with self._lock:
+            for command in self._running:
+                with suppress(ProcessLookupError):
+                    os.killpg(command.pid, signal.SIGTERM)
+
+
+def _last_line(command: subprocess.Popen[bytes]) -> str:
+    """Pass on what the command writes to its standard error, and return the last line of it."""
+    assert command.stderr is not None
+    last = b""
+    with command.stderr as lines:
+        while line := lines.readline(LINE_BYTES_MAX):
+            sys.stderr.buffer.write(line)
+            sys.stderr.buffer.flush()
+            last = line.strip() or last
+    return plain(last.decode(errors="replace"))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class _MemberOutput(EventOutput):
+    """Members receive BSON, so the texts are made here."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args, to_stdout=args.command_line is None)
+        self._raw = args.raw
+
+    def encode(self, event: feedmux.Event) -> bytes:
+        if self.for_people or self._raw:
+            return super().encode(event)
+        text = json_util.dumps(event.document, json_options=_TEXTS, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace") + b"\n"
