@@ -31,8 +31,7 @@ from feedmux.positions import token_time
 MESSAGE_BYTES_MAX: Final = 16_000
 RANGE_BYTES: Final = 24
 FAILED_BYTES: Final = 48
-"""The most that a range, and a failed event without its reason, take in a Settle."""
-RANGES_MAX: Final = 1000
+"""The most that a range, and a failed event without its reason, take in a Settle. So it has less than 1,000."""
 
 
 @dataclass(slots=True)
@@ -207,7 +206,7 @@ class Settlements:
                 ranges[-1] = ranges[-1][0], sequence
                 continue
             needed = RANGE_BYTES if isinstance(outcome, Done) else FAILED_BYTES + len(outcome.reason.encode())
-            if size + needed > MESSAGE_BYTES_MAX or len(ranges) + len(failed) >= RANGES_MAX:
+            if size + needed > MESSAGE_BYTES_MAX:
                 messages.append(Settlement(ranges, failed))
                 ranges, failed, size = [], [], 0
             size += needed

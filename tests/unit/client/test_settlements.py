@@ -221,6 +221,19 @@ def test_a_moved_position_delivers_all_again() -> None:
     assert stream.outgoing() == ([], [])
 
 
+def test_what_waited_does_not_void_what_is_in_hand_after_it() -> None:
+    stream = Stream()
+    stream.deliver([1, 11], [2])
+    one, two = stream.take()
+    stream.done(one)
+    stream.outgoing()
+    stream.reconnect()
+    stream.deliver([11], [2])
+    assert numbers(stream.take()) == [11]
+    stream.done(two)
+    assert stream.outgoing() == ([(2, 2)], [])
+
+
 def test_two_losses_before_the_repeats_came() -> None:
     stream = Stream()
     stream.deliver([1], [2], [3])
