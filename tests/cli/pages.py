@@ -25,6 +25,7 @@ RUN: Final = {
     "clients/python/PYPI.md": {"sh": _FIRST_STEPS, "python": _FIRST_STEPS},
     "clients/python/README.md": {"python": "tests/cli/test_quickstarts.py::test_the_examples_of_the_python_client"},
     "docs/grants.md": dict.fromkeys(("yaml", "js", "sh", "python"), "tests/cli/test_grants_guide.py::test_the_guide"),
+    "docs/groups.md": dict.fromkeys(("python", "sh"), "tests/cli/test_groups_guide.py::test_the_guide"),
     "docs/install.md": {"sh": "tests/cli/test_operations_guide.py::test_the_server_is_installed"},
     "docs/operations.md": dict.fromkeys(
         ("js", "toml", "sh"), "tests/cli/test_operations_guide.py::test_the_guides_commands"
