@@ -7,6 +7,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -245,15 +246,29 @@ def test_two_commands_share_a_group(database: Documents, name: str, site: Site, 
     assert created["group"] == {"reconnect_time_s": 1.5}
     log = tmp_path / "log"
     log.touch()
+
+    def members() -> list[dict[str, Any]]:
+        answer = site.json("streams")
+        subscribers = [
+            *answer["detached_subscribers"],
+            *chain(*(each["subscribers"] for each in answer["shared_streams"])),
+        ]
+        return [each for each in subscribers if each["subscription"] == name]
+
+    def wait_for(condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not condition():
+            assert time.monotonic() < deadline_s, (members(), log.read_text())
+            time.sleep(0.05)
+
     arguments = ("consume", name, "--join", "--exec", f"cat >> {log}", "--jobs", "3")
     with site.start(*arguments) as one, site.start(*arguments) as two:
+        wait_for(lambda: len({each["instance_id"] for each in members()}) == 2)
         database.orders.insert_many([{"_id": key, "n": 0} for key in range(8)])
         for turn in range(1, 5):
             database.orders.update_many({}, {"$set": {"n": turn}})
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while len(log.read_text().splitlines()) < 40:
-            assert time.monotonic() < deadline_s, log.read_text()
-            time.sleep(0.05)
+        wait_for(lambda: len(log.read_text().splitlines()) == 40)
+        assert sum(each["events_sent"] for each in members()) == 40
         for each in (one, two):
             each.send_signal(signal.SIGTERM)
         assert {each.wait(TIMEOUT_S) for each in (one, two)} == {128 + signal.SIGTERM}

@@ -125,12 +125,12 @@ class MemberConnection(StreamKeeper):
         delivery.batch.check()
         with buffer.lock:
             settlements = buffer.settlements
-            ready = settlements.ready
+            ready, unsent = settlements.ready, settlements.unsent
             settlements.arrive(delivery.first_sequence, delivery.batch, delivery.runs, delivery.attempts)
             if settlements.ready > ready:
                 buffer.notify(settlements.ready - ready)
-            repeats_settled = settlements.unsent
-        if repeats_settled or buffer.closing:
+            has_settled_repeats = settlements.unsent > unsent
+        if has_settled_repeats or buffer.closing:
             self._report()
 
     def _detached(self) -> None:
