@@ -9,7 +9,7 @@ from typing import Any
 
 import bson
 
-from feedmux import batches, connection, recovery, requests, silence_detector, status, transport
+from feedmux import batches, recovery, requests, silence_detector, status, stream_keeper, transport
 from feedmux.connection import Connection
 from feedmux.delivery_tracker import DeliveryTracker
 from feedmux.errors import make_error
@@ -65,11 +65,11 @@ def _retry_nothing() -> None:
 
 def _decide(how: Callable[..., Step]) -> None:
     recovery.next_step = how
-    connection.next_step = how  # type: ignore[attr-defined]
+    stream_keeper.next_step = how  # type: ignore[attr-defined]
 
 
 def _hurry() -> None:
-    connection.Backoff.next_s = lambda self, at_least_s=None: 0.0  # type: ignore[method-assign, attr-defined]
+    recovery.Backoff.next_s = lambda self, at_least_s=None: 0.0  # type: ignore[method-assign]
 
 
 def _never_watch() -> None:

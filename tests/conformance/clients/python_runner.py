@@ -41,6 +41,9 @@ _NOTICES: dict[type[feedmux.Notice], str] = {
     feedmux.Disconnected: "disconnected",
 }
 
+_PYTHON_ONLY = feedmux.GroupMismatch, feedmux.GroupUnsuitable, feedmux.DeadLettersUnavailable
+"""Errors of groups, which no other client joins yet; to them they are errors of the base class."""
+
 
 class BadCommand(Exception):
     """Cannot be done by this runner."""
@@ -294,8 +297,10 @@ def describe_notice(notice: feedmux.Notice) -> Json:
 
 def describe_error(error: feedmux.FeedmuxError) -> Json:
     """Its type as README.md calls it, and what it says."""
+    kind = type(error).__base__ if isinstance(error, _PYTHON_ONLY) else type(error)
+    assert kind is not None
     reported: Json = {
-        "type": type(error).__name__,
+        "type": kind.__name__,
         "reason": error.reason,
         "status": error.status,
         "message": error.message,
