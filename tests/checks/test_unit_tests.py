@@ -19,15 +19,20 @@ PROCESSES: Final = "starts processes, and consists of that"
 DECLARATIONS: Final = "declares types without behaviour"
 PASSES_ON: Final = "passes its arguments on to `api.py`, and consists of that"
 SPARK: Final = "needs a running Spark"
+HALF: Final = "half of a connection, which needs the other half"
 GROUPS: Final = "several sessions act on one subscription"
 ELSEWHERE: Final = {
     "feedmux/async_client.py": ("tests/unit/client/test_sync_and_async.py", PASSES_ON),
     "feedmux/cli/doctor_client.py": ("tests/cli/test_doctor.py", "asks a real server"),
     "feedmux/cli/drain.py": ("tests/cli/test_operator_commands.py", "sends one call, and prints its answer"),
+    "feedmux/cli/group_arguments.py": ("tests/unit/client/cli/test_subscriptions.py", "options of those commands"),
     "feedmux/cli/reachability.py": ("tests/cli/test_reachability.py", "connects to real servers and proxies"),
+    "feedmux/cli/signals.py": ("tests/unit/client/cli/test_consume.py", "the end of that command"),
     "feedmux/client.py": ("tests/unit/client/test_sync_and_async.py", PASSES_ON),
+    "feedmux/member_connection.py": ("tests/unit/client/test_async_member.py", HALF),
     "feedmux/notices.py": ("tests/unit/client/test_responses.py", DECLARATIONS),
     "feedmux/session_buffer.py": ("tests/unit/client/test_session_base.py", DECLARATIONS),
+    "feedmux/stream_keeper.py": ("tests/unit/client/test_connection.py", HALF),
     "feedmux_embedded/mongod.py": ("tests/integration/test_embedded.py", PROCESSES),
     "feedmux_embedded/mongod_binary.py": ("tests/integration/test_embedded.py", "makes a program run on this machine"),
     "feedmux_embedded/ports.py": ("tests/integration/test_embedded.py", "asks the operating system for ports"),
