@@ -25,7 +25,7 @@ class MemberConnection(StreamKeeper):
     def __init__(self, transport: Transport, opening: Opening, options: SessionOptions, buffer: MemberBuffer) -> None:
         super().__init__(transport, opening, options, buffer)
         self._buffer = buffer
-        self._sent_s = 0.0
+        self._sent_s = float("-inf")
 
     @property
     def _must_report(self) -> bool:
