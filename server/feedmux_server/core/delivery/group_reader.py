@@ -76,7 +76,9 @@ class GroupMember(Subscriber):
 class GroupReader:
     """The read of one group, and its connected members."""
 
-    __slots__ = ("_eager", "_idle", "_members", "_opening", "_streams", "draining", "ended", "ledger", "subscriber")
+    __slots__ = (
+        "_eager", "_idle", "_members", "_opening", "_streams", "draining", "ended", "ledger", "reads_on", "subscriber",
+    )  # fmt: skip
 
     def __init__(self, streams: FeedStreams, subscriber: Subscriber, ledger: KeyLedger) -> None:
         """`subscriber` has joined `streams`, wakes by `wake`, and has no credit yet."""
@@ -89,6 +91,8 @@ class GroupReader:
         self._idle: dict[GroupMember, None] = {}
         """Members that could take events, and found none. The one that has waited longest comes first."""
         self._opening: dict[GroupMember, None] = {}
+        self.reads_on = False
+        """Whether the read stopped for others, and members that got nothing shall ask again soon."""
         self.draining: GroupMember | None = None
         """A member that gets nothing until it has nothing in hand, so that an event can be alone there."""
         self._eager = 0
@@ -261,13 +265,17 @@ class GroupReader:
         return self.ledger.settled_place()
 
     def _read(self) -> None:
-        """Read until the members have enough, or there is no more."""
-        subscriber = self.subscriber
+        """Read until the members have enough, or there is no more. What an earlier host has settled is read in
+        portions."""
+        subscriber, self.reads_on = self.subscriber, False
         while True:
             taken = self._streams.take(subscriber)
             if isinstance(taken, Ended):
                 self.ended = taken
             if not (isinstance(taken, Delivery) and subscriber.can_receive):
+                return
+            if self.ledger.restores:
+                self.reads_on = True
                 return
 
     def _drain_no_longer(self) -> None:

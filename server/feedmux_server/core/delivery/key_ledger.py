@@ -30,12 +30,17 @@ from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, View, event_id, leading_id, read_token
 from feedmux_server.core.events.event_keys import keys_of
+from feedmux_server.core.positions.ahead import Ahead, mark_of
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 RUN_MAX: Final = 100
 """The most events of a run. A member that is lost has begun one of them at most, and gives back the others."""
 EVENT_BYTES: Final = 410
 """What an unsettled event costs in addition to its bytes, with a key of its own."""
+
+
+_LOOK_AT_MAX: Final = 5_000
+"""How many unsettled events are looked at for what is settled ahead: half a millisecond of the event loop."""
 
 
 class _Span:
@@ -79,6 +84,13 @@ class _Span:
         self._chunk = None
         self._pay(0)
 
+    def mark(self, index: int) -> bytes | None:
+        """By which event `index` is recognized later; None if the pipeline has removed its `_id`."""
+        try:
+            return mark_of(event_id(self.view.data, self.view.offsets[index]))
+        except FeedmuxError:
+            return None
+
     def before(self, index: int) -> ResumeToken:
         """A position before event `index`, and after the event before it, except where the pipeline has removed the
         `_id` of that one."""
@@ -118,6 +130,41 @@ class _Span:
             self._held_bytes = size
 
 
+class _Restored:
+    """What an earlier host has settled ahead of its position, until a new one has read as far."""
+
+    __slots__ = ("_ahead", "_open")
+
+    def __init__(self, ahead: Ahead) -> None:
+        self._ahead = ahead
+        self._open: set[bytes | None] = set()
+        """The keys of the holes that were found."""
+
+    def is_passed_by(self, place: ResumeToken) -> bool:
+        """Whether everything up to the higher position was read."""
+        return place.reaches(self._ahead.high)
+
+    def is_of_other_version(self, place: ResumeToken) -> bool:
+        """Whether MongoDB has changed the version of its tokens: by those, no event can be recognized."""
+        return place.version != self._ahead.high.version
+
+    def unsettled(self, chunk: Chunk, first: int, stop: int, names: list[bytes | None]) -> dict[int, int]:
+        """Which of these events of `chunk` are not settled, and how often each was delivered, with the next time."""
+        ahead, view, found = self._ahead, chunk.bson, dict[int, int]()
+        assert view is not None, "a chunk in a ring has its events"
+        try:
+            passed = first if self.is_of_other_version(chunk.end) else chunk.first_after(ahead.high)
+            for index in range(first, min(stop, passed)):
+                name = names[index - first]
+                attempts = ahead.holes.get(mark_of(event_id(view.data, view.offsets[index])), 0)
+                if attempts or name in self._open:
+                    self._open.add(name)
+                    found[index] = attempts or 1
+        except FeedmuxError:  # the pipeline has removed an `_id`
+            passed, found = first, {}
+        return found | dict.fromkeys(range(max(first, passed), stop), 1)
+
+
 @dataclass(frozen=True, slots=True)
 class SetAside:
     """An event that is delivered no more."""
@@ -146,6 +193,8 @@ class KeyLedger:
         "_next",
         "_nobodys",
         "_ready",
+        "_restored",
+        "changes",
         "events",
         "keys",
         "may_grow",
@@ -164,9 +213,10 @@ class KeyLedger:
         may_grow: Callable[[], bool] = lambda: True,
         policy: RetryPolicy = DEFAULT,
         chance: Callable[[], float] = lambda: 0.0,
+        ahead: Ahead | None = None,
     ) -> None:
         """`pays` receives by how many bytes the memory of the ledger changes; `may_grow` says whether it may grow.
-        `policy` and `chance` are those of failed events."""
+        `policy` and `chance` are those of failed events. `ahead` is what an earlier host has stored with `place`."""
         self.pays = pays
         self.may_grow = may_grow
         self.outstanding_max = outstanding_max
@@ -175,6 +225,9 @@ class KeyLedger:
         self.events: dict[int, tuple[_Span, int, Key]] = {}
         """The unsettled events by number, in stream order."""
         self.keys: dict[bytes | None, Key] = {}
+        self.changes = 0
+        """How often what is settled, or the number of an event's attempts, has changed."""
+        self._restored = None if ahead is None else _Restored(ahead)
         self.wanted = 0
         """How many events the members could be sent now."""
         self._ready: deque[Key] = deque()
@@ -207,6 +260,9 @@ class KeyLedger:
 
     def record(self, chunk: Chunk, first: int, stop: int) -> None:
         """Record that events `first` to `stop - 1` of `chunk` were read."""
+        if self._restored is not None:
+            self._record_again(self._restored, chunk, first, stop)
+            return
         view, number, count = chunk.bson, self._next, stop - first
         assert view is not None, "a chunk in a ring has its events"
         names = keys_of(view, first, stop)
@@ -232,6 +288,32 @@ class KeyLedger:
             events[number] = span, index, key
             number += 1
 
+    @property
+    def restores(self) -> bool:
+        """Whether it reads what an earlier host has read, and has settled in part. Until that is passed, the stored
+        position stays: an event that is settled now may be before one that is known to be settled."""
+        return self._restored is not None
+
+    def _record_again(self, restored: "_Restored", chunk: Chunk, first: int, stop: int) -> None:
+        view, begin = chunk.bson, self._next
+        assert view is not None, "a chunk in a ring has its events"
+        names = keys_of(view, first, stop)
+        self._next += stop - first
+        self._end = chunk.place_after(stop - 1)
+        left = restored.unsettled(chunk, first, stop, names)
+        if left:
+            span = _Span(self, chunk, view, stop - first, begin)
+            span.left = len(left)
+            self.pays(EVENT_BYTES * len(left))
+            for index, attempts in left.items():
+                number, name = begin + index - first, names[index - first]
+                self.events[number] = span, index, self._nobodys
+                self._behind.append((number, name))
+                self.retries.restore(number, attempts)
+            self._admit()
+        if restored.is_passed_by(self._end) or restored.is_of_other_version(self._end):
+            self._restored = None
+
     def part_of_ack(self, sequence: int) -> int:
         raise RuntimeError("the members of a group settle events")
 
@@ -244,6 +326,10 @@ class KeyLedger:
     def progress(self, place: ResumeToken) -> bool:
         """Record that everything up to `place` was read. Returns whether nothing is unsettled and `place`
         moved there."""
+        if self._restored is not None:
+            if not self._restored.is_passed_by(place):
+                return False
+            self._restored = None
         if self.events or self.place.reaches(place) or place.may_be_inside_event:
             return False
         self.place = place
@@ -280,7 +366,9 @@ class KeyLedger:
         return next(iter(self.events), self._next)
 
     def settled_place(self) -> ResumeToken:
-        """Move `place` before the first unsettled event, and return it."""
+        """Move `place` before the first unsettled event, and return it. It stays while the ledger `restores`."""
+        if self._restored is not None:
+            return self.place
         if self.events:
             span, index, _ = next(iter(self.events.values()))
             place = span.before(index)
@@ -289,6 +377,20 @@ class KeyLedger:
         if not self.place.reaches(place):
             self.place = place
         return self.place
+
+    def ahead(self, holes_max: int) -> Ahead | None:
+        """What is settled after `place`; None if nothing is known to be."""
+        holes, names, high = dict[bytes, int](), set[bytes | None](), self._end
+        for seen, (number, (span, index, key)) in enumerate(self.events.items()):
+            if key.name in names and key is not self._nobodys and seen < _LOOK_AT_MAX:
+                continue
+            mark = span.mark(index)
+            if key is self._nobodys or seen >= _LOOK_AT_MAX or len(holes) >= holes_max or mark is None:
+                high = span.before(index)
+                break
+            names.add(key.name)
+            holes[mark] = self.retries.of(number).failures + 1
+        return Ahead(high, holes) if holes and high.is_after(self.place) else None
 
     def take(
         self, hand: Hand, *, events_max: int, credit_bytes: int, payload_max: int, event_max: int, runs_max: int
@@ -388,6 +490,7 @@ class KeyLedger:
         number = hand.at(failure.sequence)
         if number is None:
             return 0, 0
+        self.changes += 1
         key = self.events[number][2]
         at = key.flight.index(number)
         back, key.flight = key.flight[at:], key.flight[:at]
@@ -446,6 +549,7 @@ class KeyLedger:
         self.disconnect(hand)
         for key in reversed(hand.again):
             if lost:
+                self.changes += 1
                 self.retries.lost(key.waiting[0])
             key.hand = None
             self._offer(key, first=True)
@@ -485,6 +589,7 @@ class KeyLedger:
 
     def _settled(self, numbers: list[int]) -> None:
         """Note that these events have left `events`."""
+        self.changes += len(numbers)
         self.pays(-EVENT_BYTES * len(numbers))
         if self.retries:
             self.retries.forget(numbers)

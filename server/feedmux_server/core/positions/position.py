@@ -8,14 +8,18 @@ high-water mark of that time. Of a long token, a position contains a summary (`R
 
 Layout: version, flags, key id (4), fingerprint (8), stream key (8), token, MAC of all before it (16). Within a copy of
 existing documents, the token has its length (2) before it, and after it the number of copied documents (8) and the last
-`_id`. The flag of such a position makes servers that do not know copies reject it.
+`_id`. With what a group has settled ahead (`core.positions.ahead`), the token and the higher one have their lengths (2)
+before them, and the holes follow: mark (6), attempts (1). Who does not read for the group begins at the token. By the
+flags of such positions, servers that do not know them reject them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.ahead import HOLE_BYTES, HOLES_MAX, Ahead, unpacked
 from feedmux_server.core.positions.position_keys import KEY_ID_BYTES, MAC_BYTES, PositionKey, PositionKeys
 from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken, UnknownTokenLayout, key_string
 
@@ -27,6 +31,7 @@ _FLAG_COMPACT: Final = 0x01
 _FLAG_UNJUDGED: Final = 0x02
 _FLAG_AS_TIME: Final = 0x04
 _FLAG_COPYING: Final = 0x08
+_FLAG_AHEAD: Final = 0x10
 _FLAGS_OF: Final = {Given.BY_MONGODB: 0, Given.BY_CLIENT: _FLAG_UNJUDGED, Given.AS_TIME: _FLAG_AS_TIME}
 _GIVEN_OF: Final = {flags: given for given, flags in _FLAGS_OF.items()}
 _PART_BYTES: Final = 8
@@ -42,6 +47,7 @@ class Position:
     stream_key: bytes
     """`StreamKey.short` of the feed that it came from."""
     token: ResumeToken
+    ahead: Ahead | None = None
 
 
 def scope_fingerprint(tenant: str, source_id: str, namespace: str) -> bytes:
@@ -81,6 +87,27 @@ class PositionEncoder:
         position = self._encode(token, key)
         self._last = token, position
         return position
+
+    def encode_ahead(self, token: ResumeToken, ahead_of: Callable[[int], Ahead | None]) -> bytes:
+        """The position of a group with what is settled ahead of it. `ahead_of` finds that with so many holes at most;
+        what does not fit is left out."""
+        key, most = self._keys.signing, HOLES_MAX
+        token = token.as_summary()
+        low = key_string(token)
+        for _ in range(2):
+            ahead = ahead_of(most)
+            high = None if ahead is None else key_string(ahead.high)
+            if ahead is None or low is None or high is None or token.copied is not None:
+                break
+            tokens = len(low).to_bytes(2) + low + len(high).to_bytes(2) + high
+            most = (POSITION_BYTES_MAX - _HEAD_BYTES - len(tokens) - MAC_BYTES) // HOLE_BYTES
+            if len(ahead.holes) <= most:
+                flags = _FLAGS_OF[token.given] | _FLAG_COMPACT | _FLAG_AHEAD
+                content = self._head(key, flags) + tokens + ahead.packed()
+                return content + key.sign(content)
+            if most <= 0:
+                break
+        return self.encode(token)
 
     def _encode(self, token: ResumeToken, key: PositionKey) -> bytes:
         token = token.as_summary()
@@ -127,6 +154,17 @@ def decode_position(data: bytes, fingerprint: bytes, keys: PositionKeys) -> Posi
     return _read(content)
 
 
+def without_ahead(data: bytes, keys: PositionKeys) -> bytes:
+    """A stored position as clients see it. One that this deployment has not made stays as it is."""
+    if len(data) < 2 or not data[1] & _FLAG_AHEAD:
+        return data
+    try:
+        position = decode_position(data, data[_FINGERPRINT], keys)
+    except FeedmuxError:
+        return data
+    return PositionEncoder(keys, position.scope_fingerprint, position.stream_key).encode(position.token)
+
+
 def copied_of(data: bytes) -> ResumeToken | None:
     """The token of a stored position, if the position is within a copy."""
     if len(data) < 2 or not data[1] & _FLAG_COPYING:
@@ -157,24 +195,36 @@ def _content(data: bytes) -> bytes:
 
 def _read(content: bytes) -> Position:
     flags = content[1]
-    given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT & ~_FLAG_COPYING)
-    if given is None:
+    given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT & ~_FLAG_COPYING & ~_FLAG_AHEAD)
+    if given is None or (flags & _FLAG_AHEAD and flags & (_FLAG_COPYING | _FLAG_COMPACT) != _FLAG_COMPACT):
         raise _invalid("the position has flags that this server does not know")
     read = ResumeToken.from_key_string if flags & _FLAG_COMPACT else ResumeToken.from_position
-    data, copied = content[_HEAD_BYTES:], None
+    data, copied, high, holes = content[_HEAD_BYTES:], None, b"", b""
     if flags & _FLAG_COPYING:
         end = 2 + int.from_bytes(data[:2])
         if end + 8 > len(data):
             raise _invalid("the position is cut short")
         copied = Copied(data[end + 8 :], int.from_bytes(data[end : end + 8]))
         data = data[2:end]
+    if flags & _FLAG_AHEAD:
+        data, high, holes = _parts(data)
     try:
         token = read(data)
+        ahead = Ahead(read(high), unpacked(holes)) if high else None
     except UnknownTokenLayout:
         raise _invalid("the position holds a resume token that this server cannot read") from None
     if copied is not None:
         token = token.while_copying(copied)
-    return Position(content[_FINGERPRINT], content[_STREAM_KEY], token.given_as(given))
+    return Position(content[_FINGERPRINT], content[_STREAM_KEY], token.given_as(given), ahead)
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """The token, the higher token and the holes. Raises POSITION_INVALID."""
+    end = 2 + int.from_bytes(data[:2])
+    high_end = end + 2 + int.from_bytes(data[end : end + 2])
+    if high_end > len(data) or high_end == end + 2 or (len(data) - high_end) % HOLE_BYTES:
+        raise _invalid("the position is cut short")
+    return data[2:end], data[end + 2 : high_end], data[high_end:]
 
 
 def _invalid(message: str) -> FeedmuxError:

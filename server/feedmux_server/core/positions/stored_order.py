@@ -13,3 +13,9 @@ def order_bytes(place: ResumeToken) -> bytes:
     _, kind, transaction, from_invalidate, tail = place.key
     version = 0 if place.is_high_water_mark else place.version
     return bytes((kind,)) + transaction.to_bytes(8) + bytes((from_invalidate, version)) + tail
+
+
+def group_order(place: ResumeToken, epoch: int, changes: int) -> bytes:
+    """The same for a group, whose position may stay while more is settled after it: by the host's epoch, then by how
+    often what is settled has changed."""
+    return order_bytes(place) + epoch.to_bytes(8) + changes.to_bytes(8)

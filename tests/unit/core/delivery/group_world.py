@@ -6,19 +6,24 @@ import heapq
 import itertools
 import random
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand, Runs
 from feedmux_server.core.delivery.retry import Failure, RetryPolicy
 from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.positions.ahead import Ahead, mark_of
+from feedmux_server.core.positions.position import PositionEncoder, inspect_position
+from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.stored_order import group_order
 from tests.sim.events import BEGIN, event_token
 from tests.unit.core.delivery.group_events import DROPPED, START, chunks_of, group_event, number_of
 
 RECONNECT_S = 3.0
 COMMIT_S = 0.5
+POSITIONS = PositionEncoder(PositionKeys([bytes(32)]), b"scopekey", b"streamky")
 DONE_BY_S = 600.0
 
 
@@ -77,7 +82,13 @@ class GroupWorld:
         self.until: dict[int, float] = {}
         """Not before this time, events are delivered again."""
         self._last_of: dict[Any, int] = {}
+        self.marks = [mark_of(token.raw) for token in self.tokens]
         self.stored = START
+        self.ahead: Ahead | None = None
+        self.order = self.data = b""
+        self.holes_max = rng.choice((2, 10, 1000))
+        self.surely: set[int] = set()
+        """What is stored as settled: never again delivered."""
         self.paid = 0
         self.epoch = 0
         self.host_up = True
@@ -94,9 +105,16 @@ class GroupWorld:
         self.losses.clear()
         self.failures.clear()
         self.until.clear()
+        if self.ahead is not None:
+            for n, mark in enumerate(self.marks):
+                self.failures[n] = self.ahead.holes.get(mark, 1) - 1
         most = self.rng.choice((10, 100, 1000))
-        self.ledger = KeyLedger(self.stored, most, self._pays, policy=self.policy, chance=self.rng.random)
+        self.ledger = KeyLedger(
+            self.stored, most, self._pays, policy=self.policy, chance=self.rng.random, ahead=self.ahead
+        )
         self.ledger.wanted = 1 << 30
+        self.slowness = self.rng.choice((0.0, 0.95))
+        """How rarely a new host reads a portion of what an earlier one has read."""
         ring = chunks_of(self.events, self.rng.choice((3, 20, 100)))
         self.unread = deque((chunk, first) for chunk in ring if (first := chunk.first_after(self.stored)) < chunk.count)
         self.ring: deque[Chunk] = deque(ring)
@@ -112,19 +130,46 @@ class GroupWorld:
     def _commit(self, epoch: int) -> None:
         if epoch != self.epoch or not self.host_up:
             return
+        self.at(COMMIT_S, self._commit, epoch)
+        if self.ledger.restores:
+            return
         place, before = self.ledger.settled_place(), self.ledger.acked
-        if self.stored.is_after(place):
-            raise Wrong("the position moved back")
-        self.stored = place
-        for n, token in enumerate(self.tokens):
-            if not token.is_after(place) and not self.is_over(n):
+        order = place.cluster_time.to_bytes(8) + group_order(place, self.epoch, self.ledger.changes)
+        data = POSITIONS.encode_ahead(place, lambda most: self.ledger.ahead(min(most, self.holes_max)))
+        if self.stored.is_after(place) or (order <= self.order and data != self.data):
+            raise Wrong("the position moved back, or would not be stored")
+        position = inspect_position(data)
+        self.stored, self.ahead, self.order, self.data = position.token, position.ahead, order, data
+        self._check_attempts()
+        self.surely.update(self._covered())
+        for n in self.surely:
+            if not self.is_over(n):
                 raise Wrong(f"{n} is stored as settled, and nobody has processed it")
         for worker in self.workers:
             worker.hand.stored(before)
             for sequence, *_ in worker.unsent:
                 if sequence <= worker.hand.committed:
                     raise Wrong(f"sequence {sequence} is stored, and was not settled")
-        self.at(COMMIT_S, self._commit, epoch)
+
+    def _check_attempts(self) -> None:
+        holes = {} if self.ahead is None else self.ahead.holes
+        for n, mark in enumerate(self.marks):
+            if mark in holes and holes[mark] != self.failures[n] + 1:
+                raise Wrong(f"{n} has failed {self.failures[n]} times, and {holes[mark] - 1} are stored")
+
+    def _covered(self) -> Iterator[int]:
+        """The events that are settled by what is stored."""
+        high, holes = (self.stored, {}) if self.ahead is None else (self.ahead.high, self.ahead.holes)
+        unsettled = set[Any]()
+        for n, (token, key) in enumerate(zip(self.tokens, self.keys, strict=True)):
+            if token.is_after(high):
+                return
+            if not token.is_after(self.stored):
+                yield n
+            elif self.marks[n] in holes or key in unsettled:
+                unsettled.add(key)
+            else:
+                yield n
 
     def _serve(self, epoch: int) -> None:
         if epoch != self.epoch or not self.host_up:
@@ -133,7 +178,9 @@ class GroupWorld:
         ledger.due(self.now_s)
         if rng.random() < 0.3:  # else what keeps them is unavailable
             self._set_aside()
-        while (room := ledger.room) > 0 and self.unread:
+        slow = ledger.restores and rng.random() < self.slowness
+        while (room := ledger.room) > 0 and self.unread and not slow:
+            slow = ledger.restores
             while room > 0 and self.unread:  # as a subscriber, which takes several chunks at once
                 chunk, first = self.unread.popleft()
                 stop = min(chunk.count, first + room, first + rng.randint(1, 30))
@@ -187,6 +234,8 @@ class GroupWorld:
     def _delivered(self, worker: Worker, n: int) -> None:
         self.deliveries += 1
         key = self.keys[n]
+        if n in self.surely:
+            raise Wrong(f"{n} was settled and stored, and comes again")
         if self.until.pop(n, 0.0) > self.now_s:
             raise Wrong(f"{n} comes again before its time")
         for alone in (n, *worker.held):
@@ -355,11 +404,17 @@ class GroupWorld:
         self.host_up = False
         self.at(1.0, self._host_again)
 
+    def _crash_again(self, epoch: int) -> None:
+        if epoch == self.epoch and self.host_up:
+            self._crash()
+
     def _host_again(self) -> None:
         if any(worker.alive and worker.busy for worker in self.workers):
             self.at(0.1, self._host_again)  # members finish what they have in hand before they join the new host
             return
         self.host_up = True
+        if self.rng.random() < 0.3:
+            self.at(self.rng.uniform(0.1, 2.0), self._crash_again, self.epoch + 1)
         self.workers = [worker for worker in self.workers if worker.alive and not worker.closing]
         self._open()
         for worker in self.workers:

@@ -5,16 +5,28 @@ from typing import Any
 from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand, Runs
 from feedmux_server.core.delivery.retry import Failure, RetryPolicy
+from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.positions.ahead import Ahead
 from tests.unit.core.delivery.group_events import START, chunks_of, group_event, number_of
 
 
 class Group:
     """A ledger that has read events of these keys, numbered from 0."""
 
-    def __init__(self, *keys: object, padding: int = 0, outstanding_max: int = 1000, attempts_max: int = 0) -> None:
+    def __init__(
+        self,
+        *keys: object,
+        padding: int = 0,
+        outstanding_max: int = 1000,
+        attempts_max: int = 0,
+        ahead: Ahead | None = None,
+        per_chunk: int = 1000,
+        reads: int | None = None,
+    ) -> None:
+        """`reads`: the number of chunks that the ledger has read; None: all."""
         self.paid = 0
         self.may_grow = True
-        self.chunks = chunks_of([group_event(n, key, padding=padding) for n, key in enumerate(keys)])
+        self.chunks = chunks_of([group_event(n, key, padding=padding) for n, key in enumerate(keys)], per_chunk)
         self.ledger = KeyLedger(
             START,
             outstanding_max,
@@ -22,9 +34,13 @@ class Group:
             lambda: self.may_grow,
             RetryPolicy(first_s=1.0, most_s=300.0, attempts_max=attempts_max),
             lambda: 0.0,
+            ahead,
         )
         self.ledger.wanted = 1000
-        for chunk in self.chunks:
+        self.read(*self.chunks[:reads])
+
+    def read(self, *chunks: Chunk) -> None:
+        for chunk in chunks:
             self.ledger.record(chunk, 0, chunk.count)
 
     def _pays(self, size: int) -> None:

@@ -6,6 +6,9 @@ from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, RUN_MAX
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.ahead import HOLES_MAX, Ahead, mark_of
+from feedmux_server.core.positions.resume_token import ResumeToken
+from tests.sim.events import BEGIN, event_token
 from tests.unit.core.delivery.group_events import DROPPED, START, number_of
 from tests.unit.core.delivery.group_world import GroupWorld
 from tests.unit.core.delivery.ledger_support import Group
@@ -148,3 +151,110 @@ def test_nothing_is_read_while_the_members_have_enough() -> None:
     assert group.ledger.room == 1
     group.ledger.may_grow = lambda: False
     assert group.ledger.room == 0
+
+
+def ahead_of(group: Group, most: int = HOLES_MAX) -> Ahead:
+    ahead = group.ledger.ahead(most)
+    assert ahead is not None
+    return ahead
+
+
+def test_what_is_settled_ahead_is_not_delivered_again_by_the_next_host() -> None:
+    keys, hand = ("a", "b", "a", "c", "b", "d"), Hand()
+    group = Group(*keys)
+    assert group.runs(hand) == [[0, 2], [1, 4], [3], [5]]
+    group.ledger.settle(hand, 3, 5)
+    assert group.ledger.settled_place() == START
+    group.fail(hand, 1)
+    ahead = ahead_of(group)
+    (chunk,) = group.chunks
+    assert (ahead.high, ahead.holes) == (
+        chunk.end,
+        {mark_of(event_token(BEGIN + 1, key=0).raw): 2, mark_of(event_token(BEGIN + 6, key=5).raw): 1},
+    )  # noqa: E501
+    after = Group(*keys, "b", ahead=ahead)
+    taken = after.take(Hand())
+    assert (list(map(number_of, taken.parts)), taken.runs, taken.attempts) == ([0, 2, 5, 6], [2, 1, 1], [2, 1, 1, 1])
+
+
+def test_beyond_the_bound_of_holes_what_is_settled_comes_again() -> None:
+    keys, hand = ("a", "b", "c", "d"), Hand()
+    group = Group(*keys)
+    group.runs(hand)
+    group.ledger.settle(hand, 2, 2)
+    group.ledger.settle(hand, 4, 4)
+    ahead = ahead_of(group, 1)
+    assert ahead.high == group.chunks[0].token(1)
+    assert Group(*keys, ahead=ahead).runs(Hand()) == [[0], [2], [3]]
+    assert ahead_of(group, 2).high == group.chunks[0].end
+
+
+def test_nothing_is_ahead_of_the_position_when_all_is_settled() -> None:
+    group, hand = Group("a", "b"), Hand()
+    group.runs(hand)
+    group.ledger.settle(hand, 1, 2)
+    group.ledger.settled_place()
+    assert group.ledger.ahead(HOLES_MAX) is None
+
+
+def test_what_waits_for_an_event_without_a_key_is_not_ahead() -> None:
+    group, hand = Group("a", "b", DROPPED, "c"), Hand()
+    group.runs(hand)
+    group.ledger.settle(hand, 2, 2)
+    assert ahead_of(group).high == group.chunks[0].token(1)
+    group.ledger.settle(hand, 1, 1)
+    group.ledger.settled_place()
+    assert group.runs(hand) == [[2]]
+    ahead = ahead_of(group)
+    assert (ahead.high, len(ahead.holes)) == (group.chunks[0].token(2), 1)
+    assert Group("a", "b", DROPPED, "c", ahead=ahead).ledger.outstanding > 1
+
+
+def test_until_the_higher_position_is_passed_the_position_stays() -> None:
+    keys, hand = ("a", "b", "a", "c"), Hand()
+    group = Group(*keys)
+    group.runs(hand)
+    group.ledger.settle(hand, 3, 3)
+    group.ledger.settle(hand, 4, 4)
+    after, hand = Group(*keys, "d", ahead=ahead_of(group), per_chunk=1, reads=2), Hand()
+    assert after.runs(hand) == [[0]]
+    after.ledger.settle(hand, 1, 1)
+    assert (after.ledger.restores, after.ledger.settled_place()) == (True, START)
+    assert not after.ledger.progress(after.chunks[1].end)
+    after.read(after.chunks[2])
+    assert after.runs(hand) == [[2]], "the key of a hole is unsettled from there on"
+    after.read(after.chunks[3])
+    assert (after.ledger.restores, after.ledger.settled_place()) == (False, after.chunks[1].end)
+    after.read(after.chunks[4])
+    assert after.runs(hand) == [[4]]
+    assert (after.paid, after.ledger.outstanding) == (2 * EVENT_BYTES, 2)
+
+
+def test_an_idle_feed_passes_the_higher_position_too() -> None:
+    group, hand = Group("a", "b"), Hand()
+    group.runs(hand)
+    group.ledger.settle(hand, 2, 2)
+    ahead = ahead_of(group)
+    after = Group(ahead=ahead)
+    assert not after.ledger.progress(START)
+    later = ResumeToken.high_water_mark(BEGIN + 100)
+    assert after.ledger.progress(later)
+    assert (after.ledger.restores, after.ledger.settled_place()) == (False, later)
+
+
+def test_with_tokens_of_another_version_everything_comes_again() -> None:
+    group, hand = Group("a", "b"), Hand()
+    group.runs(hand)
+    group.ledger.settle(hand, 2, 2)
+    other = event_token(BEGIN + 2, key=1, fragment=0)
+    after = Group("a", "b", ahead=Ahead(other, ahead_of(group).holes))
+    assert (after.runs(Hand()), after.ledger.restores) == ([[0], [1]], False)
+
+
+def test_evicted_events_are_recognized() -> None:
+    group, hand = Group("a", "b", "c"), Hand()
+    group.runs(hand)
+    group.ledger.settle(hand, 2, 2)
+    before = ahead_of(group)
+    group.chunks[0].drop_bytes()
+    assert ahead_of(group) == before

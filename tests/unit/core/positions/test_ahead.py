@@ -1,0 +1,118 @@
+"""Positions of groups, with what is settled ahead of them."""
+
+import pytest
+
+from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.positions.ahead import HOLES_MAX, Ahead, mark_of
+from feedmux_server.core.positions.position import (
+    POSITION_BYTES_MAX,
+    Position,
+    PositionEncoder,
+    decode_position,
+    encode_position,
+    inspect_position,
+    without_ahead,
+)
+from feedmux_server.core.positions.position_keys import PositionKeys
+from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
+from feedmux_server.core.positions.stored_order import group_order, order_bytes
+from tests.unit.core.positions.test_position import (
+    EVENT,
+    EVENT_DATA_BYTES,
+    KEY,
+    KEYS,
+    MARK,
+    OTHER,
+    SCOPE,
+    TYPED,
+    refused,
+    signed,
+)
+
+LOW = MARK
+HOLES = {mark_of(bytes((number,))): number for number in (1, 2, 200)}
+ENCODER = PositionEncoder(KEYS, SCOPE, KEY)
+
+
+def encoded(low: ResumeToken = LOW, high: ResumeToken = EVENT, holes: dict[bytes, int] = HOLES) -> bytes:
+    return ENCODER.encode_ahead(low, lambda most: Ahead(high, dict(list(holes.items())[:most])))
+
+
+def test_a_vector() -> None:
+    """The bytes that this version stores, and later ones read."""
+    data = encoded()
+    low = bytes.fromhex("82000000070000000" + "12b0229296e04")
+    assert data[:-16] == b"".join((
+        b"\xf2\x11", KEYS.signing.id, SCOPE, KEY, len(low).to_bytes(2), low,
+        len(EVENT_DATA_BYTES).to_bytes(2), EVENT_DATA_BYTES,
+        *(mark_of(bytes((number,))) + bytes((number,)) for number in (1, 2, 200)),
+    ))  # fmt: skip
+    assert mark_of(b"\1").hex() == "03db45068185"
+
+
+@pytest.mark.parametrize("given", list(Given))
+def test_round_trip_and_what_others_read(given: Given) -> None:
+    low = LOW.given_as(given)
+    data = encoded(low)
+    read = decode_position(data, SCOPE, KEYS)
+    assert (read.token, read.token.given, read.ahead) == (low, given, Ahead(EVENT, HOLES))
+    assert without_ahead(data, KEYS) == encode_position(Position(SCOPE, KEY, low), KEYS)
+    assert data[1] & ~0x0F, "a server that does not know it rejects flags that it does not know"
+
+
+def test_what_is_not_ours_stays() -> None:
+    data, other = encoded(), PositionKeys([OTHER])
+    for each in (b"", b"x", b"\xf2\x11", b"\xf2\x11damaged", ENCODER.encode(EVENT), data[:-1] + bytes((data[-1] ^ 1,))):
+        assert without_ahead(each, KEYS) == each
+    assert without_ahead(data, other) == data
+
+
+def test_what_is_damaged_or_nonsense_is_invalid() -> None:
+    data = encoded()
+    for length in range(len(data)):
+        assert refused(data[:length]) is ErrorReason.POSITION_INVALID
+    for bit in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert refused(bytes(flipped)) is ErrorReason.POSITION_INVALID
+    head, tokens = data[:22], data[22:-16]
+    for flags in (0x11, 0x10, 0x19, 0x18):
+        for content in (b"\0", b"\0\0", b"\0\0\0\0", b"\xff\xff" + bytes(20), tokens[:-1], tokens[:20] + b"\0\0"):
+            assert refused(signed(bytes((0xF2, flags)) + head[2:] + content)) is ErrorReason.POSITION_INVALID
+    for flags in (0x10, 0x18, 0x19, 0x17):
+        assert refused(signed(bytes((0xF2, flags)) + head[2:] + tokens)) is ErrorReason.POSITION_INVALID
+
+
+def test_as_many_holes_as_fit() -> None:
+    many = {mark_of(number.to_bytes(2)): 1 for number in range(2 * HOLES_MAX)}
+    data = encoded(holes=many)
+    read = inspect_position(data)
+    assert (len(data) <= POSITION_BYTES_MAX, read.ahead and len(read.ahead.holes)) == (True, HOLES_MAX)
+    long = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * 1500 + b"\0\0\x04")
+    read = inspect_position(encoded(long, long, holes=many))
+    assert read.ahead is not None
+    assert 100 < len(read.ahead.holes) < 200
+    assert read.token == long
+
+
+def test_what_does_not_fit_or_cannot_be_recognized_is_left_out() -> None:
+    longer = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * 3900 + b"\0\0\x04")
+    for low, high in ((longer, longer), (TYPED, EVENT), (LOW, TYPED)):
+        assert encoded(low, high) == ENCODER.encode(low)
+    copying = MARK.while_copying(Copied(b"", 3))
+    assert encoded(copying) == ENCODER.encode(copying)
+    assert ENCODER.encode_ahead(LOW, lambda most: None) == ENCODER.encode(LOW)
+
+
+def test_attempts_are_one_byte() -> None:
+    read = inspect_position(encoded(holes={mark_of(b"1"): 10_000}))
+    assert read.ahead is not None
+    assert read.ahead.holes == {mark_of(b"1"): 255}
+
+
+def test_the_order_at_one_place_is_by_host_and_then_by_what_has_changed() -> None:
+    orders = [group_order(EVENT, *each) for each in ((1, 0), (1, 300), (2, 0), (300, 7))]
+    assert sorted(orders) == orders
+    assert order_bytes(EVENT) < orders[0]
+    later = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-3] + b"\x01\x00\x04")
+    assert later.is_after(EVENT) == (order_bytes(later) > group_order(EVENT, (1 << 64) - 1, (1 << 64) - 1))
