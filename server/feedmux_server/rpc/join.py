@@ -42,7 +42,7 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
         feed = await service.access.feed_of(content.feed, tenant)
         key = service.access.key_of(feed, tenant)
         check_group(content, key, is_copying=copied_of(stored.position) is not None)
-        at = await service.starts(key, tenant).position(stored.position, "the stored position")
+        at, ahead = await service.starts(key, tenant).position_of_group(stored.position)
         await service.manager.left.make_room(tenant, key)
         policy = SessionPolicy(
             continue_on_invalidate=content.on_invalidate == feed_pb2.ON_INVALIDATE_CONTINUE,
@@ -52,7 +52,7 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
         definition = GroupDefinition(
             tenant, name, feed, key, lease.epoch, policy, reconnect_s(content.group), retry_policy(content.group)
         )
-        group = Group(service.manager, definition, at, service.positions(key, tenant))
+        group = Group(service.manager, definition, at, service.positions(key, tenant), ahead)
         commits = service.committer.attach(lease, stored, group)
         group.store_with(commits)
         service.groups.add(group, partial(_release, service, commits, tenant, name))

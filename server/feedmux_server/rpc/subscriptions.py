@@ -17,7 +17,7 @@ from feedmux_server.core.feeds.feed import route_of
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey
-from feedmux_server.core.positions.position import copied_of
+from feedmux_server.core.positions.position import copied_of, without_ahead
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
@@ -240,6 +240,7 @@ class Subscriptions:
 
     def _message(self, stored: StoredSubscription) -> subscriptions_pb2.Subscription:
         message = _message(stored, self._service.limits.unused_days)
+        message.position = without_ahead(stored.position, self._service.position_keys)
         live = self._service.sessions.reader_of(caller().tenant, stored.name)
         if live is not None and not message.HasField("group"):
             _add_session(message, live.session)
@@ -366,7 +367,6 @@ def _add_session(message: subscriptions_pb2.Subscription, session: Session) -> N
 def _message(stored: StoredSubscription, unused_days: float) -> subscriptions_pb2.Subscription:
     message = convert.stored_content(stored.definition)
     message.name = stored.name
-    message.position = stored.position
     message.cluster_time.CopyFrom(convert.cluster_time(stored.cluster_time))
     message.create_time.FromMilliseconds(stored.create_ms)
     message.update_time.FromMilliseconds(stored.update_ms)

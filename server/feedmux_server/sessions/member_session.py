@@ -5,6 +5,7 @@ Marks, heartbeats, quotas, drains and errors are those of any session.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.group_reader import GroupMember, GroupReader
@@ -21,6 +22,9 @@ from feedmux_server.sessions.send_gate import NeedsTurn, SendGate, Wait
 from feedmux_server.sessions.session import Session, SessionPolicy
 from feedmux_server.sessions.session_commits import Commits
 from feedmux_server.streams.manager import StreamManager
+
+_READS_ON_S: Final = 0.001
+"""How long a member waits between two portions of what an earlier host of the group has read and settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,7 @@ class MemberSession(Session):
         taken = self.gate.take(membership.reader, membership.member, has_turn=has_turn)
         if isinstance(taken, Wait) and taken.throttled:
             membership.reader.pass_on()
-        return taken
+        return Wait(_READS_ON_S) if isinstance(taken, Wait) and membership.reader.reads_on else taken
 
     async def _meet_end(self, error: FeedmuxError) -> None:
         """The group decides, once for all members, whether it continues."""

@@ -11,8 +11,15 @@ from typing import Literal
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.ahead import Ahead
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.position import Position, PositionEncoder, decode_position, scope_fingerprint
+from feedmux_server.core.positions.position import (
+    Position,
+    PositionEncoder,
+    decode_position,
+    inspect_position,
+    scope_fingerprint,
+)
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken, UnknownTokenLayout, without_document
 from feedmux_server.core.positions.start import Start, StartKind
@@ -61,6 +68,16 @@ class StartResolver:
         if (error := self.source.timeline.lost(at.place)) is not None:
             raise error
         return at
+
+    async def position_of_group(self, data: bytes) -> tuple[JoinPoint, Ahead | None]:
+        """As `position`, for the stored position of a group, with what is settled ahead of it. After a change of the
+        pipeline, other events are in the feed: those that were settled cannot be told from new ones."""
+        at = await self.position(data, "the stored position")
+        position = inspect_position(data)
+        ahead = position.ahead if position.stream_key == self.key.short else None
+        if ahead is not None and (error := self.source.timeline.lost(ahead.high)) is not None:
+            raise error
+        return at, ahead
 
     async def stored_position(self, data: bytes, field: str) -> JoinPoint:
         """As `position`, for a subscription, which has a policy for a history that MongoDB no longer has."""

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import bson
@@ -13,6 +14,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.retry import HELD_MAX_S, TRIES_BYTES
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.position import Position, inspect_position
 from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.rpc.list_shared_streams import ListSharedStreams
 from feedmux_server.rpc.plan_range import PlanRange
@@ -700,3 +702,163 @@ async def test_a_large_event_comes_in_fragments() -> None:
         member.settle((1, 2))
         await until(lambda: member.committed == 2)
         await member.close()
+
+
+async def raw_position(there: Served) -> Position:
+    return inspect_position((await there.service.store.get("default", "orders")).position)
+
+
+async def other_host(there: Served) -> None:
+    """Let the group lose its lease, as if its host had been killed after its last commit."""
+    _, lease = await open_lease(there.service, "default", "orders", instance_id="group-host-other", takeover=True)
+    await until(lambda: not len(there.service.groups))
+    await there.service.store.leases.release(lease)
+
+
+async def until_stored(there: Served, *attempts: int) -> None:
+    """Wait until the position has holes with these attempts."""
+    async with asyncio.timeout(600):  # of virtual time
+        while (ahead := (await raw_position(there)).ahead) is None or (*ahead.holes.values(),) != attempts:
+            await asyncio.sleep(0.1)
+
+
+async def with_holes(there: Served) -> Member:
+    """A member that has settled all events but those of "a", the first of which has failed."""
+    member = await joined(there, "one")
+    change(there, "a", "b", "a", "c", "b")
+    await member.has(5)
+    member.settle(*[(index + 1, index + 1) for index, key in enumerate(member.events) if key != "a"])
+    member.fail(1 + member.events.index("a"), retry_after={"seconds": 1000})
+    await until_stored(there, 2)
+    return member
+
+
+@in_virtual_time
+async def test_settled_stays_settled_when_another_host_takes_over() -> None:
+    async with group_served() as there:
+        member = await with_holes(there)
+        await other_host(there)
+        assert (await member.error()).reason is ErrorReason.GROUP_ELSEWHERE
+        change(there, "d")
+        again = await joined(there, "one")
+        assert await again.has(3) == ["a", "a", "d"]
+        assert again.attempts == [2, 1, 1]
+        again.settle((3, 3))
+        await asyncio.sleep(5.0)
+        again.settle((1, 2))
+        await until(lambda: again.committed == 3)
+        assert (await raw_position(there)).ahead is None
+        await again.close()
+
+
+@in_virtual_time
+async def test_clients_see_no_holes() -> None:
+    async with group_served() as there:
+        member = await with_holes(there)
+        change(there, "e")
+        await member.has(6)
+        member.settle((6, 6))
+        await asyncio.sleep(30.0)
+        shown = (await stored(there)).position
+        raw = await raw_position(there)
+        assert (inspect_position(shown), raw.ahead is None) == (
+            Position(raw.scope_fingerprint, raw.stream_key, raw.token),
+            False,
+        )
+        progress = [each.progress.position for each in member.received if each.WhichOneof("message") == "progress"]
+        committed = [each.committed.position for each in member.received if each.WhichOneof("message") == "committed"]
+        assert progress
+        assert progress[-1] == shown
+        assert all(inspect_position(each).ahead is None for each in [*progress, *committed])
+        data = await call(Subscriptions(there.service).list_, subscriptions_pb2.ListSubscriptionsRequest())
+        (listed,) = subscriptions_pb2.ListSubscriptionsResponse.FromString(data).subscriptions
+        assert listed.position == shown
+        await member.close()
+
+
+@pytest.mark.parametrize("acks", [False, True])
+@in_virtual_time
+async def test_from_a_group_to_an_ordinary_session_and_back(acks: bool) -> None:
+    async with group_served() as there:
+        member = await with_holes(there)
+        subscriptions = Subscriptions(there.service)
+        ordinary = subscriptions_pb2.UpdateSubscriptionRequest(
+            subscription={"name": "orders"}, update_mask={"paths": ["group"]}
+        )
+        await call(subscriptions.update, ordinary)
+        await member.error()
+        stream = Stream(there, subscription="orders")
+        await stream.opened()
+        stream.send(credit=wire.Credit(events=10, bytes=1 << 20))
+
+        def got() -> list[Any]:
+            batches = [each.batch for each in stream.received if each.WhichOneof("message") == "batch"]
+            return [event["fullDocument"]["_id"] for each in batches for event in bson.decode_all(each.bson)]
+
+        await until(lambda: len(got()) == 5)
+        assert got() == ["a", "b", "a", "c", "b"], "a session without join begins at the position, and repeats"
+        if acks:
+            stream.send(ack=wire.Ack(delivery_sequence=1))
+        stream.send(close=wire.Close())
+        await stream.task
+        group = subscriptions_pb2.UpdateSubscriptionRequest(
+            subscription={"name": "orders", **GROUP}, update_mask={"paths": ["group"]}
+        )
+        await call(subscriptions.update, group)
+        again = await joined(there, "one")
+        change(there, "d")
+        await again.has(5 if acks else 3)
+        await asyncio.sleep(1.0)
+        assert sorted(again.events) == (["a", "b", "b", "c", "d"] if acks else ["a", "a", "d"])
+        await again.close()
+
+
+@in_virtual_time
+async def test_after_a_change_of_the_pipeline_everything_after_the_position_comes() -> None:
+    async with group_served() as there:
+        member = await with_holes(there)
+        feed = feed_pb2.Feed(source="main", database="db", collection="a")
+        feed.pipeline.extended_json = '[{"$match": {"operationType": "replace"}}]'
+        update = subscriptions_pb2.UpdateSubscriptionRequest(
+            subscription={"name": "orders", "feed": feed}, update_mask={"paths": ["feed"]}
+        )
+        await call(Subscriptions(there.service).update, update)
+        await member.error()
+        again = await joined(there, "one")
+        assert sorted(await again.has(5)) == ["a", "a", "b", "b", "c"]
+        await again.close()
+
+
+@in_virtual_time
+async def test_what_was_settled_in_a_history_that_is_lost_ends_the_group() -> None:
+    async with group_served() as there:
+        member = await with_holes(there)
+        position = await raw_position(there)
+        assert position.ahead is not None
+        await other_host(there)
+        await member.error()
+        timeline = there.service.manager.source("main").timeline
+        lost = timeline.lost
+
+        def after_the_position(place: Any) -> FeedmuxError | None:
+            forked = FeedmuxError(ErrorReason.TIMELINE_FORKED, "restored")
+            return forked if place.is_after(position.token) else lost(place)
+
+        object.__setattr__(there.service.manager.source("main"), "timeline", SimpleNamespace(lost=after_the_position))
+        assert (await Member(there, **JOIN).error()).reason is ErrorReason.TIMELINE_FORKED
+
+
+@in_virtual_time
+async def test_what_an_earlier_host_has_settled_is_read_in_portions() -> None:
+    async with group_served() as there:
+        member = await joined(there, "one", credit={"events": 10_000, "bytes": 1 << 24})
+        change(there, "a", *range(3_000))
+        await until(lambda: member.batches and sum(each.event_count for each in member.batches) == 3_001)
+        member.settle((2, 3_001))
+        await until_stored(there, 1)
+        await other_host(there)
+        await member.error()
+        again = await joined(there, "one")
+        change(there, "z")
+        assert await again.has(2) == ["a", "z"]
+        await again.close()

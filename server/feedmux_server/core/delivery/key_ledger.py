@@ -137,7 +137,7 @@ class _Restored:
 
     def __init__(self, ahead: Ahead) -> None:
         self._ahead = ahead
-        self._open: set[bytes | None] = set()
+        self._open: dict[bytes | None, None] = {}
         """The keys of the holes that were found."""
 
     def is_passed_by(self, place: ResumeToken) -> bool:
@@ -158,7 +158,7 @@ class _Restored:
                 name = names[index - first]
                 attempts = ahead.holes.get(mark_of(event_id(view.data, view.offsets[index])), 0)
                 if attempts or name in self._open:
-                    self._open.add(name)
+                    self._open[name] = None
                     found[index] = attempts or 1
         except FeedmuxError:  # the pipeline has removed an `_id`
             passed, found = first, {}

@@ -171,7 +171,7 @@ def test_what_is_settled_ahead_is_not_delivered_again_by_the_next_host() -> None
     assert (ahead.high, ahead.holes) == (
         chunk.end,
         {mark_of(event_token(BEGIN + 1, key=0).raw): 2, mark_of(event_token(BEGIN + 6, key=5).raw): 1},
-    )  # noqa: E501
+    )
     after = Group(*keys, "b", ahead=ahead)
     taken = after.take(Hand())
     assert (list(map(number_of, taken.parts)), taken.runs, taken.attempts) == ([0, 2, 5, 6], [2, 1, 1], [2, 1, 1, 1])
