@@ -184,6 +184,7 @@ class Group:
             )
         if not self.ended:
             self.reader.changed(was_blocked=was_blocked)
+            self._plan_retry()
 
     def _expired(self, instance: object, seat: _Seat) -> None:
         if self._seats.get(instance) is seat:

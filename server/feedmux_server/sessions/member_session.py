@@ -122,7 +122,9 @@ class MemberSession(Session):
         taken = self.gate.take(membership.reader, membership.member, has_turn=has_turn)
         if isinstance(taken, Wait) and taken.throttled:
             membership.reader.pass_on()
-        return Wait(_READS_ON_S) if isinstance(taken, Wait) and membership.reader.reads_on else taken
+        elif isinstance(taken, Wait) and membership.reader.reads_on:
+            return Wait(_READS_ON_S)
+        return taken
 
     async def _meet_end(self, error: FeedmuxError) -> None:
         """The group decides, once for all members, whether it continues."""

@@ -11,6 +11,9 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 
 _HISTORY_MAX: Final = 1_000
 """The most steps in which a member hears that its events are stored, while an earlier event is not settled."""
+_GONE: Final = -1
+_MARKED_MAX: Final = 64
+"""The most events that are marked at once rather than cut out."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +47,9 @@ class Key:
 class Hand:
     """What one member has in hand. Delivery sequences count from 1 within a session."""
 
-    __slots__ = ("_alone", "_history", "_numbers", "_sequences", "again", "committed", "member", "sequence")
+    __slots__ = (
+        "_alone", "_first", "_gone", "_history", "_numbers", "_sequences", "again", "committed", "member", "sequence",
+    )  # fmt: skip
 
     def __init__(self, member: str = "") -> None:
         """`member` is its instance id."""
@@ -58,7 +63,12 @@ class Hand:
         self.committed = 0
         """Everything up to this sequence is settled and stored."""
         self._sequences: list[int] = []
+        """Those of the events in hand, in order, and some of events that have left it: see `_remove`."""
         self._numbers: list[int] = []
+        """The number of each; `_GONE` where it has left."""
+        self._first = 0
+        """Before this index, all have left."""
+        self._gone = 0
         self._alone = False
         self._history: deque[tuple[int, int]] = deque()
         """Sequences, each with the highest number of all events up to it."""
@@ -66,17 +76,22 @@ class Hand:
     @property
     def outstanding(self) -> int:
         """Events sent in this session and not settled."""
-        return len(self._sequences)
+        return len(self._sequences) - self._gone
+
+    @property
+    def in_hand(self) -> list[int]:
+        """The numbers of these events, in the order of sending."""
+        return [number for number in self._numbers if number != _GONE]
 
     @property
     def is_alone(self) -> bool:
         """Whether it has an event that must be the only one in its hand."""
-        return self._alone and bool(self._sequences)
+        return self._alone and self.outstanding > 0
 
     @property
     def acked(self) -> int:
         """Everything up to this sequence is settled, or was taken back."""
-        return self._sequences[0] - 1 if self._sequences else self.sequence
+        return self._sequences[self._first] - 1 if self.outstanding else self.sequence
 
     def sent(self, numbers: Sequence[int], *, alone: bool = False) -> None:
         """Note the events of one delivery."""
@@ -96,21 +111,42 @@ class Hand:
         self._check(last, "settle.done")
         begin = bisect_left(self._sequences, first)
         end = bisect_right(self._sequences, last, begin)
-        numbers = self._numbers[begin:end]
-        del self._sequences[begin:end], self._numbers[begin:end]
-        return numbers
+        return self._remove(begin, end)
 
     def at(self, sequence: int) -> int | None:
         """The number of an event; None if it is in hand no more. Raises ACK_OUT_OF_RANGE."""
         self._check(sequence, "settle.failed")
         index = bisect_left(self._sequences, sequence)
         found = index < len(self._sequences) and self._sequences[index] == sequence
-        return self._numbers[index] if found else None
+        return self._numbers[index] if found and self._numbers[index] != _GONE else None
 
     def take_back(self, sequence: int, count: int) -> None:
-        """Remove an event, and those after it, from the hand."""
-        index = bisect_left(self._sequences, sequence)
-        del self._sequences[index : index + count], self._numbers[index : index + count]
+        """Remove an event, and those after it, from the hand: so many in all."""
+        begin = end = bisect_left(self._sequences, sequence)
+        while count:
+            count -= self._numbers[end] != _GONE
+            end += 1
+        self._remove(begin, end)
+
+    def _remove(self, begin: int, end: int) -> list[int]:
+        """Remove the events at these indexes; return their numbers. Few are only marked, because a message may name a
+        thousand places of a large window, and to cut a list takes as long as what is after the cut."""
+        numbers = [number for number in self._numbers[begin:end] if number != _GONE]
+        if end - begin > _MARKED_MAX:
+            self._gone -= end - begin - len(numbers)
+            del self._sequences[begin:end], self._numbers[begin:end]
+            self._first = min(self._first, begin)
+        else:
+            self._gone += len(numbers)
+            self._numbers[begin:end] = [_GONE] * (end - begin)
+        if 2 * self._gone > len(self._numbers):
+            left = [index for index, number in enumerate(self._numbers) if number != _GONE]
+            self._sequences = [self._sequences[index] for index in left]
+            self._numbers = [self._numbers[index] for index in left]
+            self._first = self._gone = 0
+        while self._first < len(self._numbers) and self._numbers[self._first] == _GONE:
+            self._first += 1
+        return numbers
 
     def _check(self, sequence: int, field: str) -> None:
         if sequence > self.sequence:
@@ -129,6 +165,6 @@ class Hand:
 
     def disconnect(self) -> list[int]:
         """The numbers of what was sent and not settled, in the order of sending. The next session begins anew."""
-        numbers = self._numbers
+        numbers = self.in_hand
         self._begin()
         return numbers

@@ -69,7 +69,11 @@ class Tries:
 
     @property
     def size(self) -> int:
-        return TRIES_BYTES + sum(REASON_BYTES + len(reason.encode()) for reason in self.reasons)
+        return TRIES_BYTES + sum(map(_size, self.reasons))
+
+
+def _size(reason: str) -> int:
+    return REASON_BYTES + len(reason.encode())
 
 
 _NONE: Final = Tries()
@@ -159,9 +163,9 @@ class Retries:
             self._pays(TRIES_BYTES)
         tries.failures += 1
         if reason and self._may_grow():  # at the bound of the memory, the reasons that are kept stay
-            before = tries.size
+            dropped = _size(tries.reasons[0]) if len(tries.reasons) == REASONS_MAX else 0
             tries.reasons.append(reason)
-            self._pays(tries.size - before)
+            self._pays(_size(reason) - dropped)
         return tries
 
     def forget(self, numbers: Iterable[int]) -> None:

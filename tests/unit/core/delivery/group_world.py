@@ -316,7 +316,7 @@ class GroupWorld:
                 self._fail(worker, sequence, n, back)
                 continue
             first = self.rng.choice((sequence, max(1, sequence - 2)))
-            if all(before not in worker.hand._sequences for before in range(first, sequence)):  # settled again
+            if all(worker.hand.at(before) is None for before in range(first, sequence)):  # settled again
                 self.ledger.settle(worker.hand, first, sequence)
             else:
                 self.ledger.settle(worker.hand, sequence, sequence)
@@ -347,7 +347,7 @@ class GroupWorld:
         if self.host_up:
             if lost:
                 hand = worker.hand
-                in_flight = {id(key): key for _, _, key in map(self.ledger.events.__getitem__, hand._numbers)}
+                in_flight = {id(key): key for _, _, key in map(self.ledger.events.__getitem__, hand.in_hand)}
                 for key in [*in_flight.values(), *hand.again]:
                     first = (key.flight or key.waiting)[0]
                     span, index, _ = self.ledger.events[first]
