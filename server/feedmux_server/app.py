@@ -151,6 +151,7 @@ async def running(
                     assembly.results,
                     assembly.ranges,
                     assembly.committer,
+                    service.groups,
                     config.limits.sessions,
                     lambda: health.ready,
                 )

@@ -239,6 +239,9 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
         credit=wire.Credit(events=10, bytes=1 << 20),
     )
     await copying.take(10)
+    await api.create(f"{name}-group", feed(database.name, "c"), LATEST, group={})
+    member = await api.session(f"{name}-group", join=True, credit=wire.Credit(events=1, bytes=1 << 20))
+    await member.opened()
     await until(lambda: metered.server.assembly.results.forecasts["main"].state is not None)
     faults_only = {
         "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.rejections",
@@ -270,6 +273,7 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     assert page.value("feedmux_snapshot_documents_total") >= 10
     second.cancel()
     copying.cancel()
+    member.cancel()
 
 
 async def test_the_page_answers_while_the_event_loop_does_not(metered: Here, caplog: pytest.LogCaptureFixture) -> None:

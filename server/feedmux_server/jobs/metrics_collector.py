@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from feedmux_server.clock import wall_s
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.limits.account import Account
 from feedmux_server.jobs.monitor_results import MonitorResults
 from feedmux_server.ranges.cache import RangeCache
 from feedmux_server.rpc.live_sessions import LiveSessions
+from feedmux_server.sessions.groups import Group, Groups
 from feedmux_server.sessions.session import Session
 from feedmux_server.store.committer import Committer
 from feedmux_server.streams.key_streams import KeyStreams
@@ -43,6 +45,7 @@ class MetricsCollector:
     results: MonitorResults
     ranges: RangeCache
     committer: Committer
+    groups: Groups
     sessions_max: int
     ready: Callable[[], bool]
 
@@ -56,6 +59,8 @@ class MetricsCollector:
         catch_up = self.manager.slots.used()
         async for account in _sliced(list(self.manager.accounts)):
             _account(snapshot, account, catch_up[account.tenant])
+        async for group in _sliced(list(self.groups)):
+            _group(snapshot, group)
         self._stored(snapshot)
         async for live in self.sessions.in_turns():
             if live.session.joined:
@@ -166,11 +171,21 @@ def _copy(snapshot: MetricsSnapshot, session: Session, source: str, tenant: str)
         snapshot.most(metrics.SNAPSHOT_REMAINING, status.remaining_s, source, tenant)
 
 
+def _group(snapshot: MetricsSnapshot, group: Group) -> None:
+    tenant, ledger = group.definition.tenant, group.ledger
+    snapshot.add(metrics.GROUP_MEMBERS, group.connected, tenant)
+    snapshot.add(metrics.GROUP_UNSETTLED, ledger.outstanding, tenant)
+    snapshot.add(metrics.GROUP_HELD_KEYS, ledger.retries.held, tenant)
+    read_time_s = ledger.oldest_read_time_s
+    snapshot.most(metrics.GROUP_OLDEST, 0.0 if read_time_s is None else max(0.0, wall_s() - read_time_s), tenant)
+
+
 def _account(snapshot: MetricsSnapshot, account: Account, catch_up_streams: int) -> None:
     tenant = account.tenant
     snapshot.add(metrics.DELIVERED, account.events_sent, tenant)
     snapshot.add(metrics.DELIVERED_IO, account.bytes_sent, tenant)
     snapshot.add(metrics.THROTTLED, account.throttled_s, tenant)
+    snapshot.add(metrics.GROUP_REDELIVERED, account.redelivered, tenant)
     for quota, (limit, used) in account.usage(None, catch_up_streams).items():
         snapshot.least(metrics.QUOTA_LIMIT, limit, tenant, quota)
         if used is not None:

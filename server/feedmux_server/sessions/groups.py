@@ -96,6 +96,8 @@ class Group:
         self._retry_timer: asyncio.TimerHandle | None = None
         """The one timer of all keys that wait for another try."""
         self._retry_due_s: float | None = None
+        self._failures = 0
+        """How many failed deliveries the tenant's account has counted."""
         self._ending: asyncio.Task[None] | None = None
         self._account.feeds.open(key)
         self.ledger = KeyLedger(
@@ -198,10 +200,9 @@ class Group:
         if seat.expiry is not None:
             seat.expiry.cancel()
         self.ledger.give_back(seat.hand, lost=lost)
+        self._plan_retry()
         if not self._seats:
             self.close()
-        else:
-            self._plan_retry()
 
     def vacate_unconnected(self) -> None:
         """Wait for no member any more that has no connection: the server drains."""
@@ -212,8 +213,10 @@ class Group:
     # Failed events.
 
     def _plan_retry(self) -> None:
-        """Set the timer to when the first of the keys that wait may be tried again."""
-        due_s = self.ledger.retries.due_s
+        """Set the timer to when the first of the keys that wait may be tried again, and count what has failed."""
+        retries = self.ledger.retries
+        self._account.redelivered += retries.count - self._failures
+        self._failures, due_s = retries.count, retries.due_s
         if due_s == self._retry_due_s:
             return
         if self._retry_timer is not None:

@@ -156,6 +156,26 @@ LAG_EVENTS: Final = Metric(
 UNACKED: Final = Metric(
     "feedmux.subscriber.unacked", _U, "{event}", "Events sent to durable subscriptions and not acknowledged.", (TENANT,)
 )
+GROUP_MEMBERS: Final = Metric(
+    "feedmux.group.members", _U, "{member}", "Sessions that are members of a group that this replica hosts.", (TENANT,)
+)
+GROUP_UNSETTLED: Final = Metric(
+    "feedmux.group.unsettled", _U, "{event}",
+    "Events that groups have read and that are not settled: sent, waiting for their key, or failed.", (TENANT,),
+)  # fmt: skip
+GROUP_HELD_KEYS: Final = Metric(
+    "feedmux.group.held_keys", _U, "{key}", "Keys whose events wait because one of them has failed.", (TENANT,)
+)
+GROUP_OLDEST: Final = Metric(
+    "feedmux.group.oldest_unsettled", _G, "s",
+    "How long ago the group read its first unsettled event, which keeps its position back: the longest of the tenant.",
+    (TENANT,),
+)  # fmt: skip
+GROUP_REDELIVERED: Final = Metric(
+    "feedmux.group.redelivered", _C, "{event}",
+    "Deliveries in groups that failed, or whose member was lost at work, so that the event is delivered again.",
+    (TENANT,),
+)  # fmt: skip
 SESSION_LIMIT: Final = Metric("feedmux.session.limit", _G, "{session}", "Maximum number of sessions: limits.sessions.")
 SESSIONS_OPENED: Final = Metric(
     "feedmux.session.opened", _C, "{session}", "Sessions that were opened, by Subscribe or Watch.", (TENANT,)

@@ -1,5 +1,6 @@
 """The values that a snapshot of the metrics gets from the server's state."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,6 +13,7 @@ from feedmux_server.telemetry.labels import Labels
 from feedmux_server.telemetry.metrics import Metric
 from feedmux_server.telemetry.metrics_snapshot import MetricsSnapshot
 from tests.unit.rpc.service_support import Served, served
+from tests.unit.rpc.test_join import change, group_served, joined, until
 from tests.unit.rpc.test_watch import watching
 from tests.virtual_time import in_virtual_time
 
@@ -24,6 +26,7 @@ async def collected(there: Served, results: MonitorResults | None = None) -> Met
         results or MonitorResults.of_sources(["main"]),
         service.ranges,
         service.committer,
+        service.groups,
         100,
         lambda: True,
     )
@@ -84,3 +87,26 @@ async def test_copies_are_shown_by_state_and_the_longest_by_its_time_left() -> N
         _copy(snapshot, cast(Session, SimpleNamespace(copy_state=None, copy_status=None)), "main", "a")
         assert sorted(values(snapshot, metrics.SNAPSHOTS)) == [1, 2]
         assert values(snapshot, metrics.SNAPSHOT_REMAINING) == [9.0]
+
+
+@in_virtual_time
+async def test_a_group_shows_what_is_not_settled_and_what_has_failed() -> None:
+    async with group_served() as there:
+        member = await joined(there)
+        change(there, "a", "b", "a")
+        await member.has(3)
+        member.fail(1 + member.events.index("a"), retry_after={"seconds": 1000})
+        (group,) = there.service.groups
+        await until(lambda: group.ledger.retries.held)
+        await asyncio.sleep(100.0)
+        snapshot = await collected(there)
+        assert values(snapshot, metrics.GROUP_MEMBERS) == [1]
+        assert values(snapshot, metrics.GROUP_UNSETTLED) == [3]
+        assert values(snapshot, metrics.GROUP_HELD_KEYS) == [1]
+        assert values(snapshot, metrics.GROUP_REDELIVERED) == [1]
+        (oldest_s,) = values(snapshot, metrics.GROUP_OLDEST)
+        assert 100 <= oldest_s < 110
+        await member.close()
+        snapshot = await collected(there)
+        assert values(snapshot, metrics.GROUP_MEMBERS) == []
+        assert values(snapshot, metrics.GROUP_REDELIVERED) == [1], "a counter does not go back when the group ends"

@@ -365,6 +365,11 @@ class KeyLedger:
         """Everything before this number is settled."""
         return next(iter(self.events), self._next)
 
+    @property
+    def oldest_read_time_s(self) -> float | None:
+        """When the first unsettled event was read."""
+        return next((span.read_time_s for span, _, _ in self.events.values()), None)
+
     def settled_place(self) -> ResumeToken:
         """Move `place` before the first unsettled event, and return it. It stays while the ledger `restores`."""
         if self._restored is not None:

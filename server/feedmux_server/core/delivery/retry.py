@@ -83,7 +83,7 @@ DEFAULT: Final = RetryPolicy()
 class Retries:
     """The failed events of one group, and the keys that wait for another try."""
 
-    __slots__ = ("_chance", "_held", "_may_grow", "_pays", "_policy", "_tries")
+    __slots__ = ("_chance", "_held", "_may_grow", "_pays", "_policy", "_tries", "count")
 
     def __init__(
         self,
@@ -97,6 +97,8 @@ class Retries:
         self._pays = pays
         self._may_grow = may_grow
         self._chance = chance
+        self.count = 0
+        """All failures so far."""
         self._tries: dict[int, Tries] = {}
         self._held: list[tuple[float, int, Key]] = []
         """A heap: until when, the number of the first event, the key."""
@@ -162,6 +164,7 @@ class Retries:
             tries = self._tries[number] = Tries()
             self._pays(TRIES_BYTES)
         tries.failures += 1
+        self.count += 1
         if reason and self._may_grow():  # at the bound of the memory, the reasons that are kept stay
             dropped = _size(tries.reasons[0]) if len(tries.reasons) == REASONS_MAX else 0
             tries.reasons.append(reason)

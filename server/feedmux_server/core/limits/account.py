@@ -28,6 +28,8 @@ class Account:
         """What plans have read, and readers have not."""
         self.events_sent = 0
         self.bytes_sent = 0
+        self.redelivered = 0
+        """Deliveries in groups that failed, or were lost with their member."""
         self.throttled_s = 0.0
         """How long sessions and plans have waited for a rate, or sessions for acks, all together."""
 
