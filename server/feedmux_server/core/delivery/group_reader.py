@@ -224,9 +224,15 @@ class GroupReader:
 
     def pass_on(self) -> None:
         """Wake as many waiting members as there are keys for them."""
-        idle = self._idle
-        # An event that must be alone is for any of them that has nothing, or will have nothing first.
-        count = len(idle) if self.ledger.alone else self.ledger.ready or int(self.subscriber.has_next)
+        idle, ledger = self._idle, self.ledger
+        count = ledger.ready or int(self.subscriber.has_next)
+        if ledger.alone:
+            free = [member for member in idle if not member.hand.outstanding][: ledger.alone]
+            for member in free:
+                del idle[member]
+                member.wake()
+            if not free and self.draining is None:
+                count = max(count, 1)
         while idle and count:
             member = next(iter(idle))
             del idle[member]
