@@ -121,7 +121,15 @@ async def running(
         refusal: CannotStart | None = None
         async with Tasks(observer) as tasks:
             assembly = assemble(
-                config, dependencies.sources, dependencies.redis, credentials, tasks, observer, audit, stop
+                config,
+                dependencies.sources,
+                dependencies.redis,
+                credentials,
+                tasks,
+                observer,
+                audit,
+                stop,
+                letters=dependencies.letters,
             )
             service = assembly.service
             listen = config.listen

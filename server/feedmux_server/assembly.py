@@ -32,6 +32,7 @@ from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.rpc.service import Service, ServiceLimits
 from feedmux_server.sessions.groups import Groups
+from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.store.committer import Committer
@@ -60,6 +61,7 @@ class Assembly:
     committer: Committer
     service: Service
     results: MonitorResults
+    letters: DeadLetters | None = None
 
     def start(self, tasks: Tasks) -> list[asyncio.Task[None]]:
         """Start the background tasks, to be cancelled after the drain. None of them reads a stream."""
@@ -78,6 +80,7 @@ class Assembly:
                 "stored-history", PositionMonitor(self.service, self.results, limits.position_check_interval_s).run
             ),
             tasks.keep_running("unused-subscriptions", partial(sweep, self.service)),
+            *([tasks.keep_running("dead-letters", self.letters.run)] if self.letters is not None else ()),
         ]
 
     async def close(self) -> None:
@@ -100,6 +103,7 @@ def assemble(
     *,
     limits: ManagerLimits | None = None,
     side_processes: SideProcesses = SideProcess,
+    letters: DeadLetters | None = None,
 ) -> Assembly:
     """Build the parts, without connecting or starting anything. `stop` is set when an operator asks for a drain.
     `limits` default to those of `config`, which enforces lower bounds for them."""
@@ -127,7 +131,14 @@ def assemble(
         manager.memory.unsent,
         config.limits.sessions,
     )
-    access = Access(manager, checks, admission, credentials.grants(), credentials.trusted())
+    access = Access(
+        manager,
+        checks,
+        admission,
+        credentials.grants(),
+        credentials.trusted(),
+        letters.hidden_database if letters is not None else lambda source: "",
+    )
     manager.memory.include("policies", lambda: access.policies.bytes)
     service = Service(
         manager,
@@ -140,6 +151,7 @@ def assemble(
         access,
         LiveSessions(access, credentials.auth),
         Groups(),
+        letters,
         LeaseReleases(),
         CallAudit(audit, credentials.auth, observer),
         ServiceLimits(
@@ -150,7 +162,7 @@ def assemble(
         ),
         stop,
     )
-    return Assembly(config, manager, ranges, checks, committer, service, MonitorResults.of_sources(sources))
+    return Assembly(config, manager, ranges, checks, committer, service, MonitorResults.of_sources(sources), letters)
 
 
 def manager_limits(limits: LimitsSection, wide: WideSection) -> ManagerLimits:

@@ -10,10 +10,11 @@ import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from feedmux_server.cancellation import cancellable
 from feedmux_server.config.errors import ConfigError
-from feedmux_server.config.sections import RedisSection, SourceSection
+from feedmux_server.config.sections import DeadLettersSection, RedisSection, SourceSection
 from feedmux_server.config.server import Config
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position_keys import PositionKeys
@@ -22,7 +23,9 @@ from feedmux_server.jobs.readiness import Check, Readiness
 from feedmux_server.login_files import LoginFiles, OnChange
 from feedmux_server.rpc.health import REDIS, Health
 from feedmux_server.source.checks import unsuitable_option
+from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.source.deployment import Source, SourceConfig
+from feedmux_server.source.letters import LettersPlace
 from feedmux_server.store.checks import RedisUnavailable, check_eviction, check_redis, check_writable
 from feedmux_server.store.connection import Client, RedisAccess, connect
 from feedmux_server.store.signing_keys import SigningKeys
@@ -30,6 +33,9 @@ from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
+
+DEAD_LETTERS: Final = "dead_letters"
+DAY_S: Final = 86_400
 
 
 @dataclass(slots=True)
@@ -42,6 +48,8 @@ class Dependencies:
     reload_s: float
     stored_keys: SigningKeys | None
     """None if the keys of positions come from a file."""
+    letters: DeadLetters | None = None
+    """The collection for dead letters, if one is configured. Nothing waits for it."""
     redis_checked: bool = False
     reads_policy: bool = True
     """Whether feedmux may read Redis's maxmemory-policy, as far as is known."""
@@ -80,6 +88,8 @@ class Dependencies:
             found.sources[name] = source
             if login.has_files:
                 found.logins[f"source/{name}"] = login
+        if config.dead_letters is not None:
+            found._add_letters(config.dead_letters, stack, observer)
         checks = found._checks()
         log.info("connecting to %s", ", ".join(checks))
         outcomes = await asyncio.gather(*(check() for check in checks.values()), return_exceptions=True)
@@ -90,6 +100,25 @@ class Dependencies:
                     raise outcome
                 log.error("starting without %s, and waiting for it to become available: %s", name, outcome)
         return found
+
+    def _add_letters(self, section: DeadLettersSection, stack: AsyncExitStack, observer: Observer) -> None:
+        """Raises ConfigError."""
+        source = self.sources[section.source] if section.source else None
+        if section.uri:
+            login = letters_files(section)
+            chosen = SourceConfig(
+                DEAD_LETTERS,
+                section.uri,
+                login.username,
+                login.password,
+                server_selection_timeout_ms=section.server_selection_timeout_ms,
+            )
+            source = make_source(chosen, observer, f"{DEAD_LETTERS}.uri")
+            stack.push_async_callback(source.close)
+            if login.has_files:
+                self.logins[DEAD_LETTERS] = login
+        assert source is not None, "the section names a source or a URI"
+        self.letters = DeadLetters(source, letters_place(section), section.source, self.sources)
 
     def readiness(self, health: Health) -> Readiness:
         return Readiness(health, self._checks(), self.there, ReadinessRules())
@@ -103,7 +132,10 @@ class Dependencies:
         work = list[asyncio.Task[None]]()
         for name, login in self.logins.items():
             changed: OnChange = nothing
-            if name != REDIS:
+            if name == DEAD_LETTERS:
+                assert self.letters is not None
+                changed = partial(_use_login, self.letters.deployment, login)
+            elif name != REDIS:
                 changed = partial(_use_login, self.sources[name.removeprefix("source/")], login)
             work.append(tasks.keep_running("login", partial(login.run, self.reload_s, changed), of=name))
         return work
@@ -154,15 +186,17 @@ async def check_source(source: Source) -> None:
         log.warning(warning)
 
 
-def make_source(config: SourceConfig, observer: Observer) -> Source:
-    """Make a source. Raises ConfigError for an invalid URI, without quoting it, because it may hold a password."""
+def make_source(config: SourceConfig, observer: Observer, option: str = "") -> Source:
+    """Make a source. Raises ConfigError for an invalid URI, without quoting it, because it may hold a password.
+    `option` is the option with the URI, if it is not that of a source."""
+    option = option or f"sources.{config.name}.uri"
     if unsuitable := unsuitable_option(config.uri):
-        raise ConfigError(f"sources.{config.name}.uri: {unsuitable}")
+        raise ConfigError(f"{option}: {unsuitable}")
     try:
         return Source(config, observer)
     except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
         raise ConfigError(
-            f"sources.{config.name}.uri cannot be used as a MongoDB URI ({type(error).__name__}). Write"
+            f"{option} cannot be used as a MongoDB URI ({type(error).__name__}). Write"
             " mongodb://HOST:27017,HOST:27017/?replicaSet=NAME or mongodb+srv://HOST/, with user and password"
             " percent-encoded"
         ) from None
@@ -175,6 +209,17 @@ async def _use_login(source: Source, login: LoginFiles) -> None:
 def source_files(name: str, section: SourceSection) -> LoginFiles:
     """The files of a source's login. Raises ConfigError."""
     return LoginFiles(f"sources.{name}", username_file=section.username_file, password_file=section.password_file)
+
+
+def letters_files(section: DeadLettersSection) -> LoginFiles:
+    """The files of the login for dead letters. Raises ConfigError."""
+    return LoginFiles(DEAD_LETTERS, username_file=section.username_file, password_file=section.password_file)
+
+
+def letters_place(section: DeadLettersSection) -> LettersPlace:
+    return LettersPlace(
+        section.database, section.collection, section.keep_days * DAY_S, section.bytes_max, section.letters_max
+    )
 
 
 def redis_files(section: RedisSection) -> LoginFiles:

@@ -31,6 +31,7 @@ DECODERS = {
     "core/positions/resume_token.py": "resume tokens, each a document of one or two fields",
     "source/cursor.py": "MongoDB's replies without their events, and with a replacement for what is not UTF-8",
     "source/deployment.py": "collations and comments that were checked, without decoding what is in them",
+    "source/letters.py": "keys of events, of up to 1 KiB, without decoding what is in them",
     "source/stream_request.py": "resume tokens, without decoding what is in them",
     "source/token_check.py": "resume tokens, without decoding what is in them",
     "workers/check_worker.py": "pipelines, in a separate process",

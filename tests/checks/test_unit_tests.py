@@ -21,6 +21,7 @@ PASSES_ON: Final = "passes its arguments on to `api.py`, and consists of that"
 SPARK: Final = "needs a running Spark"
 HALF: Final = "half of a connection, which needs the other half"
 GROUPS: Final = "several sessions act on one subscription"
+MONGODB: Final = "only a real MongoDB shows what it stores and finds"
 ELSEWHERE: Final = {
     "feedmux/async_client.py": ("tests/unit/client/test_sync_and_async.py", PASSES_ON),
     "feedmux/cli/doctor_client.py": ("tests/cli/test_doctor.py", "asks a real server"),
@@ -56,6 +57,8 @@ ELSEWHERE: Final = {
     "feedmux_server/sessions/groups.py": ("tests/unit/rpc/test_join.py", GROUPS),
     "feedmux_server/sessions/member_session.py": ("tests/unit/rpc/test_join.py", GROUPS),
     "feedmux_server/sessions/outputs.py": ("tests/unit/rpc/test_response_encoder.py", DECLARATIONS),
+    "feedmux_server/source/dead_letters.py": ("tests/integration/test_letters.py", MONGODB),
+    "feedmux_server/source/letters.py": ("tests/integration/test_letters.py", MONGODB),
     "feedmux_server/source/read_limits.py": ("tests/unit/source/test_read_pace.py", DECLARATIONS),
     "feedmux_server/telemetry/otel_setup.py": ("tests/integration/test_otlp_down.py", "runs the threads of exporters"),
     "feedmux_server/workers/side_process.py": ("tests/integration/test_side_process.py", PROCESSES),

@@ -41,7 +41,7 @@ def sample_config() -> str:
     return "\n".join(lines) + "\n"
 
 
-_OPTIONAL_SECTIONS = frozenset({"tls", "jwt"})
+_OPTIONAL_SECTIONS = frozenset({"tls", "jwt", "dead_letters"})
 
 
 _SAMPLE_VALUES = {

@@ -17,6 +17,10 @@ from pydantic import (
     model_validator,
 )
 
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.feeds.feed import Scope
+from feedmux_server.core.feeds.names import check_scope
+
 _PORT = re.compile(r":\d{1,5}$")
 
 
@@ -396,6 +400,74 @@ class PositionsSection(Section):
         " first signs, all verify. Use the same file on every server; it is read again when it changes"
         " (docs/operations.md).",
     )
+
+
+class DeadLettersSection(Section):
+    """The collection for dead letters, which groups set aside (docs/groups.md). Without this section, groups have no
+    dead letters. feedmux writes only there: to any other collection it needs no access but to read."""
+
+    source: str = Field(
+        default="",
+        description="The source whose deployment has the collection. Deployment-wide feeds of this source do not show"
+        " the database of the collection, and feeds of that database are refused. Empty: `uri` names a deployment that"
+        " is no source.",
+    )
+    uri: str = Field(
+        default="",
+        description="MongoDB URI for the collection, with its credentials. Empty: that of the source. The user needs"
+        " the role readWrite on the database, and no other.",
+    )
+    username_file: Path | None = Field(
+        default=None,
+        description="File with the user, instead of a user in `uri`. It is read again when it changes.",
+    )
+    password_file: Path | None = Field(
+        default=None,
+        description="File with the user's password, one line, not percent-encoded. It is read again when it changes,"
+        " and new connections use it.",
+    )
+    database: str = Field(default="feedmux", min_length=1, description="The database of the collection.")
+    collection: str = Field(default="dead_letters", min_length=1, description="The collection, for nothing else.")
+    keep_days: float = Field(
+        default=30,
+        gt=0,
+        le=3_650,
+        description="Dead letters are deleted after this many days. A change applies to letters written from then on.",
+    )
+    bytes_max: int = Field(
+        default=1 << 30,
+        ge=1 << 20,
+        description="The most bytes of the dead letters of a tenant. At the bound, an event that becomes a dead letter"
+        " holds its key, until letters are discarded or expire; all other keys are delivered.",
+    )
+    letters_max: int = Field(
+        default=100_000,
+        ge=1,
+        description="The most dead letters of a tenant. The same happens at this bound.",
+    )
+    server_selection_timeout_ms: int = Field(
+        default=10_000,
+        ge=100,
+        description="How long a request waits for an unavailable MongoDB, in milliseconds. Only with `uri`.",
+    )
+
+    @model_validator(mode="after")
+    def _names_a_deployment(self) -> Self:
+        if not (self.source or self.uri):
+            raise ValueError("name a source, or a uri, or both if the uri is one of the source's deployment")
+        if (self.username_file or self.password_file) and not self.uri:
+            raise ValueError("username_file and password_file belong to uri; the source has its own")
+        if self.password_file is not None and self.username_file is None and "@" not in self.uri:
+            raise ValueError("password_file needs username_file, or a user in the URI")
+        return self
+
+    @model_validator(mode="after")
+    def _names_a_collection(self) -> Self:
+        try:
+            check_scope(Scope("dead-letters", self.database, self.collection))
+        except FeedmuxError as error:
+            raise ValueError(error.message) from None
+        return self
 
 
 class WideSection(Section):

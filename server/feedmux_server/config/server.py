@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from feedmux_server.config.sections import (
     AuditSection,
+    DeadLettersSection,
     JwtSection,
     LimitsSection,
     ListenSection,
@@ -61,6 +62,7 @@ class Config(BaseSettings):
     )
     limits: LimitsSection = LimitsSection()
     wide: WideSection = WideSection()
+    dead_letters: DeadLettersSection | None = None
     log: LogSection = LogSection()
     telemetry: TelemetrySection = TelemetrySection()
     audit: AuditSection = AuditSection()
@@ -69,6 +71,12 @@ class Config(BaseSettings):
     def _has_authorities_for_mtls(self) -> Self:
         if self.listen.data_mtls and (self.tls is None or self.tls.client_ca_file is None):
             raise ValueError("listen.data_mtls needs tls.client_ca_file")
+        return self
+
+    @model_validator(mode="after")
+    def _has_the_source_of_dead_letters(self) -> Self:
+        if self.dead_letters is not None and self.dead_letters.source not in ("", *self.sources):
+            raise ValueError(f"dead_letters.source is {self.dead_letters.source!r}, which sources does not have")
         return self
 
     @property
@@ -113,6 +121,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("jwt", JwtSection),
     ("limits", LimitsSection),
     ("wide", WideSection),
+    ("dead_letters", DeadLettersSection),
     ("log", LogSection),
     ("telemetry", TelemetrySection),
     ("audit", AuditSection),

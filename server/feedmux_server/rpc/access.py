@@ -1,6 +1,6 @@
 """What tenants may read: their grants, and the pipelines that they may send."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 
 from feedmux.v1 import feed_pb2
@@ -8,7 +8,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.grants.grant import Grants, granted
-from feedmux_server.core.grants.stages import PolicyCache, apply_grants
+from feedmux_server.core.grants.stages import PolicyCache, apply_grants, without_database
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.admission import Admission
 from feedmux_server.streams.manager import StreamManager
@@ -25,7 +25,9 @@ class Access:
         admission: Admission,
         grants: Mapping[str, Grants],
         trusted: Set[str],
+        hidden_database: Callable[[str], str] = lambda source: "",
     ) -> None:
+        """`hidden_database` names a database of a source that nobody may watch, empty for none."""
         self.grants = grants
         """The grants of each tenant, by its name: a tenant missing here sees nothing. Replaced by
         `LiveSessions.change_grants`."""
@@ -35,6 +37,7 @@ class Access:
         self._manager = manager
         self._checks = checks
         self._admission = admission
+        self._hidden_database = hidden_database
 
     def grants_of(self, tenant: str) -> Grants:
         return self.grants.get(tenant, ())
@@ -61,7 +64,9 @@ class Access:
 
         The grants are checked first, so that a tenant learns nothing about a source that it may not see.
         """
-        asked = apply_grants(self.grants_of(tenant), spec, self.policies)
+        asked = without_database(
+            apply_grants(self.grants_of(tenant), spec, self.policies), self._hidden_database(spec.scope.source)
+        )
         self._manager.source(spec.scope.source)
         self._manager.accounts.of(tenant).check_pipeline(len(spec.pipeline))
         return self._manager.one_of(stream_key(*asked))

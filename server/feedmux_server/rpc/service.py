@@ -17,6 +17,7 @@ from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.sessions.groups import Groups
+from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.streams.manager import StreamManager
@@ -52,6 +53,8 @@ class Service:
     access: Access
     sessions: LiveSessions
     groups: Groups
+    letters: DeadLetters | None
+    """None without `dead_letters` in the configuration."""
     releases: LeaseReleases
     audit: CallAudit
     limits: ServiceLimits

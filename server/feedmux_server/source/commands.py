@@ -37,7 +37,7 @@ class SourceCommands:
     ) -> None:
         self.name = name
         self.client = client
-        self._wait_s = wait_s
+        self.wait_s = wait_s
         self._observer = observer
         self._new_client = new_client
         self._stale_since_s: float | None = None
@@ -45,7 +45,7 @@ class SourceCommands:
     async def answer(self, command: Awaitable[T]) -> T:
         """MongoDB's answer. Raises FeedmuxError, also when a frozen mongod does not answer in time."""
         try:
-            async with asyncio.timeout(self._wait_s):
+            async with asyncio.timeout(self.wait_s):
                 answer = await cancellable(command)
             self._stale_since_s = None
             return answer
@@ -53,7 +53,7 @@ class SourceCommands:
             self._renew_if_stale()
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAVAILABLE,
-                f"MongoDB of source {self.name!r} did not answer within {self._wait_s:g} s",
+                f"MongoDB of source {self.name!r} did not answer within {self.wait_s:g} s",
                 retry_after_s=RETRY_AFTER_S,
             ) from None
         except PyMongoError as error:

@@ -31,6 +31,7 @@ from feedmux_server.source.checks import judge_hello, server_errors
 from feedmux_server.source.commands import RETRY_AFTER_S, Client, SourceCommands
 from feedmux_server.source.cursor import RawChangeStreamCursor, aggregate_on, run_on
 from feedmux_server.source.errors import rejects_login
+from feedmux_server.source.letters import Letters, LettersPlace
 from feedmux_server.source.logins import Logins
 from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.read_watch import Address, Operation, ReadWatch
@@ -320,6 +321,14 @@ class Source:
             )
         found: list[RawBSONDocument] = reply["cursor"]["firstBatch"]
         return bytes(found[0].raw) if found else b""
+
+    def letters(self, place: LettersPlace) -> Letters:
+        """The dead letters in a collection of this deployment."""
+        return Letters(self._commands, place)
+
+    def nodes(self) -> frozenset[Address]:
+        """The servers of the deployment that are known by now."""
+        return self._client.nodes
 
     async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
         wanted = [Binary(each, UUID_SUBTYPE) for each in sessions]

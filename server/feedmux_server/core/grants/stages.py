@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -39,6 +40,8 @@ _PLAIN_TOKEN: Final = "^82.{16}2B02"
 _RENAME_IN_TOKEN: Final = b"rename".hex().upper()
 _IMAGES_SHOWN: Final = frozenset({"", "default", "off", "whenAvailable"})
 
+
+_RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 CACHE_BYTES: Final = 32 << 20
 
@@ -110,6 +113,23 @@ def apply_grants(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = Non
     keeps = _keeps_changes(cases, spec.scope)
     stages = _stages(cases, targets, spec.scope, images, cache or PolicyCache())
     return Asked(asked, bson.encode({"pipeline": stages}), keeps, judged)
+
+
+def without_database(asked: Asked, database: str) -> Asked:
+    """The same feed without the events of a database; an empty name changes nothing. Raises NAMESPACE_DENIED for a feed
+    of the database itself."""
+    if not database or asked.spec.scope.database not in ("", database):
+        return asked
+    if asked.spec.scope.database:
+        raise FeedmuxError(
+            ErrorReason.NAMESPACE_DENIED,
+            "the database of the dead letters is not served",
+            {"namespace": database},
+        )
+    stages = bson.decode(asked.policy, _RAW)["pipeline"] if asked.policy else []
+    # By a pattern, because a collation of the feed would apply to a comparison.
+    visible: Stage = {"$match": {"ns.db": {"$not": {"$regex": _anchored(database)}}}}
+    return asked._replace(policy=bson.encode({"pipeline": [visible, *stages]}))
 
 
 _Images = tuple[bool, bool] | None

@@ -1,0 +1,76 @@
+"""A dead letter: an event that a group has set aside, and what is known of its deliveries. Pure.
+
+`sessions` makes letters, `source/letters.py` stores them, `rpc` shows them.
+"""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Final
+
+from feedmux_server.core.events.bson_walk import DOCUMENT, find, length_at
+from feedmux_server.core.events.chunk import event_id
+
+ID_BYTES: Final = 16
+KEY_BYTES_MAX: Final = 1024
+"""A longer `documentKey` is in the event only: MongoDB indexes the key."""
+REASONS_MAX: Final = 5
+"""The last reasons are kept."""
+_FIELDS_MAX: Final = 10_000
+"""Limit of the search for `documentKey`, as in `event_keys`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """What is stored of an event."""
+
+    tenant: str
+    subscription: str
+    id: bytes
+    """A digest of the event's `_id`, so that an event that is set aside twice is stored once."""
+    stream_key: bytes
+    """The digest of the feed, with its grants, that delivered the event."""
+    key: bytes
+    """The `documentKey`, BSON; empty if there is none, or if it is longer than KEY_BYTES_MAX."""
+    event_bytes: int
+    attempts: int
+    reasons: tuple[str, ...]
+    member: str
+    """The instance id of the member that had the event last."""
+    cluster_time: int
+    """0: not known."""
+    failed_ms: int
+    expires_ms: int = 0
+    event: bytes = b""
+    """The event as MongoDB sent it; empty where it was not asked for."""
+
+
+def dead_letter(
+    event: bytes,
+    *,
+    tenant: str,
+    subscription: str,
+    stream_key: bytes,
+    attempts: int,
+    reasons: tuple[str, ...],
+    member: str,
+    cluster_time: int,
+    now_s: float,
+) -> DeadLetter:
+    """The letter of an event."""
+    at = find(event, 0, b"documentKey", DOCUMENT, _FIELDS_MAX)
+    key = b"" if at is None else event[at : at + length_at(event, at)[0]]
+    return DeadLetter(
+        tenant=tenant,
+        subscription=subscription,
+        id=blake2b(event_id(event, 0), digest_size=ID_BYTES).digest(),
+        stream_key=stream_key,
+        key=key if len(key) <= KEY_BYTES_MAX else b"",
+        event_bytes=len(event),
+        attempts=attempts,
+        reasons=reasons[-REASONS_MAX:],
+        member=member,
+        cluster_time=cluster_time,
+        # A clock that was set back must not make a letter that expires at once.
+        failed_ms=int(max(now_s, cluster_time >> 32) * 1000),
+        event=event,
+    )

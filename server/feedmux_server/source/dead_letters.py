@@ -1,0 +1,85 @@
+"""The deployment of the dead letters, and how it is found fit: apart from the sources, or one that the operator named.
+
+In a deployment that tenants watch they could watch the letters of others. So the operator names such a deployment by
+`dead_letters.source`, and the feeds of all sources that read it do not show the database of the letters.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.limits.backoff import Backoff
+from feedmux_server.source.deployment import Source
+from feedmux_server.source.letters import Letters, LettersPlace
+
+log = logging.getLogger(__name__)
+
+_RETRY_FIRST_S: Final = 1.0
+_RETRY_MAX_S: Final = 30.0
+
+
+class DeadLetters:
+    """`letters`, once `run` has found that they may be used."""
+
+    def __init__(self, deployment: Source, place: LettersPlace, source: str, sources: Mapping[str, Source]) -> None:
+        """`source` is the one of `sources` whose deployment it is, empty for none."""
+        self.deployment = deployment
+        self._place = place
+        self._sources = sources
+        self._is_watched = bool(source)
+        self._hidden_from = {source} if source else set[str]()
+        self._letters = deployment.letters(place)
+        self._ready = False
+
+    @property
+    def letters(self) -> Letters:
+        """Raises SOURCE_UNAVAILABLE while the collection is not known to be fit."""
+        if not self._ready:
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNAVAILABLE,
+                "the collection for dead letters was not available since this server started; try again, and tell the"
+                " operator if this stays so",
+                retry_after_s=_RETRY_FIRST_S,
+            )
+        return self._letters
+
+    def hidden_database(self, source: str) -> str:
+        """The database that the feeds of a source do not show; empty for none."""
+        if self._is_watched and source not in self._hidden_from and self._is_here(source):
+            self._hidden_from.add(source)
+        return self._place.database if source in self._hidden_from else ""
+
+    def shares(self) -> dict[str, float]:
+        """How much of its bounds each tenant uses, as far as this process knows."""
+        return self._letters.shares()
+
+    async def run(self) -> None:
+        """Prepare the collection, and try again until that succeeds."""
+        backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S, 2.0, 0.5)
+        while not self._ready:
+            try:
+                await self.prepare()
+            except FeedmuxError as error:
+                log.error("dead letters cannot be stored yet: %s", error)
+                await asyncio.sleep(backoff.next_delay(random.random()))
+
+    async def prepare(self) -> None:
+        """Create the indexes. Raises SOURCE_UNSUITABLE if a source watches this deployment and none is named, and
+        SOURCE_UNAVAILABLE."""
+        await self.deployment.clock.operation_time()
+        watching = [] if self._is_watched else [name for name in self._sources if self._is_here(name)]
+        if watching:
+            raise FeedmuxError(
+                ErrorReason.SOURCE_UNSUITABLE,
+                f"the deployment of dead_letters.uri is that of source {watching[0]!r}, whose tenants could watch the"
+                f" letters. Set dead_letters.source to {watching[0]!r} as well, or use another deployment",
+            )
+        await self._letters.prepare()
+        self._ready = True
+
+    def _is_here(self, name: str) -> bool:
+        source = self._sources.get(name)
+        return source is not None and not source.nodes().isdisjoint(self.deployment.nodes())

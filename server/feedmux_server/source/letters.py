@@ -1,0 +1,314 @@
+"""The collection for dead letters: the only one to which feedmux writes.
+
+An event is stored as the bytes that MongoDB sent, as binary data: so it comes back bit for bit, whatever its fields are
+called and however deep it is, which a document within a document would not. What exceeds a document of MongoDB is in a
+second document. Every query names one tenant.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+from bson import Binary, Int64
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.datetime_ms import DatetimeMS
+from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
+from pymongo import ASCENDING, IndexModel
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import ReadPreference
+from pymongo.write_concern import WriteConcern
+
+from feedmux_server.clock import monotonic_s
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.dead_letter import DeadLetter
+from feedmux_server.core.limits.quota import exceeded
+from feedmux_server.source.commands import RETRY_AFTER_S, SourceCommands
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PART_BYTES: Final = 15 << 20
+"""The most bytes of an event in one document, which may have 16 MiB."""
+OVERHEAD_BYTES: Final = 1024
+"""What a letter counts in addition to its event, its key and its reasons."""
+_PARTS_MAX: Final = 2
+"""MongoDB sends no event of more than 16 MiB and some KiB."""
+_USAGE_S: Final = 30.0
+"""For how long a replica does not see what others have written."""
+_FULL_S: Final = 5.0
+"""The same while a bound is reached."""
+_LOG_EVERY_S: Final = 60.0
+_WITHOUT_EVENT: Final = {"event": False}
+# A value that Python has no type for is nobody's mistake here: keys stay as they are.
+_RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class LettersPlace:
+    """Which collection, and its bounds."""
+
+    database: str
+    collection: str
+    keep_s: float
+    bytes_max: int
+    letters_max: int
+
+
+class Page(NamedTuple):
+    letters: list[DeadLetter]
+    """Without their events."""
+    more: bool
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a tenant has in the collection, as far as this process knows."""
+
+    letters: int
+    bytes: int
+    at_s: float
+
+
+class Letters:
+    """Raises SOURCE_UNAVAILABLE whenever MongoDB does not do what it is asked, with the cause in the log."""
+
+    def __init__(self, commands: SourceCommands, place: LettersPlace) -> None:
+        self.place = place
+        self._commands = commands
+        self._usage: dict[str, Usage] = {}
+        self._next_line_s = 0.0
+
+    async def prepare(self) -> None:
+        """Create the indexes, and with them the collection."""
+        await self._answer("createIndexes", lambda: self._collection.create_indexes(list(_INDEXES)))
+
+    async def insert(self, letter: DeadLetter) -> None:
+        """Store a letter on a majority of the members; do nothing if it is there. Raises QUOTA_EXCEEDED at a bound of
+        the tenant."""
+        usage = await self.usage(letter.tenant)
+        size = _size(letter)
+        self._check_room(usage, size)
+        if await self._insert(letter):
+            usage.letters += 1
+            usage.bytes += size
+
+    async def _insert(self, letter: DeadLetter) -> bool:
+        """Return whether the letter is new."""
+        expires = DatetimeMS(letter.failed_ms + int(self.place.keep_s * 1000))
+        for number in range(_PARTS_MAX - 1, 0, -1):
+            if part := letter.event[number * PART_BYTES : (number + 1) * PART_BYTES]:
+                await self._insert_one(
+                    {"_id": {**_id(letter), "part": number}, "expires_at": expires, "event": Binary(part)}
+                )
+        document = {
+            "_id": _id(letter),
+            "tenant": letter.tenant,
+            "subscription": letter.subscription,
+            "stream_key": Binary(letter.stream_key),
+            **({"key": RawBSONDocument(letter.key)} if letter.key else {}),
+            "event": Binary(letter.event[:PART_BYTES]),
+            "event_bytes": letter.event_bytes,
+            "bytes": Int64(_size(letter)),
+            "attempts": letter.attempts,
+            "reasons": list(letter.reasons),
+            "member": letter.member,
+            "cluster_time": Timestamp(letter.cluster_time >> 32, letter.cluster_time & 0xFFFF_FFFF),
+            "failed_at": DatetimeMS(letter.failed_ms),
+            "expires_at": expires,
+            "state": "set_aside",
+        }
+        return await self._insert_one(document)
+
+    async def _insert_one(self, document: dict[str, Any]) -> bool:
+        async def insert() -> bool:
+            try:
+                await self._collection.insert_one(document)
+            except DuplicateKeyError:
+                return False
+            return True
+
+        if await self._answer("insert", insert):
+            return True
+        # The first write may not have reached a majority.
+        majority = self._collection.with_options(read_concern=ReadConcern("majority"))
+        if await self._answer("find", lambda: majority.find_one({"_id": document["_id"]}, {"_id": 1})) is None:
+            raise self._unavailable("a letter is not on a majority of the members yet")
+        return False
+
+    async def page(
+        self, tenant: str, subscription: str, *, key: bytes, after: tuple[int, bytes] | None, most: int
+    ) -> Page:
+        """The letters of a subscription after `after`, a time in milliseconds and an id, in the order in which the
+        events failed. `key`: only those of a `documentKey`."""
+        wanted = _of(tenant, subscription, key)
+        if after is not None:
+            failed, own = DatetimeMS(after[0]), _key(tenant, subscription, after[1])
+            wanted["$or"] = [{"failed_at": {"$gt": failed}}, {"failed_at": failed, "_id": {"$gt": own}}]
+        order = [("failed_at", ASCENDING), ("_id", ASCENDING)]
+
+        async def find() -> list[Any]:
+            cursor = self._collection.find(wanted, _WITHOUT_EVENT, sort=order, limit=most + 1, max_time_ms=self._max_ms)
+            return await cursor.to_list()
+
+        found = await self._answer("find", find)
+        return Page([_letter(each) for each in found[:most]], len(found) > most)
+
+    async def get(self, tenant: str, subscription: str, id_: bytes, *, with_event: bool) -> DeadLetter | None:
+        """A letter; None if there is none, or no longer."""
+        own = _key(tenant, subscription, id_)
+        left_out = None if with_event else _WITHOUT_EVENT
+
+        async def find() -> tuple[Any, list[bytes]] | None:
+            letter = await self._collection.find_one({"_id": own}, left_out, max_time_ms=self._max_ms)
+            if letter is None:
+                return None
+            parts = [letter["event"]] if with_event else []
+            if with_event and letter["event_bytes"] > PART_BYTES:
+                for number in range(1, _PARTS_MAX):
+                    part = await self._collection.find_one({"_id": {**own, "part": number}}, max_time_ms=self._max_ms)
+                    if part is None:
+                        return None  # it expires, or was discarded meanwhile
+                    parts.append(part["event"])
+            return letter, parts
+
+        found = await self._answer("find", find)
+        return None if found is None else _letter(found[0], b"".join(found[1]))
+
+    async def discard(self, tenant: str, subscription: str, ids: Sequence[bytes]) -> int:
+        """Delete letters on a majority of the members, and return how many there were."""
+        own = [_key(tenant, subscription, each) for each in ids]
+        parts = [{**each, "part": number} for each in own for number in range(1, _PARTS_MAX)]
+        deleted = await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": own}}))
+        await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": parts}}))
+        if deleted.deleted_count:
+            self._usage.pop(tenant, None)
+        return int(deleted.deleted_count)
+
+    async def find_ids(self, tenant: str, subscription: str, *, key: bytes, most: int) -> list[bytes]:
+        """The ids of at most so many letters of a subscription, or of one key of it: the oldest."""
+        found = await self.page(tenant, subscription, key=key, after=None, most=most)
+        return [each.id for each in found.letters]
+
+    async def usage(self, tenant: str) -> Usage:
+        """How many letters a tenant has, and their bytes."""
+        usage, now_s = self._usage.get(tenant), monotonic_s()
+        if usage is not None and now_s - usage.at_s < (_FULL_S if self._share(usage) >= 1 else _USAGE_S):
+            return usage
+        stages: list[dict[str, Any]] = [
+            {"$match": {"tenant": tenant}},
+            {"$group": {"_id": None, "letters": {"$sum": 1}, "bytes": {"$sum": "$bytes"}}},
+        ]
+
+        async def count() -> list[Any]:
+            return await (await self._collection.aggregate(stages, maxTimeMS=self._max_ms)).to_list()
+
+        found = await self._answer("aggregate", count)
+        counted = (int(found[0]["letters"]), int(found[0]["bytes"])) if found else (0, 0)
+        usage = self._usage[tenant] = Usage(*counted, now_s)
+        return usage
+
+    def shares(self) -> dict[str, float]:
+        """How much of its bounds each tenant uses, 1 for all, as far as this process knows."""
+        return {tenant: self._share(usage) for tenant, usage in self._usage.items()}
+
+    def _share(self, usage: Usage) -> float:
+        return max(usage.letters / self.place.letters_max, usage.bytes / self.place.bytes_max)
+
+    def _check_room(self, usage: Usage, size: int) -> None:
+        if usage.letters >= self.place.letters_max:
+            raise exceeded("dead_letters.letters_max", self.place.letters_max)
+        if usage.bytes + size > self.place.bytes_max:
+            raise exceeded("dead_letters.bytes_max", self.place.bytes_max)
+
+    @property
+    def _collection(self) -> AsyncCollection[Any]:
+        return self._commands.client[self.place.database].get_collection(
+            self.place.collection,
+            codec_options=_RAW,
+            read_preference=ReadPreference.PRIMARY,
+            write_concern=WriteConcern("majority", wtimeout=self._max_ms),
+        )
+
+    @property
+    def _max_ms(self) -> int:
+        return int(self._commands.wait_s * 1000)
+
+    async def _answer(self, operation: str, command: Callable[[], Awaitable[T]]) -> T:
+        with self._commands.span(operation, self.place.database, self.place.collection):
+            try:
+                return await self._commands.answer(command())
+            except FeedmuxError as error:
+                cause = error.__cause__
+                # Only the code: MongoDB's messages quote what is stored.
+                why = f"MongoDB's error {cause.code}" if isinstance(cause, OperationFailure) else error.message
+                raise self._unavailable(why) from error
+
+    def _unavailable(self, why: str) -> FeedmuxError:
+        now_s = monotonic_s()
+        if now_s >= self._next_line_s:
+            self._next_line_s = now_s + _LOG_EVERY_S
+            log.error(
+                "the collection for dead letters, %s.%s of %s, cannot be used: %s. Events that become dead letters"
+                " hold their keys until it can. Check dead_letters in the configuration with `feedmux doctor`",
+                self.place.database,
+                self.place.collection,
+                self._commands.name,
+                why,
+            )
+        return FeedmuxError(
+            ErrorReason.SOURCE_UNAVAILABLE,
+            "the collection for dead letters cannot be used now; try again, and tell the operator if this stays so",
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+
+_INDEXES: Final = (
+    IndexModel([("tenant", 1), ("subscription", 1), ("failed_at", 1), ("_id", 1)], name="by_time"),
+    IndexModel([("tenant", 1), ("subscription", 1), ("key", 1), ("failed_at", 1), ("_id", 1)], name="by_key"),
+    IndexModel([("tenant", 1), ("bytes", 1)], name="usage"),
+    IndexModel([("expires_at", 1)], name="expiry", expireAfterSeconds=0),
+)
+
+
+def _key(tenant: str, subscription: str, id_: bytes) -> dict[str, Any]:
+    return {"tenant": tenant, "subscription": subscription, "event": Binary(id_)}
+
+
+def _id(letter: DeadLetter) -> dict[str, Any]:
+    return _key(letter.tenant, letter.subscription, letter.id)
+
+
+def _of(tenant: str, subscription: str, key: bytes) -> dict[str, Any]:
+    wanted: dict[str, Any] = {"tenant": tenant, "subscription": subscription}
+    if key:
+        wanted["key"] = {"$eq": RawBSONDocument(key)}  # a value, also if it looks like an operator
+    return wanted
+
+
+def _size(letter: DeadLetter) -> int:
+    reasons = sum(len(each.encode()) for each in letter.reasons)
+    return letter.event_bytes + len(letter.key) + reasons + OVERHEAD_BYTES
+
+
+def _letter(document: Any, event: bytes = b"") -> DeadLetter:
+    key, time = document.get("key"), document["cluster_time"]
+    return DeadLetter(
+        tenant=document["tenant"],
+        subscription=document["subscription"],
+        id=bytes(document["_id"]["event"]),
+        stream_key=bytes(document["stream_key"]),
+        key=b"" if key is None else key.raw,
+        event_bytes=document["event_bytes"],
+        attempts=document["attempts"],
+        reasons=tuple(document["reasons"]),
+        member=document["member"],
+        cluster_time=time.time << 32 | time.inc,
+        failed_ms=int(document["failed_at"]),
+        expires_ms=int(document["expires_at"]),
+        event=event,
+    )

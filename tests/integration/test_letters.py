@@ -1,0 +1,228 @@
+"""The collection for dead letters, on a real MongoDB."""
+
+import struct
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter
+from feedmux_server.source.dead_letters import DeadLetters
+from feedmux_server.source.deployment import Source, SourceConfig
+from feedmux_server.source.letters import PART_BYTES, LettersPlace
+from tests.integration.servers import Here, serving, settings, until
+from tests.integration.wire import feed, refused
+
+NOW_S = 1_800_000_000.0
+
+
+def place(database: str, **bounds: Any) -> LettersPlace:
+    return replace(LettersPlace(database, "letters", 30 * 86_400, 1 << 30, 1_000), **bounds)
+
+
+@asynccontextmanager
+async def prepared(mongo: ReplicaSet, database: str, **bounds: Any) -> AsyncIterator[DeadLetters]:
+    source = Source(SourceConfig("letters", mongo.uri, server_selection_timeout_ms=5_000))
+    try:
+        letters = DeadLetters(source, place(database, **bounds), "", {})
+        await letters.prepare()
+        yield letters
+    finally:
+        await source.close()
+
+
+def event(number: int, **more: Any) -> bytes:
+    return bson.encode({"_id": {"_data": f"82{number:08x}"}, "documentKey": {"_id": number}, **more})
+
+
+def letter(data: bytes, *, tenant: str = "a", subscription: str = "s", now_s: float = NOW_S) -> DeadLetter:
+    return dead_letter(
+        data,
+        tenant=tenant,
+        subscription=subscription,
+        stream_key=b"k" * 16,
+        attempts=5,
+        reasons=tuple(f"reason {number}" for number in range(7)),
+        member="worker-1",
+        cluster_time=7 << 32 | 3,
+        now_s=now_s,
+    )
+
+
+def nested(depth: int) -> bytes:
+    data = bson.encode({})
+    for _ in range(depth):
+        data = struct.pack("<i", len(data) + 8) + b"\x03d\x00" + data + b"\x00"
+    return data
+
+
+async def test_events_come_back_bit_for_bit(mongo: ReplicaSet, database: Database[Any]) -> None:
+    """Also those that MongoDB would not store within a document, or not in one."""
+    odd = event(1, fullDocument={"a.b": 1, "$set": {"$x": 2}, "": None})
+    twice = odd[:-1] + b"\x10same\x00\x01\x00\x00\x00\x10same\x00\x02\x00\x00\x00" + b"\x00"
+    twice = struct.pack("<i", len(twice)) + twice[4:]
+    deep = event(3)[:-1] + b"\x03deep\x00" + nested(179) + b"\x00"
+    deep = struct.pack("<i", len(deep)) + deep[4:]
+    large = event(4, fullDocument={"text": "x" * (PART_BYTES + 700_000)})
+    async with prepared(mongo, database.name) as dead:
+        for data in (odd, deep, large):
+            sent = letter(data)
+            await dead.letters.insert(sent)
+            got = await dead.letters.get("a", "s", sent.id, with_event=True)
+            assert got is not None
+            assert got.event == data
+            assert got.reasons == tuple(f"reason {number}" for number in range(2, 7))
+            assert (got.attempts, got.member, got.cluster_time) == (5, "worker-1", 7 << 32 | 3)
+            assert got.expires_ms == got.failed_ms + 30 * 86_400_000
+        sent = letter(twice)  # the event of `odd` once more, as far as its `_id` says
+        await dead.letters.insert(sent)
+        got = await dead.letters.get("a", "s", sent.id, with_event=True)
+        assert got is not None
+        assert got.event == odd, "an event is stored once"
+        assert database.letters.count_documents({"tenant": "a"}) == 3
+        assert await dead.letters.discard("a", "s", [letter(large).id]) == 1
+        assert database.letters.count_documents({}) == 2, "both parts are gone"
+
+
+async def test_pages_keys_and_other_tenants(mongo: ReplicaSet, database: Database[Any]) -> None:
+    async with prepared(mongo, database.name) as dead:
+        sent = [letter(event(number), now_s=NOW_S + number // 2) for number in range(7)]
+        for each in (*reversed(sent), letter(event(1), tenant="b"), letter(event(1), subscription="t")):
+            await dead.letters.insert(each)
+        found: list[bytes] = []
+        after, more = None, True
+        while more:
+            page, more = await dead.letters.page("a", "s", key=b"", after=after, most=3)
+            assert not any(each.event for each in page)
+            found += [each.id for each in page]
+            after = page[-1].failed_ms, page[-1].id
+        assert len(found) == 7
+        assert set(found) == {each.id for each in sent}
+        times = {each.id: each.failed_ms for each in sent}
+        assert [times[each] for each in found] == sorted(times.values())
+        by_key = await dead.letters.page("a", "s", key=bson.encode({"_id": 2.0}), after=None, most=3)
+        assert [each.id for each in by_key.letters] == [sent[2].id], "numbers are equal as MongoDB compares them"
+        for hostile in ({"$gt": 0}, {"_id": {"$gt": 0}}, {"$exists": True}, {"$where": "true"}):
+            assert not (await dead.letters.page("a", "s", key=bson.encode(hostile), after=None, most=3)).letters
+        assert await dead.letters.get("b", "s", sent[2].id, with_event=True) is None
+        assert await dead.letters.discard("b", "s", [each.id for each in sent]) == 1, "its own"
+        assert (await dead.letters.usage("a")).letters == 8
+
+
+async def test_bounds_of_a_tenant(mongo: ReplicaSet, database: Database[Any]) -> None:
+    async with prepared(mongo, database.name, letters_max=2, bytes_max=1 << 20) as dead:
+        for number in range(2):
+            await dead.letters.insert(letter(event(number)))
+        assert dead.shares() == {"a": 1.0}
+        with pytest.raises(FeedmuxError, match=r"letters_max") as raised:
+            await dead.letters.insert(letter(event(2)))
+        assert raised.value.reason is ErrorReason.QUOTA_EXCEEDED
+        await dead.letters.insert(letter(event(2), tenant="b"))
+        assert await dead.letters.discard("a", "s", [letter(event(0)).id]) == 1
+        await dead.letters.insert(letter(event(2)))
+        with pytest.raises(FeedmuxError, match=r"bytes_max"):
+            await dead.letters.insert(letter(event(9, fullDocument={"text": "x" * (1 << 20)}), tenant="c"))
+
+
+async def test_a_deployment_that_tenants_watch_must_be_named(mongo: ReplicaSet, database: Database[Any]) -> None:
+    watched = Source(SourceConfig("main", mongo.uri))
+    own = Source(SourceConfig("dead_letters", mongo.uri))
+    try:
+        await watched.connect()
+        unnamed = DeadLetters(own, place(database.name), "", {"main": watched})
+        with pytest.raises(FeedmuxError, match=r"dead_letters\.source to 'main'"):
+            await unnamed.prepare()
+        with pytest.raises(FeedmuxError, match="not available"):
+            _ = unnamed.letters
+        assert database.list_collection_names() == []
+        other = Source(SourceConfig("other", mongo.uri))
+        await other.connect()
+        named = DeadLetters(own, place(database.name), "main", {"main": watched, "other": other})
+        await named.prepare()
+        assert named.hidden_database("main") == named.hidden_database("other") == database.name
+        await other.close()
+        assert named.hidden_database("other") == database.name, "also while the deployment cannot be reached"
+    finally:
+        await watched.close()
+        await own.close()
+
+
+async def test_an_unavailable_collection_says_so(replica_set_factory: Any) -> None:
+    mongo = await replica_set_factory()
+    source = Source(SourceConfig("letters", mongo.uri, server_selection_timeout_ms=300))
+    letters = DeadLetters(source, place("away"), "", {})
+    await letters.prepare()
+    await mongo.kill9()
+    with pytest.raises(FeedmuxError, match="cannot be used now") as raised:
+        await letters.letters.insert(letter(event(1)))
+    assert raised.value.reason is ErrorReason.SOURCE_UNAVAILABLE
+    await source.close()
+
+
+@pytest.fixture
+def hidden(database: Database[Any]) -> str:
+    return f"{database.name}_letters"
+
+
+async def test_nobody_watches_the_letters(
+    mongo: ReplicaSet,
+    redis_server: RedisServer,
+    mongo_client: MongoClient[dict[str, Any]],
+    database: Database[Any],
+    hidden: str,
+    tmp_path: Path,
+) -> None:
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["dead_letters"] = {"source": "main", "database": hidden}
+    collation = bson.encode({"locale": "en", "strength": 1})
+    async with serving(configuration) as here:
+        api = here.api
+        for source in ("main", "other"):
+            for collection in ("", "dead_letters"):
+                rejection = await refused(api.watch(feed(hidden, collection, source=source)).opened())
+                assert rejection.reason == "NAMESPACE_DENIED", (source, collection)
+            wide = [api.watch(feed(source=source)), api.watch(feed(source=source, collation=collation))]
+            beside = f"{database.name}_létters"
+            for each in wide:
+                await each.opened()
+            mongo_client[hidden].dead_letters.insert_one({"n": 1})
+            mongo_client[hidden].dead_letters.drop()
+            mongo_client.drop_database(hidden)
+            mongo_client[beside].others.insert_one({"n": 2})
+            database.others.insert_one({"n": 3})
+            for each in wide:
+                seen = await _until_own(each, database.name)
+                assert hidden not in seen
+                assert beside in seen
+            mongo_client.drop_database(beside)
+            for each in wide:
+                each.cancel()
+
+
+async def _until_own(receiver: Any, database: str) -> list[str]:
+    seen: list[str] = []
+    while database not in seen:
+        (one,) = await receiver.take(1)
+        seen.append(one.document["ns"]["db"])
+    return seen
+
+
+async def test_the_server_creates_the_collection_and_serves_without_it(
+    here: Here, mongo: ReplicaSet, redis_server: RedisServer, database: Database[Any]
+) -> None:
+    configuration = settings(mongo.uri, redis_server.url)
+    configuration["dead_letters"] = {"source": "main", "database": database.name}
+    async with serving(configuration):
+        await until(lambda: len(database.dead_letters.index_information()) == 5)
+    away = {"uri": "mongodb://127.0.0.1:1/?replicaSet=r", "server_selection_timeout_ms": 100}
+    async with serving({**settings(mongo.uri, redis_server.url), "dead_letters": away}) as without:
+        await without.api.watch(feed(f"d{uuid.uuid4().hex[:8]}")).opened()
