@@ -54,6 +54,7 @@ ELSEWHERE: Final = {
     "feedmux_server/core/positions/start.py": ("tests/unit/streams/test_resolve_start.py", DECLARATIONS),
     "feedmux_server/health_probe.py": ("tests/integration/test_health.py", "a program that asks a real server"),
     "feedmux_server/jobs/monitor_results.py": ("tests/unit/jobs/test_metrics_collector.py", DECLARATIONS),
+    "feedmux_server/rpc/dead_letters.py": ("tests/integration/test_dead_letters.py", MONGODB),
     "feedmux_server/sessions/groups.py": ("tests/unit/rpc/test_join.py", GROUPS),
     "feedmux_server/sessions/member_session.py": ("tests/unit/rpc/test_join.py", GROUPS),
     "feedmux_server/sessions/outputs.py": ("tests/unit/rpc/test_response_encoder.py", DECLARATIONS),

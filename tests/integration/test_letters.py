@@ -18,7 +18,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.source.deployment import Source, SourceConfig
-from feedmux_server.source.letters import PART_BYTES, LettersPlace
+from feedmux_server.source.letters import PART_BYTES, LettersPlace, OfKey
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import feed, refused
 
@@ -101,7 +101,7 @@ async def test_pages_keys_and_other_tenants(mongo: ReplicaSet, database: Databas
         found: list[bytes] = []
         after, more = None, True
         while more:
-            page, more = await dead.letters.page("a", "s", key=b"", after=after, most=3)
+            page, more = await dead.letters.page("a", "s", of=None, after=after, most=3)
             assert not any(each.event for each in page)
             found += [each.id for each in page]
             after = page[-1].failed_ms, page[-1].id
@@ -109,10 +109,11 @@ async def test_pages_keys_and_other_tenants(mongo: ReplicaSet, database: Databas
         assert set(found) == {each.id for each in sent}
         times = {each.id: each.failed_ms for each in sent}
         assert [times[each] for each in found] == sorted(times.values())
-        by_key = await dead.letters.page("a", "s", key=bson.encode({"_id": 2.0}), after=None, most=3)
+        by_key = await dead.letters.page("a", "s", of=OfKey(bson.encode({"_id": 2.0}), b"k" * 16), after=None, most=3)
         assert [each.id for each in by_key.letters] == [sent[2].id], "numbers are equal as MongoDB compares them"
         for hostile in ({"$gt": 0}, {"_id": {"$gt": 0}}, {"$exists": True}, {"$where": "true"}):
-            assert not (await dead.letters.page("a", "s", key=bson.encode(hostile), after=None, most=3)).letters
+            of = OfKey(bson.encode(hostile), b"k" * 16)
+            assert not (await dead.letters.page("a", "s", of=of, after=None, most=3)).letters
         assert await dead.letters.get("b", "s", sent[2].id, with_event=True) is None
         assert await dead.letters.discard("b", "s", [each.id for each in sent]) == 1, "its own"
         assert (await dead.letters.usage("a")).letters == 8

@@ -12,6 +12,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.dead_letter import ID_BYTES, KEY_BYTES_MAX
 from feedmux_server.core.feeds.feed_fingerprint import FINGERPRINT_BYTES_MAX
 from feedmux_server.core.feeds.pipeline_policy import PIPELINE_BYTES_MAX
 from feedmux_server.core.positions.position import POSITION_BYTES_MAX
@@ -31,6 +32,9 @@ _MARKS_MAX: Final = 2_000
 """Two lists of so many marks, of eight bytes each, fit into `SMALL_BYTES`."""
 RANGES_MAX: Final = 1_000
 """The most ranges of a Settle: a millisecond of the event loop."""
+
+LETTERS_MAX: Final = 1_000
+"""The most dead letters that a call names or deletes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,14 @@ BOUNDS: Final[dict[str, Bound]] = {
     "feedmux.v1.DeleteSubscriptionRequest.name": _NAME,
     "feedmux.v1.DeleteSubscriptionRequest.etag": _WORD,
     "feedmux.v1.SeekSubscriptionRequest.name": _NAME,
+    "feedmux.v1.ListDeadLettersRequest.name": _NAME,
+    "feedmux.v1.ListDeadLettersRequest.key": Bound(KEY_BYTES_MAX),
+    "feedmux.v1.ListDeadLettersRequest.page_token": _WORD,
+    "feedmux.v1.GetDeadLetterRequest.name": _NAME,
+    "feedmux.v1.GetDeadLetterRequest.id": Bound(ID_BYTES),
+    "feedmux.v1.DiscardDeadLettersRequest.name": _NAME,
+    "feedmux.v1.DiscardDeadLettersRequest.key": Bound(KEY_BYTES_MAX),
+    "feedmux.v1.DiscardDeadLettersRequest.Ids.ids": Bound(ID_BYTES, count_max=LETTERS_MAX),
     "google.protobuf.FieldMask.paths": Bound(_WORD_BYTES, count_max=16),
     "feedmux.v1.ListSharedStreamsRequest.source": _NAME,
     "feedmux.v1.ListTenantsRequest.tenant": _NAME,

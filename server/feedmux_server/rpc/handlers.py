@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from feedmux_server.rpc.dead_letters import DeadLetters
 from feedmux_server.rpc.explain import Explain
 from feedmux_server.rpc.health import CHANGE_FEED, OPERATOR, SUBSCRIPTIONS
 from feedmux_server.rpc.list_shared_streams import ListSharedStreams
@@ -33,7 +34,7 @@ Unary = Callable[[bytes, Context], Awaitable[bytes]]
 def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     """The handlers of ChangeFeed and Subscriptions."""
     guard = partial(guarded, refused=service.audit.refused, observer=service.manager.observer, service=CHANGE_FEED)
-    subscriptions = Subscriptions(service)
+    subscriptions, letters = Subscriptions(service), DeadLetters(service)
     admission, limits = service.admission, service.limits.requests
     receive = partial(receive_one, identify=admission.identify, limits=limits, received=admission.charge_bytes)
     streamed = partial(receive, counted=admission.streaming)
@@ -59,6 +60,9 @@ def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
         "UpdateSubscription": subscriptions.update,
         "DeleteSubscription": subscriptions.delete,
         "SeekSubscription": subscriptions.seek,
+        "ListDeadLetters": letters.list_,
+        "GetDeadLetter": letters.get,
+        "DiscardDeadLetters": letters.discard,
     }
     unary: dict[str, Any] = {
         name: grpc.stream_stream_rpc_method_handler(guard(name, one(method), service=SUBSCRIPTIONS))

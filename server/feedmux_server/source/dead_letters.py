@@ -32,12 +32,13 @@ class DeadLetters:
         self._is_watched = bool(source)
         self._hidden_from = {source} if source else set[str]()
         self._letters = deployment.letters(place)
-        self._ready = False
+        self.is_ready = False
+        """Whether `prepare` has succeeded."""
 
     @property
     def letters(self) -> Letters:
         """Raises SOURCE_UNAVAILABLE while the collection is not known to be fit."""
-        if not self._ready:
+        if not self.is_ready:
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAVAILABLE,
                 "the collection for dead letters was not available since this server started; try again, and tell the"
@@ -59,7 +60,7 @@ class DeadLetters:
     async def run(self) -> None:
         """Prepare the collection, and try again until that succeeds."""
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S, 2.0, 0.5)
-        while not self._ready:
+        while not self.is_ready:
             try:
                 await self.prepare()
             except FeedmuxError as error:
@@ -78,7 +79,7 @@ class DeadLetters:
                 f" letters. Set dead_letters.source to {watching[0]!r} as well, or use another deployment",
             )
         await self._letters.prepare()
-        self._ready = True
+        self.is_ready = True
 
     def _is_here(self, name: str) -> bool:
         source = self._sources.get(name)

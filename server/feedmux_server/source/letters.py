@@ -59,6 +59,13 @@ class LettersPlace:
     letters_max: int
 
 
+class OfKey(NamedTuple):
+    """The letters of one `documentKey`, as far as a stream key shows it."""
+
+    key: bytes
+    stream_key: bytes
+
+
 class Page(NamedTuple):
     letters: list[DeadLetter]
     """Without their events."""
@@ -141,11 +148,11 @@ class Letters:
         return False
 
     async def page(
-        self, tenant: str, subscription: str, *, key: bytes, after: tuple[int, bytes] | None, most: int
+        self, tenant: str, subscription: str, *, of: OfKey | None, after: tuple[int, bytes] | None, most: int
     ) -> Page:
-        """The letters of a subscription after `after`, a time in milliseconds and an id, in the order in which the
-        events failed. `key`: only those of a `documentKey`."""
-        wanted = _of(tenant, subscription, key)
+        """The letters of a subscription, or those of one key, after `after`, a time in milliseconds and an id, in the
+        order in which the events failed."""
+        wanted = _of(tenant, subscription, of)
         if after is not None:
             failed, own = DatetimeMS(after[0]), _key(tenant, subscription, after[1])
             wanted["$or"] = [{"failed_at": {"$gt": failed}}, {"failed_at": failed, "_id": {"$gt": own}}]
@@ -188,11 +195,6 @@ class Letters:
         if deleted.deleted_count:
             self._usage.pop(tenant, None)
         return int(deleted.deleted_count)
-
-    async def find_ids(self, tenant: str, subscription: str, *, key: bytes, most: int) -> list[bytes]:
-        """The ids of at most so many letters of a subscription, or of one key of it: the oldest."""
-        found = await self.page(tenant, subscription, key=key, after=None, most=most)
-        return [each.id for each in found.letters]
 
     async def usage(self, tenant: str) -> Usage:
         """How many letters a tenant has, and their bytes."""
@@ -283,10 +285,11 @@ def _id(letter: DeadLetter) -> dict[str, Any]:
     return _key(letter.tenant, letter.subscription, letter.id)
 
 
-def _of(tenant: str, subscription: str, key: bytes) -> dict[str, Any]:
+def _of(tenant: str, subscription: str, of: OfKey | None) -> dict[str, Any]:
     wanted: dict[str, Any] = {"tenant": tenant, "subscription": subscription}
-    if key:
-        wanted["key"] = {"$eq": RawBSONDocument(key)}  # a value, also if it looks like an operator
+    if of is not None:
+        wanted["key"] = {"$eq": RawBSONDocument(of.key)}  # a value, also if it looks like an operator
+        wanted["stream_key"] = Binary(of.stream_key)
     return wanted
 
 

@@ -37,6 +37,7 @@ class AuditEvent(StrEnum):
     TAKEOVER = "takeover"
     SEEK = "seek"
     DELETE = "delete"
+    DISCARD = "discard"
     TENANTS_CHANGED = "tenants_changed"
     TENANTS_REFUSED = "tenants_refused"
     OPERATOR = "operator"

@@ -71,6 +71,8 @@ const (
 	ErrorReason_ERROR_REASON_SOURCE_NOT_FOUND ErrorReason = 31
 	// NOT_FOUND. There is no such subscriber (Operator service).
 	ErrorReason_ERROR_REASON_SUBSCRIBER_NOT_FOUND ErrorReason = 32
+	// NOT_FOUND. There is no such dead letter: it was discarded, or has expired.
+	ErrorReason_ERROR_REASON_DEAD_LETTER_NOT_FOUND ErrorReason = 34
 	// ALREADY_EXISTS. A subscription of this name with other content exists.
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_EXISTS ErrorReason = 33
 	// OUT_OF_RANGE. MongoDB's oplog no longer contains the position. Metadata: `oldest_time` (RFC 3339) if it is known.
@@ -159,6 +161,7 @@ var (
 		30: "ERROR_REASON_SUBSCRIPTION_NOT_FOUND",
 		31: "ERROR_REASON_SOURCE_NOT_FOUND",
 		32: "ERROR_REASON_SUBSCRIBER_NOT_FOUND",
+		34: "ERROR_REASON_DEAD_LETTER_NOT_FOUND",
 		33: "ERROR_REASON_SUBSCRIPTION_EXISTS",
 		40: "ERROR_REASON_HISTORY_LOST",
 		41: "ERROR_REASON_START_IN_FUTURE",
@@ -209,6 +212,7 @@ var (
 		"ERROR_REASON_SUBSCRIPTION_NOT_FOUND":   30,
 		"ERROR_REASON_SOURCE_NOT_FOUND":         31,
 		"ERROR_REASON_SUBSCRIBER_NOT_FOUND":     32,
+		"ERROR_REASON_DEAD_LETTER_NOT_FOUND":    34,
 		"ERROR_REASON_SUBSCRIPTION_EXISTS":      33,
 		"ERROR_REASON_HISTORY_LOST":             40,
 		"ERROR_REASON_START_IN_FUTURE":          41,
@@ -271,7 +275,7 @@ var File_feedmux_v1_errors_proto protoreflect.FileDescriptor
 const file_feedmux_v1_errors_proto_rawDesc = "" +
 	"\n" +
 	"\x17feedmux/v1/errors.proto\x12\n" +
-	"feedmux.v1*\x84\r\n" +
+	"feedmux.v1*\xac\r\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dERROR_REASON_POSITION_INVALID\x10\x01\x12!\n" +
@@ -294,7 +298,8 @@ const file_feedmux_v1_errors_proto_rawDesc = "" +
 	"\x1aERROR_REASON_METHOD_DENIED\x10\x17\x12'\n" +
 	"#ERROR_REASON_SUBSCRIPTION_NOT_FOUND\x10\x1e\x12!\n" +
 	"\x1dERROR_REASON_SOURCE_NOT_FOUND\x10\x1f\x12%\n" +
-	"!ERROR_REASON_SUBSCRIBER_NOT_FOUND\x10 \x12$\n" +
+	"!ERROR_REASON_SUBSCRIBER_NOT_FOUND\x10 \x12&\n" +
+	"\"ERROR_REASON_DEAD_LETTER_NOT_FOUND\x10\"\x12$\n" +
 	" ERROR_REASON_SUBSCRIPTION_EXISTS\x10!\x12\x1d\n" +
 	"\x19ERROR_REASON_HISTORY_LOST\x10(\x12 \n" +
 	"\x1cERROR_REASON_START_IN_FUTURE\x10)\x12 \n" +

@@ -768,6 +768,542 @@ func (x *SeekSubscriptionRequest) GetTo() *Start {
 	return nil
 }
 
+// An event that a group has set aside because its members could not process it.
+type DeadLetter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Output only. Names the letter within its subscription: 16 bytes.
+	Id []byte `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Output only. The `documentKey` of the event, BSON. Empty if the event has none, if the key has more than 1 KiB, and
+	// where `withheld` is set.
+	Key []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Output only. The event as it was delivered, BSON. Only in GetDeadLetter; empty where `withheld` is set.
+	Event []byte `protobuf:"bytes,3,opt,name=event,proto3" json:"event,omitempty"`
+	// Output only. The size of the event in bytes.
+	EventBytes int64 `protobuf:"varint,4,opt,name=event_bytes,json=eventBytes,proto3" json:"event_bytes,omitempty"`
+	// Output only. How often the event was delivered.
+	Attempts int32 `protobuf:"varint,5,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// Output only. What members said of the last failures, at most five, the last one last. Empty where `withheld` is
+	// set.
+	Reasons []string `protobuf:"bytes,6,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// Output only. The instance id of the member that had the event last.
+	Member string `protobuf:"bytes,7,opt,name=member,proto3" json:"member,omitempty"`
+	// Output only. The cluster time of the event.
+	ClusterTime *ClusterTime `protobuf:"bytes,8,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
+	// Output only. When the event was set aside.
+	FailTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=fail_time,json=failTime,proto3" json:"fail_time,omitempty"`
+	// Output only. When the letter will be deleted.
+	ExpireTime *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=expire_time,json=expireTime,proto3" json:"expire_time,omitempty"`
+	// Output only. The event was delivered under other grants, or another feed, than the subscription has now, so what is
+	// in it is not shown. The letter can be discarded.
+	Withheld      bool `protobuf:"varint,11,opt,name=withheld,proto3" json:"withheld,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeadLetter) Reset() {
+	*x = DeadLetter{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeadLetter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeadLetter) ProtoMessage() {}
+
+func (x *DeadLetter) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
+func (*DeadLetter) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *DeadLetter) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+func (x *DeadLetter) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *DeadLetter) GetEvent() []byte {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *DeadLetter) GetEventBytes() int64 {
+	if x != nil {
+		return x.EventBytes
+	}
+	return 0
+}
+
+func (x *DeadLetter) GetAttempts() int32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *DeadLetter) GetReasons() []string {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *DeadLetter) GetMember() string {
+	if x != nil {
+		return x.Member
+	}
+	return ""
+}
+
+func (x *DeadLetter) GetClusterTime() *ClusterTime {
+	if x != nil {
+		return x.ClusterTime
+	}
+	return nil
+}
+
+func (x *DeadLetter) GetFailTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FailTime
+	}
+	return nil
+}
+
+func (x *DeadLetter) GetExpireTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ExpireTime
+	}
+	return nil
+}
+
+func (x *DeadLetter) GetWithheld() bool {
+	if x != nil {
+		return x.Withheld
+	}
+	return false
+}
+
+// Asks for a page of dead letters.
+type ListDeadLettersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. The subscription.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Optional. Only the letters whose `documentKey` equals this BSON document, as MongoDB compares documents.
+	Key []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Optional. 1 to 1,000; 0 means 100. A larger value means 1,000.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// Optional. `next_page_token` of the previous page.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDeadLettersRequest) Reset() {
+	*x = ListDeadLettersRequest{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDeadLettersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDeadLettersRequest) ProtoMessage() {}
+
+func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDeadLettersRequest.ProtoReflect.Descriptor instead.
+func (*ListDeadLettersRequest) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ListDeadLettersRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListDeadLettersRequest) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *ListDeadLettersRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListDeadLettersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// A page of dead letters.
+type ListDeadLettersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order in which they failed.
+	DeadLetters []*DeadLetter `protobuf:"bytes,1,rep,name=dead_letters,json=deadLetters,proto3" json:"dead_letters,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDeadLettersResponse) Reset() {
+	*x = ListDeadLettersResponse{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDeadLettersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDeadLettersResponse) ProtoMessage() {}
+
+func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDeadLettersResponse.ProtoReflect.Descriptor instead.
+func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ListDeadLettersResponse) GetDeadLetters() []*DeadLetter {
+	if x != nil {
+		return x.DeadLetters
+	}
+	return nil
+}
+
+func (x *ListDeadLettersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// Asks for one dead letter.
+type GetDeadLetterRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. The subscription.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Required. `DeadLetter.id`.
+	Id            []byte `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetDeadLetterRequest) Reset() {
+	*x = GetDeadLetterRequest{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetDeadLetterRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetDeadLetterRequest) ProtoMessage() {}
+
+func (x *GetDeadLetterRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetDeadLetterRequest.ProtoReflect.Descriptor instead.
+func (*GetDeadLetterRequest) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *GetDeadLetterRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *GetDeadLetterRequest) GetId() []byte {
+	if x != nil {
+		return x.Id
+	}
+	return nil
+}
+
+// Deletes dead letters.
+type DiscardDeadLettersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. The subscription.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Required. Which letters.
+	//
+	// Types that are valid to be assigned to Which:
+	//
+	//	*DiscardDeadLettersRequest_Ids_
+	//	*DiscardDeadLettersRequest_Key
+	//	*DiscardDeadLettersRequest_All
+	Which         isDiscardDeadLettersRequest_Which `protobuf_oneof:"which"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiscardDeadLettersRequest) Reset() {
+	*x = DiscardDeadLettersRequest{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiscardDeadLettersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiscardDeadLettersRequest) ProtoMessage() {}
+
+func (x *DiscardDeadLettersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiscardDeadLettersRequest.ProtoReflect.Descriptor instead.
+func (*DiscardDeadLettersRequest) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *DiscardDeadLettersRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DiscardDeadLettersRequest) GetWhich() isDiscardDeadLettersRequest_Which {
+	if x != nil {
+		return x.Which
+	}
+	return nil
+}
+
+func (x *DiscardDeadLettersRequest) GetIds() *DiscardDeadLettersRequest_Ids {
+	if x != nil {
+		if x, ok := x.Which.(*DiscardDeadLettersRequest_Ids_); ok {
+			return x.Ids
+		}
+	}
+	return nil
+}
+
+func (x *DiscardDeadLettersRequest) GetKey() []byte {
+	if x != nil {
+		if x, ok := x.Which.(*DiscardDeadLettersRequest_Key); ok {
+			return x.Key
+		}
+	}
+	return nil
+}
+
+func (x *DiscardDeadLettersRequest) GetAll() *emptypb.Empty {
+	if x != nil {
+		if x, ok := x.Which.(*DiscardDeadLettersRequest_All); ok {
+			return x.All
+		}
+	}
+	return nil
+}
+
+type isDiscardDeadLettersRequest_Which interface {
+	isDiscardDeadLettersRequest_Which()
+}
+
+type DiscardDeadLettersRequest_Ids_ struct {
+	// By their ids.
+	Ids *DiscardDeadLettersRequest_Ids `protobuf:"bytes,2,opt,name=ids,proto3,oneof"`
+}
+
+type DiscardDeadLettersRequest_Key struct {
+	// All whose `documentKey` equals this BSON document, as MongoDB compares documents.
+	Key []byte `protobuf:"bytes,3,opt,name=key,proto3,oneof"`
+}
+
+type DiscardDeadLettersRequest_All struct {
+	// All of the subscription.
+	All *emptypb.Empty `protobuf:"bytes,4,opt,name=all,proto3,oneof"`
+}
+
+func (*DiscardDeadLettersRequest_Ids_) isDiscardDeadLettersRequest_Which() {}
+
+func (*DiscardDeadLettersRequest_Key) isDiscardDeadLettersRequest_Which() {}
+
+func (*DiscardDeadLettersRequest_All) isDiscardDeadLettersRequest_Which() {}
+
+// What was deleted.
+type DiscardDeadLettersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many letters were deleted: at most 1,000, the oldest.
+	Discarded int32 `protobuf:"varint,1,opt,name=discarded,proto3" json:"discarded,omitempty"`
+	// There may be more: repeat the call.
+	More          bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiscardDeadLettersResponse) Reset() {
+	*x = DiscardDeadLettersResponse{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiscardDeadLettersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiscardDeadLettersResponse) ProtoMessage() {}
+
+func (x *DiscardDeadLettersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiscardDeadLettersResponse.ProtoReflect.Descriptor instead.
+func (*DiscardDeadLettersResponse) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DiscardDeadLettersResponse) GetDiscarded() int32 {
+	if x != nil {
+		return x.Discarded
+	}
+	return 0
+}
+
+func (x *DiscardDeadLettersResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// Ids of dead letters.
+type DiscardDeadLettersRequest_Ids struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. `DeadLetter.id`, at most 1,000. Ids of letters that do not exist are ignored.
+	Ids           [][]byte `protobuf:"bytes,1,rep,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiscardDeadLettersRequest_Ids) Reset() {
+	*x = DiscardDeadLettersRequest_Ids{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiscardDeadLettersRequest_Ids) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiscardDeadLettersRequest_Ids) ProtoMessage() {}
+
+func (x *DiscardDeadLettersRequest_Ids) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiscardDeadLettersRequest_Ids.ProtoReflect.Descriptor instead.
+func (*DiscardDeadLettersRequest_Ids) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{13, 0}
+}
+
+func (x *DiscardDeadLettersRequest_Ids) GetIds() [][]byte {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
 var File_feedmux_v1_subscriptions_proto protoreflect.FileDescriptor
 
 const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
@@ -829,18 +1365,60 @@ const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\rallow_missing\x18\x03 \x01(\bR\fallowMissing\"P\n" +
 	"\x17SeekSubscriptionRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
-	"\x02to\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x02to*r\n" +
+	"\x02to\x18\x02 \x01(\v2\x11.feedmux.v1.StartR\x02to\"\x81\x03\n" +
+	"\n" +
+	"DeadLetter\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\fR\x02id\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12\x14\n" +
+	"\x05event\x18\x03 \x01(\fR\x05event\x12\x1f\n" +
+	"\vevent_bytes\x18\x04 \x01(\x03R\n" +
+	"eventBytes\x12\x1a\n" +
+	"\battempts\x18\x05 \x01(\x05R\battempts\x12\x18\n" +
+	"\areasons\x18\x06 \x03(\tR\areasons\x12\x16\n" +
+	"\x06member\x18\a \x01(\tR\x06member\x12:\n" +
+	"\fcluster_time\x18\b \x01(\v2\x17.feedmux.v1.ClusterTimeR\vclusterTime\x127\n" +
+	"\tfail_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\bfailTime\x12;\n" +
+	"\vexpire_time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"expireTime\x12\x1a\n" +
+	"\bwithheld\x18\v \x01(\bR\bwithheld\"z\n" +
+	"\x16ListDeadLettersRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"|\n" +
+	"\x17ListDeadLettersResponse\x129\n" +
+	"\fdead_letters\x18\x01 \x03(\v2\x16.feedmux.v1.DeadLetterR\vdeadLetters\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\":\n" +
+	"\x14GetDeadLetterRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\fR\x02id\"\xd0\x01\n" +
+	"\x19DiscardDeadLettersRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12=\n" +
+	"\x03ids\x18\x02 \x01(\v2).feedmux.v1.DiscardDeadLettersRequest.IdsH\x00R\x03ids\x12\x12\n" +
+	"\x03key\x18\x03 \x01(\fH\x00R\x03key\x12*\n" +
+	"\x03all\x18\x04 \x01(\v2\x16.google.protobuf.EmptyH\x00R\x03all\x1a\x17\n" +
+	"\x03Ids\x12\x10\n" +
+	"\x03ids\x18\x01 \x03(\fR\x03idsB\a\n" +
+	"\x05which\"N\n" +
+	"\x1aDiscardDeadLettersResponse\x12\x1c\n" +
+	"\tdiscarded\x18\x01 \x01(\x05R\tdiscarded\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more*r\n" +
 	"\x0fAfterDeadLetter\x12!\n" +
 	"\x1dAFTER_DEAD_LETTER_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16AFTER_DEAD_LETTER_SKIP\x10\x01\x12 \n" +
-	"\x1cAFTER_DEAD_LETTER_QUARANTINE\x10\x022\x98\x04\n" +
+	"\x1cAFTER_DEAD_LETTER_QUARANTINE\x10\x022\xa4\x06\n" +
 	"\rSubscriptions\x12U\n" +
 	"\x12CreateSubscription\x12%.feedmux.v1.CreateSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12O\n" +
 	"\x0fGetSubscription\x12\".feedmux.v1.GetSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12`\n" +
 	"\x11ListSubscriptions\x12$.feedmux.v1.ListSubscriptionsRequest\x1a%.feedmux.v1.ListSubscriptionsResponse\x12U\n" +
 	"\x12UpdateSubscription\x12%.feedmux.v1.UpdateSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12S\n" +
 	"\x12DeleteSubscription\x12%.feedmux.v1.DeleteSubscriptionRequest\x1a\x16.google.protobuf.Empty\x12Q\n" +
-	"\x10SeekSubscription\x12#.feedmux.v1.SeekSubscriptionRequest\x1a\x18.feedmux.v1.SubscriptionB\xb0\x01\n" +
+	"\x10SeekSubscription\x12#.feedmux.v1.SeekSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12Z\n" +
+	"\x0fListDeadLetters\x12\".feedmux.v1.ListDeadLettersRequest\x1a#.feedmux.v1.ListDeadLettersResponse\x12I\n" +
+	"\rGetDeadLetter\x12 .feedmux.v1.GetDeadLetterRequest\x1a\x16.feedmux.v1.DeadLetter\x12c\n" +
+	"\x12DiscardDeadLetters\x12%.feedmux.v1.DiscardDeadLettersRequest\x1a&.feedmux.v1.DiscardDeadLettersResponseB\xb0\x01\n" +
 	"\x0ecom.feedmux.v1B\x12SubscriptionsProtoP\x01ZAgithub.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb;feedmuxpb\xa2\x02\x03FXX\xaa\x02\n" +
 	"Feedmux.V1\xca\x02\n" +
 	"Feedmux\\V1\xe2\x02\x16Feedmux\\V1\\GPBMetadata\xea\x02\vFeedmux::V1b\x06proto3"
@@ -858,66 +1436,85 @@ func file_feedmux_v1_subscriptions_proto_rawDescGZIP() []byte {
 }
 
 var file_feedmux_v1_subscriptions_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_feedmux_v1_subscriptions_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_feedmux_v1_subscriptions_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_feedmux_v1_subscriptions_proto_goTypes = []any{
-	(AfterDeadLetter)(0),              // 0: feedmux.v1.AfterDeadLetter
-	(*Subscription)(nil),              // 1: feedmux.v1.Subscription
-	(*Group)(nil),                     // 2: feedmux.v1.Group
-	(*CreateSubscriptionRequest)(nil), // 3: feedmux.v1.CreateSubscriptionRequest
-	(*GetSubscriptionRequest)(nil),    // 4: feedmux.v1.GetSubscriptionRequest
-	(*ListSubscriptionsRequest)(nil),  // 5: feedmux.v1.ListSubscriptionsRequest
-	(*ListSubscriptionsResponse)(nil), // 6: feedmux.v1.ListSubscriptionsResponse
-	(*UpdateSubscriptionRequest)(nil), // 7: feedmux.v1.UpdateSubscriptionRequest
-	(*DeleteSubscriptionRequest)(nil), // 8: feedmux.v1.DeleteSubscriptionRequest
-	(*SeekSubscriptionRequest)(nil),   // 9: feedmux.v1.SeekSubscriptionRequest
-	(*Feed)(nil),                      // 10: feedmux.v1.Feed
-	(OnInvalidate)(0),                 // 11: feedmux.v1.OnInvalidate
-	(OnHistoryLost)(0),                // 12: feedmux.v1.OnHistoryLost
-	(*ClusterTime)(nil),               // 13: feedmux.v1.ClusterTime
-	(*timestamppb.Timestamp)(nil),     // 14: google.protobuf.Timestamp
-	(*SnapshotStatus)(nil),            // 15: feedmux.v1.SnapshotStatus
-	(*durationpb.Duration)(nil),       // 16: google.protobuf.Duration
-	(*Start)(nil),                     // 17: feedmux.v1.Start
-	(*fieldmaskpb.FieldMask)(nil),     // 18: google.protobuf.FieldMask
-	(*emptypb.Empty)(nil),             // 19: google.protobuf.Empty
+	(AfterDeadLetter)(0),                  // 0: feedmux.v1.AfterDeadLetter
+	(*Subscription)(nil),                  // 1: feedmux.v1.Subscription
+	(*Group)(nil),                         // 2: feedmux.v1.Group
+	(*CreateSubscriptionRequest)(nil),     // 3: feedmux.v1.CreateSubscriptionRequest
+	(*GetSubscriptionRequest)(nil),        // 4: feedmux.v1.GetSubscriptionRequest
+	(*ListSubscriptionsRequest)(nil),      // 5: feedmux.v1.ListSubscriptionsRequest
+	(*ListSubscriptionsResponse)(nil),     // 6: feedmux.v1.ListSubscriptionsResponse
+	(*UpdateSubscriptionRequest)(nil),     // 7: feedmux.v1.UpdateSubscriptionRequest
+	(*DeleteSubscriptionRequest)(nil),     // 8: feedmux.v1.DeleteSubscriptionRequest
+	(*SeekSubscriptionRequest)(nil),       // 9: feedmux.v1.SeekSubscriptionRequest
+	(*DeadLetter)(nil),                    // 10: feedmux.v1.DeadLetter
+	(*ListDeadLettersRequest)(nil),        // 11: feedmux.v1.ListDeadLettersRequest
+	(*ListDeadLettersResponse)(nil),       // 12: feedmux.v1.ListDeadLettersResponse
+	(*GetDeadLetterRequest)(nil),          // 13: feedmux.v1.GetDeadLetterRequest
+	(*DiscardDeadLettersRequest)(nil),     // 14: feedmux.v1.DiscardDeadLettersRequest
+	(*DiscardDeadLettersResponse)(nil),    // 15: feedmux.v1.DiscardDeadLettersResponse
+	(*DiscardDeadLettersRequest_Ids)(nil), // 16: feedmux.v1.DiscardDeadLettersRequest.Ids
+	(*Feed)(nil),                          // 17: feedmux.v1.Feed
+	(OnInvalidate)(0),                     // 18: feedmux.v1.OnInvalidate
+	(OnHistoryLost)(0),                    // 19: feedmux.v1.OnHistoryLost
+	(*ClusterTime)(nil),                   // 20: feedmux.v1.ClusterTime
+	(*timestamppb.Timestamp)(nil),         // 21: google.protobuf.Timestamp
+	(*SnapshotStatus)(nil),                // 22: feedmux.v1.SnapshotStatus
+	(*durationpb.Duration)(nil),           // 23: google.protobuf.Duration
+	(*Start)(nil),                         // 24: feedmux.v1.Start
+	(*fieldmaskpb.FieldMask)(nil),         // 25: google.protobuf.FieldMask
+	(*emptypb.Empty)(nil),                 // 26: google.protobuf.Empty
 }
 var file_feedmux_v1_subscriptions_proto_depIdxs = []int32{
-	10, // 0: feedmux.v1.Subscription.feed:type_name -> feedmux.v1.Feed
-	11, // 1: feedmux.v1.Subscription.on_invalidate:type_name -> feedmux.v1.OnInvalidate
-	12, // 2: feedmux.v1.Subscription.on_history_lost:type_name -> feedmux.v1.OnHistoryLost
-	13, // 3: feedmux.v1.Subscription.cluster_time:type_name -> feedmux.v1.ClusterTime
-	14, // 4: feedmux.v1.Subscription.create_time:type_name -> google.protobuf.Timestamp
-	14, // 5: feedmux.v1.Subscription.update_time:type_name -> google.protobuf.Timestamp
-	14, // 6: feedmux.v1.Subscription.expire_time:type_name -> google.protobuf.Timestamp
-	15, // 7: feedmux.v1.Subscription.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	17, // 0: feedmux.v1.Subscription.feed:type_name -> feedmux.v1.Feed
+	18, // 1: feedmux.v1.Subscription.on_invalidate:type_name -> feedmux.v1.OnInvalidate
+	19, // 2: feedmux.v1.Subscription.on_history_lost:type_name -> feedmux.v1.OnHistoryLost
+	20, // 3: feedmux.v1.Subscription.cluster_time:type_name -> feedmux.v1.ClusterTime
+	21, // 4: feedmux.v1.Subscription.create_time:type_name -> google.protobuf.Timestamp
+	21, // 5: feedmux.v1.Subscription.update_time:type_name -> google.protobuf.Timestamp
+	21, // 6: feedmux.v1.Subscription.expire_time:type_name -> google.protobuf.Timestamp
+	22, // 7: feedmux.v1.Subscription.snapshot:type_name -> feedmux.v1.SnapshotStatus
 	2,  // 8: feedmux.v1.Subscription.group:type_name -> feedmux.v1.Group
-	16, // 9: feedmux.v1.Group.reconnect_time:type_name -> google.protobuf.Duration
-	16, // 10: feedmux.v1.Group.retry_first:type_name -> google.protobuf.Duration
-	16, // 11: feedmux.v1.Group.retry_most:type_name -> google.protobuf.Duration
+	23, // 9: feedmux.v1.Group.reconnect_time:type_name -> google.protobuf.Duration
+	23, // 10: feedmux.v1.Group.retry_first:type_name -> google.protobuf.Duration
+	23, // 11: feedmux.v1.Group.retry_most:type_name -> google.protobuf.Duration
 	0,  // 12: feedmux.v1.Group.after_dead_letter:type_name -> feedmux.v1.AfterDeadLetter
 	1,  // 13: feedmux.v1.CreateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
-	17, // 14: feedmux.v1.CreateSubscriptionRequest.start:type_name -> feedmux.v1.Start
+	24, // 14: feedmux.v1.CreateSubscriptionRequest.start:type_name -> feedmux.v1.Start
 	1,  // 15: feedmux.v1.ListSubscriptionsResponse.subscriptions:type_name -> feedmux.v1.Subscription
 	1,  // 16: feedmux.v1.UpdateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
-	18, // 17: feedmux.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	17, // 18: feedmux.v1.SeekSubscriptionRequest.to:type_name -> feedmux.v1.Start
-	3,  // 19: feedmux.v1.Subscriptions.CreateSubscription:input_type -> feedmux.v1.CreateSubscriptionRequest
-	4,  // 20: feedmux.v1.Subscriptions.GetSubscription:input_type -> feedmux.v1.GetSubscriptionRequest
-	5,  // 21: feedmux.v1.Subscriptions.ListSubscriptions:input_type -> feedmux.v1.ListSubscriptionsRequest
-	7,  // 22: feedmux.v1.Subscriptions.UpdateSubscription:input_type -> feedmux.v1.UpdateSubscriptionRequest
-	8,  // 23: feedmux.v1.Subscriptions.DeleteSubscription:input_type -> feedmux.v1.DeleteSubscriptionRequest
-	9,  // 24: feedmux.v1.Subscriptions.SeekSubscription:input_type -> feedmux.v1.SeekSubscriptionRequest
-	1,  // 25: feedmux.v1.Subscriptions.CreateSubscription:output_type -> feedmux.v1.Subscription
-	1,  // 26: feedmux.v1.Subscriptions.GetSubscription:output_type -> feedmux.v1.Subscription
-	6,  // 27: feedmux.v1.Subscriptions.ListSubscriptions:output_type -> feedmux.v1.ListSubscriptionsResponse
-	1,  // 28: feedmux.v1.Subscriptions.UpdateSubscription:output_type -> feedmux.v1.Subscription
-	19, // 29: feedmux.v1.Subscriptions.DeleteSubscription:output_type -> google.protobuf.Empty
-	1,  // 30: feedmux.v1.Subscriptions.SeekSubscription:output_type -> feedmux.v1.Subscription
-	25, // [25:31] is the sub-list for method output_type
-	19, // [19:25] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	25, // 17: feedmux.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	24, // 18: feedmux.v1.SeekSubscriptionRequest.to:type_name -> feedmux.v1.Start
+	20, // 19: feedmux.v1.DeadLetter.cluster_time:type_name -> feedmux.v1.ClusterTime
+	21, // 20: feedmux.v1.DeadLetter.fail_time:type_name -> google.protobuf.Timestamp
+	21, // 21: feedmux.v1.DeadLetter.expire_time:type_name -> google.protobuf.Timestamp
+	10, // 22: feedmux.v1.ListDeadLettersResponse.dead_letters:type_name -> feedmux.v1.DeadLetter
+	16, // 23: feedmux.v1.DiscardDeadLettersRequest.ids:type_name -> feedmux.v1.DiscardDeadLettersRequest.Ids
+	26, // 24: feedmux.v1.DiscardDeadLettersRequest.all:type_name -> google.protobuf.Empty
+	3,  // 25: feedmux.v1.Subscriptions.CreateSubscription:input_type -> feedmux.v1.CreateSubscriptionRequest
+	4,  // 26: feedmux.v1.Subscriptions.GetSubscription:input_type -> feedmux.v1.GetSubscriptionRequest
+	5,  // 27: feedmux.v1.Subscriptions.ListSubscriptions:input_type -> feedmux.v1.ListSubscriptionsRequest
+	7,  // 28: feedmux.v1.Subscriptions.UpdateSubscription:input_type -> feedmux.v1.UpdateSubscriptionRequest
+	8,  // 29: feedmux.v1.Subscriptions.DeleteSubscription:input_type -> feedmux.v1.DeleteSubscriptionRequest
+	9,  // 30: feedmux.v1.Subscriptions.SeekSubscription:input_type -> feedmux.v1.SeekSubscriptionRequest
+	11, // 31: feedmux.v1.Subscriptions.ListDeadLetters:input_type -> feedmux.v1.ListDeadLettersRequest
+	13, // 32: feedmux.v1.Subscriptions.GetDeadLetter:input_type -> feedmux.v1.GetDeadLetterRequest
+	14, // 33: feedmux.v1.Subscriptions.DiscardDeadLetters:input_type -> feedmux.v1.DiscardDeadLettersRequest
+	1,  // 34: feedmux.v1.Subscriptions.CreateSubscription:output_type -> feedmux.v1.Subscription
+	1,  // 35: feedmux.v1.Subscriptions.GetSubscription:output_type -> feedmux.v1.Subscription
+	6,  // 36: feedmux.v1.Subscriptions.ListSubscriptions:output_type -> feedmux.v1.ListSubscriptionsResponse
+	1,  // 37: feedmux.v1.Subscriptions.UpdateSubscription:output_type -> feedmux.v1.Subscription
+	26, // 38: feedmux.v1.Subscriptions.DeleteSubscription:output_type -> google.protobuf.Empty
+	1,  // 39: feedmux.v1.Subscriptions.SeekSubscription:output_type -> feedmux.v1.Subscription
+	12, // 40: feedmux.v1.Subscriptions.ListDeadLetters:output_type -> feedmux.v1.ListDeadLettersResponse
+	10, // 41: feedmux.v1.Subscriptions.GetDeadLetter:output_type -> feedmux.v1.DeadLetter
+	15, // 42: feedmux.v1.Subscriptions.DiscardDeadLetters:output_type -> feedmux.v1.DiscardDeadLettersResponse
+	34, // [34:43] is the sub-list for method output_type
+	25, // [25:34] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_subscriptions_proto_init() }
@@ -926,13 +1523,18 @@ func file_feedmux_v1_subscriptions_proto_init() {
 		return
 	}
 	file_feedmux_v1_feed_proto_init()
+	file_feedmux_v1_subscriptions_proto_msgTypes[13].OneofWrappers = []any{
+		(*DiscardDeadLettersRequest_Ids_)(nil),
+		(*DiscardDeadLettersRequest_Key)(nil),
+		(*DiscardDeadLettersRequest_All)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feedmux_v1_subscriptions_proto_rawDesc), len(file_feedmux_v1_subscriptions_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,9 @@ const (
 	Subscriptions_UpdateSubscription_FullMethodName = "/feedmux.v1.Subscriptions/UpdateSubscription"
 	Subscriptions_DeleteSubscription_FullMethodName = "/feedmux.v1.Subscriptions/DeleteSubscription"
 	Subscriptions_SeekSubscription_FullMethodName   = "/feedmux.v1.Subscriptions/SeekSubscription"
+	Subscriptions_ListDeadLetters_FullMethodName    = "/feedmux.v1.Subscriptions/ListDeadLetters"
+	Subscriptions_GetDeadLetter_FullMethodName      = "/feedmux.v1.Subscriptions/GetDeadLetter"
+	Subscriptions_DiscardDeadLetters_FullMethodName = "/feedmux.v1.Subscriptions/DiscardDeadLetters"
 )
 
 // SubscriptionsClient is the client API for Subscriptions service.
@@ -48,6 +51,13 @@ type SubscriptionsClient interface {
 	DeleteSubscription(ctx context.Context, in *DeleteSubscriptionRequest, opts ...grpc.CallOption) (*emptypb.Empty, error)
 	// Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
 	SeekSubscription(ctx context.Context, in *SeekSubscriptionRequest, opts ...grpc.CallOption) (*Subscription, error)
+	// Returns the dead letters of a group without their events, in the order in which they failed, in pages. Fails with
+	// DEAD_LETTERS_UNAVAILABLE if the server has no collection for dead letters.
+	ListDeadLetters(ctx context.Context, in *ListDeadLettersRequest, opts ...grpc.CallOption) (*ListDeadLettersResponse, error)
+	// Returns one dead letter with its event. Fails with DEAD_LETTER_NOT_FOUND if it was discarded or has expired.
+	GetDeadLetter(ctx context.Context, in *GetDeadLetterRequest, opts ...grpc.CallOption) (*DeadLetter, error)
+	// Deletes dead letters, also of a subscription that no longer exists.
+	DiscardDeadLetters(ctx context.Context, in *DiscardDeadLettersRequest, opts ...grpc.CallOption) (*DiscardDeadLettersResponse, error)
 }
 
 type subscriptionsClient struct {
@@ -118,6 +128,36 @@ func (c *subscriptionsClient) SeekSubscription(ctx context.Context, in *SeekSubs
 	return out, nil
 }
 
+func (c *subscriptionsClient) ListDeadLetters(ctx context.Context, in *ListDeadLettersRequest, opts ...grpc.CallOption) (*ListDeadLettersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListDeadLettersResponse)
+	err := c.cc.Invoke(ctx, Subscriptions_ListDeadLetters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *subscriptionsClient) GetDeadLetter(ctx context.Context, in *GetDeadLetterRequest, opts ...grpc.CallOption) (*DeadLetter, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DeadLetter)
+	err := c.cc.Invoke(ctx, Subscriptions_GetDeadLetter_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *subscriptionsClient) DiscardDeadLetters(ctx context.Context, in *DiscardDeadLettersRequest, opts ...grpc.CallOption) (*DiscardDeadLettersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DiscardDeadLettersResponse)
+	err := c.cc.Invoke(ctx, Subscriptions_DiscardDeadLetters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SubscriptionsServer is the server API for Subscriptions service.
 // All implementations must embed UnimplementedSubscriptionsServer
 // for forward compatibility.
@@ -138,6 +178,13 @@ type SubscriptionsServer interface {
 	DeleteSubscription(context.Context, *DeleteSubscriptionRequest) (*emptypb.Empty, error)
 	// Moves the stored position, forwards or backwards. An open session ends with FENCED and may reopen.
 	SeekSubscription(context.Context, *SeekSubscriptionRequest) (*Subscription, error)
+	// Returns the dead letters of a group without their events, in the order in which they failed, in pages. Fails with
+	// DEAD_LETTERS_UNAVAILABLE if the server has no collection for dead letters.
+	ListDeadLetters(context.Context, *ListDeadLettersRequest) (*ListDeadLettersResponse, error)
+	// Returns one dead letter with its event. Fails with DEAD_LETTER_NOT_FOUND if it was discarded or has expired.
+	GetDeadLetter(context.Context, *GetDeadLetterRequest) (*DeadLetter, error)
+	// Deletes dead letters, also of a subscription that no longer exists.
+	DiscardDeadLetters(context.Context, *DiscardDeadLettersRequest) (*DiscardDeadLettersResponse, error)
 	mustEmbedUnimplementedSubscriptionsServer()
 }
 
@@ -165,6 +212,15 @@ func (UnimplementedSubscriptionsServer) DeleteSubscription(context.Context, *Del
 }
 func (UnimplementedSubscriptionsServer) SeekSubscription(context.Context, *SeekSubscriptionRequest) (*Subscription, error) {
 	return nil, status.Error(codes.Unimplemented, "method SeekSubscription not implemented")
+}
+func (UnimplementedSubscriptionsServer) ListDeadLetters(context.Context, *ListDeadLettersRequest) (*ListDeadLettersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListDeadLetters not implemented")
+}
+func (UnimplementedSubscriptionsServer) GetDeadLetter(context.Context, *GetDeadLetterRequest) (*DeadLetter, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetDeadLetter not implemented")
+}
+func (UnimplementedSubscriptionsServer) DiscardDeadLetters(context.Context, *DiscardDeadLettersRequest) (*DiscardDeadLettersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DiscardDeadLetters not implemented")
 }
 func (UnimplementedSubscriptionsServer) mustEmbedUnimplementedSubscriptionsServer() {}
 func (UnimplementedSubscriptionsServer) testEmbeddedByValue()                       {}
@@ -295,6 +351,60 @@ func _Subscriptions_SeekSubscription_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Subscriptions_ListDeadLetters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListDeadLettersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SubscriptionsServer).ListDeadLetters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Subscriptions_ListDeadLetters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SubscriptionsServer).ListDeadLetters(ctx, req.(*ListDeadLettersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Subscriptions_GetDeadLetter_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetDeadLetterRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SubscriptionsServer).GetDeadLetter(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Subscriptions_GetDeadLetter_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SubscriptionsServer).GetDeadLetter(ctx, req.(*GetDeadLetterRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Subscriptions_DiscardDeadLetters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DiscardDeadLettersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SubscriptionsServer).DiscardDeadLetters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Subscriptions_DiscardDeadLetters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SubscriptionsServer).DiscardDeadLetters(ctx, req.(*DiscardDeadLettersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Subscriptions_ServiceDesc is the grpc.ServiceDesc for Subscriptions service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -325,6 +435,18 @@ var Subscriptions_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SeekSubscription",
 			Handler:    _Subscriptions_SeekSubscription_Handler,
+		},
+		{
+			MethodName: "ListDeadLetters",
+			Handler:    _Subscriptions_ListDeadLetters_Handler,
+		},
+		{
+			MethodName: "GetDeadLetter",
+			Handler:    _Subscriptions_GetDeadLetter_Handler,
+		},
+		{
+			MethodName: "DiscardDeadLetters",
+			Handler:    _Subscriptions_DiscardDeadLetters_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -131,3 +131,82 @@ class SeekSubscriptionRequest(_message.Message):
     name: str
     to: _feed_pb2.Start
     def __init__(self, name: _Optional[str] = ..., to: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ...) -> None: ...
+
+class DeadLetter(_message.Message):
+    __slots__ = ("id", "key", "event", "event_bytes", "attempts", "reasons", "member", "cluster_time", "fail_time", "expire_time", "withheld")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    EVENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    FAIL_TIME_FIELD_NUMBER: _ClassVar[int]
+    EXPIRE_TIME_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
+    id: bytes
+    key: bytes
+    event: bytes
+    event_bytes: int
+    attempts: int
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    member: str
+    cluster_time: _feed_pb2.ClusterTime
+    fail_time: _timestamp_pb2.Timestamp
+    expire_time: _timestamp_pb2.Timestamp
+    withheld: bool
+    def __init__(self, id: _Optional[bytes] = ..., key: _Optional[bytes] = ..., event: _Optional[bytes] = ..., event_bytes: _Optional[int] = ..., attempts: _Optional[int] = ..., reasons: _Optional[_Iterable[str]] = ..., member: _Optional[str] = ..., cluster_time: _Optional[_Union[_feed_pb2.ClusterTime, _Mapping]] = ..., fail_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., expire_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., withheld: bool = ...) -> None: ...
+
+class ListDeadLettersRequest(_message.Message):
+    __slots__ = ("name", "key", "page_size", "page_token")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    key: bytes
+    page_size: int
+    page_token: str
+    def __init__(self, name: _Optional[str] = ..., key: _Optional[bytes] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListDeadLettersResponse(_message.Message):
+    __slots__ = ("dead_letters", "next_page_token")
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    dead_letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
+    next_page_token: str
+    def __init__(self, dead_letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class GetDeadLetterRequest(_message.Message):
+    __slots__ = ("name", "id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: bytes
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[bytes] = ...) -> None: ...
+
+class DiscardDeadLettersRequest(_message.Message):
+    __slots__ = ("name", "ids", "key", "all")
+    class Ids(_message.Message):
+        __slots__ = ("ids",)
+        IDS_FIELD_NUMBER: _ClassVar[int]
+        ids: _containers.RepeatedScalarFieldContainer[bytes]
+        def __init__(self, ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ids: DiscardDeadLettersRequest.Ids
+    key: bytes
+    all: _empty_pb2.Empty
+    def __init__(self, name: _Optional[str] = ..., ids: _Optional[_Union[DiscardDeadLettersRequest.Ids, _Mapping]] = ..., key: _Optional[bytes] = ..., all: _Optional[_Union[_empty_pb2.Empty, _Mapping]] = ...) -> None: ...
+
+class DiscardDeadLettersResponse(_message.Message):
+    __slots__ = ("discarded", "more")
+    DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    discarded: int
+    more: bool
+    def __init__(self, discarded: _Optional[int] = ..., more: bool = ...) -> None: ...

@@ -46,6 +46,21 @@ class SubscriptionsStub(object):
                 request_serializer=feedmux_dot_v1_dot_subscriptions__pb2.SeekSubscriptionRequest.SerializeToString,
                 response_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
                 )
+        self.ListDeadLetters = channel.unary_unary(
+                '/feedmux.v1.Subscriptions/ListDeadLetters',
+                request_serializer=feedmux_dot_v1_dot_subscriptions__pb2.ListDeadLettersRequest.SerializeToString,
+                response_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.ListDeadLettersResponse.FromString,
+                )
+        self.GetDeadLetter = channel.unary_unary(
+                '/feedmux.v1.Subscriptions/GetDeadLetter',
+                request_serializer=feedmux_dot_v1_dot_subscriptions__pb2.GetDeadLetterRequest.SerializeToString,
+                response_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.DeadLetter.FromString,
+                )
+        self.DiscardDeadLetters = channel.unary_unary(
+                '/feedmux.v1.Subscriptions/DiscardDeadLetters',
+                request_serializer=feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersRequest.SerializeToString,
+                response_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersResponse.FromString,
+                )
 
 
 class SubscriptionsServicer(object):
@@ -96,6 +111,28 @@ class SubscriptionsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListDeadLetters(self, request, context):
+        """Returns the dead letters of a group without their events, in the order in which they failed, in pages. Fails with
+        DEAD_LETTERS_UNAVAILABLE if the server has no collection for dead letters.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDeadLetter(self, request, context):
+        """Returns one dead letter with its event. Fails with DEAD_LETTER_NOT_FOUND if it was discarded or has expired.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DiscardDeadLetters(self, request, context):
+        """Deletes dead letters, also of a subscription that no longer exists.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SubscriptionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +165,21 @@ def add_SubscriptionsServicer_to_server(servicer, server):
                     servicer.SeekSubscription,
                     request_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.SeekSubscriptionRequest.FromString,
                     response_serializer=feedmux_dot_v1_dot_subscriptions__pb2.Subscription.SerializeToString,
+            ),
+            'ListDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeadLetters,
+                    request_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.ListDeadLettersRequest.FromString,
+                    response_serializer=feedmux_dot_v1_dot_subscriptions__pb2.ListDeadLettersResponse.SerializeToString,
+            ),
+            'GetDeadLetter': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetDeadLetter,
+                    request_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.GetDeadLetterRequest.FromString,
+                    response_serializer=feedmux_dot_v1_dot_subscriptions__pb2.DeadLetter.SerializeToString,
+            ),
+            'DiscardDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.DiscardDeadLetters,
+                    request_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersRequest.FromString,
+                    response_serializer=feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -239,5 +291,56 @@ class Subscriptions(object):
         return grpc.experimental.unary_unary(request, target, '/feedmux.v1.Subscriptions/SeekSubscription',
             feedmux_dot_v1_dot_subscriptions__pb2.SeekSubscriptionRequest.SerializeToString,
             feedmux_dot_v1_dot_subscriptions__pb2.Subscription.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ListDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/feedmux.v1.Subscriptions/ListDeadLetters',
+            feedmux_dot_v1_dot_subscriptions__pb2.ListDeadLettersRequest.SerializeToString,
+            feedmux_dot_v1_dot_subscriptions__pb2.ListDeadLettersResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def GetDeadLetter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/feedmux.v1.Subscriptions/GetDeadLetter',
+            feedmux_dot_v1_dot_subscriptions__pb2.GetDeadLetterRequest.SerializeToString,
+            feedmux_dot_v1_dot_subscriptions__pb2.DeadLetter.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def DiscardDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/feedmux.v1.Subscriptions/DiscardDeadLetters',
+            feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersRequest.SerializeToString,
+            feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
