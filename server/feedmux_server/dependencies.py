@@ -7,6 +7,7 @@ that evicts) is an error at any time.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -103,22 +104,12 @@ class Dependencies:
 
     def _add_letters(self, section: DeadLettersSection, stack: AsyncExitStack, observer: Observer) -> None:
         """Raises ConfigError."""
-        source = self.sources[section.source] if section.source else None
+        login = letters_files(section)
+        self.letters = make_letters(section, login, self.sources, observer)
         if section.uri:
-            login = letters_files(section)
-            chosen = SourceConfig(
-                DEAD_LETTERS,
-                section.uri,
-                login.username,
-                login.password,
-                server_selection_timeout_ms=section.server_selection_timeout_ms,
-            )
-            source = make_source(chosen, observer, f"{DEAD_LETTERS}.uri")
-            stack.push_async_callback(source.close)
-            if login.has_files:
-                self.logins[DEAD_LETTERS] = login
-        assert source is not None, "the section names a source or a URI"
-        self.letters = DeadLetters(source, letters_place(section), section.source, self.sources)
+            stack.push_async_callback(self.letters.deployment.close)
+        if login.has_files:
+            self.logins[DEAD_LETTERS] = login
 
     def readiness(self, health: Health) -> Readiness:
         return Readiness(health, self._checks(), self.there, ReadinessRules())
@@ -216,10 +207,23 @@ def letters_files(section: DeadLettersSection) -> LoginFiles:
     return LoginFiles(DEAD_LETTERS, username_file=section.username_file, password_file=section.password_file)
 
 
-def letters_place(section: DeadLettersSection) -> LettersPlace:
-    return LettersPlace(
+def make_letters(
+    section: DeadLettersSection, login: LoginFiles, sources: Mapping[str, Source], observer: Observer
+) -> DeadLetters:
+    """The collection for dead letters. Close its deployment if the section has a URI. Raises ConfigError."""
+    place = LettersPlace(
         section.database, section.collection, section.keep_days * DAY_S, section.bytes_max, section.letters_max
     )
+    if not section.uri:
+        return DeadLetters(sources[section.source], place, section.source, sources)
+    chosen = SourceConfig(
+        DEAD_LETTERS,
+        section.uri,
+        login.username,
+        login.password,
+        server_selection_timeout_ms=section.server_selection_timeout_ms,
+    )
+    return DeadLetters(make_source(chosen, observer, f"{DEAD_LETTERS}.uri"), place, section.source, sources)
 
 
 def redis_files(section: RedisSection) -> LoginFiles:

@@ -1,7 +1,8 @@
 """Checks the deployment that the server's configuration names: MongoDB, Redis, TLS files, tenants.
 
-It changes nothing except one probe in Redis, which it removes, and what listing subscriptions always corrects: entries
-of subscriptions that are gone, and sizes. Each step has a time limit; a step that fails does not stop the others.
+It changes nothing except one probe in Redis and one in the collection for dead letters, which it removes, and what
+listing subscriptions always corrects: entries of subscriptions that are gone, and sizes. Each step has a time limit; a
+step that fails does not stop the others.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from cryptography import x509
 from feedmux_server.cancellation import cancellable
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import load_tenants
-from feedmux_server.config.sections import TlsSection
+from feedmux_server.config.sections import DeadLettersSection, TlsSection
 from feedmux_server.config.server import Config
 from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import FeedmuxError
@@ -29,10 +30,19 @@ from feedmux_server.core.feeds.former_json import changed_conditions
 from feedmux_server.core.positions.position import decode_position, inspect_position
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.credentials import read_position_keys
-from feedmux_server.dependencies import redis_access, redis_files, source_files
+from feedmux_server.dependencies import (
+    letters_files,
+    make_letters,
+    make_source,
+    redis_access,
+    redis_files,
+    source_files,
+)
 from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.rpc.convert import feed_parts, is_definition, stored_content
 from feedmux_server.source.checks import SourceExamination, unsuitable_option
+from feedmux_server.source.dead_letters import CHECK
+from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.store.checks import (
     RedisUnavailable,
     examine_clock,
@@ -46,6 +56,7 @@ from feedmux_server.store.redis_url import parse_redis_url
 from feedmux_server.store.schema import check_layout
 from feedmux_server.store.signing_keys import stored_position_keys
 from feedmux_server.store.store import SubscriptionStore
+from feedmux_server.telemetry.observer import NOBODY
 from feedmux_server.tls_files import load_tls
 
 _EXPIRES_SOON_DAYS: Final = 21
@@ -126,6 +137,8 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
             continue
         stack.push_async_callback(examination.close)
         steps += [Step(each, run, name, vital=each.endswith(".reachable")) for each, run in examination.steps()]
+    if config.dead_letters is not None:
+        steps.append(Step(CHECK, partial(_letters, config, config.dead_letters, timeout_s), CHECK))
     try:
         redis = connect(config.redis.url, redis_access(config.redis, redis_files(config.redis)))
     except (StartupError, ConfigError) as error:
@@ -133,6 +146,25 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
         return [*steps, Step("redis.url", lambda: _told(told), "redis")]
     stack.push_async_callback(redis.aclose)
     return [*steps, *_redis_steps(redis, config, timeout_s)]
+
+
+async def _letters(config: Config, section: DeadLettersSection, timeout_s: float) -> list[CheckResult]:
+    """Check whether dead letters can be written, and that no source watches them unnamed."""
+    wait_ms = int(timeout_s * 500)
+    async with AsyncExitStack() as stack:
+        sources = dict[str, Source]()
+        for name, each in config.sources.items():
+            files = source_files(name, each)
+            chosen = SourceConfig(name, each.uri, files.username, files.password, server_selection_timeout_ms=wait_ms)
+            sources[name] = make_source(chosen, NOBODY)
+            stack.push_async_callback(sources[name].close)
+        section = section.model_copy(update={"server_selection_timeout_ms": wait_ms})
+        letters = make_letters(section, letters_files(section), sources, NOBODY)
+        if section.uri:
+            stack.push_async_callback(letters.deployment.close)
+        # Which servers a source has is known once it has answered; the sources have checks of their own.
+        await asyncio.gather(*(each.clock.operation_time() for each in sources.values()), return_exceptions=True)
+        return await letters.examine()
 
 
 def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:

@@ -14,8 +14,11 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_server.config.server import Config
+from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter
+from feedmux_server.doctor import examine
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.source.letters import PART_BYTES, LettersPlace, OfKey
@@ -162,10 +165,23 @@ async def test_an_unavailable_collection_says_so(replica_set_factory: Any) -> No
     source = Source(SourceConfig("letters", mongo.uri, server_selection_timeout_ms=300))
     letters = DeadLetters(source, place("away"), "", {})
     await letters.prepare()
-    await mongo.kill9()
+    await letters.letters.insert(letter(event(1)))
+    mongo.pause()
     with pytest.raises(FeedmuxError, match="cannot be used now") as raised:
-        await letters.letters.insert(letter(event(1)))
+        await letters.letters.insert(letter(event(2)))
     assert raised.value.reason is ErrorReason.SOURCE_UNAVAILABLE
+    mongo.resume()
+
+    async def is_written() -> bool:
+        try:
+            await letters.letters.insert(letter(event(2)))
+        except FeedmuxError:
+            return False
+        return True
+
+    await until(is_written)
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        assert client.away.letters.count_documents({}) == 2, "what was under way is written once"
     await source.close()
 
 
@@ -227,3 +243,44 @@ async def test_the_server_creates_the_collection_and_serves_without_it(
     away = {"uri": "mongodb://127.0.0.1:1/?replicaSet=r", "server_selection_timeout_ms": 100}
     async with serving({**settings(mongo.uri, redis_server.url), "dead_letters": away}) as without:
         await without.api.watch(feed(f"d{uuid.uuid4().hex[:8]}")).opened()
+
+
+async def test_accounts_and_passwords(redis_server: RedisServer, tmp_path: Path) -> None:
+    """The account of the letters writes, that of the source only reads, and the doctor tells them apart."""
+    key, password = tmp_path / "key", tmp_path / "password"
+    key.write_text("members of one set know it")
+    key.chmod(0o600)
+    password.write_text("first/@canary\n")
+    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
+        address = mongo.nodes[0].address
+        with MongoClient[dict[str, Any]](mongo.nodes[0].uri) as first:
+            first.admin.command("createUser", "root", pwd="root", roles=["root"])
+        with MongoClient[dict[str, Any]](f"mongodb://root:root@{address}/?replicaSet=feedmux") as admin:
+            admin.admin.command("createUser", "feeds", pwd="feeds", roles=["readAnyDatabase"])
+            role = {"role": "readWrite", "db": "feedmux"}
+            admin.admin.command("createUser", "letters", pwd="first/@canary", roles=[role])
+            uri = f"mongodb://letters@{address}/?replicaSet=feedmux&authSource=admin"
+            configuration = settings(f"mongodb://feeds:feeds@{address}/?replicaSet=feedmux", redis_server.url)
+            section = {"source": "main", "uri": uri, "password_file": str(password)}
+            wrong = [{"source": "main"}, {"uri": uri, "password_file": str(password)}]
+            says = [(await doctored(configuration, each)) for each in (section, *wrong)]
+            assert [each.level for each in says] == [Level.OK, Level.FAILED, Level.FAILED]
+            assert "role readWrite" in says[1].advice
+            assert "dead_letters.source" in says[2].says
+            assert not admin.feedmux.dead_letters.count_documents({}), "the probe is removed"
+            async with serving({**configuration, "dead_letters": section, "reload_s": 0.05}) as here:
+                letters = here.server.service.letters
+                assert letters is not None
+                await until(lambda: letters.is_ready)
+                before = letters.deployment._commands.client
+                admin.admin.command("updateUser", "letters", pwd="second-canary")
+                password.write_text("second-canary")
+                await until(lambda: letters.deployment._commands.client is not before)
+                await letters.letters.insert(letter(event(1)))
+                assert admin.feedmux.dead_letters.count_documents({}) == 1
+
+
+async def doctored(configuration: dict[str, Any], section: dict[str, Any]) -> CheckResult:
+    config = Config(**configuration, dead_letters=section)  # type: ignore[arg-type]
+    (found,) = [each async for each in examine(config, [], 20.0) if each.check == "dead_letters"]
+    return found

@@ -10,6 +10,9 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
+from pymongo.errors import OperationFailure, PyMongoError
+
+from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.backoff import Backoff
 from feedmux_server.source.deployment import Source
@@ -17,6 +20,8 @@ from feedmux_server.source.letters import Letters, LettersPlace
 
 log = logging.getLogger(__name__)
 
+CHECK: Final = "dead_letters"
+"""The name of the check of `feedmux doctor`."""
 _RETRY_FIRST_S: Final = 1.0
 _RETRY_MAX_S: Final = 30.0
 
@@ -70,6 +75,25 @@ class DeadLetters:
     async def prepare(self) -> None:
         """Create the indexes. Raises SOURCE_UNSUITABLE if a source watches this deployment and none is named, and
         SOURCE_UNAVAILABLE."""
+        await self._check_place()
+        await self._letters.prepare()
+        self.is_ready = True
+
+    async def examine(self) -> list[CheckResult]:
+        """Check for `feedmux doctor` whether letters can be written, with one document that is removed again."""
+        where = f"{self._place.database}.{self._place.collection}"
+        try:
+            await self._check_place()
+            await self._letters.probe()
+        except FeedmuxError as error:
+            return [CheckResult(CHECK, Level.FAILED, error.message, "Check [dead_letters] in the configuration")]
+        except PyMongoError as error:
+            cause = f"code {error.code}" if isinstance(error, OperationFailure) else type(error).__name__
+            advice = f"Give its user the role readWrite on the database {self._place.database}, and check that it runs"
+            return [CheckResult(CHECK, Level.FAILED, f"dead letters cannot be written to {where} ({cause})", advice)]
+        return [CheckResult(CHECK, Level.OK, f"dead letters can be written to {where}")]
+
+    async def _check_place(self) -> None:
         await self.deployment.clock.operation_time()
         watching = [] if self._is_watched else [name for name in self._sources if self._is_here(name)]
         if watching:
@@ -78,8 +102,6 @@ class DeadLetters:
                 f"the deployment of dead_letters.uri is that of source {watching[0]!r}, whose tenants could watch the"
                 f" letters. Set dead_letters.source to {watching[0]!r} as well, or use another deployment",
             )
-        await self._letters.prepare()
-        self.is_ready = True
 
     def _is_here(self, name: str) -> bool:
         source = self._sources.get(name)

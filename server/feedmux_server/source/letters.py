@@ -6,6 +6,7 @@ second document. Every query names one tenant.
 """
 
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
@@ -22,7 +23,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
-from feedmux_server.clock import monotonic_s
+from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter
 from feedmux_server.core.limits.quota import exceeded
@@ -93,6 +94,13 @@ class Letters:
     async def prepare(self) -> None:
         """Create the indexes, and with them the collection."""
         await self._answer("createIndexes", lambda: self._collection.create_indexes(list(_INDEXES)))
+
+    async def probe(self) -> None:
+        """Write a document to a majority, find it, and delete it. Raises pymongo's errors, with the text of MongoDB."""
+        own = {"probe": secrets.token_hex(8)}
+        await self._collection.insert_one({"_id": own, "expires_at": DatetimeMS(int(wall_s() * 1000))})
+        await self._collection.find_one({"_id": own})
+        await self._collection.delete_one({"_id": own})
 
     async def insert(self, letter: DeadLetter) -> None:
         """Store a letter on a majority of the members; do nothing if it is there. Raises QUOTA_EXCEEDED at a bound of
