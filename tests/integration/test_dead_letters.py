@@ -14,14 +14,13 @@ from pymongo.database import Database
 
 from feedmux.v1 import subscriptions_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.core.events.dead_letter import dead_letter
 from feedmux_server.rpc import dead_letters as calls
+from tests.integration.letters_support import NOW_S, is_ready, put
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import PATIENCE_S, Api, feed, refused
 
 KEYS = {"a": "key-of-a", "b": "key-of-b"}
-NOW_S = 1_900_000_000.0
 
 
 @pytest_asyncio.fixture
@@ -32,37 +31,8 @@ async def served(
     configured = configuration(mongo, redis_server, tmp_path, *tenants)
     configured["dead_letters"] = {"source": "main", "database": f"{database.name}_letters"}
     async with tenancy(configured, KEYS["a"]) as served:
-        await until(lambda: _is_ready(served.here))
+        await until(lambda: is_ready(served.here))
         yield served
-
-
-def _is_ready(here: Here) -> bool:
-    assert here.server.service.letters is not None
-    return here.server.service.letters.is_ready
-
-
-async def put(here: Here, tenant: str, name: str, *numbers: int, **fields: Any) -> list[bytes]:
-    """Letters as the group would write them now. Return their ids."""
-    service, ids = here.server.service, []
-    async with here.api.with_key(KEYS[tenant]) as api:
-        stored = (await api.get(name)).feed
-    key = service.access.key_of(await service.access.feed_of(stored, tenant), tenant)
-    assert service.letters is not None
-    for number in numbers:
-        letter = dead_letter(
-            bson.encode({"_id": {"_data": f"82{number:08x}"}, "documentKey": {"_id": number}, **fields}),
-            tenant=tenant,
-            subscription=name,
-            stream_key=key.digest,
-            attempts=5,
-            reasons=(f"canary of {number}",),
-            member="worker-1",
-            cluster_time=5 << 32,
-            now_s=NOW_S + number,
-        )
-        await service.letters.letters.insert(letter)
-        ids.append(letter.id)
-    return ids
 
 
 async def listed(api: Api, name: str, **fields: Any) -> wire.ListDeadLettersResponse:
@@ -232,7 +202,7 @@ async def test_large_events_take_their_share_of_the_quota(
     configured = configuration(mongo, redis_server, tmp_path, entry("a", KEYS["a"], quotas=quotas))
     configured["dead_letters"] = {"source": "main", "database": f"{database.name}_letters"}
     async with tenancy(configured, KEYS["a"]) as served:
-        await until(lambda: _is_ready(served.here))
+        await until(lambda: is_ready(served.here))
         await served.here.api.create(name, feed(database.name), group={})
         (id_,) = await put(served.here, "a", name, 1, fullDocument={"text": "x" * 5_000_000})
         assert len((await got(served.here.api, name, id_)).event) > 5_000_000

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from feedmux.async_watch import AsyncChangeStream
     from feedmux.batches import Batch, BsonBatch, Event, JsonBatch
     from feedmux.client import Client
+    from feedmux.dead_letters import DeadLetter
     from feedmux.errors import (
         Aborted,
         DeadLettersUnavailable,
@@ -91,6 +92,7 @@ __all__ = [
     "BsonBatch",
     "ChangeStream",
     "Client",
+    "DeadLetter",
     "DeadLettersUnavailable",
     "Degraded",
     "Disconnected",
@@ -155,6 +157,7 @@ _NAMES: Final = {
     "async_watch": ("AsyncChangeStream",),
     "batches": ("Batch", "BsonBatch", "Event", "JsonBatch"),
     "client": ("Client",),
+    "dead_letters": ("DeadLetter",),
     "errors": (
         "Aborted",
         "DeadLettersUnavailable",

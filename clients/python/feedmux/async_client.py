@@ -1,6 +1,6 @@
 """The asynchronous client: the same methods as in `client`, on the user's own event loop."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -11,6 +11,7 @@ from feedmux.api import Api, make_feed, settings
 from feedmux.async_member import AsyncMember
 from feedmux.async_session import AsyncSession
 from feedmux.async_watch import AsyncWatchClient
+from feedmux.dead_letters import DeadLetter, DeadLetterCalls, Key
 from feedmux.feeds import (
     UNCHANGED,
     Explanation,
@@ -60,6 +61,10 @@ class AsyncClient(AsyncWatchClient):
     def subscription(self, name: str) -> "AsyncSubscription":
         """Return the durable subscription of that name, without a call to the server."""
         return AsyncSubscription(self._api, name)
+
+    def dead_letters(self, name: str) -> "AsyncDeadLetters":
+        """Return the dead letters of the group of that name, without a call to the server."""
+        return AsyncDeadLetters(self._api, name)
 
     def feed(
         self,
@@ -222,6 +227,29 @@ class AsyncSubscription:
     async def delete(self, *, etag: str = "", allow_missing: bool = False) -> None:
         """Delete the subscription. Raises SubscriptionNotFound unless `allow_missing`."""
         await self._api.delete(self.name, etag, allow_missing)
+
+
+class AsyncDeadLetters:
+    """The dead letters of a group, by the name of its subscription."""
+
+    def __init__(self, api: Api, name: str) -> None:
+        self._calls = DeadLetterCalls(api, name)
+        self.name = name
+
+    def list(self, *, key: Key | None = None, page_size: int = 100) -> AsyncIterator[DeadLetter]:
+        """Iterate over the letters, or those of one `documentKey`, in the order in which they failed, without their
+        events. Pages are fetched as they are needed. Raises SubscriptionNotFound."""
+        return self._calls.every(key, page_size)
+
+    async def get(self, id: str) -> DeadLetter:
+        """Return a letter with its event. Raises NotFound if it was discarded or has expired."""
+        return await self._calls.get(id)
+
+    async def discard(
+        self, ids: Iterable[str] | None = None, *, key: Key | None = None, everything: bool = False
+    ) -> int:
+        """Delete letters, by their ids, or all of a `documentKey`, or everything. Return how many there were."""
+        return await self._calls.discard(ids, key, everything)
 
 
 class AsyncInlineFeed:

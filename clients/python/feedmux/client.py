@@ -1,6 +1,6 @@
 """The synchronous client. Each method runs a coroutine of `api` through the background loop, or opens a `Session`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -9,6 +9,7 @@ from bson.codec_options import CodecOptions
 
 from feedmux.api import Api, make_feed, settings
 from feedmux.background_loop import background_loop
+from feedmux.dead_letters import DeadLetter, DeadLetterCalls, Key
 from feedmux.feeds import (
     UNCHANGED,
     Explanation,
@@ -61,6 +62,10 @@ class Client(WatchClient):
     def subscription(self, name: str) -> "Subscription":
         """Return the durable subscription of that name, without a call to the server."""
         return Subscription(self._api, name)
+
+    def dead_letters(self, name: str) -> "DeadLetters":
+        """Return the dead letters of the group of that name, without a call to the server."""
+        return DeadLetters(self._api, name)
 
     def feed(
         self,
@@ -226,6 +231,32 @@ class Subscription:
     def delete(self, *, etag: str = "", allow_missing: bool = False) -> None:
         """Delete the subscription. Raises SubscriptionNotFound unless `allow_missing`."""
         background_loop().call(self._api.delete(self.name, etag, allow_missing))
+
+
+class DeadLetters:
+    """The dead letters of a group, by the name of its subscription."""
+
+    def __init__(self, api: Api, name: str) -> None:
+        self._calls = DeadLetterCalls(api, name)
+        self.name = name
+
+    def list(self, *, key: Key | None = None, page_size: int = 100) -> Iterator[DeadLetter]:
+        """Iterate over the letters, or those of one `documentKey`, in the order in which they failed, without their
+        events. Pages are fetched as they are needed. Raises SubscriptionNotFound."""
+        token = ""
+        while True:
+            page, token = background_loop().call(self._calls.page(key, page_size, token))
+            yield from page
+            if not token:
+                return
+
+    def get(self, id: str) -> DeadLetter:
+        """Return a letter with its event. Raises NotFound if it was discarded or has expired."""
+        return background_loop().call(self._calls.get(id))
+
+    def discard(self, ids: Iterable[str] | None = None, *, key: Key | None = None, everything: bool = False) -> int:
+        """Delete letters, by their ids, or all of a `documentKey`, or everything. Return how many there were."""
+        return background_loop().call(self._calls.discard(ids, key, everything))
 
 
 class InlineFeed:

@@ -29,7 +29,7 @@ _SERVER: Final = "feedmux_server.cli"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: the package of its module, which has its name, and what its user has to install.
+    """A command: the package of its module, which has its name with `_` for `-`, and what its user has to install.
 
     The module has `add_arguments(parser)` and `run(args)`.
     """
@@ -44,6 +44,7 @@ COMMANDS = {
     "consume": Command("print or process the events of a durable subscription, and acknowledge them"),
     "explain": Command("show what opening a feed would do, what is withheld, and why it would be rejected"),
     "subscriptions": Command("list, create, change, move and delete durable subscriptions"),
+    "dead-letters": Command("list, show and discard the events that a group has set aside"),
     "streams": Command("show what the server reads from MongoDB, and for which subscribers"),
     "doctor": Command("check a deployment, and say what to fix", _SERVER),
     "drain": Command("make a server move its clients to other servers, then stop"),
@@ -127,7 +128,7 @@ def _parser(called: str) -> Parser:
         )
         if called == name:
             with _needing(name, command):
-                module: _Module = importlib.import_module(f"{command.package}.{name}")  # type: ignore[assignment]
+                module: _Module = importlib.import_module(f"{command.package}.{name.replace('-', '_')}")  # type: ignore[assignment]
                 module.add_arguments(each)
             each.set_defaults(run=module.run)
     return parser

@@ -1,0 +1,173 @@
+"""`feedmux dead-letters`: list, show, discard."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bson import json_util
+
+import feedmux
+from feedmux.cli.connection import add_connection_options, add_json_option, connected
+from feedmux.cli.failure import UsageError
+from feedmux.cli.terminal import Terminal, iso_time, plain, print_json, size, table, utc_time
+
+Action = Callable[["feedmux.Client", argparse.Namespace], int]
+
+_RELAXED = json_util.RELAXED_JSON_OPTIONS
+_REASON_CHARS = 60
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
+    _add_key(_add(actions, "list", "list the dead letters of a group, in the order in which they failed", _list))
+
+    show = _add(actions, "show", "show dead letters with their events", _show)
+    _add_ids(show)
+    _add_key(show)
+
+    discard = _add(actions, "discard", "delete dead letters", _discard)
+    _add_ids(discard)
+    _add_key(discard)
+    discard.add_argument("--all", action="store_true", help="all letters of the subscription")
+
+
+def run(args: argparse.Namespace) -> int:
+    with connected(args) as client:
+        action: Action = args.act
+        return action(client, args)
+
+
+def _add(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, act: Action
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + "."
+    )
+    parser.set_defaults(act=act)
+    parser.add_argument("name", metavar="NAME", help="the subscription")
+    add_json_option(parser)
+    add_connection_options(parser)
+    return parser
+
+
+def _add_ids(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--id", metavar="ID", dest="ids", action="append", type=_id, help="a letter, as `list` prints it; repeatable"
+    )
+
+
+def _add_key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--key",
+        metavar="JSON",
+        type=_key,
+        help="the letters of a documentKey, as Extended JSON: a document, or the value of its _id",
+    )
+
+
+def _id(text: str) -> str:
+    try:
+        return bytes.fromhex(text).hex()
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be an id as `feedmux dead-letters list` prints it") from None
+
+
+def _key(text: str) -> dict[str, Any]:
+    try:
+        value = json_util.loads(text)
+    except Exception:  # noqa: BLE001 - json_util lets through whatever its constructors raise
+        raise argparse.ArgumentTypeError('must be Extended JSON, such as {"_id": 5} or "a text"') from None
+    return value if isinstance(value, dict) else {"_id": value}
+
+
+def _list(client: feedmux.Client, args: argparse.Namespace) -> int:
+    found = list(client.dead_letters(args.name).list(key=args.key))
+    if args.json:
+        print_json({"dead_letters": [as_json(each) for each in found]})
+        return 0
+    if not found:
+        print("No dead letters.")
+        return 0
+    rows = [
+        (
+            each.id,
+            "withheld" if each.withheld else _text(each.key),
+            utc_time(each.fail_time.timestamp()),
+            each.attempts,
+            size(each.event_bytes),
+            each.reasons[-1][:_REASON_CHARS] if each.reasons else "-",
+        )
+        for each in found
+    ]
+    print(table(Terminal(sys.stdout), ("ID", "KEY", "FAILED", "ATTEMPTS", "SIZE", "LAST REASON"), rows))
+    return 0
+
+
+def _show(client: feedmux.Client, args: argparse.Namespace) -> int:
+    letters = client.dead_letters(args.name)
+    if (args.ids is None) == (args.key is None):
+        raise UsageError("give either --id or --key")
+    ids = args.ids or [each.id for each in letters.list(key=args.key)]
+    terminal = Terminal(sys.stdout)
+    for number, each in enumerate(map(letters.get, ids)):
+        if args.json:
+            print_json(as_json(each))
+            continue
+        shown = {
+            "id": each.id,
+            "key": _text(each.key),
+            "failed": iso_time(each.fail_time),
+            "expires": iso_time(each.expire_time),
+            "attempts": each.attempts,
+            "member": each.member,
+            **{f"reason {place}": reason for place, reason in enumerate(each.reasons, 1)},
+            "event": "withheld: the subscription has another feed, or other grants" if each.withheld else "",
+        }
+        print("\n" if number else "", end="")
+        for name, value in shown.items():
+            print(terminal.paint(name.ljust(10), "dim"), plain(value))
+        if each.raw:
+            print("\n".join(map(plain, _text(each.document, indent=2).split("\n"))))
+    return 0
+
+
+def _discard(client: feedmux.Client, args: argparse.Namespace) -> int:
+    if (args.ids is not None) + (args.key is not None) + args.all != 1:
+        raise UsageError("give either --id, or --key, or --all")
+    count = client.dead_letters(args.name).discard(args.ids, key=args.key, everything=args.all)
+    if args.json:
+        print_json({"discarded": count})
+    else:
+        print(f"{count} dead letter{'' if count == 1 else 's'} discarded.")
+    return 0
+
+
+def as_json(letter: feedmux.DeadLetter) -> dict[str, Any]:
+    """Return a letter as --json prints it, its documents in relaxed Extended JSON."""
+    return {
+        "id": letter.id,
+        "key": _extended(letter.key),
+        "fail_time": iso_time(letter.fail_time),
+        "expire_time": iso_time(letter.expire_time),
+        "cluster_time": f"{letter.cluster_time.time}:{letter.cluster_time.inc}",
+        "attempts": letter.attempts,
+        "reasons": list(letter.reasons),
+        "member": letter.member,
+        "event_bytes": letter.event_bytes,
+        "withheld": letter.withheld,
+        **({"event": _extended(letter.document)} if letter.raw else {}),
+    }
+
+
+def _extended(document: dict[str, Any] | None) -> Any:
+    return None if document is None else json.loads(_text(document))
+
+
+def _text(document: dict[str, Any] | None, indent: int | None = None) -> str:
+    if document is None:
+        return "-"
+    return json_util.dumps(document, json_options=_RELAXED, indent=indent, ensure_ascii=False)
