@@ -162,6 +162,7 @@ async def running(
                     service.groups,
                     config.limits.sessions,
                     lambda: health.ready,
+                    service.letters,
                 )
                 keeping += [
                     *credentials.start(service, tasks),

@@ -46,12 +46,17 @@ def uri_of(mongo: ReplicaSet, user: str, password: str) -> str:
 
 
 def test_the_guides_commands(guarded: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    (configuration,) = blocks("docs/operations.md", "toml")
-    (tmp_path / "feedmux.toml").write_text(configuration)
-    user, password = re.findall(r"mongodb://(\w+):([\w-]+)@", configuration)[0]
+    letters, configuration = blocks("docs/operations.md", "toml")
+    (tmp_path / "feedmux.toml").write_text(configuration + letters)
+    login = re.compile(r"mongodb://(\w+):([\w-]+)@")
+    (user, password), (writer, secret) = login.findall(configuration)[0], login.findall(letters)[0]
+    with MongoClient[dict[str, Any]](uri_of(guarded, "admin", "admin")) as admin:
+        admin.admin.command("createUser", writer, pwd=secret, roles=[{"role": "readWrite", "db": "feedmux"}])
     data, operator, health, metrics = free_ports(4)
     environment = {
         "FEEDMUX_SOURCES__MAIN__URI": uri_of(guarded, user, password),
+        "FEEDMUX_DEAD_LETTERS__URI": uri_of(guarded, writer, secret),
+        "FEEDMUX_DEAD_LETTERS__SOURCE": "main",
         "FEEDMUX_REDIS__URL": redis_server.url,
         "FEEDMUX_LISTEN__DATA": f"127.0.0.1:{data}",
         "FEEDMUX_LISTEN__OPERATOR": f"127.0.0.1:{operator}",
@@ -69,6 +74,7 @@ def test_the_guides_commands(guarded: ReplicaSet, redis_server: RedisServer, tmp
     assert len((tmp_path / "position.keys").read_bytes()) == 45
     assert "the account has every privilege that feedmux needs" in doctor
     assert "shop.orders stores pre- and post-images" in doctor
+    assert "dead letters can be written to feedmux.dead_letters" in doctor
     assert " 0 failed" in doctor
     assert "the server says SERVING" in client
     assert "the key is accepted" in client

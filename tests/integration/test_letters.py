@@ -1,5 +1,6 @@
 """The collection for dead letters, on a real MongoDB."""
 
+import asyncio
 import struct
 import uuid
 from collections.abc import AsyncIterator
@@ -130,11 +131,30 @@ async def test_bounds_of_a_tenant(mongo: ReplicaSet, database: Database[Any]) ->
         with pytest.raises(FeedmuxError, match=r"letters_max") as raised:
             await dead.letters.insert(letter(event(2)))
         assert raised.value.reason is ErrorReason.QUOTA_EXCEEDED
+        await dead.letters.insert(letter(event(1)))  # it is there: its group may settle the event
         await dead.letters.insert(letter(event(2), tenant="b"))
         assert await dead.letters.discard("a", "s", [letter(event(0)).id]) == 1
         await dead.letters.insert(letter(event(2)))
         with pytest.raises(FeedmuxError, match=r"bytes_max"):
             await dead.letters.insert(letter(event(9, fullDocument={"text": "x" * (1 << 20)}), tenant="c"))
+
+
+async def test_tenants_take_turns(mongo: ReplicaSet, database: Database[Any]) -> None:
+    """However many groups of a tenant have letters to write, another tenant waits for one of them."""
+    async with prepared(mongo, database.name) as dead:
+        order: list[str] = []
+
+        async def write(tenant: str, number: int) -> None:
+            async with dead.letters.turn(tenant):
+                await dead.letters.insert(letter(event(number), tenant=tenant))
+                order.append(tenant)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(50):
+                tasks.create_task(write("busy", number))
+            tasks.create_task(write("other", 1))
+        assert order.index("other") < 25
+        assert (await dead.letters.usage("busy")).letters == 50
 
 
 async def test_a_deployment_that_tenants_watch_must_be_named(mongo: ReplicaSet, database: Database[Any]) -> None:
@@ -145,9 +165,17 @@ async def test_a_deployment_that_tenants_watch_must_be_named(mongo: ReplicaSet, 
         unnamed = DeadLetters(own, place(database.name), "", {"main": watched})
         with pytest.raises(FeedmuxError, match=r"dead_letters\.source to 'main'"):
             await unnamed.prepare()
-        with pytest.raises(FeedmuxError, match="not available"):
+        with pytest.raises(FeedmuxError, match="cannot be used"):
             _ = unnamed.letters
         assert database.list_collection_names() == []
+        later = Source(SourceConfig("later", mongo.uri))
+        found_later = DeadLetters(own, place(f"{database.name}_later"), "", {"later": later})
+        await found_later.prepare()
+        _ = found_later.letters
+        await later.connect()
+        with pytest.raises(FeedmuxError, match="cannot be used"):
+            _ = found_later.letters
+        await later.close()
         other = Source(SourceConfig("other", mongo.uri))
         await other.connect()
         named = DeadLetters(own, place(database.name), "main", {"main": watched, "other": other})

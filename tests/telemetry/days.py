@@ -47,10 +47,16 @@ GOOD_DAY: Final = {
     f'feedmux_quota_utilization{{{REPLICA},{TENANT},feedmux_quota="sessions"}}': "0.5x180",
     f"feedmux_quota_throttled_seconds_total{{{REPLICA},{TENANT}}}": "0+1x180",
     f'feedmux_task_failures_total{{{REPLICA},feedmux_task="history"}}': "1x180",
+    f"feedmux_group_dead_letters_total{{{REPLICA},{TENANT}}}": "7x180",
+    f"feedmux_group_dead_letters_waiting{{{REPLICA},{TENANT}}}": "0 3 0x178",
+    f"feedmux_dead_letters_utilization{{{REPLICA},{TENANT}}}": "0.5x180",
 }
 """One value for each minute."""
 
 BAD_DAYS: Final[dict[str, dict[str, str]]] = {
+    "FeedmuxDeadLetters": {f"feedmux_group_dead_letters_total{{{REPLICA},{TENANT}}}": "7+1x180"},
+    "FeedmuxDeadLettersWaiting": {f"feedmux_group_dead_letters_waiting{{{REPLICA},{TENANT}}}": "1x180"},
+    "FeedmuxDeadLettersNearLimit": {f"feedmux_dead_letters_utilization{{{REPLICA},{TENANT}}}": "0.9x180"},
     "FeedmuxHistoryAtRisk": {f"feedmux_history_at_risk{{{REPLICA},{SOURCE},{TENANT}}}": "1x180"},
     "FeedmuxStoredHistoryAtRisk": {f"feedmux_history_stored_at_risk{{{REPLICA},{SOURCE},{TENANT}}}": "2x180"},
     "FeedmuxSubscriptionDamaged": {f"feedmux_subscription_damaged{{{REPLICA},{TENANT}}}": "1x180"},

@@ -436,7 +436,7 @@ class DeadLettersSection(Section):
     )
     bytes_max: int = Field(
         default=1 << 30,
-        ge=1 << 20,
+        ge=32 << 20,
         description="The most bytes of the dead letters of a tenant. At the bound, an event that becomes a dead letter"
         " holds its key, until letters are discarded or expire; all other keys are delivered.",
     )

@@ -20,6 +20,7 @@ from feedmux_server.ranges.cache import RangeCache
 from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.sessions.groups import Group, Groups
 from feedmux_server.sessions.session import Session
+from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.store.committer import Committer
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.manager import StreamManager
@@ -48,6 +49,7 @@ class MetricsCollector:
     groups: Groups
     sessions_max: int
     ready: Callable[[], bool]
+    letters: DeadLetters | None
 
     async def __call__(self, snapshot: MetricsSnapshot) -> None:
         self._process(snapshot)
@@ -62,6 +64,8 @@ class MetricsCollector:
         async for group in _sliced(list(self.groups)):
             _group(snapshot, group)
         self._stored(snapshot)
+        for tenant, share in self.letters.shares().items() if self.letters is not None else ():
+            snapshot.most(metrics.DEAD_LETTERS_UTILIZATION, share, tenant)
         async for live in self.sessions.in_turns():
             if live.session.joined:
                 self._session(snapshot, live.session)
@@ -176,6 +180,7 @@ def _group(snapshot: MetricsSnapshot, group: Group) -> None:
     snapshot.add(metrics.GROUP_MEMBERS, group.connected, tenant)
     snapshot.add(metrics.GROUP_UNSETTLED, ledger.outstanding, tenant)
     snapshot.add(metrics.GROUP_HELD_KEYS, ledger.retries.held, tenant)
+    snapshot.add(metrics.DEAD_LETTERS_WAITING, ledger.aside, tenant)
     read_time_s = ledger.oldest_read_time_s
     snapshot.most(metrics.GROUP_OLDEST, 0.0 if read_time_s is None else max(0.0, wall_s() - read_time_s), tenant)
 

@@ -17,13 +17,17 @@ from feedmux_server.rpc import convert
 
 RECONNECT_DEFAULT_S: Final = 5.0
 RECONNECT_MAX_S: Final = 60.0
+ATTEMPTS_MAX: Final = 100
 RETRY_MIN_S: Final = 0.01
 _NO_LETTERS: Final = "this server has no collection for dead letters"
 
 
-def check_group(content: subscriptions_pb2.Subscription, key: StreamKey, *, is_copying: bool) -> None:
-    """Check `group` of a subscription, if it is set. `is_copying`: its position is within a copy of existing documents.
-    Raises MESSAGE_INVALID, GROUP_UNSUITABLE, DEAD_LETTERS_UNAVAILABLE."""
+def check_group(
+    content: subscriptions_pb2.Subscription, key: StreamKey, *, is_copying: bool, has_letters: bool
+) -> None:
+    """Check `group` of a subscription, if it is set. `is_copying`: its position is within a copy of existing documents;
+    `has_letters`: the server has a collection for dead letters. Raises MESSAGE_INVALID, GROUP_UNSUITABLE,
+    DEAD_LETTERS_UNAVAILABLE."""
     if not content.HasField("group"):
         return
     if is_copying:
@@ -40,12 +44,19 @@ def check_group(content: subscriptions_pb2.Subscription, key: StreamKey, *, is_c
     if "key_field" in given:
         raise _invalid("subscription.group.key_field", "is not supported yet; leave it unset")
     for name in ("attempts_max", "after_dead_letter"):
-        if name in given:
+        if name in given and not has_letters:
             raise FeedmuxError(
                 ErrorReason.DEAD_LETTERS_UNAVAILABLE,
                 f"{_NO_LETTERS}; leave subscription.group.{name} unset",
                 field=f"subscription.group.{name}",
             )
+    if not 0 <= group.attempts_max <= ATTEMPTS_MAX:
+        raise _invalid("subscription.group.attempts_max", f"must be 0 to {ATTEMPTS_MAX}")
+    if group.after_dead_letter not in (
+        subscriptions_pb2.AFTER_DEAD_LETTER_UNSPECIFIED,
+        subscriptions_pb2.AFTER_DEAD_LETTER_SKIP,
+    ):
+        raise _invalid("subscription.group.after_dead_letter", "must be SKIP or unset; QUARANTINE is not supported yet")
     if any(SPLIT in stage for stage in effective_stages(key)):
         raise FeedmuxError(
             ErrorReason.GROUP_UNSUITABLE,
@@ -70,7 +81,7 @@ def retry_policy(group: subscriptions_pb2.Group) -> RetryPolicy:
         raise _invalid("subscription.group.retry_most", "must not be below retry_first")
     # If only one is given, the other one follows it.
     first_s = given.get("retry_first", min(RETRY.first_s, given.get("retry_most", RETRY.first_s)))
-    return RetryPolicy(first_s, given.get("retry_most", max(RETRY.most_s, first_s)))
+    return RetryPolicy(first_s, given.get("retry_most", max(RETRY.most_s, first_s)), group.attempts_max)
 
 
 def check_member(request: wire.Open) -> None:
@@ -106,17 +117,17 @@ def check_not_member(request: wire.Open) -> None:
             raise _invalid(f"open.{name}", "is for members of a group; set join")
 
 
-def reported(settle: wire.Settle) -> tuple[list[tuple[int, int]], list[Failure]]:
+def reported(settle: wire.Settle, *, has_letters: bool) -> tuple[list[tuple[int, int]], list[Failure]]:
     """The ranges and failures of a Settle. Raises MESSAGE_INVALID, DEAD_LETTERS_UNAVAILABLE."""
     ranges = [(each.first, each.last) for each in settle.done]
     for first, last in ranges:
         if not 1 <= first <= last:
             raise _invalid("settle.done", f"has the range {first} to {last}; ranges begin at 1 and go forward")
-    return ranges, list(map(_failure, settle.failed))
+    return ranges, [_failure(each, has_letters=has_letters) for each in settle.failed]
 
 
-def _failure(failed: wire.Settle.Failed) -> Failure:
-    if failed.reject:
+def _failure(failed: wire.Settle.Failed, *, has_letters: bool) -> Failure:
+    if failed.reject and not has_letters:
         raise FeedmuxError(
             ErrorReason.DEAD_LETTERS_UNAVAILABLE,
             f"{_NO_LETTERS}; leave settle.failed.reject unset, and the event is delivered again",
@@ -128,7 +139,7 @@ def _failure(failed: wire.Settle.Failed) -> Failure:
         after_s = convert.seconds(failed.retry_after)
         if after_s < 0:
             raise _invalid("settle.failed", "has a negative retry_after")
-    return Failure(failed.delivery_sequence, after_s, failed.reason)
+    return Failure(failed.delivery_sequence, after_s, failed.reason, failed.reject)
 
 
 def _invalid(field: str, rule: str) -> FeedmuxError:

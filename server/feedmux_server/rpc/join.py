@@ -41,7 +41,9 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
         content = _group_definition(stored.definition)
         feed = await service.access.feed_of(content.feed, tenant)
         key = service.access.key_of(feed, tenant)
-        check_group(content, key, is_copying=copied_of(stored.position) is not None)
+        check_group(
+            content, key, is_copying=copied_of(stored.position) is not None, has_letters=service.letters is not None
+        )
         at, ahead = await service.starts(key, tenant).position_of_group(stored.position)
         await service.manager.left.make_room(tenant, key)
         policy = SessionPolicy(
@@ -52,7 +54,7 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
         definition = GroupDefinition(
             tenant, name, feed, key, lease.epoch, policy, reconnect_s(content.group), retry_policy(content.group)
         )
-        group = Group(service.manager, definition, at, service.positions(key, tenant), ahead)
+        group = Group(service.manager, definition, at, service.positions(key, tenant), ahead, service.letters)
         commits = service.committer.attach(lease, stored, group)
         group.store_with(commits)
         service.groups.add(group, partial(_release, service, commits, tenant, name))

@@ -173,6 +173,7 @@ class Subscribe:
             positions = service.positions(key, tenant)
             encoder = MemberEncoder(positions, BSON, message_bytes_max)
             session = MemberSession(service.manager, key, positions, SessionPolicy(heartbeat_s))
+            session.has_letters = service.letters is not None
             member = group.join(session, request.instance_id, window, encoder.payload_max)
         live = LiveSession(session, feed, key, identity, name, request.instance_id, context.peer() or "")
         client: asyncio.Task[None] | None = None
@@ -327,7 +328,7 @@ async def _applied(session: Session, request: wire.SubscribeRequest) -> None:
 async def _applied_to_member(session: MemberSession, request: wire.SubscribeRequest) -> None:
     match request.WhichOneof("message"):
         case "settle":
-            session.settle(*reported(request.settle))
+            session.settle(*reported(request.settle, has_letters=session.has_letters))
         case "close":
             session.gives_back = True
             session.ask_close()

@@ -57,7 +57,7 @@ class Subscriptions:
         _check_policies(wanted)
         key = self._service.access.key_of(await self._service.access.feed_of(wanted.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.start), tenant, key)
-        check_group(wanted, key, is_copying=place.copied is not None)
+        check_group(wanted, key, is_copying=place.copied is not None, has_letters=self._service.letters is not None)
         definition = _checked(convert.definition(wanted))
         await self._check_room(tenant, wanted.name)
         position = self._service.positions(key, tenant).encode(place)
@@ -139,7 +139,7 @@ class Subscriptions:
         is_copying = copied_of(stored.position) is not None
         if is_copying:
             check_feed(key)
-        check_group(content, key, is_copying=is_copying)
+        check_group(content, key, is_copying=is_copying, has_letters=self._service.letters is not None)
         definition = _checked(convert.definition(content))
 
         async def change() -> StoredSubscription:
@@ -183,7 +183,7 @@ class Subscriptions:
         content = convert.stored_content(stored.definition)
         key = self._service.access.key_of(await self._service.access.feed_of(content.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.to), tenant, key)
-        check_group(content, key, is_copying=place.copied is not None)
+        check_group(content, key, is_copying=place.copied is not None, has_letters=self._service.letters is not None)
         with self._rechecking(tenant, request.name):
             sought = await self._service.store.seek(
                 tenant,

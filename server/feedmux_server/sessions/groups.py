@@ -28,10 +28,12 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder, inspect_position
 from feedmux_server.core.positions.resume_token import Given, ResumeToken
 from feedmux_server.core.positions.stored_order import group_order
+from feedmux_server.sessions.dead_letters import LetterWriter
 from feedmux_server.sessions.member_session import MemberSession, Membership
 from feedmux_server.sessions.outputs import GapMark, ProgressMark
 from feedmux_server.sessions.session import CONTINUE_PAUSE_S, SessionPolicy
 from feedmux_server.sessions.session_commits import FLUSH_TIMEOUT_S, Commits
+from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.streams.manager import StreamManager
 
 COMMIT_S: Final = 0.25
@@ -77,6 +79,7 @@ class Group:
         at: JoinPoint,
         positions: PositionEncoder,
         ahead: Ahead | None = None,
+        letters: DeadLetters | None = None,
     ) -> None:
         """Join the streams of the feed at `at`; `ahead` is what was settled after that. Raises QUOTA_EXCEEDED. End it
         with `close`."""
@@ -115,6 +118,11 @@ class Group:
         self._positions = positions
         self._committed = self.ledger.place, self.ledger.changes
         self._commits: Commits | None = None
+        self._letters: LetterWriter | None = None
+        if letters is not None:
+            self._letters = LetterWriter(
+                tenant, definition.name, key, self.reader, self._settled, letters, manager.observer
+            )
 
     def store_with(self, commits: Commits) -> None:
         self._commits = commits
@@ -213,7 +221,10 @@ class Group:
     # Failed events.
 
     def _plan_retry(self) -> None:
-        """Set the timer to when the first of the keys that wait may be tried again, and count what has failed."""
+        """Set the timer to when the first of the keys that wait may be tried again, count what has failed, and let what
+        is delivered no more be written."""
+        if self._letters is not None:
+            self._letters.look(self._manager.tasks)
         retries = self.ledger.retries
         self._account.redelivered += retries.count - self._failures
         self._failures, due_s = retries.count, retries.due_s
@@ -335,6 +346,8 @@ class Group:
         self.ended = True
         if self._retry_timer is not None:
             self._retry_timer.cancel()
+        if self._letters is not None:
+            self._letters.close()
         for seat in self._seats.values():
             if seat.session is not None:
                 seat.session.leave_group()

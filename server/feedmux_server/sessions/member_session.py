@@ -50,6 +50,8 @@ class MemberSession(Session):
         super().__init__(manager, key, positions, policy)
         self.gives_back = False
         """The client has asked to close: others get its events at once."""
+        self.has_letters = False
+        """Whether the client may reject events: there is a collection for dead letters."""
         self._membership: Membership | None = None
         self._quota: MemberQuota | None = None
 

@@ -43,11 +43,14 @@ class DeadLetters:
     @property
     def letters(self) -> Letters:
         """Raises SOURCE_UNAVAILABLE while the collection is not known to be fit."""
+        if self.is_ready and (watching := self._watched_by()):
+            # That source was unavailable before.
+            self.is_ready = False
+            log.error("dead letters cannot be stored any more: %s", _unnamed(watching))
         if not self.is_ready:
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAVAILABLE,
-                "the collection for dead letters was not available since this server started; try again, and tell the"
-                " operator if this stays so",
+                "the collection for dead letters cannot be used; try again, and tell the operator if this stays so",
                 retry_after_s=_RETRY_FIRST_S,
             )
         return self._letters
@@ -95,14 +98,20 @@ class DeadLetters:
 
     async def _check_place(self) -> None:
         await self.deployment.clock.operation_time()
-        watching = [] if self._is_watched else [name for name in self._sources if self._is_here(name)]
-        if watching:
-            raise FeedmuxError(
-                ErrorReason.SOURCE_UNSUITABLE,
-                f"the deployment of dead_letters.uri is that of source {watching[0]!r}, whose tenants could watch the"
-                f" letters. Set dead_letters.source to {watching[0]!r} as well, or use another deployment",
-            )
+        if watching := self._watched_by():
+            raise FeedmuxError(ErrorReason.SOURCE_UNSUITABLE, _unnamed(watching))
+
+    def _watched_by(self) -> str:
+        """The source that reads this deployment although none is named; empty for none."""
+        return "" if self._is_watched else next(filter(self._is_here, self._sources), "")
 
     def _is_here(self, name: str) -> bool:
         source = self._sources.get(name)
         return source is not None and not source.nodes().isdisjoint(self.deployment.nodes())
+
+
+def _unnamed(source: str) -> str:
+    return (
+        f"the deployment of dead_letters.uri is that of source {source!r}, whose tenants could watch the letters. Set"
+        f" dead_letters.source to {source!r} as well, or use another deployment"
+    )

@@ -5,9 +5,12 @@ called and however deep it is, which a document within a document would not. Wha
 second document. Every query names one tenant.
 """
 
+import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -37,6 +40,8 @@ PART_BYTES: Final = 15 << 20
 """The most bytes of an event in one document, which may have 16 MiB."""
 OVERHEAD_BYTES: Final = 1024
 """What a letter counts in addition to its event, its key and its reasons."""
+WRITES_AT_ONCE: Final = 8
+"""Each has up to three copies of its event in memory, which has 16 MiB at most."""
 _PARTS_MAX: Final = 2
 """MongoDB sends no event of more than 16 MiB and some KiB."""
 _USAGE_S: Final = 30.0
@@ -58,6 +63,18 @@ class LettersPlace:
     keep_s: float
     bytes_max: int
     letters_max: int
+
+    def share(self, letters: int, size: int) -> float:
+        """How much of its bounds a tenant uses with so many letters and bytes, 1 for all."""
+        return max(letters / self.letters_max, size / self.bytes_max)
+
+    def no_room(self, letters: int, size: int, more: int) -> FeedmuxError | None:
+        """Why a tenant with so many letters and bytes has no room for another letter of `more` bytes, if so."""
+        if letters >= self.letters_max:
+            return exceeded("dead_letters.letters_max", self.letters_max)
+        if size + more > self.bytes_max:
+            return exceeded("dead_letters.bytes_max", self.bytes_max)
+        return None
 
 
 class OfKey(NamedTuple):
@@ -89,6 +106,8 @@ class Letters:
         self.place = place
         self._commands = commands
         self._usage: dict[str, Usage] = {}
+        self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._turn_of: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._next_line_s = 0.0
 
     async def prepare(self) -> None:
@@ -102,13 +121,22 @@ class Letters:
         await self._collection.find_one({"_id": own})
         await self._collection.delete_one({"_id": own})
 
+    @asynccontextmanager
+    async def turn(self, tenant: str) -> AsyncIterator[None]:
+        """Wait for a turn to write: tenants take turns, so that few events are in memory for this at a time, and one
+        tenant's groups delay no other tenant."""
+        async with self._turn_of[tenant], self._turns:
+            yield
+
     async def insert(self, letter: DeadLetter) -> None:
         """Store a letter on a majority of the members; do nothing if it is there. Raises QUOTA_EXCEEDED at a bound of
         the tenant."""
         usage = await self.usage(letter.tenant)
         size = _size(letter)
-        self._check_room(usage, size)
-        if await self._insert(letter):
+        if (full := self.place.no_room(usage.letters, usage.bytes, size)) is not None:
+            if not await self._is_durable(_id(letter)):
+                raise full
+        elif await self._insert(letter):
             usage.letters += 1
             usage.bytes += size
 
@@ -149,11 +177,14 @@ class Letters:
 
         if await self._answer("insert", insert):
             return True
-        # The first write may not have reached a majority.
-        majority = self._collection.with_options(read_concern=ReadConcern("majority"))
-        if await self._answer("find", lambda: majority.find_one({"_id": document["_id"]}, {"_id": 1})) is None:
+        if not await self._is_durable(document["_id"]):
             raise self._unavailable("a letter is not on a majority of the members yet")
         return False
+
+    async def _is_durable(self, own: dict[str, Any]) -> bool:
+        """Whether an earlier write of a document has reached a majority of the members."""
+        majority = self._collection.with_options(read_concern=ReadConcern("majority"))
+        return await self._answer("find", lambda: majority.find_one({"_id": own}, {"_id": 1})) is not None
 
     async def page(
         self, tenant: str, subscription: str, *, of: OfKey | None, after: tuple[int, bytes] | None, most: int
@@ -163,6 +194,7 @@ class Letters:
         wanted = _of(tenant, subscription, of)
         if after is not None:
             failed, own = DatetimeMS(after[0]), _key(tenant, subscription, after[1])
+            wanted["failed_at"] = {"$gte": failed}  # where the scan of the index begins
             wanted["$or"] = [{"failed_at": {"$gt": failed}}, {"failed_at": failed, "_id": {"$gt": own}}]
         order = [("failed_at", ASCENDING), ("_id", ASCENDING)]
 
@@ -207,7 +239,9 @@ class Letters:
     async def usage(self, tenant: str) -> Usage:
         """How many letters a tenant has, and their bytes."""
         usage, now_s = self._usage.get(tenant), monotonic_s()
-        if usage is not None and now_s - usage.at_s < (_FULL_S if self._share(usage) >= 1 else _USAGE_S):
+        if usage is not None and now_s - usage.at_s < (
+            _FULL_S if self.place.share(usage.letters, usage.bytes) >= 1 else _USAGE_S
+        ):
             return usage
         stages: list[dict[str, Any]] = [
             {"$match": {"tenant": tenant}},
@@ -224,16 +258,7 @@ class Letters:
 
     def shares(self) -> dict[str, float]:
         """How much of its bounds each tenant uses, 1 for all, as far as this process knows."""
-        return {tenant: self._share(usage) for tenant, usage in self._usage.items()}
-
-    def _share(self, usage: Usage) -> float:
-        return max(usage.letters / self.place.letters_max, usage.bytes / self.place.bytes_max)
-
-    def _check_room(self, usage: Usage, size: int) -> None:
-        if usage.letters >= self.place.letters_max:
-            raise exceeded("dead_letters.letters_max", self.place.letters_max)
-        if usage.bytes + size > self.place.bytes_max:
-            raise exceeded("dead_letters.bytes_max", self.place.bytes_max)
+        return {tenant: self.place.share(usage.letters, usage.bytes) for tenant, usage in self._usage.items()}
 
     @property
     def _collection(self) -> AsyncCollection[Any]:

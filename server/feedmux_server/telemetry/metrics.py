@@ -217,6 +217,18 @@ SNAPSHOT_REMAINING: Final = Metric(
     "Time left of the copy that takes longest, by the rate of its last minute. No value where the rate or the number of"
     " documents is not known.", (SOURCE, TENANT),
 )  # fmt: skip
+DEAD_LETTERS: Final = Metric(
+    "feedmux.group.dead_letters", _C, "{event}", "Events of groups that became dead letters.", (TENANT,)
+)
+DEAD_LETTERS_WAITING: Final = Metric(
+    "feedmux.group.dead_letters_waiting", _U, "{event}",
+    "Events that are to become dead letters and hold their keys, because their letters are not written yet.", (TENANT,),
+)  # fmt: skip
+DEAD_LETTERS_UTILIZATION: Final = Metric(
+    "feedmux.dead_letters.utilization", _G, "1",
+    "How much of dead_letters.bytes_max and dead_letters.letters_max a tenant uses: the larger share. Each replica"
+    " reports the tenants for which it has written letters.", (TENANT,),
+)  # fmt: skip
 
 OPLOG_WINDOW: Final = Metric(
     "feedmux.oplog.window", _G, "s", "Time from the oldest to the newest entry of the oplog.", (SOURCE,)

@@ -92,6 +92,9 @@ class Observer:
     def history_notice(self, tenant: str) -> None:
         """A session was notified that its position is at risk."""
 
+    def set_aside(self, tenant: str) -> None:
+        """An event of a group has become a dead letter."""
+
     def committed(self, outcome: str, count: int = 1) -> None:
         """`count` commits had this outcome; see `metrics.COMMITS`."""
 

@@ -93,6 +93,9 @@ class OtelObserver(Observer):
     def history_notice(self, tenant: str) -> None:
         self.counted.add(metrics.AT_RISK_NOTICES, 1, tenant)
 
+    def set_aside(self, tenant: str) -> None:
+        self.counted.add(metrics.DEAD_LETTERS, 1, tenant)
+
     def committed(self, outcome: str, count: int = 1) -> None:
         self.counted.add(metrics.COMMITS, count, outcome)
 

@@ -29,6 +29,7 @@ async def collected(there: Served, results: MonitorResults | None = None) -> Met
         service.groups,
         100,
         lambda: True,
+        service.letters,
     )
     snapshot = MetricsSnapshot(Labels(10))
     await collector(snapshot)

@@ -120,9 +120,20 @@ async def refused(handler: Any, request: Message) -> FeedmuxError:
     return caught.value
 
 
+class NoLetters:
+    """A collection for dead letters that nobody writes to."""
+
+    def hidden_database(self, source: str) -> str:
+        return ""
+
+    def shares(self) -> dict[str, float]:
+        return {}
+
+
 @asynccontextmanager
-async def served(**sections: Any) -> AsyncIterator[Served]:
-    """Assemble a server without authentication; `sections` are of its configuration."""
+async def served(*, letters: Any = None, **sections: Any) -> AsyncIterator[Served]:
+    """Assemble a server without authentication; `sections` are of its configuration, `letters` stands for the
+    collection for dead letters."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     mongo, redis, audit = SimMongo(loop, Random(0)), SimRedis(loop, Random(0)), Audited()
@@ -135,7 +146,9 @@ async def served(**sections: Any) -> AsyncIterator[Served]:
     client: Any = SimRedisClient(redis)
     log: Any = SimpleNamespace(record=audit.record)
     async with Tasks() as tasks:
-        assembly = assemble(config, {"main": source}, client, credentials, tasks, NOBODY, log, asyncio.Event())
+        assembly = assemble(
+            config, {"main": source}, client, credentials, tasks, NOBODY, log, asyncio.Event(), letters=letters
+        )
         yield Served(assembly.service, mongo, redis, audit)
         await assembly.close()
     await source.close()

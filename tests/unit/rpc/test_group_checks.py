@@ -8,7 +8,7 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.retry import RetryPolicy
 from feedmux_server.rpc.group_checks import retry_policy
 from feedmux_server.rpc.subscriptions import Subscriptions
-from tests.unit.rpc.service_support import call, refused, served
+from tests.unit.rpc.service_support import NoLetters, call, refused, served
 from tests.virtual_time import in_virtual_time
 
 SPLITS = feed_pb2.Pipeline(extended_json='[{"$changeStreamSplitLargeEvent": {}}]')
@@ -88,3 +88,23 @@ async def test_a_group_does_not_share_a_copy() -> None:
             error = await refused(method, given)
             assert error.reason == "GROUP_UNSUITABLE"
             assert "copy" in error.message
+
+
+@pytest.mark.parametrize(
+    ("group", "named"),
+    [
+        ({"attempts_max": -1}, "attempts_max"),
+        ({"attempts_max": 101}, "attempts_max"),
+        ({"after_dead_letter": 99}, "after_dead_letter"),
+        ({"after_dead_letter": subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE}, "not supported yet"),
+    ],
+)
+@in_virtual_time
+async def test_what_a_group_with_dead_letters_may_not_say(group: dict[str, Any], named: str) -> None:
+    async with served(letters=NoLetters()) as there:
+        feed = feed_pb2.Feed(source="main", database="db", collection="a")
+        wanted = subscriptions_pb2.Subscription(name="s", feed=feed, group=group)
+        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"latest": {}})
+        error = await refused(Subscriptions(there.service).create, request)
+        assert error.reason == "MESSAGE_INVALID"
+        assert named in error.message

@@ -95,11 +95,11 @@ async def joined(there: Served, instance_id: str = "", **fields: Any) -> Member:
 
 
 @asynccontextmanager
-async def group_served() -> AsyncIterator[Served]:
+async def group_served(letters: Any = None, **group: Any) -> AsyncIterator[Served]:
     """A server that commits, with the group `orders`."""
-    async with served() as there:
+    async with served(letters=letters) as there:
         committing = asyncio.create_task(there.service.committer.run())
-        await there.create("orders", **GROUP)
+        await there.create("orders", group={**GROUP["group"], **group})
         yield there
         committing.cancel()
         await asyncio.wait([committing])

@@ -2790,7 +2790,8 @@ type Settle_Failed struct {
 	RetryAfter *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// Optional. Why it failed, for people. At most 1,024 bytes. The last five are kept until the event is settled.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Optional. Make it a dead letter now. Not supported yet: DEAD_LETTERS_UNAVAILABLE when set.
+	// Optional. Make it a dead letter now, and ignore `retry_after`. If the server has no collection for dead letters, the
+	// session ends with DEAD_LETTERS_UNAVAILABLE, and the event is delivered again.
 	Reject        bool `protobuf:"varint,4,opt,name=reject,proto3" json:"reject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

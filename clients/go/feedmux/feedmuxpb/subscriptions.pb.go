@@ -298,10 +298,11 @@ type Group struct {
 	RetryFirst *durationpb.Duration `protobuf:"bytes,2,opt,name=retry_first,json=retryFirst,proto3" json:"retry_first,omitempty"`
 	// Optional. The longest delay before a failed event is delivered again: `retry_first` to 24 h, by default 5 min.
 	RetryMost *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_most,json=retryMost,proto3" json:"retry_most,omitempty"`
-	// Optional, 0 to 100; 0: without a limit. How often an event is delivered before it becomes a dead letter. Not
-	// supported yet: DEAD_LETTERS_UNAVAILABLE when set.
+	// Optional, 0 to 100; 0: without a limit. How often an event is delivered before it becomes a dead letter.
+	// DEAD_LETTERS_UNAVAILABLE when set and the server has no collection for dead letters.
 	AttemptsMax int32 `protobuf:"varint,4,opt,name=attempts_max,json=attemptsMax,proto3" json:"attempts_max,omitempty"`
-	// Optional. What happens to the key of a dead letter. Not supported yet: DEAD_LETTERS_UNAVAILABLE when set.
+	// Optional. What happens to the key of a dead letter. DEAD_LETTERS_UNAVAILABLE when set and the server has no
+	// collection for dead letters. QUARANTINE is not supported yet: MESSAGE_INVALID.
 	AfterDeadLetter AfterDeadLetter `protobuf:"varint,5,opt,name=after_dead_letter,json=afterDeadLetter,proto3,enum=feedmux.v1.AfterDeadLetter" json:"after_dead_letter,omitempty"`
 	// Optional. A top-level field of the pipeline's output that is the key, instead of `documentKey`. Not supported yet:
 	// MESSAGE_INVALID when set.

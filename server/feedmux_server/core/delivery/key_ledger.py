@@ -361,6 +361,11 @@ class KeyLedger:
         return len(self._alone)
 
     @property
+    def aside(self) -> int:
+        """The number of events to be set aside that can be now."""
+        return len(self._aside)
+
+    @property
     def acked(self) -> int:
         """Everything before this number is settled."""
         return next(iter(self.events), self._next)

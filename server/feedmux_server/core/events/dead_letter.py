@@ -26,7 +26,8 @@ class DeadLetter:
     tenant: str
     subscription: str
     id: bytes
-    """A digest of the event's `_id`, so that an event that is set aside twice is stored once."""
+    """A digest of the event's `_id` and the stream key: an event that is set aside twice is stored once, and as another
+    feed or other grants show it, it is another letter."""
     stream_key: bytes
     """The digest of the feed, with its grants, that delivered the event."""
     key: bytes
@@ -62,7 +63,7 @@ def dead_letter(
     return DeadLetter(
         tenant=tenant,
         subscription=subscription,
-        id=blake2b(event_id(event, 0), digest_size=ID_BYTES).digest(),
+        id=blake2b(stream_key + event_id(event, 0), digest_size=ID_BYTES).digest(),
         stream_key=stream_key,
         key=key if len(key) <= KEY_BYTES_MAX else b"",
         event_bytes=len(event),

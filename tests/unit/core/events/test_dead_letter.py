@@ -9,13 +9,13 @@ from feedmux_server.core.events.dead_letter import KEY_BYTES_MAX, DeadLetter, de
 NOW_S = 1_800_000_000
 
 
-def letter(now_s: float = NOW_S, **fields: Any) -> DeadLetter:
+def letter(now_s: float = NOW_S, stream_key: bytes = b"", **fields: Any) -> DeadLetter:
     event = bson.encode({"_id": {"_data": "8200"}, **fields})
     return dead_letter(
         event,
         tenant="a",
         subscription="s",
-        stream_key=b"",
+        stream_key=stream_key,
         attempts=1,
         reasons=(),
         member="",
@@ -35,5 +35,6 @@ def test_a_clock_that_was_set_back_makes_no_letter_that_expires_at_once() -> Non
     assert letter(now_s=0.0).failed_ms == letter().failed_ms == NOW_S * 1000
 
 
-def test_an_event_has_one_id_whatever_its_pipeline_makes_of_it() -> None:
+def test_an_event_is_one_letter_for_each_feed() -> None:
     assert letter(documentKey={"_id": 1}).id == letter().id
+    assert letter(stream_key=b"other grants").id != letter().id
