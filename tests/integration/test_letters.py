@@ -235,6 +235,8 @@ async def test_nobody_watches_the_letters(
             for collection in ("", "dead_letters"):
                 rejection = await refused(api.watch(feed(hidden, collection, source=source)).opened())
                 assert rejection.reason == "NAMESPACE_DENIED", (source, collection)
+            explained = await api.explain(feed=feed(source=source, full_document="whenAvailable"))
+            assert hidden not in [each.database for each in explained.images]
             wide = [api.watch(feed(source=source)), api.watch(feed(source=source, collation=collation))]
             beside = f"{database.name}_létters"
             for each in wide:

@@ -37,7 +37,7 @@ class Access:
         self._manager = manager
         self._checks = checks
         self._admission = admission
-        self._hidden_database = hidden_database
+        self.hidden_database = hidden_database
 
     def grants_of(self, tenant: str) -> Grants:
         return self.grants.get(tenant, ())
@@ -65,7 +65,7 @@ class Access:
         The grants are checked first, so that a tenant learns nothing about a source that it may not see.
         """
         asked = without_database(
-            apply_grants(self.grants_of(tenant), spec, self.policies), self._hidden_database(spec.scope.source)
+            apply_grants(self.grants_of(tenant), spec, self.policies), self.hidden_database(spec.scope.source)
         )
         self._manager.source(spec.scope.source)
         self._manager.accounts.of(tenant).check_pipeline(len(spec.pipeline))

@@ -61,7 +61,10 @@ class Explain:
         source = service.manager.source(key.spec.scope.source)
         grants = service.access.grants_of(tenant)
         response.scope_missing = await is_missing(source, grants, feed.scope)
+        hidden = service.access.hidden_database(feed.scope.source)
         for each in await collection_images(source, grants, feed):
+            if each.database == hidden:
+                continue
             response.images.append(
                 wire.ExplainResponse.CollectionImages(
                     database=each.database, collection=each.collection, enabled=each.enabled, for_grants=each.for_grants
