@@ -110,6 +110,7 @@ def assemble(
     store = SubscriptionStore(
         redis,
         lease_s=config.redis.lease_s,
+        key_prefix=config.redis.key_prefix,
         observer=observer,
         readable=is_definition,
         control_replicas=None if config.redis.control_replicas == "auto" else config.redis.control_replicas,
@@ -118,7 +119,7 @@ def assemble(
     accounts = Accounts(credentials.quotas_of, monotonic_s)
     limits = limits or manager_limits(config.limits, config.wide)
     for source in sources.values():
-        source.timeline.store = StoredTimelines(redis)
+        source.timeline.store = StoredTimelines(redis, key_prefix=config.redis.key_prefix)
     manager = StreamManager(sources, limits, tasks, accounts, observer, side_processes)
     ranges = RangeCache(manager, RangeLimits(config.limits.retained_bytes))
     checks = RequestChecks(side_processes)

@@ -44,6 +44,7 @@ class Dependencies:
     sources: dict[str, Source]
     redis: Client
     redis_url: str
+    key_prefix: str
     logins: dict[str, LoginFiles]
     """Of `redis` and each `source/NAME` whose login is in files."""
     reload_s: float
@@ -69,8 +70,9 @@ class Dependencies:
         redis_login = redis_files(config.redis)
         redis = connect(config.redis.url, redis_access(config.redis, redis_login))
         stack.push_async_callback(redis.aclose)
-        stored_keys = SigningKeys(redis, position_keys) if config.positions.key_file is None else None
-        found = cls({}, redis, config.redis.url, {}, config.reload_s, stored_keys)
+        prefix, has_file = config.redis.key_prefix, config.positions.key_file is not None
+        stored_keys = None if has_file else SigningKeys(redis, position_keys, key_prefix=prefix)
+        found = cls({}, redis, config.redis.url, prefix, {}, config.reload_s, stored_keys)
         if redis_login.has_files:
             found.logins[REDIS] = redis_login
         for name, section in config.sources.items():
@@ -140,13 +142,13 @@ class Dependencies:
     async def _check_redis(self) -> None:
         """Check Redis. Raises STATE_UNAVAILABLE, and StartupError if Redis is unsuitable."""
         if self.redis_checked:
-            await check_writable(self.redis)
+            await check_writable(self.redis, key_prefix=self.key_prefix)
             if self.reads_policy:
                 self.reads_policy = await check_eviction(self.redis, self.redis_url)
             await self._refresh_keys()
             return
         try:
-            for warning in await check_redis(self.redis, self.redis_url):
+            for warning in await check_redis(self.redis, self.redis_url, key_prefix=self.key_prefix):
                 log.warning(warning)
         except RedisUnavailable as error:
             raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, str(error)) from None

@@ -168,7 +168,7 @@ async def _letters(config: Config, section: DeadLettersSection, timeout_s: float
 
 
 def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
-    url = config.redis.url
+    url, prefix = config.redis.url, config.redis.key_prefix
 
     async def reachable() -> list[CheckResult]:
         try:
@@ -178,14 +178,14 @@ def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
             return [CheckResult("redis.reachable", Level.FAILED, str(error).rstrip("."), advice)]
 
     async def layout() -> list[CheckResult]:
-        await check_layout(redis, timeout_s=timeout_s)
+        await check_layout(redis, key_prefix=prefix, timeout_s=timeout_s)
         return [CheckResult("redis.layout", Level.OK, "the keys in Redis have the layout of this version")]
 
     return [
         Step("redis.reachable", reachable, "redis", vital=True),
         Step("redis.sentinels", lambda: examine_sentinels(redis), "redis"),
         Step("redis.layout", layout, "redis"),
-        Step("redis.write", lambda: _one(probe(redis, timeout_s=timeout_s)), "redis"),
+        Step("redis.write", lambda: _one(probe(redis, key_prefix=prefix, timeout_s=timeout_s)), "redis"),
         Step("redis.subscriptions", lambda: _subscriptions(redis, config, timeout_s), "redis"),
         Step("redis.clock", lambda: _one(examine_clock(redis)), "redis"),
     ]
@@ -194,9 +194,12 @@ def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
 async def _subscriptions(redis: Client, config: Config, timeout_s: float) -> list[CheckResult]:
     """Check whether each subscription can be opened, as far as Redis is concerned."""
     check, found, count = "redis.subscriptions", list[CheckResult](), 0
-    store = SubscriptionStore(redis, lease_s=config.redis.lease_s, timeout_s=timeout_s, readable=is_definition)
-    file = config.positions.key_file
-    keys = PositionKeys(read_position_keys(file) if file else await stored_position_keys(redis, timeout_s=timeout_s))
+    prefix, file = config.redis.key_prefix, config.positions.key_file
+    store = SubscriptionStore(
+        redis, lease_s=config.redis.lease_s, key_prefix=prefix, timeout_s=timeout_s, readable=is_definition
+    )
+    stored_keys = () if file else await stored_position_keys(redis, key_prefix=prefix, timeout_s=timeout_s)
+    keys = PositionKeys(read_position_keys(file) if file else stored_keys)
     known = load_tenants(config.tenants_file).tenants if config.tenants_file else []
     bounded = {each.name: each.pipelines == "bounded" for each in known} or {ANONYMOUS.tenant: False}
     for tenant in bounded:

@@ -54,6 +54,7 @@ MATRIX: dict[str, Values] = {
             "url": "",
             "urlSecret": {"name": "redis", "key": "url"},
             "username": "feedmux",
+            "keyPrefix": "feedmux-staging",
             "passwordSecret": {"name": "redis", "key": "password"},
             "caSecret": "redis-ca",
         },

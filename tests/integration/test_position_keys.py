@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
-from feedmux_server.store.signing_keys import KEYS_KEY, SigningKeys
+from feedmux_server.store.signing_keys import SigningKeys, keys_key
 from tests.conftest import RedisFactory
 from tests.integration.servers import serving, settings, until
 from tests.integration.state_support import client
@@ -22,7 +22,7 @@ OLD, NEW, OTHER = (bytes([each]) * 32 for each in (1, 2, 3))
 
 
 async def stored(redis: Redis) -> tuple[bytes, ...]:
-    text = await redis.get(KEYS_KEY)
+    text = await redis.get(keys_key())
     assert isinstance(text, bytes)
     return parse_keys(text.decode())
 
@@ -60,7 +60,7 @@ async def test_positions_outlive_a_flush_and_serve_on_another_server(
         database.c.insert_one({"_id": 1, "n": 1})
 
         async def written_back() -> bool:
-            return bool(await direct.exists(KEYS_KEY))
+            return bool(await direct.exists(keys_key()))
 
         await until(written_back)
         for here in (one, other):

@@ -25,7 +25,7 @@ from feedmux_server.store.checks import RedisUnavailable, check_redis, check_wri
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import Client, RedisAccess, StartupError, connect
 from feedmux_server.store.model import CommitRequest, CommitStatus, RestoreRequest
-from feedmux_server.store.schema import SCHEMA_KEY, check_layout
+from feedmux_server.store.schema import check_layout, schema_key
 from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
 from tests.integration.balancer import Front, fronted
@@ -505,12 +505,12 @@ async def test_a_newer_layout_is_refused(redis_factory: RedisFactory) -> None:
     client = connect(server.url)
     try:
         await check_layout(client)
-        assert await ask(server.port, "GET", SCHEMA_KEY) == "1"
+        assert await ask(server.port, "GET", schema_key()) == "1"
         await check_layout(client)
-        await ask(server.port, "SET", SCHEMA_KEY, "2")
+        await ask(server.port, "SET", schema_key(), "2")
         with pytest.raises(StartupError, match=r"layout 2.*newer feedmux"):
             await check_redis(client, server.url)
-        await ask(server.port, "SET", SCHEMA_KEY, "something else")
+        await ask(server.port, "SET", schema_key(), "something else")
         with pytest.raises(StartupError, match="did not write"):
             await check_redis(client, server.url)
     finally:

@@ -181,7 +181,7 @@ async def test_a_session_learns_why_it_lost(store: SubscriptionStore, tenant: st
         assert recorder.causes == [cause]
         assert recorder.commits == [(1, place(1).position)]
         if cause == "DELETE":
-            with pytest.raises(FeedmuxError, match="no subscription"):
+            with pytest.raises(FeedmuxError, match="was deleted"):
                 await store.get(tenant, "s")
 
 

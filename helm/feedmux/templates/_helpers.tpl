@@ -381,6 +381,7 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- $redis = set $redis "url" .Values.redis.url -}}
 {{- end -}}
 {{- if .Values.redis.username }}{{ $redis = set $redis "username" .Values.redis.username }}{{ end -}}
+{{- if .Values.redis.keyPrefix }}{{ $redis = set $redis "key_prefix" .Values.redis.keyPrefix }}{{ end -}}
 {{- if .Values.redis.caSecret }}{{ $redis = set $redis "ca_file" "/etc/feedmux/redis-ca/ca.crt" }}{{ end -}}
 {{- $config = set $config "redis" $redis -}}
 {{- $config = set $config "listen" (dict "data" "0.0.0.0:7117" "operator" "0.0.0.0:7118" "health" "0.0.0.0:7119" "metrics" (ternary "[::]:9117" "127.0.0.1:9117" .Values.metrics.enabled) "accept_plaintext" .Values.tls.acceptPlaintext) -}}

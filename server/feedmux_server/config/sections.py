@@ -360,6 +360,12 @@ class RedisSection(Section):
     )
     certificate_file: Path | None = Field(default=None, description="Client certificate for Redis, PEM.")
     key_file: Path | None = Field(default=None, description="Private key of the client certificate, PEM.")
+    key_prefix: str = Field(
+        default="feedmux",
+        pattern="^[A-Za-z0-9_.-]{1,64}$",
+        description="What the name of every key begins with, before a colon. Deployments of feedmux that share a Redis"
+        " need one each: otherwise they see, move and delete each other's subscriptions (docs/redis.md).",
+    )
     commit_interval_s: float = Field(
         default=0.5,
         ge=0.01,

@@ -30,6 +30,7 @@ async def joined_group(service: Service, name: str, tenant: str) -> Group:
 async def _hosted(service: Service, name: str, tenant: str) -> Group:
     stored = await service.store.get(tenant, name)
     content = _group_definition(stored.definition)
+    service.check_origin(stored, tenant)
     try:
         stored, lease = await open_lease(service, tenant, name, instance_id=service.groups.host)
     except FeedmuxError as error:

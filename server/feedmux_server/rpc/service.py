@@ -5,20 +5,22 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
-from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.core.positions.position import PositionEncoder, is_of_scope, scope_fingerprint
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.ranges.cache import RangeCache
 from feedmux_server.rpc.access import Access
 from feedmux_server.rpc.admission import Admission
 from feedmux_server.rpc.call_audit import CallAudit
+from feedmux_server.rpc.convert import stored_content, stored_scope
 from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.live_sessions import LiveSessions
 from feedmux_server.rpc.receiving import RequestLimits
 from feedmux_server.sessions.groups import Groups
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.store.committer import Committer
+from feedmux_server.store.model import StoredSubscription
 from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.resolve_start import StartResolver
@@ -66,6 +68,20 @@ class Service:
 
     def positions(self, key: StreamKey, tenant: str) -> PositionEncoder:
         return self.starts(key, tenant).encoder()
+
+    def check_origin(self, stored: StoredSubscription, tenant: str) -> None:
+        """Check that a subscription is of the deployment of MongoDB that its source is now. Raises POSITION_FOREIGN for
+        that of another deployment of feedmux with the same keys, and SOURCE_UNAVAILABLE."""
+        scope = stored_scope(stored_content(stored.definition).feed)
+        source_id = self.manager.source(scope.source).source_id
+        if not is_of_scope(stored.position, scope_fingerprint(tenant, source_id, scope.namespace)):
+            raise FeedmuxError(
+                ErrorReason.POSITION_FOREIGN,
+                f"the position of subscription {stored.name!r} is of another replica set or cluster than that of source"
+                f" {scope.source!r}: either another deployment of feedmux uses the same keys in Redis (set"
+                " redis.key_prefix), or MongoDB was created anew, and the subscription must be sought to a time or"
+                " deleted (docs/redis.md)",
+            )
 
     def begin_drain(self, deadline_s: float) -> None:
         """Accept no more sessions, and give the open sessions `deadline_s` to acknowledge."""

@@ -228,9 +228,13 @@ class Subscribe:
                 "a durable subscription begins at its stored position; use SeekSubscription to move that position",
                 field="open.start",
             )
-        stored, lease = await open_alone(
-            self._service, tenant, request.subscription, instance_id=request.instance_id, takeover=request.takeover
-        )
+        name, instance_id = request.subscription, request.instance_id
+        try:
+            stored, lease = await open_alone(
+                self._service, tenant, name, instance_id=instance_id, takeover=request.takeover
+            )
+        except FeedmuxError as error:
+            raise _lost(name, error) if request.HasField("last_acked") else error from None
         async with released_on_error(self._service, lease):
             return await self._at_stored(request, tenant, stored, lease)
 
@@ -267,6 +271,19 @@ class Subscribe:
             rewound_from=rewound_from,
             skipped_from=skipped_from,
         )
+
+
+def _lost(name: str, error: FeedmuxError) -> FeedmuxError:
+    """The error of an opening by a client that has acknowledged events of the subscription."""
+    if error.reason is not ErrorReason.SUBSCRIPTION_NOT_FOUND or error.metadata:
+        return error
+    return FeedmuxError(
+        error.reason,
+        f"there is no subscription {name!r} any more, although this client has acknowledged its events: Redis has lost"
+        " it (eviction, FLUSHALL, an older copy), or it was deleted more than a day ago. Create it again at the last"
+        " position that this client knows",
+        {"cause": "LOST"},
+    )
 
 
 async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver, copied: Copied | None) -> JoinPoint:

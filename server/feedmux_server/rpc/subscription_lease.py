@@ -11,7 +11,6 @@ from functools import partial
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc.convert import is_group
 from feedmux_server.rpc.service import Service
-from feedmux_server.sessions.groups import HOST_PREFIX
 from feedmux_server.store.lease_store import LeaseStore
 from feedmux_server.store.model import Lease, StoredSubscription
 
@@ -41,10 +40,10 @@ async def open_lease(
 async def open_alone(
     service: Service, tenant: str, name: str, *, instance_id: str, takeover: bool = False
 ) -> tuple[StoredSubscription, Lease]:
-    """`open_lease` for a call that reads the subscription alone. Raises GROUP_MISMATCH for a group, whose members are
-    not disturbed."""
-    if takeover or instance_id.startswith(HOST_PREFIX):
-        _check_no_group(await service.store.get(tenant, name))
+    """`open_lease` for a call that reads the subscription alone. Raises GROUP_MISMATCH for a group, and
+    POSITION_FOREIGN for a subscription of another deployment of MongoDB; neither is disturbed."""
+    if takeover or instance_id:  # otherwise no session ends by the opening
+        _check(service, tenant, await service.store.get(tenant, name))
     try:
         stored, lease = await open_lease(service, tenant, name, instance_id=instance_id, takeover=takeover)
     except FeedmuxError as error:
@@ -52,8 +51,13 @@ async def open_alone(
             _check_no_group(await service.store.get(tenant, name))
         raise
     async with released_on_error(service, lease):
-        _check_no_group(stored)
+        _check(service, tenant, stored)
     return stored, lease
+
+
+def _check(service: Service, tenant: str, stored: StoredSubscription) -> None:
+    _check_no_group(stored)
+    service.check_origin(stored, tenant)
 
 
 def _check_no_group(stored: StoredSubscription) -> None:

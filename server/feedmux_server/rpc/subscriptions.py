@@ -79,7 +79,14 @@ class Subscriptions:
                         raise
                     raise await self._exists(tenant, wanted.name, definition) or error from None
 
-        message = self._message(await self._to_its_end(change))
+        stored = await self._to_its_end(change)
+        try:
+            self._service.check_origin(stored, tenant)
+        except FeedmuxError as error:
+            raise FeedmuxError(
+                ErrorReason.SUBSCRIPTION_EXISTS, f"subscription {wanted.name!r} exists: {error.message}", error.metadata
+            ) from None
+        message = self._message(stored)
         if request.start.HasField("snapshot") and not message.HasField("snapshot"):
             message.snapshot.state = feed_pb2.SnapshotStatus.STATE_DONE
         return message.SerializeToString()

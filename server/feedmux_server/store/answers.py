@@ -1,9 +1,14 @@
 """What the scripts answer: subscriptions, outcomes, and the errors that an answer stands for."""
 
+from typing import Final
+
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.errors import RETRY_AFTER_S
 from feedmux_server.store.model import TIME_MS_MAX, CommitOutcome, CommitStatus, FenceCause, StoredSubscription
 from feedmux_server.store.scripts import Answer
+
+DELETED: Final = b"DELETED"
+"""In the answer for a subscription that does not exist: it was deleted not long ago."""
 
 
 def digits(cluster_time: int) -> str:
@@ -30,9 +35,11 @@ def check_replicated(replicated: bool) -> None:
 def check(name: str, answer: Answer) -> None:
     match status(answer):
         case "NOT_FOUND":
+            deleted = answer[1:] == [DELETED]
             raise FeedmuxError(
                 ErrorReason.SUBSCRIPTION_NOT_FOUND,
-                f"there is no subscription {name!r}",
+                f"subscription {name!r} was deleted" if deleted else f"there is no subscription {name!r}",
+                {"cause": "DELETED"} if deleted else {},
             )
         case "ETAG_MISMATCH":
             raise FeedmuxError(

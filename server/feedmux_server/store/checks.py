@@ -18,12 +18,11 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.connection import Client, StartupError, WatchedPrimary, leave_demoted
 from feedmux_server.store.errors import FAILURES, state_unavailable
 from feedmux_server.store.redis_url import Kind, parse_redis_url
-from feedmux_server.store.schema import check_layout
+from feedmux_server.store.schema import KEY_PREFIX, check_layout
 from feedmux_server.store.store import SubscriptionStore
 
 OLDEST_VERSION: Final = (6, 2)
 _FULL: Final = 0.9
-_READY_KEY: Final = "feedmux:ready"
 
 Info = Mapping[str, Any]
 
@@ -32,14 +31,16 @@ class RedisUnavailable(StartupError):
     """Redis does not answer, which may be temporary."""
 
 
-async def check_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> tuple[str, ...]:
+async def check_redis(
+    client: Client, url: str, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 5.0
+) -> tuple[str, ...]:
     """Check Redis and return warnings. Raises RedisUnavailable, and StartupError if positions could be lost."""
     found = await examine_redis(client, url, timeout_s=timeout_s)
     refused = failures(found)
     if refused:
         raise StartupError("\n".join(str(each) for each in refused))
     try:
-        await check_layout(client, timeout_s=timeout_s)
+        await check_layout(client, key_prefix=key_prefix, timeout_s=timeout_s)
     except FeedmuxError as error:
         raise RedisUnavailable(f"redis.url: Redis at {parse_redis_url(url)} cannot be used. {error.message}.") from None
     return tuple(str(each) for each in found if each.level is not Level.OK)
@@ -152,14 +153,14 @@ def _judge_durability(place: str, info: Info) -> Iterator[CheckResult]:
         )
 
 
-async def check_writable(client: Client, *, timeout_s: float = 2.0) -> None:
+async def check_writable(client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 2.0) -> None:
     """Raises STATE_UNAVAILABLE if Redis does not accept writes, or, in a cluster, if a primary does not answer PING."""
     try:
         async with asyncio.timeout(timeout_s):
             if isinstance(client, RedisCluster):
                 await client.ping(target_nodes=RedisCluster.PRIMARIES)
             else:
-                await client.set(_READY_KEY, 1, px=1)
+                await client.set(f"{key_prefix}:ready", 1, px=1)
     except FAILURES as error:
         if not isinstance(client, RedisCluster):
             await leave_demoted(client, error)
@@ -237,10 +238,11 @@ async def examine_sentinels(client: Client) -> list[CheckResult]:
     return found
 
 
-async def probe(client: Client, *, timeout_s: float = 3.0) -> CheckResult:
+async def probe(client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 3.0) -> CheckResult:
     """Make, open, release, list and remove a subscription, as the server would: tests permissions, disk and scripts."""
     name, tenant = secrets.token_hex(8), "doctor"
-    store = SubscriptionStore(client, lease_s=2.0, key_prefix="feedmux:doctor", timeout_s=timeout_s, tombstone_s=8.5)
+    prefix = f"{key_prefix}:doctor"
+    store = SubscriptionStore(client, lease_s=2.0, key_prefix=prefix, timeout_s=timeout_s, tombstone_s=8.5)
     try:
         try:
             await store.create(tenant, name, definition=b"", etag="0", position=b"", cluster_time=0, order=b"")

@@ -29,7 +29,7 @@ _BY_CODE: Final = {
     "NOAUTH": "Redis wants a password: set it in feedmux's Redis URL",
     "WRONGPASS": "Redis rejects the user or password in feedmux's Redis URL: correct them",
     "NOPASSWORD": "Redis has no password, and feedmux's Redis URL gives one: remove it there, or set it in Redis",
-    "NOPERM": "Redis denies feedmux's user a command or key: run `ACL LOG`, and allow it on keys feedmux:*",
+    "NOPERM": "Redis denies feedmux's user a command or key: allow it on the keys of redis.key_prefix (see `ACL LOG`)",
     "BUSY": "Redis is busy with another client's script",
     "TIMEOUT": "Redis does not answer in time: check that it is running, not overloaded, and close to feedmux",
     "CONNECTION": "Redis cannot be reached: check that it is running and that feedmux may connect to it",

@@ -1,5 +1,7 @@
 """The layout of the keys in Redis, and the check whether this version of feedmux can work with it.
 
+Each key begins with `redis.key_prefix`, here `feedmux`, so that several deployments of feedmux can share a Redis:
+
     feedmux:schema                  the layout's number, written by the first server (`LAYOUT`)
     feedmux:position-keys           the keys of positions, unless a file holds them (`signing_keys`)
     feedmux:1:{TENANT/NAME}         a subscription: position, epoch, lease, definition (see lua/)
@@ -18,26 +20,36 @@ from typing import Final
 from feedmux_server.store.commands import Commands
 from feedmux_server.store.connection import Client, StartupError
 
+KEY_PREFIX: Final = "feedmux"
+"""The default of `redis.key_prefix`."""
 LAYOUT: Final = 1
-SCHEMA_KEY: Final = "feedmux:schema"
 
 
-async def check_layout(client: Client, *, timeout_s: float = 5.0) -> None:
+def schema_key(key_prefix: str = KEY_PREFIX) -> str:
+    return f"{key_prefix}:schema"
+
+
+def layout_prefix(key_prefix: str) -> str:
+    """The beginning of the keys that belong to this layout."""
+    return f"{key_prefix}:{LAYOUT}"
+
+
+async def check_layout(client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 5.0) -> None:
     """Mark an empty Redis with our layout. Raises StartupError for a newer or unknown layout, and STATE_UNAVAILABLE."""
-    commands = Commands(client, timeout_s=timeout_s)
-    [answer] = await commands.run([("GET", SCHEMA_KEY)])
+    commands, key = Commands(client, timeout_s=timeout_s), schema_key(key_prefix)
+    [answer] = await commands.run([("GET", key)])
     if answer is None:
-        await commands.run([("SET", SCHEMA_KEY, LAYOUT, "NX")])
+        await commands.run([("SET", key, LAYOUT, "NX")])
         return
     found = answer.decode(errors="replace") if isinstance(answer, bytes) else ""
     if found == str(LAYOUT):
         return
     if found.isdecimal() and int(found) > LAYOUT:
         raise StartupError(
-            f"the keys in Redis have layout {found} ({SCHEMA_KEY}), written by a newer feedmux; this one knows layout"
-            f" {LAYOUT}. Start that newer version, or give this one its own Redis, or its own database in Redis"
+            f"the keys in Redis have layout {found} ({key}), written by a newer feedmux; this one knows layout"
+            f" {LAYOUT}. Start that newer version, or give this one its own redis.key_prefix or its own Redis"
         )
     raise StartupError(
-        f"{SCHEMA_KEY} in Redis holds something that feedmux did not write. Give feedmux its own Redis, or its own"
-        " database in Redis"
+        f"{key} in Redis holds something that feedmux did not write. Give feedmux its own"
+        " redis.key_prefix or its own Redis"
     )

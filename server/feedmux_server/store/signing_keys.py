@@ -6,7 +6,6 @@ outlive a FLUSHALL. Neighbours: `dependencies` calls `refresh` whenever it check
 
 import logging
 import secrets
-from typing import Final
 
 from feedmux_server.core.positions.position_keys import (
     KEY_BYTES_MIN,
@@ -16,11 +15,14 @@ from feedmux_server.core.positions.position_keys import (
     parse_keys,
 )
 from feedmux_server.store.connection import Client, StartupError
+from feedmux_server.store.schema import KEY_PREFIX
 from feedmux_server.store.scripts import ScriptCall, ScriptRunner
 
-KEYS_KEY: Final = "feedmux:position-keys"
-
 log = logging.getLogger(__name__)
+
+
+def keys_key(key_prefix: str = KEY_PREFIX) -> str:
+    return f"{key_prefix}:position-keys"
 
 
 def new_key() -> bytes:
@@ -30,7 +32,10 @@ def new_key() -> bytes:
 class SigningKeys:
     """Keeps `keys` equal to the keys in Redis."""
 
-    def __init__(self, client: Client, keys: PositionKeys, *, timeout_s: float = 3.0) -> None:
+    def __init__(
+        self, client: Client, keys: PositionKeys, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 3.0
+    ) -> None:
+        self._key = keys_key(key_prefix)
         self._keys = keys
         self._scripts = ScriptRunner(client, timeout_s=timeout_s)
         self._unreadable = ""
@@ -38,10 +43,10 @@ class SigningKeys:
     async def refresh(self) -> None:
         """Read the keys again. Raises STATE_UNAVAILABLE, and StartupError if the keys are unreadable and none were read
         before."""
-        text = await self._scripts.command("GET", KEYS_KEY)
+        text = await self._scripts.command("GET", self._key)
         if text is None:
-            await self._scripts.command("SET", KEYS_KEY, format_keys(self._keys.materials or (new_key(),)), "NX")
-            text = await self._scripts.command("GET", KEYS_KEY)
+            await self._scripts.command("SET", self._key, format_keys(self._keys.materials or (new_key(),)), "NX")
+            text = await self._scripts.command("GET", self._key)
         try:
             stored = parse_keys(text.decode() if isinstance(text, bytes) else "")
         except ValueError as error:
@@ -52,13 +57,13 @@ class SigningKeys:
         if known and not set(known) & set(stored):
             # Redis lost our keys, and a server that never had them made its own before we checked: both are in use.
             both = (*known, *stored)[:KEYS_MAX]
-            await self._scripts.run(ScriptCall("replace", KEYS_KEY, (text, format_keys(both))))
+            await self._scripts.run(ScriptCall("replace", self._key, (text, format_keys(both))))
             stored = both
         if self._keys.replace(stored) and known:
             log.info("the keys of positions were read again", extra={"count": len(stored)})
 
     def _keep_known(self, error: str) -> None:
-        message = _unreadable(error)
+        message = _unreadable(self._key, error)
         if not self._keys.known:
             raise StartupError(message)
         if self._unreadable != error:
@@ -66,19 +71,19 @@ class SigningKeys:
         self._unreadable = error
 
 
-async def stored_position_keys(client: Client, *, timeout_s: float = 3.0) -> tuple[bytes, ...]:
+async def stored_position_keys(
+    client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 3.0
+) -> tuple[bytes, ...]:
     """The keys in Redis; empty if no server has made any yet. Raises STATE_UNAVAILABLE, StartupError."""
-    text = await ScriptRunner(client, timeout_s=timeout_s).command("GET", KEYS_KEY)
+    key = keys_key(key_prefix)
+    text = await ScriptRunner(client, timeout_s=timeout_s).command("GET", key)
     if text is None:
         return ()
     try:
         return parse_keys(text.decode())
     except ValueError as error:
-        raise StartupError(_unreadable(str(error))) from None
+        raise StartupError(_unreadable(key, str(error))) from None
 
 
-def _unreadable(error: str) -> str:
-    return (
-        f"{KEYS_KEY} in Redis does not hold valid keys of positions: {error}. Restore the keys, or set"
-        " positions.key_file"
-    )
+def _unreadable(key: str, error: str) -> str:
+    return f"{key} in Redis does not hold valid keys of positions: {error}. Restore the keys, or set positions.key_file"

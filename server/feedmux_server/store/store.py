@@ -20,6 +20,7 @@ from feedmux_server.store.errors import is_of_one_key, state_unavailable
 from feedmux_server.store.lease_store import LeaseStore
 from feedmux_server.store.model import StoredSubscription
 from feedmux_server.store.name_index import NameIndex
+from feedmux_server.store.schema import KEY_PREFIX, layout_prefix
 from feedmux_server.store.scripts import Answer, ScriptCall
 from feedmux_server.store.store_scripts import StoreScripts
 from feedmux_server.telemetry.observer import NOBODY, Observer
@@ -45,7 +46,7 @@ class SubscriptionStore:
         redis: Client,
         *,
         lease_s: float,
-        key_prefix: str = "feedmux:1",
+        key_prefix: str = KEY_PREFIX,
         timeout_s: float = 3.0,
         tombstone_s: float = TOMBSTONE_S,
         observer: Observer = NOBODY,
@@ -55,12 +56,13 @@ class SubscriptionStore:
         """`control_replicas`: how many replicas must have a change of `create`, `update`, `seek` or `delete` before the
         method returns; None: one, if any is connected. `readable`: whether a definition can be parsed; a subscription
         with another definition is damaged."""
+        prefix = layout_prefix(key_prefix)
         self._rules = LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)
         self._control_replicas = control_replicas
-        self._scripts = StoreScripts(redis, key_prefix, timeout_s, observer, readable)
-        self.sizes = DefinitionSizes(self._scripts.runner, key_prefix)
+        self._scripts = StoreScripts(redis, prefix, timeout_s, observer, readable)
+        self.sizes = DefinitionSizes(self._scripts.runner, prefix)
         self.names = NameIndex(self._scripts, self.sizes)
-        of_leases = StoreScripts(redis, key_prefix, timeout_s, observer, readable, LEASES_MAX)
+        of_leases = StoreScripts(redis, prefix, timeout_s, observer, readable, LEASES_MAX)
         self.leases = LeaseStore(of_leases, self.names, self._rules, observer)
 
     async def create(

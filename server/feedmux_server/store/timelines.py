@@ -5,26 +5,25 @@ this value costs that, and nothing else. Neighbours: `source.timeline` reads and
 """
 
 import logging
-from typing import Final
 
 from feedmux_server.core.positions.timeline import TimelineRecord
 from feedmux_server.store.connection import Client
+from feedmux_server.store.schema import KEY_PREFIX, layout_prefix
 from feedmux_server.store.scripts import ScriptRunner
 
 log = logging.getLogger(__name__)
-
-_PREFIX: Final = "feedmux:1:timeline:"
 
 
 class StoredTimelines:
     """One value for each source id. Its methods raise STATE_UNAVAILABLE."""
 
-    def __init__(self, client: Client, *, timeout_s: float = 3.0) -> None:
+    def __init__(self, client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 3.0) -> None:
+        self._prefix = f"{layout_prefix(key_prefix)}:timeline:"
         self._scripts = ScriptRunner(client, timeout_s=timeout_s)
 
     async def read(self, source_id: str) -> TimelineRecord:
         """What is stored; an empty record if nothing is, or if it cannot be read."""
-        text = await self._scripts.command("GET", _PREFIX + source_id)
+        text = await self._scripts.command("GET", self._prefix + source_id)
         try:
             return TimelineRecord.decode((text or b"").decode())
         except ValueError:
@@ -32,4 +31,4 @@ class StoredTimelines:
             return TimelineRecord()
 
     async def write(self, source_id: str, record: TimelineRecord) -> None:
-        await self._scripts.command("SET", _PREFIX + source_id, record.encode())
+        await self._scripts.command("SET", self._prefix + source_id, record.encode())

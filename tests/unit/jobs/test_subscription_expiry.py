@@ -33,6 +33,21 @@ async def test_it_is_announced_a_tenth_of_the_time_before_and_deleted_after_it()
 
 
 @in_virtual_time
+async def test_that_of_another_deployment_with_the_same_keys_stays() -> None:
+    async with served(limits={"unused_subscription_days": 0.02}) as there:
+        await there.create("theirs")
+        there.service.manager.sources["main"]._source_id = "another"
+        await there.create("ours")
+        task = asyncio.create_task(sweep(there.service))
+        await asyncio.sleep(0.02 * DAY_S * 1.5)
+        assert there.audit.events[-1] == (AuditEvent.SUBSCRIPTION_EXPIRED, "ours")
+        page, _ = await there.service.store.list("default", page_size=9)
+        assert [each.name for each in page] == ["theirs"]
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@in_virtual_time
 async def test_without_a_limit_nothing_is_searched() -> None:
     async with served() as there:
         before = there.redis.commands

@@ -7,11 +7,16 @@ from typing import cast
 
 import pytest
 
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.subscription_lease import open_lease, released_on_error
+from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.store.model import Lease
+from tests.unit.rpc.service_support import FEED, Served, Stream, call, refused, served
+from tests.virtual_time import in_virtual_time
 
 LEASE = Lease("team", "orders", 1, "nonce", "one")
 
@@ -143,3 +148,57 @@ async def test_a_call_that_succeeds_or_has_no_lease_releases_nothing() -> None:
         async with released_on_error(service, None):
             raise KeyError
     assert (spawned, store.released) == ([], [])
+
+
+def epoch(there: Served) -> bytes:
+    stored: bytes = there.redis.run(("HGET", "feedmux:1:{default/orders}", "epoch"))
+    return stored
+
+
+@pytest.mark.parametrize("group", [None, subscriptions_pb2.Group()])
+@in_virtual_time
+async def test_a_subscription_of_another_deployment_of_mongodb_is_refused_and_not_disturbed(
+    group: subscriptions_pb2.Group | None,
+) -> None:
+    async with served() as there:
+        await there.create("orders", group=group)
+        join = group is not None
+        there.service.manager.sources["main"]._source_id = "another"
+        credit = {"credit": wire.Credit(events=1, bytes=1 << 20)}
+        for more in ({}, {"instance_id": "one"}, {"instance_id": "two", "takeover": True}):
+            before = epoch(there)
+            stream = Stream(there, subscription="orders", join=join, **credit, **({} if join else more))
+            error = await stream.error()
+            assert (error.reason, "redis.key_prefix" in error.message) == (ErrorReason.POSITION_FOREIGN, True)
+            # Without an instance id, no session ends by the opening.
+            assert epoch(there) == before or not (join or more)
+        subscription = subscriptions_pb2.Subscription(name="orders", feed=FEED, group=group)
+        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=subscription, start={"latest": {}})
+        exists = await refused(Subscriptions(there.service).create, request)
+        assert (exists.reason, "redis.key_prefix" in exists.message) == (ErrorReason.SUBSCRIPTION_EXISTS, True)
+        to = feed_pb2.Start(latest={})
+        await call(Subscriptions(there.service).seek, subscriptions_pb2.SeekSubscriptionRequest(name="orders", to=to))
+        stream = Stream(there, subscription="orders", join=join, **credit)
+        await stream.opened()
+        stream.half_close()
+        await asyncio.wait([stream.task])
+
+
+@in_virtual_time
+async def test_a_lost_subscription_is_told_from_a_deleted_one_and_from_one_that_never_was() -> None:
+    async with served() as there:
+        position = (await there.create("orders")).position
+        acked = {"last_acked": wire.LastAcked(position=position, epoch=1)}
+
+        async def cause(**more: object) -> str:
+            error = await Stream(there, subscription="orders", **more).error()
+            assert error.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND
+            return error.metadata.get("cause", "")
+
+        there.redis.lose_everything()
+        for instance in ({}, {"instance_id": "one"}):
+            assert [await cause(**instance), await cause(**instance, **acked)] == ["", "LOST"]
+        await there.create("orders")
+        await there.service.store.delete("default", "orders")
+        for instance in ({}, {"instance_id": "one"}):
+            assert [await cause(**instance), await cause(**instance, **acked)] == ["DELETED", "DELETED"]

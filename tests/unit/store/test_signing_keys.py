@@ -8,7 +8,7 @@ import pytest
 
 from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
 from feedmux_server.store.connection import StartupError
-from feedmux_server.store.signing_keys import KEYS_KEY, SigningKeys, stored_position_keys
+from feedmux_server.store.signing_keys import SigningKeys, keys_key, stored_position_keys
 from tests.sim.loop import SimLoop
 from tests.sim.redis import SimRedis, SimRedisClient
 from tests.virtual_time import in_virtual_time
@@ -27,7 +27,7 @@ def signing(of: SimRedis, keys: PositionKeys) -> SigningKeys:
 
 
 def stored(of: SimRedis) -> tuple[bytes, ...]:
-    return parse_keys(of.run(("GET", KEYS_KEY)).decode())
+    return parse_keys(of.run(("GET", keys_key())).decode())
 
 
 @in_virtual_time
@@ -53,7 +53,7 @@ async def test_a_redis_that_lost_the_key_gets_it_back() -> None:
 async def test_an_operator_rotates_the_key_in_redis() -> None:
     there, keys = redis(), PositionKeys()
     for materials in ((OLD,), (OLD, NEW), (NEW, OLD), (NEW,)):
-        there.run(("SET", KEYS_KEY, format_keys(materials)))
+        there.run(("SET", keys_key(), format_keys(materials)))
         await signing(there, keys).refresh()
         assert keys.materials == materials
 
@@ -61,7 +61,7 @@ async def test_an_operator_rotates_the_key_in_redis() -> None:
 @in_virtual_time
 async def test_what_is_no_key_in_redis_is_logged_once_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     there, keys = redis(), PositionKeys([OLD])
-    there.run(("SET", KEYS_KEY, "canary"))
+    there.run(("SET", keys_key(), "canary"))
     known = signing(there, keys)
     with caplog.at_level(logging.ERROR):
         for _ in range(3):

@@ -65,7 +65,8 @@ const (
 	ErrorReason_ERROR_REASON_SOURCE_UNAUTHORIZED ErrorReason = 22
 	// PERMISSION_DENIED. These credentials may not call this method.
 	ErrorReason_ERROR_REASON_METHOD_DENIED ErrorReason = 23
-	// NOT_FOUND. There is no such subscription, or it was deleted.
+	// NOT_FOUND. There is no such subscription, or it was deleted. Metadata: `cause`, if it is known: DELETED, or LOST (the
+	// client has acknowledged its events).
 	ErrorReason_ERROR_REASON_SUBSCRIPTION_NOT_FOUND ErrorReason = 30
 	// NOT_FOUND. There is no such source.
 	ErrorReason_ERROR_REASON_SOURCE_NOT_FOUND ErrorReason = 31

@@ -165,6 +165,15 @@ def without_ahead(data: bytes, keys: PositionKeys) -> bytes:
     return PositionEncoder(keys, position.scope_fingerprint, position.stream_key).encode(position.token)
 
 
+def is_of_scope(data: bytes, fingerprint: bytes) -> bool:
+    """Whether a stored position is of the scope with this fingerprint. True for one that cannot be read, of which
+    nobody knows."""
+    try:
+        return inspect_position(data).scope_fingerprint == fingerprint
+    except FeedmuxError:
+        return True  # a session that opens there gets the error
+
+
 def copied_of(data: bytes) -> ResumeToken | None:
     """The token of a stored position, if the position is within a copy."""
     if len(data) < 2 or not data[1] & _FLAG_COPYING:

@@ -2,7 +2,7 @@
 local too_late = late(ARGV[5])
 if too_late then return too_late end
 local stored = read('epoch', 'deleted', 'nonce', 'owner', 'lease_until_ms', 'lease_ms')
-if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
+if absent(stored[1], stored[2]) then return not_found(stored[2]) end
 if damaged() then return {'DAMAGED'} end
 local now = now_ms()
 local lease_until = number(stored[5]) or 0

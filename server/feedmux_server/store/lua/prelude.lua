@@ -62,6 +62,11 @@ local function absent(epoch, deleted)
   return deleted or not epoch and size() == 0
 end
 
+-- Says whether a tombstone is still there: the subscription was deleted, and not lost.
+local function not_found(deleted)
+  return {'NOT_FOUND', deleted and 'DELETED' or ''}
+end
+
 -- Cluster times have one width, so that they compare as strings.
 local function is_cluster_time(text)
   return text and #text == 20 and string.find(text, '^%d+$')

@@ -2,7 +2,7 @@
 local too_late = late(ARGV[4])
 if too_late then return too_late end
 local stored = read('epoch', 'deleted')
-if absent(stored[1], stored[2]) then return {'NOT_FOUND'} end
+if absent(stored[1], stored[2]) then return not_found(stored[2]) end
 if foreign() then return {'DAMAGED'} end
 local now = now_ms()
 local epoch = int(next_epoch(stored[1], now))
