@@ -28,6 +28,7 @@ State = tuple[dict[bytes, Value], dict[bytes, float]]
 
 SNAPSHOT_S = 0.5
 """The minimum age of the state that survives when Redis loses its last writes."""
+_WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 _WRITES = frozenset(b"SET HSET HDEL ZADD ZREM PEXPIRE".split())
 
 
@@ -213,7 +214,10 @@ class SimRedis:
             return self._sorted_command(name, self._of(dict[bytes, float], key), key, arguments[1:])
         match name:
             case b"GET":
-                return self._get(key)
+                found = self._get(key)
+                if isinstance(found, dict):
+                    raise exceptions.ResponseError(_WRONG_TYPE)
+                return found
             case b"SET":
                 return self._set(key, arguments[1], [option.upper() for option in arguments[2:]])
             case b"DEL":
@@ -297,7 +301,7 @@ class SimRedis:
         if found is None:
             return {}
         if not isinstance(found, dict):
-            raise exceptions.ResponseError("WRONGTYPE Operation against a key holding the wrong kind of value")
+            raise exceptions.ResponseError(_WRONG_TYPE)
         return found
 
     # The interface of a client.

@@ -43,8 +43,8 @@ _OF_ONE_KEY: Final = {
     "ASK": "A slot of the Redis cluster is being moved, and its new node does not take its keys: run `redis-cli"
     " cluster nodes`",
     "TRYAGAIN": "A slot of the Redis cluster is being moved; the call succeeds when its keys have moved",
-    "WRONGTYPE": "A key of feedmux in Redis does not hold what feedmux writes there; the log of the feedmux server has"
-    " details",
+    "WRONGTYPE": "{key} in Redis holds something that feedmux did not write: check it with TYPE, keep a copy, and run"
+    " DEL, after which feedmux works again (docs/redis.md, Damaged subscriptions)",
 }
 """Messages for conditions that concern one key."""
 _WORDS_CHARS_MAX: Final = 120
@@ -94,9 +94,10 @@ def is_of_one_key(error: Exception) -> bool:
     return isinstance(error, redis_errors.ResponseError) and code_of(error) not in _BY_CODE
 
 
-def state_unavailable(error: Exception) -> FeedmuxError:
-    """The error for the client, which says what is wrong and what to do."""
+def state_unavailable(error: Exception, key: str = "A key of feedmux") -> FeedmuxError:
+    """The error for the client, which says what is wrong and what to do. `key`: what the command was for."""
     code = code_of(error)
     unknown = "Redis rejected a command from feedmux; the log of the feedmux server has details"
     message = _BY_CODE.get(code) or _OF_ONE_KEY.get(code, unknown)
+    message = message.replace("{key}", key)
     return FeedmuxError(ErrorReason.STATE_UNAVAILABLE, message, {"redis_error": code}, retry_after_s=RETRY_AFTER_S)

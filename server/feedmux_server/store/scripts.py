@@ -63,7 +63,7 @@ class ScriptRunner:
         """Run a script and return its answer. Raises STATE_UNAVAILABLE."""
         [answer] = await self.run_many([call])
         if isinstance(answer, Exception):
-            raise _refused(f"script {call.script}", answer)
+            raise _refused(f"script {call.script}", call.key, answer)
         return answer
 
     async def run_replicated(
@@ -74,7 +74,7 @@ class ScriptRunner:
         The script is sent whole: for a script that Redis does not know, the call would have to wait twice."""
         answer, confirmed = await self._commands.run_replicated(_command(call, with_source=True), mark, replicas)
         if isinstance(answer, Exception):
-            raise _refused(f"script {call.script}", answer)
+            raise _refused(f"script {call.script}", call.key, answer)
         return answer, confirmed
 
     async def run_many(self, calls: Sequence[ScriptCall]) -> list[Answer | Exception]:
@@ -101,15 +101,15 @@ class ScriptRunner:
     async def commands(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Run plain commands in one round trip. Raises STATE_UNAVAILABLE."""
         answers = await self._commands.run(commands)
-        for answer in answers:
+        for command, answer in zip(commands, answers, strict=True):
             if isinstance(answer, Exception):
-                raise _refused("a command", answer)
+                raise _refused(str(command[0]), str(command[1]), answer)
         return answers
 
 
-def _refused(what: str, error: Exception) -> FeedmuxError:
-    _log.error("redis refused %s: %s (%s)", what, code_of(error), words_of(error))
-    return state_unavailable(error)
+def _refused(what: str, key: str, error: Exception) -> FeedmuxError:
+    _log.error("redis refused %s on %s: %s (%s)", what, key, code_of(error), words_of(error))
+    return state_unavailable(error, key)
 
 
 def _command(call: ScriptCall, *, with_source: bool = False) -> Command:

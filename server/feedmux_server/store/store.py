@@ -196,7 +196,10 @@ class SubscriptionStore:
     async def claim_sweep(self, for_s: float) -> bool:
         """Whether this replica should search for unused subscriptions now."""
         key, for_ms = f"{self._scripts.prefix}:sweep", round(for_s * 1000)
-        return await self._scripts.runner.command("SET", key, 1, "NX", "PX", for_ms) is not None
+        if await self._scripts.runner.command("SET", key, 1, "NX", "PX", for_ms) is not None:
+            return True
+        await self._scripts.runner.command("GET", key)  # a key of another type would never expire
+        return False
 
     async def _control(self, script: str, tenant: str, name: str, *arguments: Argument) -> tuple[Answer, bool]:
         """Run a script; return its answer, and whether enough replicas have its change, made now or in an earlier

@@ -2,13 +2,20 @@
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.store.model import CommitRequest, CommitStatus, Place
+from feedmux_server.store.signing_keys import SigningKeys
+from feedmux_server.store.store import SubscriptionStore
+from feedmux_server.store.timelines import StoredTimelines
 from tests.integration.state_support import create, place, place_of
+from tests.sim.redis import SimRedisClient
 from tests.unit.store.store_support import key, redis_and_store
 from tests.virtual_time import in_virtual_time
 
@@ -143,3 +150,44 @@ async def test_a_position_moves_back_when_its_history_is_gone() -> None:
     assert (outcome.status, outcome.position) == (CommitStatus.OK, b"earlier")
     found = await store.get("t", "s")
     assert (found.cluster_time, found.seek_epoch) == (stored.cluster_time - 1, lease.epoch)
+
+
+Call = Callable[[SubscriptionStore, Any], Awaitable[Any]]
+
+OF_ANOTHER_TYPE: dict[str, tuple[Call, ...]] = {
+    "feedmux:1:names:{t}": (
+        lambda store, _: store.list("t", page_size=1),
+        lambda store, _: create(store, "t", "s"),
+        lambda store, _: store.names.remove("t", "s"),
+        lambda store, _: store.names.has("t", "s"),
+    ),
+    "feedmux:1:sizes:{t}": (
+        lambda store, _: store.sizes.drop("t", "s"),
+        lambda store, _: store.names.remove("t", "s"),
+    ),
+    "feedmux:1:sweep": (lambda store, _: store.claim_sweep(1.0),),
+    "feedmux:position-keys": (lambda _, client: SigningKeys(client, PositionKeys()).refresh(),),
+    "feedmux:1:timeline:one": (lambda _, client: StoredTimelines(client).read("one"),),
+}
+"""The calls that meet a key that is not what feedmux writes. Subscriptions themselves are damaged then; the key of the
+layout prevents the start."""
+
+
+@pytest.mark.parametrize("of", OF_ANOTHER_TYPE)
+@in_virtual_time
+async def test_a_key_of_another_type_is_named_with_the_next_step(of: str, caplog: pytest.LogCaptureFixture) -> None:
+    redis, store = redis_and_store()
+    client: Any = SimRedisClient(redis)
+    is_plain = of.endswith((":sweep", ":position-keys", ":one"))
+    redis.run(("HSET", of, "other", 1) if is_plain else ("SET", of, "other"))
+    for call in OF_ANOTHER_TYPE[of]:
+        with pytest.raises(FeedmuxError) as caught:
+            await call(store, client)
+        error = caught.value
+        assert (error.reason, error.metadata["redis_error"]) == (ErrorReason.STATE_UNAVAILABLE, "WRONGTYPE")
+        assert error.message.startswith(f"{of} in Redis holds something")
+        assert "DEL" in error.message
+        assert f"on {of}: WRONGTYPE" in caplog.text
+    redis.run(("DEL", of))
+    for call in OF_ANOTHER_TYPE[of]:
+        await call(store, client)
