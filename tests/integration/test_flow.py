@@ -7,6 +7,7 @@ from pymongo.database import Database
 from redis.asyncio import Redis
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.rpc.live_sessions import LiveSession
@@ -147,6 +148,25 @@ async def test_acks_of_an_inline_feed_are_accepted_and_stored_nowhere(api: Api, 
     # The server reads Close after the ack, and ends after it has stored what there is to store.
     await session.close()
     assert not session.committed
+
+
+@pytest.mark.parametrize("wire_format", [feed_pb2.FORMAT_BSON, feed_pb2.FORMAT_EXTENDED_JSON_RELAXED])
+async def test_a_tool_that_half_closes_at_once_gets_what_is_there(
+    api: Api, database: Documents, wire_format: feed_pb2.Format
+) -> None:
+    """As `grpcurl -d` does."""
+    watching = api.watch(feed(database.name, "c"))
+    await watching.opened()
+    insert(database, range(5))
+    await watching.take(5)
+    watching.cancel()
+    start = at(position=watching.batches[0].position)
+    left = 5 - watching.batches[0].event_count
+    insert(database, range(5, 8))
+    session = await api.session(feed=feed(database.name, "c"), start=start, format=wire_format, credit=MANY)
+    await session.call.done_writing()
+    await session.opened()
+    assert len(await session.rest()) == left + 3
 
 
 # --- Durable subscriptions.

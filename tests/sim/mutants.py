@@ -419,7 +419,7 @@ MUTANTS: Final = (
         "a session looks for events at times",
         "Latency at rest",
         "feedmux_server.sessions.session:Session.next_output",
-        "await self._signal.wait(min(left_s, taken.most_s, drain_left_s))",
+        "await self._signal.wait(min(left_s, taken.most_s, drain_left_s, close_left_s))",
         "await asyncio.sleep(min(left_s, taken.most_s, drain_left_s, 1.0))",
     ),
     Mutant(
@@ -542,9 +542,9 @@ MUTANTS: Final = (
     Mutant(
         "a plan is caught up at the time of events that it has not read",
         "Complete",
-        "feedmux_server.ranges.reader:RangeReader.has_read",
-        "self.place.cluster_time > cluster_time",
-        "self.place.cluster_time >= cluster_time",
+        "feedmux_server.core.delivery.feed_streams:FeedStreams.has_read",
+        "subscriber.progress().cluster_time > cluster_time",
+        "subscriber.progress().cluster_time >= cluster_time",
     ),
     Mutant(
         "an unused subscription is not deleted",

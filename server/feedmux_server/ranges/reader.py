@@ -44,10 +44,7 @@ class RangeReader:
 
     def has_read(self, cluster_time: int) -> bool:
         """Whether every event at or before this time was returned or does not match the feed."""
-        if self.place.cluster_time > cluster_time:
-            return True
-        stream = self._streams.stream_of(self._subscriber)
-        return stream is not None and self._subscriber.at_head and stream.complete_time >= cluster_time
+        return self._streams.has_read(self._subscriber, cluster_time)
 
     def has_reached(self, mark: ResumeToken) -> bool:
         """Whether every event at or before a position was returned or does not match the feed."""
@@ -85,11 +82,8 @@ class RangeReader:
                 raise taken.error
             if not self.can_receive or (until is not None and self.has_reached(until)):
                 return None
-            if target is not None:
-                if self.has_read(target):
-                    return None
-                if (stream := self._streams.stream_of(self._subscriber)) is not None:
-                    stream.awaited_time = max(stream.awaited_time, target)
+            if target is not None and self.has_read(target):
+                return None
             left_s = deadline_s - monotonic_s()
             if left_s <= 0:
                 return None

@@ -382,7 +382,7 @@ async def _listen(
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
             await apply(session, convert.parse(wire.SubscribeRequest, data))
-        session.ask_close()
+        await session.half_closed()
     except FeedmuxError as error:
         session.fail(error)
     except Exception:  # noqa: BLE001 the last line: no text of ours leaves the process

@@ -94,6 +94,10 @@ class MemberSession(Session):
         if member.can_receive or self._state.phase is Phase.DRAINING:
             self._signal.set()
 
+    async def half_closed(self) -> None:
+        """Close: the member can settle nothing any more."""
+        self.ask_close()
+
     def leave_group(self) -> None:
         """Be a member no more: the group has ended, or another session of the instance has taken over."""
         self._membership = None

@@ -42,6 +42,8 @@ from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
 log = logging.getLogger(__name__)
 
 CONTINUE_PAUSE_S = 0.05
+HALF_CLOSED_S = 60.0
+"""How long a session still sends after the client has ended its messages without Close."""
 SHUTTING_DOWN = "the server is shutting down; reconnect"
 AGED = "the session has reached its age (limits.connection_age_s of the server); reconnect"
 _SENDS_NOTHING = Wait()
@@ -84,6 +86,8 @@ class Session:
         self._silence_logged = False
         self._history = HeadroomAlert(manager.limits.history_at_risk_s)
         self._observer: SessionObserver = NO_SESSION
+        self._until: tuple[int, float] | None = None
+        """The client sends no more: close after the events up to this cluster time, and at this time at the latest."""
         self.copy: CopyProgress | None = None
         """The copy of existing documents; None outside a copy."""
 
@@ -245,6 +249,21 @@ class Session:
         self._state.close()
         self._signal.set()
 
+    async def half_closed(self) -> None:
+        """The client has ended its messages. Without Close, it still gets what there is now, as far as its credit
+        goes."""
+        if self._state.phase is Phase.OPEN:
+            try:
+                present_time = await self._manager.source(self.source).clock.operation_time()
+            except FeedmuxError:
+                present_time = 0
+            self._until = present_time, monotonic_s() + HALF_CLOSED_S
+            if self._subscriber is not None:
+                self._subscriber.wants_progress = True
+            self._signal.set()
+        else:
+            self.ask_close()
+
     def fail(self, error: FeedmuxError) -> None:
         """End the session with `error` as soon as possible."""
         if self._state.fail(error):
@@ -270,7 +289,8 @@ class Session:
             if self._marks:
                 self._last_sent_s = monotonic_s()
                 return self._marks.popleft()
-            step = self._state.step or self._state.drain_step(monotonic_s(), unacked=self.subscriber.unacked > 0)
+            can_ack = self._until is None and self.subscriber.unacked > 0
+            step = self._state.step or self._state.drain_step(monotonic_s(), unacked=can_ack)
             if step is SessionStep.FAIL and self._state.error is not None:
                 raise self._state.error
             if step is SessionStep.FLUSH:
@@ -281,6 +301,10 @@ class Session:
                 if error is None:
                     return None
                 raise error
+            if self._until is not None and step is SessionStep.SEND and self._has_sent_until(*self._until):
+                output = self._heartbeat()
+                self.ask_close()
+                return output
             taken: Delivery | Ended | NeedsTurn | Wait = _SENDS_NOTHING
             if step is SessionStep.SEND:
                 taken = self._take(has_turn=has_turn)
@@ -298,11 +322,19 @@ class Session:
                 if left_s <= 0:
                     return self._heartbeat()
                 drain_left_s = max(0.01, self._state.drain_left_s(now_s))
-                await self._signal.wait(min(left_s, taken.most_s, drain_left_s))
+                close_left_s = drain_left_s if self._until is None else max(0.01, self._until[1] - now_s)
+                await self._signal.wait(min(left_s, taken.most_s, drain_left_s, close_left_s))
                 if taken.throttled:
                     self.gate.quota.throttled(monotonic_s() - now_s)
             else:
                 await self.gate.turn()  # then look again: the state may have changed meanwhile
+
+    def _has_sent_until(self, cluster_time: int, end_s: float) -> bool:
+        """Whether the client has what there was until this time, or can get no more of it."""
+        subscriber = self.subscriber
+        if not subscriber.can_receive or monotonic_s() >= end_s:
+            return True
+        return self.copy is None and self.streams.has_read(subscriber, cluster_time)
 
     def _copy_ended(self, copy: CopyProgress, taken: object) -> bool:
         """Whether the last document was taken before this; then announce that, before what was taken now. Else say at

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX, LATER_BYTES_MAX
+from feedmux_server.sessions.session import HALF_CLOSED_S
 from feedmux_server.telemetry.audit import AuditEvent
 from tests.unit.rpc.service_support import INLINE, Served, Stream, refused, served
 from tests.virtual_time import in_virtual_time
@@ -93,6 +95,40 @@ async def test_the_end_of_a_session_ends_its_lease(ends: str) -> None:
         await asyncio.sleep(1.0)
         assert owner(there) == b""
         assert len(there.service.sessions) == 0
+
+
+@pytest.mark.parametrize(("credit", "count"), [(0, 0), (2, 2), (9, 3)])
+@in_virtual_time
+async def test_a_client_that_half_closes_gets_what_is_there_as_far_as_its_credit_goes(credit: int, count: int) -> None:
+    async with served() as there:
+        await there.create("orders")
+        for number in range(3):
+            there.mongo.insert("db", "a", 0, n=number)
+        stream = Stream(there, **DURABLE, credit=wire.Credit(events=credit, bytes=1 << 20))
+        stream.half_close()
+        await stream.task
+        batches = [each.batch for each in stream.received if each.HasField("batch")]
+        assert sum(each.event_count for each in batches) == count
+        assert stream.received[-1].HasField("progress")
+        await asyncio.sleep(1.0)
+        assert owner(there) == b""
+
+
+@in_virtual_time
+async def test_a_client_that_half_closes_waits_for_no_later_event_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as there:
+        loop = asyncio.get_running_loop()
+        for knows, least_s, most_s in ((True, 0.0, 30.0), (False, HALF_CLOSED_S, HALF_CLOSED_S + 1.0)):
+            stream = Stream(there, **INLINE, credit=wire.Credit(events=9, bytes=1 << 20))
+            await stream.opened()
+            began_s = loop.time()
+            stream.half_close()
+            if not knows:  # whether the stream has read everything up to now
+                monkeypatch.setattr(FeedStreams, "has_read", lambda *_: False)
+            await stream.task
+            assert least_s <= loop.time() - began_s < most_s
 
 
 @in_virtual_time

@@ -134,6 +134,17 @@ class FeedStreams:
             return SubscriberState.LAGGING
         return SubscriberState.CATCH_UP if stream.gave_way or self.open.is_catch_up(stream) else SubscriberState.LIVE
 
+    def has_read(self, subscriber: Subscriber, cluster_time: int) -> bool:
+        """Whether every event at or before this time was taken or does not match the feed. If not, the stream reads on
+        until that is known."""
+        if subscriber.progress().cluster_time > cluster_time:
+            return True
+        stream = self.stream_of(subscriber)
+        if stream is None:
+            return False
+        stream.awaited_time = max(stream.awaited_time, cluster_time)
+        return subscriber.at_head and stream.complete_time >= cluster_time
+
     # What a session does.
 
     def take(self, subscriber: Subscriber) -> Delivery | NeedsRender | NeedsRoom | Ended | None:
