@@ -16,7 +16,7 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.store.scripts import Answer, ScriptCall
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings
-from tests.integration.test_request_costs import COST_MAX, REPEATS, longest_callback
+from tests.integration.test_request_costs import COST_MAX, longest_callback
 from tests.integration.wire import Api, feed, refusal, refused
 
 Documents = Database[dict[str, Any]]
@@ -167,10 +167,7 @@ async def test_a_long_list_does_not_hold_the_loop(
         for begin in range(0, 400, 50):
             await asyncio.gather(*(here.api.create(f"s{begin + number}", wanted) for number in range(50)))
         method: Any = here.api.channel.unary_unary("/feedmux.v1.Subscriptions/ListSubscriptions")
-        costs = []
-        for _ in range(REPEATS):
-            with longest_callback(monkeypatch) as longest:
-                answer = await method(b"\x08\xe8\x07", metadata=here.api.metadata)  # page_size 1000
-            costs.append(longest())
+        with longest_callback(monkeypatch) as longest:
+            answer = await method(b"\x08\xe8\x07", metadata=here.api.metadata)  # page_size 1000
         assert len(answer) > 400 * 100
-        assert min(costs) <= COST_MAX
+        assert 0 < longest() <= COST_MAX, longest()
