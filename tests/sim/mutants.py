@@ -461,8 +461,8 @@ MUTANTS: Final = (
         "a session that ends keeps its chunks",
         "Consistent",
         "feedmux_server.core.delivery.ack_tracker:AckTracker.release",
-        "chunk.let_go(self)",
-        "pass",
+        "self._sent.popleft()[1].let_go(self)",
+        "self._sent.popleft()",
     ),
     Mutant(
         "an acked chunk is paid for",

@@ -345,7 +345,12 @@ async def _applied(session: Session, request: wire.SubscribeRequest) -> None:
 async def _applied_to_member(session: MemberSession, request: wire.SubscribeRequest) -> None:
     match request.WhichOneof("message"):
         case "settle":
-            session.settle(*reported(request.settle, has_letters=session.has_letters))
+            ranges, failures = reported(request.settle, has_letters=session.has_letters)
+            for part in session.parts_of_settle(ranges):
+                session.settle(part)
+                await asyncio.sleep(0)
+            if failures:
+                session.settle((), failures)
         case "close":
             session.gives_back = True
             session.ask_close()

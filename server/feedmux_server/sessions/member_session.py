@@ -3,11 +3,12 @@
 Marks, heartbeats, quotas, drains and errors are those of any session.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.group_reader import GroupMember, GroupReader
 from feedmux_server.core.delivery.retry import Failure
 from feedmux_server.core.delivery.session_state import Phase
@@ -81,6 +82,22 @@ class MemberSession(Session):
             await self._signal.wait(left_s)
         if membership is not None:
             membership.reader.opened(membership.member)
+
+    def parts_of_settle(self, ranges: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+        """The ranges in parts, each for one turn of the event loop. Settle each before the next one is asked for."""
+        part, room = list[tuple[int, int]](), ENTRIES_AT_ONCE
+        for first, last in ranges:
+            stop = first - 1
+            while stop < last and self._membership is not None:
+                begin = stop + 1
+                stop, count = self._membership.member.hand.part_of_settle(begin, last, room)
+                part.append((begin, stop))
+                room -= max(1, count)
+                if room <= 0:
+                    yield part
+                    part, room = [], ENTRIES_AT_ONCE
+        if part:
+            yield part
 
     def settle(self, ranges: Iterable[tuple[int, int]], failures: Iterable[Failure] = ()) -> None:
         """Settle events by ranges of delivery sequences, and return those that failed. Raises ACK_OUT_OF_RANGE."""

@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.limits.account import Account
 
@@ -15,13 +16,15 @@ _UNTIL_WOKEN_S = 60.0
 class QuotaGate:
     """Stands between a session and its tenant's `Account`. End it with `close`."""
 
-    __slots__ = ("_account", "_held", "_holds", "_wake")
+    __slots__ = ("_account", "_bytes", "_held", "_holds", "_wake")
 
     def __init__(self, account: Account, wake: Callable[[], None], *, holds: bool) -> None:
         """`holds`: the client acknowledges events, so sent events count as outstanding until then."""
         self._account = account
         self._wake = wake
         self._holds = holds
+        self._bytes = 0
+        """Outstanding."""
         self._held: deque[tuple[int, int]] = deque()  # last sequence, bytes
 
     def wait_s(self, now_s: float) -> float:
@@ -46,31 +49,41 @@ class QuotaGate:
         self._account.sent(delivery.count, delivery.size, now_s, paid=paid)
         if self._holds:
             self._held.append((delivery.first_sequence + delivery.count - 1, delivery.size))
+            self._bytes += delivery.size
             self._account.outstanding.hold(delivery.size)
+
+    def part_of_ack(self, sequence: int) -> int:
+        """How far an ack up to `sequence` may go in one turn of the event loop."""
+        if len(self._held) <= ENTRIES_AT_ONCE:
+            return sequence
+        return min(sequence, self._held[ENTRIES_AT_ONCE - 1][0])
 
     def acked(self, sequence: int) -> None:
         """Release the deliveries whose last event is acknowledged: they are no longer outstanding."""
         size = 0
         while self._held and self._held[0][0] <= sequence:
             size += self._held.popleft()[1]
-        if size:
-            self._account.outstanding.release(size)
+        self._release(size)
 
     def close(self) -> None:
         """Release everything at the end of the session."""
         self._account.outstanding.waits_no_longer(self._wake)
-        if self._held:
-            self.acked(self._held[-1][0])
+        self._held.clear()
+        self._release(self._bytes)
+
+    def _release(self, size: int) -> None:
+        self._bytes -= size
+        if size:
+            self._account.outstanding.release(size)
 
 
 class MemberQuota(QuotaGate):
     """The same for a member of a group, which settles its events in any order."""
 
-    __slots__ = ("_bytes",)
+    __slots__ = ()
 
     def __init__(self, account: Account, wake: Callable[[], None]) -> None:
         super().__init__(account, wake, holds=True)
-        self._bytes = 0
 
     def wait_s(self, now_s: float) -> float:
         """As for every session, except that a full backlog does not hold up the events that are its cause: what the
@@ -88,10 +101,4 @@ class MemberQuota(QuotaGate):
 
     def settled(self, size: int) -> None:
         """Release the bytes of events that are settled, or given to others."""
-        self._bytes -= size
-        if size:
-            self._account.outstanding.release(size)
-
-    def close(self) -> None:
-        self._account.outstanding.waits_no_longer(self._wake)
-        self.settled(self._bytes)
+        self._release(size)

@@ -213,7 +213,9 @@ class Session:
     def part_of_ack(self, sequence: int) -> int:
         """How far an ack up to `sequence` may go in one turn of the event loop."""
         acks = self.subscriber.acks
-        return sequence if acks is None else acks.part_of_ack(sequence)
+        if acks is None or not 0 <= sequence <= self.subscriber.events_sent:
+            return sequence  # it is rejected as a whole
+        return self.gate.quota.part_of_ack(acks.part_of_ack(sequence))
 
     def ack(self, sequence: int) -> None:
         if self.streams.ack(self.subscriber, sequence):

@@ -3,6 +3,7 @@
 `sessions` and `ranges` ask the stream manager for a subscriber. Every pump is a named task of the process.
 """
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,7 +12,7 @@ from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.slots import Slots
-from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.subscriber import Acks, Subscriber
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.account import Accounts
@@ -133,7 +134,9 @@ class StreamManager:
         return next(self._ids)
 
     def release(self, key: StreamKey, subscriber: Subscriber) -> None:
-        self._keys[key].streams.remove(subscriber)
+        acks = subscriber.acks
+        if self._keys[key].streams.remove(subscriber) and acks is not None:
+            self.tasks.run_once("release", partial(_release, acks))
         self._forget_if_empty(key)
 
     def stop(self) -> None:
@@ -161,3 +164,11 @@ class StreamManager:
         found = self._keys.get(key)
         if found is not None and not found.pumps and not found.streams.subscriber_count:
             del self._keys[key]
+
+
+async def _release(acks: Acks) -> None:
+    """Release what a session has not acknowledged, which may be tens of thousands of chunks, in turns."""
+    left = True
+    while left:
+        await asyncio.sleep(0)
+        left = acks.release()

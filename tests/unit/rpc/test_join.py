@@ -3,9 +3,9 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import bson
 import pytest
@@ -18,9 +18,11 @@ from feedmux_server.core.positions.position import Position, inspect_position
 from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.rpc.list_shared_streams import ListSharedStreams
 from feedmux_server.rpc.plan_range import PlanRange
-from feedmux_server.rpc.subscribe import SETTLE_BYTES_MAX
+from feedmux_server.rpc.subscribe import SETTLE_BYTES_MAX, _applied_to_member
 from feedmux_server.rpc.subscription_lease import open_lease
 from feedmux_server.rpc.subscriptions import Subscriptions
+from feedmux_server.sessions import member_session
+from feedmux_server.sessions.member_session import MemberSession
 from tests.unit.rpc.service_support import FEED, INLINE, Served, Stream, call, refused, served
 from tests.virtual_time import in_virtual_time
 
@@ -686,6 +688,32 @@ async def test_operators_see_the_members() -> None:
         assert sum(each.events_unacked for each in stream.subscribers) == 3
         for member in members:
             await member.close()
+
+
+@in_virtual_time
+async def test_many_events_are_settled_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here of two events each."""
+    monkeypatch.setattr(member_session, "ENTRIES_AT_ONCE", 2)
+    async with group_served() as there:
+        member = await joined(there)
+        change(there, *"abcdefgh")
+        await member.has(8)
+        [live] = there.service.sessions
+        session = cast(MemberSession, live.session)
+        ranges = [wire.Settle.Range(first=first, last=last) for first, last in ((2, 2), (3, 7), (3, 4), (1, 1))]
+        turns, outstanding = _applied_to_member(session, wire.SubscribeRequest(settle=wire.Settle(done=ranges))), [8]
+        with suppress(StopIteration):
+            while True:
+                turns.send(None)
+                outstanding.append(session.subscriber.unacked)
+        assert outstanding == [8, 6, 4, 2, 1]
+        for rejected in ((8, 9), (1, 9)):
+            with pytest.raises(FeedmuxError, match="has delivered only 8"):
+                await _applied_to_member(
+                    session, wire.SubscribeRequest(settle={"done": [{"first": rejected[0], "last": rejected[1]}]})
+                )
+            assert session.subscriber.unacked == 1
+        await member.close()
 
 
 @in_virtual_time

@@ -5,6 +5,7 @@ from typing import cast
 
 import pytest
 
+from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.limits.quota import Quotas
@@ -39,6 +40,20 @@ def test_acks_return_what_is_outstanding_delivery_by_delivery() -> None:
     assert (account.outstanding.bytes, woken) == (60, ["woken"])
     assert gate.wait_s(0.0) == 0.0
     gate.close()
+    assert account.outstanding.bytes == 0
+
+
+def test_an_ack_of_many_deliveries_has_parts() -> None:
+    account = Account("team", Quotas(outstanding_bytes=100), 0.0)
+    gate = QuotaGate(account, lambda: None, holds=True)
+    for number in range(2 * ENTRIES_AT_ONCE + 10):
+        gate.sent(delivery(2 * number + 1, 2, 1), 0.0)
+    last = 4 * ENTRIES_AT_ONCE + 20
+    parts = list[int]()
+    while not parts or parts[-1] != last:
+        parts.append(gate.part_of_ack(last))
+        gate.acked(parts[-1])
+    assert parts == [2 * ENTRIES_AT_ONCE, 4 * ENTRIES_AT_ONCE, last]
     assert account.outstanding.bytes == 0
 
 

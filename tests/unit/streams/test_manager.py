@@ -5,6 +5,8 @@ from typing import cast
 
 import pytest
 
+from feedmux_server.core.delivery import ack_tracker
+from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
@@ -98,6 +100,24 @@ async def history(there: World, name: str, count: int) -> StreamKey:
     there.session(key, "live", count)
     await asyncio.sleep(0.1)
     return key
+
+
+@in_virtual_time
+async def test_the_end_of_a_session_with_many_unacknowledged_chunks_has_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here of two chunks each."""
+    monkeypatch.setattr(ack_tracker, "ENTRIES_AT_ONCE", 2)
+    async with world(monkeypatch, chunk_bytes=100) as here:
+        key, log = here.feed("db")
+        log.write(10)
+        client = here.session(key, "team", 0, durable=True)
+        await client.take(10)
+        outstanding = here.manager.accounts.of("team").outstanding
+        assert outstanding.backlog_bytes == 10 * TRACKED_BYTES
+        client.close()
+        assert outstanding.backlog_bytes == 8 * TRACKED_BYTES
+        async with asyncio.timeout(60):
+            while outstanding.backlog_bytes:
+                await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("slots", [1, 4])

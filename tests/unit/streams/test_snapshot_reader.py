@@ -99,6 +99,7 @@ class CopiedSource(SimSource):
         if isinstance(count, Exception):
             raise count
         return int(count)
+
     async def find_id(self, spec: FeedSpec, find: dict[str, Any], time: int) -> bytes:
         after = bson.decode(find["min"].raw)["_id"] if "min" in find else self.ids[0] if self.ids else 0
         found = [number for number in self.ids if number >= after][find["skip"] :]

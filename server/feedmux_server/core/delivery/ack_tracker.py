@@ -13,7 +13,7 @@ from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 ENTRIES_AT_ONCE = 1_000
-"""The most chunks whose acknowledgement takes one turn of the event loop: 3 ms."""
+"""The most chunks, deliveries or events whose acknowledgement or release takes one turn of the event loop: 3 ms."""
 TRACKED_BYTES = 450
 """What a chunk costs each tracker that awaits acknowledgement of its events, in addition to the chunk."""
 
@@ -101,17 +101,20 @@ class AckTracker:
 
     def move_back(self, place: ResumeToken) -> None:
         """Continue at an earlier position. What was sent before counts as acknowledged, and moves nothing."""
-        self.release()
+        while self.release():
+            pass
         self.acked = self.sent
         self.place = place
 
-    def release(self) -> None:
-        """Release the chunks at the end of the session."""
-        for _, chunk, _, _ in self._sent:
-            chunk.let_go(self)
-        if self._sent:
-            self.pays(-TRACKED_BYTES * len(self._sent))
-        self._sent.clear()
+    def release(self) -> bool:
+        """Release chunks at the end of the session, as many as fit into one turn of the event loop. Returns whether
+        there are more."""
+        count = min(len(self._sent), ENTRIES_AT_ONCE)
+        for _ in range(count):
+            self._sent.popleft()[1].let_go(self)
+        if count:
+            self.pays(-TRACKED_BYTES * count)
+        return bool(self._sent)
 
     def _move_to(self, chunk: Chunk, first: int, stop: int) -> bool:
         """Move `place` to the newest storable position among these events, if it is later. Returns whether there is

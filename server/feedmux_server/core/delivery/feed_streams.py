@@ -217,12 +217,11 @@ class FeedStreams:
         subscriber.lost = None
         self.join(subscriber)
 
-    def remove(self, subscriber: Subscriber) -> None:
-        """Remove the subscriber at the end of its session."""
+    def remove(self, subscriber: Subscriber) -> bool:
+        """Remove the subscriber at the end of its session. Returns whether its acks have more to release."""
         self.leave(subscriber)
         del self.detached[subscriber.id]
-        if subscriber.acks is not None:
-            subscriber.acks.release()
+        return subscriber.acks is not None and subscriber.acks.release()
 
     # Which stream.
 

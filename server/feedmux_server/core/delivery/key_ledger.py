@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.key_runs import Hand, Key, Runs
 from feedmux_server.core.delivery.retry import DEFAULT, Failure, Retries, RetryPolicy
 from feedmux_server.core.delivery.taken import NeedsRoom
@@ -335,18 +336,26 @@ class KeyLedger:
         self.place = place
         return True
 
-    def release(self) -> None:
-        """Release the chunks at the end of the group."""
-        for span in {id(span): span for span, _, _ in self.events.values()}.values():
-            span.close()
-        self.pays(-EVENT_BYTES * len(self.events))
-        self.events.clear()
+    def release(self) -> bool:
+        """Release events at the end of the group, as many as fit into one turn of the event loop. Returns whether there
+        are more."""
+        count = min(len(self.events), ENTRIES_AT_ONCE)
+        for _ in range(count):
+            span, _, key = self.events.popitem()[1]
+            self.keys.pop(key.name, None)
+            span.left -= 1
+            if not span.left:
+                span.close()
+        self.pays(-EVENT_BYTES * count)
+        if self.events:
+            return True
         self.keys.clear()
         self._ready.clear()
         self._alone.clear()
         self._aside.clear()
         self._behind.clear()
         self.retries.release()
+        return False
 
     # What the members ask.
 

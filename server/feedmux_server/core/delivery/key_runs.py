@@ -156,6 +156,15 @@ class Hand:
                 field=field,
             )
 
+    def part_of_settle(self, first: int, last: int, most: int) -> tuple[int, int]:
+        """How far a settle from `first` to `last` may go, so that it settles at most `most` events, and how many these
+        are."""
+        if last > self.sequence:
+            return last, 0  # it is rejected as a whole
+        begin = bisect_left(self._sequences, first)
+        count = bisect_right(self._sequences, last, begin) - begin
+        return (last, count) if count <= most else (self._sequences[begin + most] - 1, most)
+
     def stored(self, number: int) -> bool:
         """Note that everything before `number` is settled and stored. Returns whether `committed` grew."""
         history, before = self._history, self.committed

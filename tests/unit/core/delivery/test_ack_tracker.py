@@ -132,6 +132,18 @@ def test_release_lets_go() -> None:
     assert chunk.holders == 0
 
 
+def test_a_release_of_many_chunks_has_parts() -> None:
+    paid = list[int]()
+    acks, count = AckTracker(START, 10**6, paid.append), 2 * ENTRIES_AT_ONCE + 10
+    chunks = [chunk_of(0, 2), chunk_of(2, 2)]
+    for number in range(count):
+        acks.record(chunks[number % 2], 0, 2)
+    paid.clear()
+    assert [acks.release() for _ in range(4)] == [True, True, False, False]
+    assert paid == [-TRACKED_BYTES * ENTRIES_AT_ONCE] * 2 + [-TRACKED_BYTES * 10]
+    assert [chunk.holders for chunk in chunks] == [0, 0]
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_like_a_naive_tracker(seed: int) -> None:
     rng = random.Random(seed)

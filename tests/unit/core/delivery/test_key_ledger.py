@@ -2,6 +2,7 @@
 
 import pytest
 
+from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, RUN_MAX
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.taken import NeedsRoom
@@ -141,6 +142,18 @@ def test_a_ring_that_ends_leaves_its_events_to_the_group() -> None:
     assert group.runs(hand) == [[0], [1]]
     group.ledger.release()
     assert group.paid == 0
+
+
+def test_the_end_of_a_group_with_many_events_has_parts() -> None:
+    count = 2 * ENTRIES_AT_ONCE + 10
+    group, hand = Group(*(n % 1_500 for n in range(count)), padding=10, outstanding_max=count), Hand()
+    group.take(hand, runs_max=100)
+    group.chunks[0].retain_whole()
+    left = list[int]()
+    while group.ledger.release():
+        left.append(group.ledger.outstanding)
+    assert left == [ENTRIES_AT_ONCE + 10, 10]
+    assert (group.paid, group.ledger.outstanding, group.ledger.keys) == (0, 0, {})
 
 
 def test_nothing_is_read_while_the_members_have_enough() -> None:

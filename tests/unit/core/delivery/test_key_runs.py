@@ -7,6 +7,16 @@ import pytest
 from feedmux_server.core.delivery.key_runs import Hand
 
 
+def test_a_settle_of_many_events_has_parts() -> None:
+    hand = Hand()
+    hand.sent(range(10))
+    hand.settle(3, 4)
+    assert hand.part_of_settle(1, 10, 3) == (3, 3), "those that were settled before count, as they are visited"
+    assert hand.part_of_settle(5, 7, 3) == (7, 3)
+    assert hand.part_of_settle(9, 10, 3) == (10, 2)
+    assert hand.part_of_settle(1, 11, 3) == (11, 0), "it is rejected as a whole"
+
+
 def test_what_is_stored_is_told_in_a_bounded_number_of_steps() -> None:
     hand = Hand()
     for number in range(5_000):
