@@ -8,7 +8,7 @@ import asyncio
 import operator
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
@@ -852,18 +852,35 @@ class _Collections:
         self._mongo = mongo
         self._database = database
 
-    async def list_collections(self, filter: dict[str, Any], **_: Any) -> AsyncIterator[dict[str, Any]]:
-        mongo, database, wanted = self._mongo, self._database, filter.get("name")
+    async def list_collections(self, filter: dict[str, Any] | None = None, **_: Any) -> "_Listed":
+        mongo, database, wanted = self._mongo, self._database, (filter or {}).get("name")
         await mongo.check_reachable()
         await mongo.way(2)
         found = [(name, mongo.created(database, name)) for name in mongo.collections(database)]
+        return _Listed(
+            {"name": name, "type": "collection", "info": {"uuid": created.to_bytes(16)}}
+            for name, created in found
+            if wanted in (None, name)
+        )
 
-        async def each() -> AsyncIterator[dict[str, Any]]:
-            for name, created in found:
-                if wanted in (None, name):
-                    yield {"name": name, "type": "collection", "info": {"uuid": created.to_bytes(16)}}
 
-        return each()
+class _Listed:
+    """A cursor over what a command has listed."""
+
+    def __init__(self, found: Iterable[dict[str, Any]]) -> None:
+        self._found = list(found)
+
+    async def __aenter__(self) -> "_Listed":
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        for each in self._found:
+            yield each
+
+    async def to_list(self, length: int) -> list[dict[str, Any]]:
+        return self._found[:length]
 
 
 class _Client:

@@ -150,6 +150,10 @@ class Admission:
         """Charge the caller for the slices or subscriptions of an answer after the first."""
         self._accounts.of(caller().tenant).rates.charge((count - 1) / ITEMS_PER_REQUEST, self._accounts.clock())
 
+    def charge_list(self, count: int) -> None:
+        """Charge the caller for a list of `count` names that MongoDB was asked for: a request, and its items."""
+        self.charge_items(ITEMS_PER_REQUEST + max(1, count))
+
     def charge_cpu(self, tenant: str) -> Callable[[float], None]:
         """A function that charges a tenant for seconds of CPU used outside the event loop."""
         account = self._accounts.of(tenant)

@@ -60,9 +60,9 @@ class Explain:
         await self._describe(response, feed, key, tenant)
         source = service.manager.source(key.spec.scope.source)
         grants = service.access.grants_of(tenant)
-        response.scope_missing = await is_missing(source, grants, feed.scope)
+        response.scope_missing = await is_missing(source, grants, feed.scope, service.admission.charge_list)
         hidden = service.access.hidden_database(feed.scope.source)
-        for each in await collection_images(source, grants, feed):
+        for each in await collection_images(source, grants, feed, service.admission.charge_list):
             if each.database == hidden:
                 continue
             response.images.append(

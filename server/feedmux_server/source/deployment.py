@@ -196,30 +196,30 @@ class Source:
         with self._commands.span("listDatabases", "admin"):
             return await self._commands.answer(self._client.list_database_names())
 
-    async def collections(self, database: str, collection: str = "") -> dict[str, bool]:
-        """The collections of a database, or only the one of this name, and whether pre- and post-images are stored.
-        Raises as `databases` does."""
-        with self._commands.span("listCollections", database, collection):
-            return await self._commands.answer(self._list(database, collection))
-
-    async def names(self, database: str, collection: str = "") -> list[str]:
-        """The names of a database's collections and views, or only this one if it exists. Raises as `databases`
-        does."""
-        with self._commands.span("listCollections", database, collection):
-            return await self._commands.answer(self._names(database, collection))
-
-    async def _names(self, database: str, collection: str) -> list[str]:
-        wanted = {"name": collection} if collection else {}
-        listed = await self._client[database].list_collections(filter=wanted, nameOnly=True, authorizedCollections=True)
-        return [each["name"] async for each in listed]
-
-    async def _list(self, database: str, collection: str) -> dict[str, bool]:
+    async def collections(self, database: str, collection: str = "", *, most: int) -> dict[str, bool]:
+        """At most `most` collections of a database, or only the one of this name, and whether pre- and post-images are
+        stored. Raises as `databases` does."""
         wanted = {"type": "collection"} | ({"name": collection} if collection else {})
-        listed = await self._client[database].list_collections(filter=wanted)
+        with self._commands.span("listCollections", database, collection):
+            listed = await self._commands.answer(self._list(database, most, filter=wanted))
         return {
             each["name"]: bool(each.get("options", {}).get("changeStreamPreAndPostImages", {}).get("enabled"))
-            async for each in listed
+            for each in listed
         }
+
+    async def names(self, database: str, collection: str = "", *, most: int) -> list[str]:
+        """The names of at most `most` collections and views of a database, or only this one if it exists. Raises as
+        `databases` does."""
+        wanted = {"name": collection} if collection else {}
+        with self._commands.span("listCollections", database, collection):
+            listed = await self._commands.answer(
+                self._list(database, most, filter=wanted, nameOnly=True, authorizedCollections=True)
+            )
+        return [each["name"] for each in listed]
+
+    async def _list(self, database: str, most: int, **options: Any) -> list[Any]:
+        async with await self._client[database].list_collections(**options) as listed:
+            return await listed.to_list(most)
 
     async def open_cursor(
         self,

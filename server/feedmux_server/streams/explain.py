@@ -1,6 +1,7 @@
 """Asks a source what would happen if a feed were opened, for `rpc.explain`. Reads no event."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -17,9 +18,19 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 
 IMAGES_MAX = 1_000
+DATABASES_MAX = 100
+"""The most databases whose collections one call lists."""
+COLLECTIONS_MAX = 10_000
+"""The most collections that one list has."""
 _COLLECTIONS_AT_ONCE = 20
 _NOT_PERMITTED = frozenset({ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE})
 _WITH_IMAGES = frozenset({"whenAvailable", "required"})
+
+Charge = Callable[[int], None]
+"""Called with the length of each list of collections, which took a command to MongoDB."""
+
+
+def _nobody(_: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +43,20 @@ class CollectionImages:
     for_grants: bool
 
 
-async def collection_images(source: Source, grants: Grants, feed: FeedSpec) -> list[CollectionImages]:
-    """The granted collections of the feed's scope whose images are needed; none if feedmux may not list collections."""
+async def collection_images(
+    source: Source, grants: Grants, feed: FeedSpec, charge: Charge = _nobody
+) -> list[CollectionImages]:
+    """The granted collections of the feed's scope whose images are needed; none if feedmux may not list collections.
+    Of a deployment, only those of its first databases that the grants reach into."""
     scope = feed.scope
     wanted = feed.full_document in _WITH_IMAGES or feed.full_document_before_change in _WITH_IMAGES
     if not wanted and not any(grant.match for grant in grants or ()):
         return []
     found: list[CollectionImages] = []
     try:
-        for database in [scope.database] if scope.database else sorted(await source.databases()):
-            listed = await source.collections(database, scope.collection)
+        for database in await _databases(source, grants, scope):
+            listed = await source.collections(database, scope.collection, most=COLLECTIONS_MAX)
+            charge(len(listed))
             for number, (name, enabled) in enumerate(sorted(listed.items())):
                 if number % _COLLECTIONS_AT_ONCE == 0:
                     await asyncio.sleep(0)  # deliveries do not wait for thousands of collections
@@ -59,24 +74,39 @@ async def collection_images(source: Source, grants: Grants, feed: FeedSpec) -> l
     return found
 
 
-async def is_missing(source: Source, grants: Grants, scope: Scope) -> bool:
+async def _databases(source: Source, grants: Grants, scope: Scope) -> list[str]:
+    if scope.database:
+        return [scope.database]
+    reached = list[str]()
+    for number, name in enumerate(sorted(await source.databases())):
+        if number % _COLLECTIONS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        if is_served(name, "") and (grants is None or any(each.covers(Scope(scope.source, name)) for each in grants)):
+            reached.append(name)
+            if len(reached) == DATABASES_MAX:
+                break
+    return reached
+
+
+async def is_missing(source: Source, grants: Grants, scope: Scope, charge: Charge = _nobody) -> bool:
     """Whether the scope's collection does not exist, or its database has none that is granted: of others, the tenant
-    learns nothing. False if feedmux may not list them."""
+    learns nothing. False if feedmux may not list them, or not all of them were looked at."""
     if not scope.database:
         return False
     try:
-        names = await source.names(scope.database, scope.collection)
+        names = await source.names(scope.database, scope.collection, most=COLLECTIONS_MAX)
     except FeedmuxError as error:
         if error.reason not in _NOT_PERMITTED:
             raise
         return False
+    charge(len(names))
     cases = None if grants is None else granted(grants, scope)
     for number, name in enumerate(names, 1):
         if number % _COLLECTIONS_AT_ONCE == 0:
             await asyncio.sleep(0)
         if judged_by_images(cases, scope, scope.database, name) is not None:
             return False
-    return True
+    return len(names) < COLLECTIONS_MAX
 
 
 async def headroom_s(source: Source, at: JoinPoint) -> int | None:

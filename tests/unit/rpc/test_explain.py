@@ -4,6 +4,7 @@ import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.limits.rates import Rates
 from feedmux_server.rpc.explain import Explain
 from tests.unit.rpc.service_support import FEED, call, refused, served
 from tests.virtual_time import in_virtual_time
@@ -26,6 +27,16 @@ async def test_a_rejection_is_part_of_the_answer(feed: dict[str, object], reason
         assert (response.refusal.reason, response.refusal.status) != ("", "")
         assert response.refusal.reason == reason
         assert there.service.manager.cursors == 0
+
+
+@in_virtual_time
+async def test_each_list_of_collections_counts_as_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    charged = list[float]()
+    monkeypatch.setattr(Rates, "charge", lambda _, requests, now_s: charged.append(requests))
+    async with served() as there:
+        charged.clear()
+        await call(Explain(there.service), wire.ExplainRequest(feed=FEED))
+        assert charged == [pytest.approx(1.02)], "of two names"
 
 
 @in_virtual_time

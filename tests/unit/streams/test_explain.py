@@ -45,14 +45,14 @@ class Asked:
         self._check()
         return list(COLLECTIONS)
 
-    async def collections(self, database: str, collection: str = "") -> dict[str, bool]:
+    async def collections(self, database: str, collection: str = "", *, most: int) -> dict[str, bool]:
         self._check()
         self.listed.append(f"{database}.{collection}")
         found = COLLECTIONS[database]
-        return {name: found[name] for name in found if name == (collection or name)}
+        return {name: found[name] for name in list(found)[:most] if name == (collection or name)}
 
-    async def names(self, database: str, collection: str = "") -> list[str]:
-        return list(await self.collections(database, collection))
+    async def names(self, database: str, collection: str = "", *, most: int) -> list[str]:
+        return list(await self.collections(database, collection, most=most))
 
     async def estimated_count(self, database: str, collection: str) -> int:
         self._check()
@@ -99,6 +99,28 @@ async def test_all_databases_that_are_served_and_so_many_collections(monkeypatch
     ]
     monkeypatch.setattr(explain, "IMAGES_MAX", 2)
     assert await collection_images(source(), None, everything) == found[:2]
+
+
+async def test_so_many_databases_are_listed_of_those_that_the_grants_reach_and_each_list_is_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(COLLECTIONS, "aaa", {str(number): True for number in range(7)})
+    everything, granted = replace(IMAGES, scope=Scope("main")), (make_grant("*", "shop", "*"),)
+    for databases, collections, grants, listed, charged in (
+        (2, 5, None, ["aaa.", "bank."], [5, 1]),
+        (9, 9, None, ["aaa.", "bank.", "shop."], [7, 1, 3]),
+        (1, 9, granted, ["shop."], [3]),
+    ):
+        monkeypatch.setattr(explain, "DATABASES_MAX", databases)
+        monkeypatch.setattr(explain, "COLLECTIONS_MAX", collections)
+        asked, charges = Asked(), list[int]()
+        await collection_images(cast(Source, asked), grants, everything, charges.append)
+        assert (asked.listed, charges) == (listed, charged)
+    monkeypatch.setattr(explain, "COLLECTIONS_MAX", 2)
+    charges = []
+    hidden = (make_grant("*", "shop", "none"),)
+    assert not await is_missing(source(), hidden, Scope("main", "shop"), charges.append), "not all were looked at"
+    assert charges == [2]
 
 
 async def test_only_the_collection_of_the_feed_is_listed() -> None:
