@@ -110,37 +110,17 @@ class Admission:
     @contextmanager
     def keeping(self, feed: FeedSpec) -> Iterator[None]:
         """Count the memory of a stream's request while the stream lasts. Raises QUOTA_EXCEEDED."""
-        tenant, pool = caller().tenant, self._requests
         size = REQUEST_COPIES * (len(feed.pipeline) + len(feed.collation) + len(feed.comment))
-        if size > pool.room(tenant):
-            raise FeedmuxError(
-                ErrorReason.QUOTA_EXCEEDED,
-                "the pipelines of open streams fill the memory reserved for them; send shorter pipelines, or fewer",
-                {"quota": "requests_memory"},
-                retry_after_s=5.0,
-            )
-        held = pool.hold(tenant, size)
-        try:
+        what = "the pipelines of open streams fill the memory reserved for them; send shorter pipelines, or fewer"
+        with _holding(self._requests, size, "requests_memory", what):
             yield
-        finally:
-            held.release()
 
     @contextmanager
     def answering(self, size: int) -> Iterator[None]:
         """Count the memory of an answer while it is written. Raises QUOTA_EXCEEDED."""
-        tenant, pool, size = caller().tenant, self._unsent, MESSAGE_COPIES * size
-        if size > pool.room(tenant) and not pool.may_overdraw(tenant):
-            raise FeedmuxError(
-                ErrorReason.QUOTA_EXCEEDED,
-                "answers and events that the tenant's clients do not read fill the memory reserved for them; read them",
-                {"quota": "unsent_memory"},
-                retry_after_s=5.0,
-            )
-        held = pool.hold(tenant, size)
-        try:
+        what = "answers and events that the tenant's clients do not read fill the memory reserved for them; read them"
+        with _holding(self._unsent, MESSAGE_COPIES * size, "unsent_memory", what, may_overdraw=True):
             yield
-        finally:
-            held.release()
 
     def charge_bytes(self, size: int) -> None:
         """Charge the caller for a request of `size` bytes."""
@@ -158,3 +138,16 @@ class Admission:
         """A function that charges a tenant for seconds of CPU used outside the event loop."""
         account = self._accounts.of(tenant)
         return lambda cpu_s: account.rates.charge(cpu_s / CPU_S_PER_REQUEST, self._accounts.clock())
+
+
+@contextmanager
+def _holding(pool: Pool, size: int, quota: str, what: str, *, may_overdraw: bool = False) -> Iterator[None]:
+    """Count memory of the caller's tenant. Raises QUOTA_EXCEEDED, which says `what` is full."""
+    tenant = caller().tenant
+    if size > pool.room(tenant) and not (may_overdraw and pool.may_overdraw(tenant)):
+        raise FeedmuxError(ErrorReason.QUOTA_EXCEEDED, what, {"quota": quota}, retry_after_s=5.0)
+    held = pool.hold(tenant, size)
+    try:
+        yield
+    finally:
+        held.release()

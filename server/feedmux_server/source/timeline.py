@@ -15,7 +15,7 @@ from typing import Protocol
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.core.positions.timeline import Fork, OplogEntry, TimelineRecord
+from feedmux_server.core.positions.timeline import FORKS_MAX, Fork, OplogEntry, TimelineRecord
 from feedmux_server.source.commands import SourceCommands
 from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.source_clock import as_int
@@ -23,15 +23,15 @@ from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
 
-_FORKS_MAX = 32
-
 
 class TimelineStore(Protocol):
     """Where servers store what they know. Its methods raise STATE_UNAVAILABLE."""
 
     async def read(self, source_id: str) -> TimelineRecord: ...
 
-    async def write(self, source_id: str, record: TimelineRecord) -> None: ...
+    async def add(self, source_id: str, record: TimelineRecord) -> TimelineRecord:
+        """Store a record, with the forks that others have stored. Returns what is stored now."""
+        ...
 
 
 class SourceTimeline:
@@ -145,7 +145,7 @@ class SourceTimeline:
             self._asks_store = False  # streams do not wait again for a Redis that does not answer
             with suppress(FeedmuxError):
                 self._written = await self.store.read(self.source_id())
-                self._forks = [*self._written.forks, *self._forks][-_FORKS_MAX:]
+                self._adopt(self._written)
         stored = self._written.known if self._known is None and self._written is not None else None
         await self._compare_with_present(self._known or stored, is_own=stored is None)
 
@@ -154,8 +154,13 @@ class SourceTimeline:
         may_write = self.store is not None and self._written not in (None, record)
         if may_write and self.store is not None and record.known is not None and record.known.term is not None:
             with suppress(FeedmuxError):
-                await self.store.write(self.source_id(), record)
-                self._written = record
+                self._written = await self.store.add(self.source_id(), record)
+                self._adopt(self._written)
+
+    def _adopt(self, stored: TimelineRecord) -> None:
+        """Note the forks that others have found, before those that this process has announced."""
+        others = [each for each in stored.forks if each not in self._forks]
+        self._forks = [*others, *self._forks][-FORKS_MAX:]
 
     async def _compare_with_present(self, known: OplogEntry | None, *, is_own: bool) -> None:
         """`is_own`: this process has seen the known entry, so that what it has read may be lost. Raises
@@ -212,7 +217,7 @@ class SourceTimeline:
         return None if known.term is None and after is not None and not fork.is_exact else fork
 
     def _announce(self, fork: Fork, *, is_own: bool) -> None:
-        self._forks = [*self._forks, fork][-_FORKS_MAX:]
+        self._forks = [*self._forks, fork][-FORKS_MAX:]
         error = fork.error(self._commands.name)
         log.error(
             "MongoDB was restored from an older copy, or replaced: what was read and not delivered is dropped, and"

@@ -204,8 +204,9 @@ class Store:
             raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "away")
         return self.record
 
-    async def write(self, source_id: str, record: TimelineRecord) -> None:
-        self.record = record
+    async def add(self, source_id: str, record: TimelineRecord) -> TimelineRecord:
+        self.record = record.merged_with(self.record)
+        return self.record
 
 
 @in_virtual_time
@@ -231,6 +232,23 @@ async def test_a_server_that_starts_later_finds_the_restore_by_what_others_have_
         assert later.timeline.lost(event_token(site.copied + 1, key=1)) is not None
         assert site.found == [], "it has read nothing of the former history"
         assert [each.after for each in store.record.forks] == [site.copied]
+
+
+@in_virtual_time
+async def test_a_restore_that_another_server_has_found_is_known_after_the_next_check() -> None:
+    site, store = await Site().begin(), Store(TimelineRecord())
+    site.timeline.store = store
+    await site.timeline.check()
+    known = store.record.known
+    assert known is not None
+    store.record = TimelineRecord(known, (Fork(3, 7, True),))
+    site.mongo.insert("db", "a", 0)
+    await site.timeline.check()
+    assert site.timeline.lost(event_token(5, key=1)) is not None
+    assert store.record.forks == (Fork(3, 7, True),)
+    assert store.record.known is not None
+    assert store.record.known.time > known.time
+    assert site.found == [], "it has not met it itself"
 
 
 @in_virtual_time

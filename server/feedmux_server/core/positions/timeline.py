@@ -6,9 +6,13 @@ that was made in between names events that never happened there. Pure; `source.t
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.resume_token import ResumeToken
+
+FORKS_MAX: Final = 32
+"""How many forks of a deployment servers know: the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,13 @@ class TimelineRecord:
     def encode(self) -> str:
         known = [] if self.known is None or self.known.term is None else [f"{self.known.time} {self.known.term}"]
         return "\n".join(known + [f"{each.after} {each.until} {int(each.is_exact)}" for each in self.forks])
+
+    def merged_with(self, stored: "TimelineRecord") -> "TimelineRecord":
+        """This record with the forks that others have stored. The newest entry is that of this record, unless others
+        have found that it is lost."""
+        forks = sorted({*self.forks, *stored.forks}, key=lambda fork: (fork.until, fork.after))[-FORKS_MAX:]
+        is_lost = self.known is not None and any(fork.after < self.known.time < fork.until for fork in forks)
+        return TimelineRecord(stored.known if is_lost else self.known, tuple(forks))
 
     @classmethod
     def decode(cls, text: str) -> "TimelineRecord":

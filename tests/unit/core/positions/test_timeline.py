@@ -4,7 +4,7 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.core.positions.timeline import Fork, OplogEntry, TimelineRecord
+from feedmux_server.core.positions.timeline import FORKS_MAX, Fork, OplogEntry, TimelineRecord
 from tests.sim.events import event_token
 
 COPIED, RESTORED = OplogEntry(100 << 32 | 5, 1), OplogEntry(200 << 32 | 1, 2)
@@ -77,3 +77,17 @@ def test_a_record_is_read_as_it_was_written() -> None:
     for text in ("1", "1 2 3 4"):
         with pytest.raises(ValueError, match="two or three numbers"):
             TimelineRecord.decode(text)
+
+
+def test_a_record_keeps_the_forks_of_others_and_no_entry_that_one_of_them_has_lost() -> None:
+    other = Fork(300, 400, True)
+    lost, present = OplogEntry(350, 4), OplogEntry(500, 3)
+    stored = TimelineRecord(present, (other, Fork(1, 2, True)))
+    merged = TimelineRecord(OplogEntry(450, 4), (Fork(7, 9, True), other)).merged_with(stored)
+    assert merged == TimelineRecord(OplogEntry(450, 4), (Fork(1, 2, True), Fork(7, 9, True), other))
+    assert TimelineRecord(lost).merged_with(stored).known == present, "a server that has not met the restore yet"
+    many = TimelineRecord(None, tuple(Fork(2 * n, 2 * n + 1, True) for n in range(FORKS_MAX)))
+    assert many.merged_with(TimelineRecord(None, (Fork(900, 901, True),))).forks == (
+        *many.forks[1:],
+        Fork(900, 901, True),
+    )
