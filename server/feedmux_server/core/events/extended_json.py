@@ -28,6 +28,8 @@ _DOUBLE: Final = struct.Struct("<d").unpack_from
 _TIMESTAMP: Final = struct.Struct("<II").unpack_from
 _DOCUMENT, _ARRAY = 0x03, 0x04
 _OLD_BINARY: Final = 2
+_NAME_KEPT_MAX: Final = 100
+"""The most bytes of a name that is kept for the next event: a document can have names of megabytes."""
 
 _Value = tuple[str, int]
 """A value's text, and the offset of the byte after it."""
@@ -97,8 +99,12 @@ def _end(data: bytes, at: int) -> int:
     return end
 
 
-@lru_cache(4096)
 def _name(name: bytes) -> str:
+    return _usual_name(name) if len(name) <= _NAME_KEPT_MAX else quoted(name.decode(errors="replace"))
+
+
+@lru_cache(4096)
+def _usual_name(name: bytes) -> str:
     return quoted(name.decode(errors="replace"))
 
 

@@ -2,8 +2,10 @@ import base64
 import datetime
 import json
 import math
+import tracemalloc
 import uuid
 from array import array
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -170,6 +172,24 @@ def test_events_come_one_by_one() -> None:
     data = bson.encode({"a": 1})
     assert list(render_events(data, [0, len(data)], False)) == [b'{"a":1}']
     assert not list(render_events(b"", [], False))
+
+
+def retained_after_long_names(write: Callable[[bytes], object]) -> int:
+    """The bytes that are retained after `write` has met documents with 3 MB of names."""
+    documents = [bson.encode({f"{number}{'x' * 100_000}": 1}) for number in range(30)]
+    write(documents[0])
+    tracemalloc.start()
+    try:
+        for document in documents:
+            write(document)
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("canonical", [True, False])
+def test_long_names_are_not_kept(canonical: bool) -> None:
+    assert retained_after_long_names(lambda data: list(render_events(data, [0], canonical))) < 1_000_000
 
 
 def test_dates() -> None:
