@@ -7,13 +7,15 @@ the key in 1.5 us; an event that a pipeline has rearranged takes a search.
 from hashlib import blake2b
 from typing import Final
 
-from feedmux_server.core.events.bson_walk import DOCUMENT, find, length_at
+from feedmux_server.core.events.bson_walk import DOCUMENT, length_at, value_end
 from feedmux_server.core.events.chunk import View, leading_id_at
 
 KEY_BYTES_MAX: Final = 128
 """Of a longer key only a digest is kept: a document's `_id` can have megabytes."""
 _FIELDS_MAX: Final = 10_000
-"""Limit of the search in an event that the pipeline has rearranged, as for `_id`."""
+_FIELDS_OF_EACH: Final = 20
+"""A call looks at so many fields of events that the pipeline has rearranged, and so many more for each event: a few
+milliseconds. A pipeline can put the fields of a document before those of its event."""
 
 _OPERATION_TYPE: Final = b"\x02operationType\x00"
 _CLUSTER_TIME: Final = b"\x11clusterTime\x00"
@@ -34,10 +36,11 @@ _KEY_BYTES: Final = len(_DOCUMENT_KEY)
 
 def keys_of(view: View, first: int, stop: int) -> list[bytes | None]:
     """The keys of events `first` to `stop - 1`. None for an event without a `documentKey` that is a document: it
-    concerns a whole collection or database, or the pipeline has changed it."""
+    concerns a whole collection or database, or the pipeline has changed it, or put it too far back."""
     data, offsets = view.data, view.offsets
     keys: list[bytes | None] = []
     append, length, starts = keys.append, length_at, data.startswith
+    fields_left = _FIELDS_MAX + _FIELDS_OF_EACH * (stop - first)
     for index in range(first, stop):
         at = leading_id_at(data, offsets[index])
         if at:
@@ -62,21 +65,31 @@ def keys_of(view: View, first: int, stop: int) -> list[bytes | None]:
                             end = at + length(data, at)[0]
                             append(data[begin:end] if end - begin <= KEY_BYTES_MAX else _digest(data[begin:end]))
                             continue
-        append(_searched(data, offsets[index]))
+        name, fields_left = _searched(data, offsets[index], fields_left)
+        append(name)
     return keys
 
 
-def _searched(data: bytes, at: int) -> bytes | None:
-    """The same key, from fields in any order."""
-    key = find(data, at, b"documentKey", DOCUMENT, _FIELDS_MAX)
-    if key is None:
-        return None
-    parts = [_DOCUMENT_KEY, data[key : key + length_at(data, key)[0]]]
-    ns = find(data, at, b"ns", DOCUMENT, _FIELDS_MAX)
-    if ns is not None:
-        parts.insert(0, data[ns : ns + length_at(data, ns)[0]])
-    found = b"".join(parts)
-    return found if len(found) <= KEY_BYTES_MAX else _digest(found)
+def _searched(data: bytes, at: int, fields_left: int) -> tuple[bytes | None, int]:
+    """The same key, from fields in any order, and how many fields may still be looked at."""
+    end = at + length_at(data, at)[0] - 1
+    at += 4
+    key, ns = b"", b""
+    while at < end and not (key and ns):
+        if not fields_left:
+            return None, 0  # without its collection, the key would be another one
+        fields_left -= 1
+        kind, name_end = data[at], data.index(0, at + 1)
+        name, at = data[at + 1 : name_end], name_end + 1
+        if kind == DOCUMENT and name == b"documentKey":
+            key = key or data[at : at + length_at(data, at)[0]]
+        elif kind == DOCUMENT and name == b"ns":
+            ns = ns or data[at : at + length_at(data, at)[0]]
+        at = value_end(data, kind, at)
+    if not key:
+        return None, fields_left
+    found = ns + _DOCUMENT_KEY + key
+    return (found if len(found) <= KEY_BYTES_MAX else _digest(found)), fields_left
 
 
 def _digest(key: bytes) -> bytes:
