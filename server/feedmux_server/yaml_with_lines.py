@@ -1,11 +1,13 @@
 """Reads YAML with the line of every value, so that an error message can name the line of a mistake.
 
 `config` reads its files with this module. Beyond YAML's own rules it rejects a key that appears twice in one mapping:
-of two `api_keys` one would silently win. Invariant: no message quotes the file, because it may hold passwords.
+of two `api_keys` one would silently win. In mappings that are `exact`, it also rejects words and numbers that only YAML
+1.1 reads as such: `no` (a country) as false, `0123` as 83, `12:30` as 750. Invariant: no message quotes the file,
+because it may hold passwords.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,12 +48,12 @@ class Marked:
         return line
 
 
-def parse_yaml(text: str) -> Marked:
-    """Raises MarkedError."""
+def parse_yaml(text: str, exact: Collection[str] = ()) -> Marked:
+    """`exact`: the keys of mappings whose values are compared with data. Raises MarkedError."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
         if root is not None:
-            _refuse_doubles(root, set())
+            _check(root, set(), exact, is_exact=False)
         content = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -62,10 +64,10 @@ def parse_yaml(text: str) -> Marked:
     return Marked(content, root)
 
 
-def _refuse_doubles(node: yaml.Node, seen_nodes: set[int]) -> None:
-    if id(node) in seen_nodes:
+def _check(node: yaml.Node, seen: set[tuple[int, bool]], exact: Collection[str], *, is_exact: bool) -> None:
+    if (id(node), is_exact) in seen:
         return
-    seen_nodes.add(id(node))
+    seen.add((id(node), is_exact))
     if isinstance(node, yaml.MappingNode):
         keys: set[str] = set()
         for key, value in node.value:
@@ -73,7 +75,27 @@ def _refuse_doubles(node: yaml.Node, seen_nodes: set[int]) -> None:
                 if key.value in keys:
                     raise MarkedError(f"line {key.start_mark.line + 1}: this key appears twice in its mapping")
                 keys.add(key.value)
-            _refuse_doubles(value, seen_nodes)
+                _check(value, seen, exact, is_exact=is_exact or key.value in exact)
+            else:
+                _check(value, seen, exact, is_exact=is_exact)
     elif isinstance(node, yaml.SequenceNode):
         for each in node.value:
-            _refuse_doubles(each, seen_nodes)
+            _check(each, seen, exact, is_exact=is_exact)
+    elif is_exact and _is_ambiguous(node):
+        raise MarkedError(
+            f"line {node.start_mark.line + 1}, column {node.start_mark.column + 1}: YAML reads this word or number as"
+            " another value; write true, false or a decimal number, or put a text in quotes"
+        )
+
+
+def _is_ambiguous(node: yaml.Node) -> bool:
+    text = str(node.value)
+    match node.tag.rpartition(":")[2]:
+        case "bool":
+            return text.lower() not in ("true", "false")
+        case "int":
+            digits = text.removeprefix("-")
+            return not digits.isdecimal() or (digits[0] == "0" and digits != "0")
+        case "float":
+            return ":" in text or "_" in text
+    return False

@@ -62,3 +62,14 @@ def test_aliases_are_checked_once_however_often_they_are_used() -> None:
     marked = parse_yaml("\n".join(levels))
     assert len(marked.content["a40"]) == 9
     assert marked.line(["a40", 0]) == 40
+
+
+@pytest.mark.parametrize("word", ["no", "yes", "On", "off", "0123", "12:30", "1_000", "0x1F", "0b1", "+5", "1:30.5"])
+def test_what_is_compared_with_data_is_read_as_it_is_written_or_refused(word: str) -> None:
+    for text in (f"match: {{a: {word}}}", f"match:\n  a: {{$in: [x,\n {word}]}}", f"b: &b {{a: {word}}}\nmatch: *b"):
+        with pytest.raises(MarkedError, match=r"^line \d+, column \d+: YAML reads this word or number as another"):
+            parse_yaml(text, exact={"match"})
+    assert parse_yaml(f"a: {word}", exact={"match"}).content != {}
+    assert parse_yaml(f"match: {{a: '{word}'}}", exact={"match"}).content == {"match": {"a": word}}
+    plain = "match: {a: [true, False, 0, -5, 12, 1.5, 1e3, nobody, 12:30:00h]}"
+    assert parse_yaml(plain, exact={"match"}).content["match"]["a"][:6] == [True, False, 0, -5, 12, 1.5]

@@ -68,7 +68,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Line]:
         if path.suffix == ".toml":
             content: object = tomllib.loads(text)
         else:
-            marked = parse_yaml(text)
+            marked = parse_yaml(text, exact={"match"})
             content, line = marked.content, marked.line
     except OSError as error:
         raise FileUnreadable(f"{path} cannot be read: {error.strerror}") from None
