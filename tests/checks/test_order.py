@@ -24,6 +24,7 @@ OUTSIDE: Final = (
     "server/feedmux_server/telemetry/otlp_logs.py",
     "server/feedmux_server/tenants/jwks.py",
     "clients/python/feedmux/cli/",
+    "clients/python/feedmux/member.py",
     "clients/python/feedmux/session.py",
     "clients/python/feedmux/v1/",
 )

@@ -12,6 +12,7 @@ METHODS_MAX: Final = 15
 ARGUMENTS_MAX: Final = 8
 """Of a constructor."""
 REASONS: Final = {
+    "Api": "the unary calls of one client, by name",
     "AsyncClient": "the options of a client, by name",
     "Chunk": "what many readers ask of the same bytes, while they are in a ring and after that",
     "Client": "the options of a client, by name",

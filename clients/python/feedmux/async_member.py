@@ -181,8 +181,8 @@ class _Workers:
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self.ended = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stuck: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._stuck: dict[asyncio.Task[None], None] = {}
         """Those of `_tasks` whose handler does not end."""
         self._changed = asyncio.Event()
         self._fatal: BaseException | None = None
@@ -192,7 +192,7 @@ class _Workers:
         try:
             while await self._has_slot() and (event := await take()) is not None:
                 task = asyncio.create_task(self._work(event), name="feedmux-handler")
-                self._tasks.add(task)
+                self._tasks[task] = None
                 task.add_done_callback(self._done)
             await self._drain()
         except Exception as failure:  # noqa: BLE001 - raised when the handlers have ended
@@ -202,12 +202,15 @@ class _Workers:
             self._buffer.stop()
             for task in self._tasks:
                 task.cancel()
-            if left := self._tasks - self._stuck:
+            if left := self._not_stuck():
                 await asyncio.wait(left)
         if self._fatal is not None:
             raise self._fatal
         if error is not None:
             raise error
+
+    def _not_stuck(self) -> list[asyncio.Task[None]]:
+        return [task for task in self._tasks if task not in self._stuck]
 
     async def _has_slot(self) -> bool:
         while len(self._tasks) >= self._concurrency and self._fatal is None:
@@ -216,12 +219,12 @@ class _Workers:
         return self._fatal is None
 
     async def _drain(self) -> None:
-        while self._fatal is None and self._tasks - self._stuck:
+        while self._fatal is None and self._not_stuck():
             self._changed.clear()
             await self._changed.wait()
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         self._changed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
@@ -285,14 +288,14 @@ class _Workers:
     async def _wait_stuck(self, call: asyncio.Task[Outcome | None], timeout_s: float) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._stuck.add(task)
+        self._stuck[task] = None
         self._changed.set()
         if len(self._stuck) == self._concurrency:
             self._fail(all_stuck(self._concurrency, timeout_s))
         try:
             await asyncio.wait((call,))
         finally:
-            self._stuck.discard(task)
+            self._stuck.pop(task, None)
 
 
 _inside: ContextVar[_Workers | None] = ContextVar("feedmux_inside_run", default=None)
