@@ -34,6 +34,8 @@ async def test_each_list_of_collections_counts_as_requests(monkeypatch: pytest.M
     charged = list[float]()
     monkeypatch.setattr(Rates, "charge", lambda _, requests, now_s: charged.append(requests))
     async with served() as there:
+        for name in "ab":
+            there.mongo.insert(FEED.database, name, 0)
         charged.clear()
         await call(Explain(there.service), wire.ExplainRequest(feed=FEED))
         assert charged == [pytest.approx(1.02)], "of two names"
