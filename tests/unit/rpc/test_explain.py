@@ -3,6 +3,7 @@
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.limits.rates import Rates
 from feedmux_server.rpc.explain import Explain
@@ -37,7 +38,8 @@ async def test_each_list_of_collections_counts_as_requests(monkeypatch: pytest.M
         for name in "ab":
             there.mongo.insert(FEED.database, name, 0)
         charged.clear()
-        await call(Explain(there.service), wire.ExplainRequest(feed=FEED))
+        feed = feed_pb2.Feed(source=FEED.source, database=FEED.database)
+        await call(Explain(there.service), wire.ExplainRequest(feed=feed))
         assert charged == [pytest.approx(1.02)], "of two names"
 
 

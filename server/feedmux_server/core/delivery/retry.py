@@ -76,7 +76,6 @@ def _size(reason: str) -> int:
     return REASON_BYTES + len(reason.encode())
 
 
-_NONE: Final = Tries()
 DEFAULT: Final = RetryPolicy()
 
 
@@ -119,7 +118,7 @@ class Retries:
 
     def of(self, number: int) -> Tries:
         """What is known of an event. Not for changes."""
-        return self._tries.get(number, _NONE)
+        return self._tries.get(number) or Tries()
 
     def attempts(self, numbers: Sequence[int]) -> list[int]:
         """How often each event was delivered, with the delivery that comes next; empty: 1 for all."""
