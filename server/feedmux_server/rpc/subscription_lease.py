@@ -11,6 +11,7 @@ from functools import partial
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc.convert import is_group
 from feedmux_server.rpc.service import Service
+from feedmux_server.sessions.groups import HOST_PREFIX
 from feedmux_server.store.lease_store import LeaseStore
 from feedmux_server.store.model import Lease, StoredSubscription
 
@@ -41,8 +42,9 @@ async def open_alone(
     service: Service, tenant: str, name: str, *, instance_id: str, takeover: bool = False
 ) -> tuple[StoredSubscription, Lease]:
     """`open_lease` for a call that reads the subscription alone. Raises GROUP_MISMATCH for a group, and
-    POSITION_FOREIGN for a subscription of another deployment of MongoDB; neither is disturbed."""
-    if takeover or instance_id:  # otherwise no session ends by the opening
+    POSITION_FOREIGN for a subscription of another deployment of MongoDB; the sessions of neither are disturbed."""
+    # Otherwise the opening ends no session but one of the same client, whose instance id nobody else has.
+    if takeover or instance_id.startswith(HOST_PREFIX):
         _check(service, tenant, await service.store.get(tenant, name))
     try:
         stored, lease = await open_lease(service, tenant, name, instance_id=instance_id, takeover=takeover)
