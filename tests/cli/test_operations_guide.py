@@ -139,10 +139,10 @@ def test_headings_that_are_named_exist() -> None:
 
 
 def test_the_examples_are_configurations() -> None:
-    (text,) = blocks("docs/redis.md", "toml")
-    section = tomllib.loads(text)["redis"]
+    text, prefix = blocks("docs/redis.md", "toml")
+    section = tomllib.loads(text)["redis"] | tomllib.loads(prefix)["redis"]
     config = make_config({"sources": {"main": {"uri": "mongodb://x"}}, "redis": section})
-    assert config.redis.username == "feedmux"
+    assert (config.redis.username, config.redis.key_prefix) == ("feedmux", "feedmux-staging")
     for url in re.findall(r"`((?:redis|unix)[+\w]*://[^`]+)`", (DOCS / "redis.md").read_text()):
         if not url.endswith("://"):
             connect(url)

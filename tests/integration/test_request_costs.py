@@ -152,6 +152,20 @@ def requests_of(database: str) -> dict[str, tuple[str, Any]]:
             f"{SUBSCRIPTIONS}/DeleteSubscription",
             subscriptions_pb2.DeleteSubscriptionRequest(name="x" * 1000, etag="x" * 250),
         ),
+        "ListDeadLetters": (
+            f"{SUBSCRIPTIONS}/ListDeadLetters",
+            subscriptions_pb2.ListDeadLettersRequest(name="cost", key=bson.encode(fields(130)), page_token="x" * 1000),
+        ),
+        "GetDeadLetter": (
+            f"{SUBSCRIPTIONS}/GetDeadLetter",
+            subscriptions_pb2.GetDeadLetterRequest(name="cost", id=b"x" * 1000),
+        ),
+        "DiscardDeadLetters": (
+            f"{SUBSCRIPTIONS}/DiscardDeadLetters",
+            subscriptions_pb2.DiscardDeadLettersRequest(
+                name="cost", ids=subscriptions_pb2.DiscardDeadLettersRequest.Ids(ids=[b"x" * 16] * 1000)
+            ),
+        ),
         "ListSharedStreams": (f"{OPERATOR}/ListSharedStreams", operator_pb2.ListSharedStreamsRequest()),
         "ListTenants": (f"{OPERATOR}/ListTenants", operator_pb2.ListTenantsRequest(tenant="x" * 1000)),
         "EndSubscriber": (f"{OPERATOR}/EndSubscriber", operator_pb2.EndSubscriberRequest(subscriber_id="x" * 250)),
