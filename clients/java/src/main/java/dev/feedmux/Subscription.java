@@ -106,13 +106,10 @@ public final class Subscription {
 
     /** Moves the stored position, forwards or backwards. An open session continues from the new position. */
     public SubscriptionInfo seek(Start to) {
-        dev.feedmux.v1.Start start = to instanceof Start.Snapshot
-                ? client.storedStart(stored().getFeed(), to)
-                : Messages.start(to);
-        SeekSubscriptionRequest request = SeekSubscriptionRequest.newBuilder()
-                .setName(name)
-                .setTo(start)
-                .build();
+        dev.feedmux.v1.Start start =
+                to instanceof Start.Snapshot ? client.storedStart(stored().getFeed(), to) : Messages.start(to);
+        SeekSubscriptionRequest request =
+                SeekSubscriptionRequest.newBuilder().setName(name).setTo(start).build();
         return Messages.info(client.transport().subscriptions(stub -> stub.seekSubscription(request)));
     }
 
