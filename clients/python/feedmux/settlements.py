@@ -113,6 +113,10 @@ class Settlements:
 
     def lose(self) -> None:
         """Note that the stream has ended."""
+        for finished in (*self._unconfirmed, *(each for _, each in self._unsent)):
+            if finished.token:
+                self._expected[finished.token] = finished
+        # After those: an event that has failed may have been delivered again since.
         for run in self._runs:
             for event in run.waiting:
                 self._expect(event, None)
@@ -122,9 +126,6 @@ class Settlements:
             if event.delivery:
                 event.delivery = 0
                 self._expect(event, event)
-        for finished in (*self._unconfirmed, *(each for _, each in self._unsent)):
-            if finished.token:
-                self._expected[finished.token] = finished
         self._runs.clear()
         self._ready.clear()
         self._unsent.clear()

@@ -208,6 +208,21 @@ def test_a_failure_that_the_server_may_not_know_is_reported_again() -> None:
     assert stream.outgoing() == ([], [])
 
 
+def test_a_failure_that_was_read_does_not_hide_the_next_attempt() -> None:
+    stream = Stream()
+    stream.deliver([1])
+    (failed,) = stream.take()
+    stream.of.settle(failed, Failed())
+    assert stream.outgoing() == ([], [1])
+    stream.deliver([1], attempts=[2])
+    (again,) = stream.take()
+    stream.reconnect()
+    stream.done(again)
+    stream.deliver([1], attempts=[2])
+    assert stream.take() == [], "it is finished"
+    assert stream.outgoing() == ([(1, 1)], [])
+
+
 def test_a_moved_position_delivers_all_again() -> None:
     stream = Stream()
     stream.deliver([1], [2])
