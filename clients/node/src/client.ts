@@ -229,7 +229,9 @@ export class Subscription {
   ): Promise<SubscriptionInfo> {
     const { transport, source } = this.#shared;
     const stored =
-      start === undefined ? undefined : await storedStart(transport, feedMessage(feed, source), startMessage(start), call);
+      start === undefined
+        ? undefined
+        : await storedStart(transport, feedMessage(feed, source), startMessage(start), call);
     const request = create(CreateSubscriptionRequestSchema, {
       subscription: this.#init(feed, onInvalidate, onHistoryLost),
       ...(stored !== undefined && { start: stored }),
