@@ -191,17 +191,32 @@ class ChangeStreamReader:
         cursor = self._cursor
         assert cursor is not None
         try:
-            raw = await self._next(cursor)
+            self._reads.count(cursor)
+            ahead, self._ahead = self._ahead, None
+            interrupted, self._interrupted = self._interrupted, False
+            if ahead is not None:
+                raw = await ahead
+            elif self._pace.needs_turn(self._request.at.place.cluster_time):
+                turn = await self._source.history_reads.begin(self._reads_for())
+                try:
+                    raw = await self._reads.next_batch(cursor, self._pace.history_wait_ms)
+                finally:
+                    turn.end()
+            else:
+                wait_ms = self._pace.history_wait_ms if interrupted else self._pace.wait_ms
+                may_end_early = wait_ms > self._limits.max_await_ms
+                read = self._next_unless_interrupted if may_end_early else self._reads.next_batch
+                raw = await read(cursor, wait_ms)
         except Interrupted:
             return Batch([], None, False)
         except PyMongoError as error:
             await self._fail(error, "getMore")
             return Batch([], None, False)
         self._pace.saw(len(raw.data), exhausted=raw.exhausted)
-        if self.is_behind and self._cursor is not None and (turn := self._source.history_reads.try_begin()) is not None:
+        if self.is_behind and self._cursor is not None and (free := self._source.history_reads.try_begin()) is not None:
             # MongoDB works on the next batch while this one is cut and sent.
             self._ahead = asyncio.ensure_future(self._reads.next_batch(cursor, self._pace.history_wait_ms))
-            self._ahead.add_done_callback(lambda _: turn.end())
+            self._ahead.add_done_callback(lambda _: free.end())
         place = self._request.at.place
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
         complete_time = self._complete_time(raw, post_batch)
@@ -241,24 +256,6 @@ class ChangeStreamReader:
             return 0
         time_ = post_batch.cluster_time
         return time_ if self._scanned_after is None or time_ > self._scanned_after else 0
-
-    async def _next(self, cursor: RawChangeStreamCursor) -> RawBatch:
-        self._reads.count(cursor)
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            return await ahead
-        pace = self._pace
-        if not pace.needs_turn(self._request.at.place.cluster_time):
-            interrupted, self._interrupted = self._interrupted, False
-            wait_ms = pace.history_wait_ms if interrupted else pace.wait_ms
-            if wait_ms > self._limits.max_await_ms:
-                return await self._next_unless_interrupted(cursor, wait_ms)
-            return await self._reads.next_batch(cursor, wait_ms)
-        turn = await self._source.history_reads.begin(self._reads_for())
-        try:
-            return await self._reads.next_batch(cursor, pace.history_wait_ms)
-        finally:
-            turn.end()
 
     async def _next_unless_interrupted(self, cursor: RawChangeStreamCursor, wait_ms: int) -> RawBatch:
         """Raises Interrupted when `interrupt` was called meanwhile."""

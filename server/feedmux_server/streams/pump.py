@@ -143,7 +143,8 @@ class Pump:
             if stream.state is not StreamState.READING:
                 stream.move_to(StreamState.READING)
             await self._pace(upstream.reader)
-            batch = await upstream.read()
+            batch = await upstream.reader.read()
+            upstream.answered()
         except Failed as failure:
             await self._recover(upstream, failure)
             return

@@ -1,4 +1,4 @@
-"""Opens a reader, reads it, and says when to try again after a failure: the same for streams and wide streams.
+"""Opens a reader, and says when to try again after a failure: the same for streams and wide streams.
 
 Recovery is as in the driver specification: one attempt at once, then attempts with backoff. Unlike there, the attempts
 have no end: the caller decides how long to continue.
@@ -73,12 +73,10 @@ class Upstream:
             self.trace = span.trace
             await self.reader.open()
 
-    async def read(self) -> Batch:
-        """Raises as the reader does."""
-        batch = await self.reader.read()
+    def answered(self) -> None:
+        """MongoDB has answered a read: the next failure is the first."""
         self.failure = None
         self._backoff.reset()
-        return batch
 
     def retry_delay_s(self, failure: Failed) -> float:
         """Note a failure; return the seconds to wait before the next attempt, 0 for the one that is made at once."""

@@ -70,11 +70,11 @@ def test_an_error_that_needs_time_is_never_tried_again_at_once() -> None:
     assert 0.1 <= upstream(Spans()).retry_delay_s(failed(at_once=False)) <= 0.2
 
 
-async def test_an_answer_of_mongodb_ends_the_failure() -> None:
-    up = upstream(Spans(), BATCH)
+def test_an_answer_of_mongodb_ends_the_failure() -> None:
+    up = upstream(Spans())
     for _ in range(10):
         up.retry_delay_s(failed())
-    await up.read()
+    up.answered()
     assert up.failure is None
     assert up.retry_delay_s(failed()) == 0.0
     assert up.retry_delay_s(failed()) <= 0.2
@@ -85,7 +85,7 @@ async def test_a_resume_is_linked_to_the_trace_that_it_resumes() -> None:
     up = upstream(spans, BATCH, failed(), BATCH)
     await up.open()
     with pytest.raises(Failed) as caught:
-        await up.read()
+        await up.reader.read()
     up.retry_delay_s(caught.value)
     await up.open()
     stream = {"feedmux.source": "main", "feedmux.stream.id": 7}

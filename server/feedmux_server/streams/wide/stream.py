@@ -187,7 +187,8 @@ class WideStream:
                 try:
                     if not self._reader.is_open:
                         await upstream.open()
-                    batch = await upstream.read()
+                    batch = await self._reader.read()
+                    upstream.answered()
                 except Failed as failure:
                     delay_s = upstream.retry_delay_s(failure)
                     if self.unavailable_since_s is None:
