@@ -2,6 +2,7 @@
 
 The parts: `main` runs the demo, `world` starts the servers, `workload` writes, `subscriber` and `replica` read (one
 process each), `observer` collects figures, `view` draws, `check` compares what was received with what was written.
+With `--group`, `group` runs `worker`s that share a subscription, and `group_check` compares.
 """
 
 import sys

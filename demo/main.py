@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from bson import Timestamp
 
-from demo import summary
+from demo import group, summary
 from demo.cast import ROLES, Actor
 from demo.check import ReplicaResult, Result, check, compare, read_collection, read_record, read_replica, read_truth
+from demo.failed import DemoFailed
 from demo.observer import Observer
 from demo.replica import state_path
 from demo.view import View, make_view
@@ -26,10 +27,6 @@ _FRAME_S = 0.2
 _DOWN_S = 1.5
 _STARTING_S = 30.0
 _CATCH_UP_S = 90.0
-
-
-class DemoFailed(Exception):
-    """The demo could not be completed; the message says why."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,11 +52,18 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--seconds", metavar="N", type=float, default=20.0, help="duration of the workload in seconds (20)"
     )
-    parser.add_argument("--rate", metavar="N", type=float, default=2_500.0, help="changes per second (2500)")
+    parser.add_argument("--rate", metavar="N", type=float, help="changes per second (2500; 500 with --group)")
+    parser.add_argument(
+        "--group",
+        action="store_true",
+        help="workers that share one subscription instead: one is killed, and one event cannot be processed",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line of standard output")
     args = parser.parse_args(argv)
     if not 3 <= args.seconds <= 600:
         parser.error("--seconds is 3 to 600")
+    if args.rate is None:
+        args.rate = 500.0 if args.group else 2_500.0
     if not 10 <= args.rate <= 20_000:
         parser.error("--rate is 10 to 20000")
     return args
@@ -70,6 +74,8 @@ async def _demo(args: argparse.Namespace, terminal: Terminal) -> int:
     assert me is not None
     for number in (signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, me.cancel)
+    if args.group:
+        return await group.run(terminal, args.seconds, args.rate, as_json=args.json)
     what = f"{args.seconds:g} seconds of {args.rate:,.0f} changes per second"
     print(f"{terminal.paint('feedmux demo', 'bold')}: {what}. Starting", file=terminal.stream, flush=True)
     async with started(terminal) as world:

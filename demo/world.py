@@ -141,6 +141,7 @@ def _write_config(
         "redis": {"url": redis},
         "listen": listen,
         "tenants_file": str(tenants),
+        "dead_letters": {"source": "main"},
         "operator_key_hashes": [operator.sha256],
         "limits": LIMITS,
     }

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from demo.check import Truth, check, compare
+from demo.group_check import check_group, read_steps
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.started import Started
 
@@ -70,6 +71,62 @@ def test_the_comparison_of_a_copy_sees_each_difference() -> None:
     assert compare("r", 2, {b"1": one, b"2": two}, {b"1": dict(one), b"2": dict(two)}).kept
     broken = compare("r", 2, {b"1": one, b"2": two, b"3": three}, {b"1": two, b"4": one})
     assert (broken.kept, broken.missing, broken.differing, broken.extra) == (False, 2, 1, 1)
+
+
+def grouped(*workers: str, killed_ns: dict[int, int] | None = None, set_aside: int = 0) -> dict[str, int]:
+    """What the check finds of three changes of one order; only what is not 0. A worker's record: `begin 1 1` is at
+    1 ns, for the first change."""
+    records = [
+        read_steps(
+            f"{what} {at_ns} 7 {change}\n" for what, at_ns, change in zip(*[iter(worker.split())] * 3, strict=True)
+        )
+        for worker in workers
+    ]
+    letters = [(7, set_aside)] if set_aside else []
+    result = check_group({7: 3}, records, killed_ns or {}, letters)
+    found = {name: getattr(result, name) for name in ("lost", "repeated", "redelivered", "out_of_order", "shared")}
+    assert result.kept(letters) == (not {name for name, count in found.items() if count} - {"redelivered"})
+    return {name: count for name, count in found.items() if count}
+
+
+@pytest.mark.parametrize(
+    ("workers", "options", "found"),
+    [
+        (["begin 1 1 end 2 1 begin 3 2 end 4 2", "begin 5 3 end 6 3"], {}, {}),
+        (["begin 1 1 end 2 1 begin 3 2 end 4 2", "begin 3 3 end 6 3"], {}, {"shared": 1}),
+        (["begin 1 1 end 2 1 begin 5 2 end 6 2", "begin 3 3 end 4 3"], {}, {"out_of_order": 1}),
+        (["begin 1 1 end 2 1 begin 3 2 end 4 2", "begin 5 3 fail 6 3"], {}, {"lost": 1}),
+        (["begin 1 1 end 2 1 begin 3 2 end 4 2", "begin 5 3 fail 6 3"], {"set_aside": 3}, {}),
+        (
+            ["begin 1 1 fail 2 1 begin 3 1 end 4 1", "begin 5 2 end 6 2 begin 7 3 end 8 3 begin 9 2 end 9 2"],
+            {},
+            {"repeated": 1},
+        ),
+        (["begin 1 1 end 2 1 begin 3 2", "begin 5 2 end 6 2 begin 7 3 end 8 3"], {"killed_ns": {0: 4}}, {}),
+        (["begin 1 1 end 2 1 begin 3 2", "begin 5 2 end 6 2 begin 7 3 end 8 3"], {"killed_ns": {0: 6}}, {"shared": 1}),
+        (
+            ["begin 1 1 end 2 1", "begin 4 1 end 5 1 begin 6 2 end 7 2 begin 8 3 end 9 3"],
+            {"killed_ns": {0: 3}},
+            {"redelivered": 1},
+        ),
+    ],
+)
+def test_the_check_of_a_group_sees_each_broken_promise(
+    workers: list[str], options: dict[str, Any], found: dict[str, int]
+) -> None:
+    assert grouped(*workers, **options) == found
+
+
+def test_a_group_keeps_its_promises() -> None:
+    mark = f"group-{os.getpid()}"
+    with start(mark, "--group", "--seconds", "6", "--rate", "200", "--json") as demo:
+        out, err = demo.communicate(timeout=180)
+    assert demo.returncode == 0, out + err
+    report = json.loads(out.splitlines()[-1])
+    assert report["kept"]
+    assert report["written"] == report["processed"] + 1 > 100
+    assert len(report["letters"]) == 1
+    assert left(mark) == []
 
 
 def test_every_promise_is_kept() -> None:
