@@ -33,6 +33,7 @@ NAMES = {
     "clients": "one loop over a backlog in each language, beside the Python client",
     "group": "eight members of a group with 1 ms of work for each event, beside one",
     "group-hot-key": "a group whose events are all of one document, beside an ordinary subscription",
+    "group-held-key": "the latency of a group while keys are held and members come and go, beside none",
 }
 
 

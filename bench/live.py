@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bson.codec_options import CodecOptions
-from pymongo import MongoClient
+from pymongo import MongoClient, ReplaceOne
 from pymongo.errors import PyMongoError
 
 import feedmux
@@ -35,6 +35,8 @@ class Writing:
     rate: float
     padding: str
     per_insert: int
+    keys: int = 0
+    """Instead of inserting, replace so many documents in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,12 @@ def write(gate: Gate, task: Writing) -> Written:
             documents = [order(each, task.padding) for each in range(number, last)]
             began_ns = time.monotonic_ns()
             try:
-                orders.insert_many(documents)
+                if task.keys:
+                    keys = [task.first_id + each["_id"] % task.keys for each in documents]
+                    pairs = zip(keys, documents, strict=True)
+                    orders.bulk_write([ReplaceOne({"_id": k}, each | {"_id": k}, upsert=True) for k, each in pairs])
+                else:
+                    orders.insert_many(documents)
             except PyMongoError as error:
                 errors.append(error)
             inserts_ns.append(time.monotonic_ns() - began_ns)
