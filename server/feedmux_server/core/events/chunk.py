@@ -26,9 +26,9 @@ _TXN_NUMBER: Final = b"\x12txnNumber\x00"
 _LSID: Final = b"\x03lsid\x00"
 _INT64_BYTES: Final = 8
 _SPLIT_EVENT: Final = b"\x03splitEvent\x00"
-_FIELDS_BEFORE_ID_MAX: Final = 10_000
-"""Limit of the search for an `_id` that the pipeline has moved: a few milliseconds. An event can have millions of
-fields."""
+_FIELDS_BEFORE_ID_MAX: Final = 256
+"""Limit of the search for an `_id` that the pipeline has moved: 0.1 ms, about what the message costs that acknowledges
+the event. An event can have millions of fields, and each of its acknowledgements may need the search."""
 _LARGE_TOKEN_BYTES: Final = 8 * 1024
 """Every server accepts a token of this size from a client."""
 _LARGE_TOKEN: Final = re.compile(rb"\x03_id\x00(?:.[\x20-\xff]..|..[^\x00].|...[^\x00])\x02_data\x00", re.DOTALL)
