@@ -79,8 +79,8 @@ class Service:
                 ErrorReason.POSITION_FOREIGN,
                 f"the position of subscription {stored.name!r} is of another replica set or cluster than that of source"
                 f" {scope.source!r}: either another deployment of feedmux uses the same keys in Redis (set"
-                " redis.key_prefix), or MongoDB was created anew, and the subscription must be sought to a time or"
-                " deleted (docs/redis.md)",
+                " redis.key_prefix), or MongoDB was recreated: then move the subscription to a time with"
+                " SeekSubscription, or delete it (docs/redis.md)",
             )
 
     def begin_drain(self, deadline_s: float) -> None:

@@ -40,8 +40,8 @@ EVENT_BYTES: Final = 410
 """What an unsettled event costs in addition to its bytes, with a key of its own."""
 
 
-_LOOK_AT_MAX: Final = 5_000
-"""How many unsettled events are looked at for what is settled ahead: half a millisecond of the event loop."""
+_EXAMINED_MAX: Final = 5_000
+"""How many unsettled events are examined for what is settled ahead: half a millisecond of the event loop."""
 
 
 class _Span:
@@ -401,10 +401,10 @@ class KeyLedger:
         """What is settled after `place`; None if nothing is known to be."""
         holes, names, high = dict[bytes, int](), set[bytes | None](), self._end
         for seen, (number, (span, index, key)) in enumerate(self.events.items()):
-            if key.name in names and key is not self._nobodys and seen < _LOOK_AT_MAX:
+            if key.name in names and key is not self._nobodys and seen < _EXAMINED_MAX:
                 continue
             mark = span.mark(index)
-            if key is self._nobodys or seen >= _LOOK_AT_MAX or len(holes) >= holes_max or mark is None:
+            if key is self._nobodys or seen >= _EXAMINED_MAX or len(holes) >= holes_max or mark is None:
                 high = span.before(index)
                 break
             names.add(key.name)

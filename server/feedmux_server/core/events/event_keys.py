@@ -14,7 +14,7 @@ KEY_BYTES_MAX: Final = 128
 """Of a longer key only a digest is kept: a document's `_id` can have megabytes."""
 _FIELDS_MAX: Final = 10_000
 _FIELDS_OF_EACH: Final = 20
-"""A call looks at so many fields of events that the pipeline has rearranged, and so many more for each event: a few
+"""A call searches so many fields of events that the pipeline has rearranged, and so many more for each event: a few
 milliseconds. A pipeline can put the fields of a document before those of its event."""
 
 _OPERATION_TYPE: Final = b"\x02operationType\x00"
@@ -71,7 +71,7 @@ def keys_of(view: View, first: int, stop: int) -> list[bytes | None]:
 
 
 def _searched(data: bytes, at: int, fields_left: int) -> tuple[bytes | None, int]:
-    """The same key, from fields in any order, and how many fields may still be looked at."""
+    """The same key, from fields in any order, and how many fields may still be searched."""
     end = at + length_at(data, at)[0] - 1
     at += 4
     key, ns = b"", b""
