@@ -203,6 +203,7 @@ func (s *scripted) Explain(_ context.Context, request *pb.ExplainRequest) (*pb.E
 		Pipeline: request.GetFeed().GetPipeline().GetExtendedJson(),
 		Images:   []*pb.ExplainResponse_CollectionImages{{Database: "d", Collection: "c", Enabled: true}},
 		Withheld: []*pb.ExplainResponse_Withheld{{What: "what", Why: "why"}}, MayBeView: true, ScopeMissing: true,
+		DocumentsEstimated: 5,
 	}, nil
 }
 
@@ -259,7 +260,7 @@ func TestUnaryCalls(t *testing.T) {
 	same(t, err, nil)
 	same(t, *explained.Refusal, Refusal{"PERMISSION_DENIED", "NAMESPACE_DENIED", "no"})
 	same(t, []any{explained.Withheld, explained.MayBeView}, []any{[]Withheld{{"what", "why"}}, true})
-	same(t, explained.ScopeMissing, true)
+	same(t, []any{explained.ScopeMissing, explained.DocumentsEstimated}, []any{true, int64(5)})
 
 	expired, cancel := context.WithTimeout(ctx, -1)
 	defer cancel()

@@ -27,6 +27,9 @@ type Explanation struct {
 	// ScopeMissing says whether the feed's collection does not exist now, or its database has no collections. False
 	// if it is unknown.
 	ScopeMissing bool
+	// DocumentsEstimated is, for a start at StartSnapshot, about how many documents the copy would read. 0 if it is
+	// unknown, or if grants withhold documents.
+	DocumentsEstimated int64
 }
 
 // Refusal is the error with which opening would end.
@@ -50,12 +53,13 @@ func explanationOf(message *feedmuxpb.ExplainResponse, err error) (*Explanation,
 		return nil, err
 	}
 	made := &Explanation{
-		Pipeline:      message.GetPipeline(),
-		StreamKey:     message.GetStreamKey(),
-		StreamOpen:    message.GetStreamOpen(),
-		OplogHeadroom: message.GetOplogHeadroom().AsDuration(),
-		MayBeView:     message.GetMayBeView(),
-		ScopeMissing:  message.GetScopeMissing(),
+		Pipeline:           message.GetPipeline(),
+		StreamKey:          message.GetStreamKey(),
+		StreamOpen:         message.GetStreamOpen(),
+		OplogHeadroom:      message.GetOplogHeadroom().AsDuration(),
+		MayBeView:          message.GetMayBeView(),
+		ScopeMissing:       message.GetScopeMissing(),
+		DocumentsEstimated: message.GetDocumentsEstimated(),
 	}
 	if refusal := message.GetRefusal(); refusal != nil {
 		made.Refusal = &Refusal{refusal.GetStatus(), refusal.GetReason(), refusal.GetMessage()}

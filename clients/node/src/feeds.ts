@@ -115,6 +115,8 @@ export interface Explanation {
   readonly mayBeView: boolean;
   /** Whether the feed's collection does not exist now, or its database has no collections; false where unknown. */
   readonly scopeMissing: boolean;
+  /** With a start at `snapshot`: about how many documents the copy would read; 0 where unknown. */
+  readonly documentsEstimated: number;
 }
 
 /** How opening would end. */

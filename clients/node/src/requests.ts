@@ -270,6 +270,7 @@ export function explanation(message: ExplainResponse): Explanation {
     withheld: message.withheld.map(({ what, why }) => ({ what, why })),
     mayBeView: message.mayBeView,
     scopeMissing: message.scopeMissing,
+    documentsEstimated: Number(message.documentsEstimated),
   };
 }
 

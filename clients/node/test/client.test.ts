@@ -120,7 +120,7 @@ test("a start is resolved, a feed explained", LIMIT, async () => {
     "ChangeFeed/Explain": (bytes) => {
       assert.equal(fromBinary(ExplainRequestSchema, bytes).feed?.database, "shop");
       const refusal = { reason: "R" };
-      const answer = { pipeline: "[]", streamOpen: true, oplogHeadroom: { seconds: 3n }, refusal, scopeMissing: true };
+      const answer = { pipeline: "[]", streamOpen: true, oplogHeadroom: { seconds: 3n }, refusal, scopeMissing: true, documentsEstimated: 5n };
       return toBinary(ExplainResponseSchema, create(ExplainResponseSchema, answer));
     },
   };
@@ -135,6 +135,7 @@ test("a start is resolved, a feed explained", LIMIT, async () => {
     assert.equal(explained.oplogHeadroomMs, 3000);
     assert.ok(explained.streamOpen);
     assert.ok(explained.scopeMissing);
+    assert.equal(explained.documentsEstimated, 5);
   });
 });
 

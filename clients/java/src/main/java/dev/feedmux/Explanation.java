@@ -19,6 +19,8 @@ import org.jspecify.annotations.Nullable;
  *     feeds
  * @param scopeMissing whether the feed's collection does not exist now, or its database has no collections; false if
  *     unknown
+ * @param documentsEstimated with a start at {@link Start#snapshot()}, about how many documents the copy would read; 0 if
+ *     it is unknown, or if grants withhold documents
  */
 public record Explanation(
         @Nullable Refusal refusal,
@@ -29,7 +31,8 @@ public record Explanation(
         @Nullable Duration oplogHeadroom,
         List<Withheld> withheld,
         boolean mayBeView,
-        boolean scopeMissing) {
+        boolean scopeMissing,
+        long documentsEstimated) {
 
     /**
      * The reason why opening would fail.

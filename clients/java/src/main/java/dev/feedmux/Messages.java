@@ -211,7 +211,8 @@ final class Messages {
                         .map(one -> new Explanation.Withheld(one.getWhat(), one.getWhy()))
                         .toList(),
                 message.getMayBeView(),
-                message.getScopeMissing());
+                message.getScopeMissing(),
+                message.getDocumentsEstimated());
     }
 
     static ResolvedPosition resolved(ResolvePositionResponse message) {

@@ -9,6 +9,7 @@ import com.google.protobuf.ByteString;
 import com.google.protobuf.UnknownFieldSet;
 import dev.feedmux.errors.ProtocolException;
 import dev.feedmux.support.Wire;
+import dev.feedmux.v1.ExplainResponse;
 import dev.feedmux.v1.SubscribeResponse;
 import java.time.Duration;
 import java.util.List;
@@ -144,6 +145,13 @@ final class ResponsesTest {
                 .build();
         assertEquals(new Response.Told(expected), read(message));
         assertEquals("documents copied so far: 3 of about 10", expected.toString());
+    }
+
+    @Test
+    void anExplanationSaysWhatACopyWouldRead() {
+        ExplainResponse message =
+                ExplainResponse.newBuilder().setDocumentsEstimated(5).build();
+        assertEquals(5, Messages.explanation(message).documentsEstimated());
     }
 
     @Test
