@@ -30,6 +30,7 @@ _COMPARED: Final = (
     "full_document_before_change",
     "show_expanded_events",
     "match_collection_uuid_for_update_lookup",
+    "extra_options",
     "collation",
     "read_concern",
 )

@@ -63,6 +63,10 @@ def _one_of(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(_text(name.strip()) for name in text.split(","))
+
+
 def _json_array(text: str) -> str:
     try:
         stages = json.loads(text)  # the server reads the stages
@@ -199,6 +203,14 @@ TABLE: Final = (
         False,
         "`false`",
         "As in MongoDB.",
+    ),
+    Option(
+        "extraOptions",
+        "extra_options",
+        _names,
+        (),
+        "none",
+        "Options of newer MongoDB versions that are true, separated by commas: `showCommitTimestamp`, for example.",
     ),
     Option(
         "consumerName",
@@ -346,6 +358,7 @@ class Options:
     read_preference: ReadPreference | None
     read_concern: str | None
     match_collection_uuid_for_update_lookup: bool
+    extra_options: tuple[str, ...]
     consumer_name: str | None
     starting_offsets: str | None
     ending_offsets: str
@@ -374,6 +387,7 @@ class Options:
             read_preference=self.read_preference,
             read_concern=self.read_concern,
             match_collection_uuid_for_update_lookup=self.match_collection_uuid_for_update_lookup,
+            extra_options=self.extra_options,
             source=self.source,
         )
 

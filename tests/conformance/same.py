@@ -95,6 +95,7 @@ def change_stream(feed: feed_pb2.Feed, start: feed_pb2.Start | None = None) -> D
         options["showExpandedEvents"] = True
     if feed.match_collection_uuid_for_update_lookup:
         options["matchCollectionUUIDForUpdateLookup"] = True
+    options |= dict.fromkeys(feed.extra_options, True)
     if not feed.database:
         options["allChangesForCluster"] = True
     kind = start.WhichOneof("at") if start is not None else None

@@ -8,6 +8,7 @@ from bson import Int64
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
+from feedmux_server.core.feeds.feed import EXTRA_OPTIONS
 from tests.conformance.asked import logged
 from tests.conformance.conftest import Document, Site
 from tests.conformance.same import after, assert_refused_alike, assert_same
@@ -41,6 +42,24 @@ async def test_options_of_the_stage(site: Site, database: Documents, case: str) 
     # feedmux always says where it begins, also for "from now" (docs/adr/0003).
     stage.pop("startAtOperationTime")
     assert stage == expected
+
+
+NEWER = {"showCommitTimestamp", "ignoreRemovedShards"}
+"""MongoDB 6.0 does not know them."""
+
+
+@shows(FEEDMUX, "MongoDB says", "an option of newer versions reaches MongoDB, and a version without it names it")
+@pytest.mark.parametrize("name", EXTRA_OPTIONS)
+async def test_options_of_newer_versions(site: Site, database: Documents, name: str) -> None:
+    database.c.insert_one({"_id": 1})
+    wanted = feed(database.name, "c", extra_options=[name])
+    if name in NEWER and site.version < (8,):
+        outcome = await assert_refused_alike(site, wanted)
+        assert name in outcome.message
+        return
+    with logged(database) as asked:
+        await assert_same(site, wanted, lambda: database.c.update_one({"_id": 1}, {"$set": {"n": 1}}), kinds=["update"])
+        assert all(stage[name] is True for stage in asked.stages)
 
 
 COMMENTS: dict[str, Any] = {

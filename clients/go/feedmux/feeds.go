@@ -72,6 +72,9 @@ type Feed struct {
 	ReadConcern string
 	// MatchCollectionUUIDForUpdateLookup is MongoDB's option of this name.
 	MatchCollectionUUIDForUpdateLookup bool
+	// ExtraOptions are options of newer MongoDB versions that are true, by MongoDB's names: showCommitTimestamp, for
+	// example.
+	ExtraOptions []string
 }
 
 func (f *Feed) message(defaultSource string) (*feedmuxpb.Feed, error) {
@@ -87,6 +90,7 @@ func (f *Feed) message(defaultSource string) (*feedmuxpb.Feed, error) {
 		ReadPreference:                     string(f.ReadPreference),
 		ReadConcern:                        f.ReadConcern,
 		MatchCollectionUuidForUpdateLookup: f.MatchCollectionUUIDForUpdateLookup,
+		ExtraOptions:                       f.ExtraOptions,
 	}
 	if message.Source == "" {
 		message.Source = defaultSource
@@ -131,6 +135,7 @@ func feedOf(message *feedmuxpb.Feed) Feed {
 		ReadPreference:                     ReadPreference(message.GetReadPreference()),
 		ReadConcern:                        message.GetReadConcern(),
 		MatchCollectionUUIDForUpdateLookup: message.GetMatchCollectionUuidForUpdateLookup(),
+		ExtraOptions:                       message.GetExtraOptions(),
 	}
 	switch notation := message.GetPipeline().GetNotation().(type) {
 	case *feedmuxpb.Pipeline_ExtendedJson:

@@ -34,6 +34,8 @@ export interface Feed {
   /** For change streams, MongoDB accepts `majority` alone. */
   readonly readConcern?: string | undefined;
   readonly matchCollectionUuidForUpdateLookup?: boolean | undefined;
+  /** Options of newer MongoDB versions that are true, by MongoDB's names: `showCommitTimestamp`, for example. */
+  readonly extraOptions?: readonly string[] | undefined;
   /** Name of the MongoDB deployment in the server's configuration; by default the client's. */
   readonly source?: string | undefined;
 }

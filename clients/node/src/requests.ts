@@ -78,6 +78,7 @@ const FEED_NAMES = Object.keys({
   readPreference: true,
   readConcern: true,
   matchCollectionUuidForUpdateLookup: true,
+  extraOptions: true,
   source: true,
 } satisfies Record<keyof Feed, true>);
 
@@ -152,6 +153,7 @@ export function feedMessage(feed: Feed, defaultSource: string): FeedMessage {
     readPreference: feed.readPreference ?? "",
     readConcern: feed.readConcern ?? "",
     matchCollectionUuidForUpdateLookup: feed.matchCollectionUuidForUpdateLookup ?? false,
+    extraOptions: [...(feed.extraOptions ?? [])],
   });
 }
 
@@ -307,6 +309,7 @@ function feedValue(message: FeedMessage): Feed {
     readPreference: (message.readPreference || undefined) as ReadPreference | undefined,
     readConcern: message.readConcern || undefined,
     matchCollectionUuidForUpdateLookup: message.matchCollectionUuidForUpdateLookup,
+    extraOptions: message.extraOptions,
   };
 }
 

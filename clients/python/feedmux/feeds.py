@@ -25,7 +25,8 @@ class Feed:
 
     Without `collection` the feed covers the whole database, without `database` the whole deployment. An empty `source`
     means the client's `source`. `pipeline` is a list of stages, or a JSON array of them as text, which the server
-    parses (docs/pipelines.md). An option left out is not sent to MongoDB.
+    parses (docs/pipelines.md). An option left out is not sent to MongoDB. `extra_options` has the names of options of
+    newer MongoDB versions that are true, such as `showCommitTimestamp`.
     """
 
     database: str | None = None
@@ -42,6 +43,7 @@ class Feed:
     read_concern: str | None = None
     match_collection_uuid_for_update_lookup: bool = False
     source: str = ""
+    extra_options: Sequence[str] = ()
 
 
 class FeedArguments(TypedDict, total=False):
@@ -59,6 +61,7 @@ class FeedArguments(TypedDict, total=False):
     read_concern: str | None
     match_collection_uuid_for_update_lookup: bool
     source: str
+    extra_options: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

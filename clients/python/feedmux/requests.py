@@ -76,6 +76,7 @@ def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
         read_preference=feed.read_preference or "",
         read_concern=feed.read_concern or "",
         match_collection_uuid_for_update_lookup=feed.match_collection_uuid_for_update_lookup,
+        extra_options=_names(feed.extra_options),
     )
     if isinstance(feed.pipeline, str):
         message.pipeline.extended_json = feed.pipeline
@@ -91,6 +92,12 @@ def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
     if feed.comment is not None:
         message.comment = bson.encode({"comment": feed.comment})
     return message
+
+
+def _names(given: Sequence[str]) -> Sequence[str]:
+    if isinstance(given, str):
+        raise TypeError("a feed's extra_options is a list of names, not one text")
+    return given
 
 
 def route_of(message: feed_pb2.Feed) -> str:
@@ -124,6 +131,7 @@ def feed_value(message: feed_pb2.Feed) -> Feed:
         read_preference=cast("ReadPreference | None", message.read_preference or None),
         read_concern=message.read_concern or None,
         match_collection_uuid_for_update_lookup=message.match_collection_uuid_for_update_lookup,
+        extra_options=tuple(message.extra_options),
     )
 
 

@@ -64,6 +64,7 @@ BOUNDS: Final[dict[str, Bound]] = {
     "feedmux.v1.Feed.comment": Bound(OPTION_BYTES_MAX),
     "feedmux.v1.Feed.read_preference": _WORD,
     "feedmux.v1.Feed.read_concern": _WORD,
+    "feedmux.v1.Feed.extra_options": Bound(_WORD_BYTES, count_max=16),
     "feedmux.v1.Pipeline.extended_json": Bound(JSON_BYTES_MAX, ErrorReason.PIPELINE_INVALID),
     "feedmux.v1.Pipeline.bson": Bound(PIPELINE_BYTES_MAX, ErrorReason.PIPELINE_INVALID),
     "feedmux.v1.Start.position": _POSITION,

@@ -10,7 +10,7 @@ from feedmux_server.core.delivery.copy_progress import CopyStatus
 from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.bson_check import walk
-from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.feed import EXTRA_OPTIONS, FeedSpec, Scope
 from feedmux_server.core.feeds.feed_check import FeedParts
 from feedmux_server.core.feeds.names import check_scope
 from feedmux_server.core.positions.resume_token import without_document
@@ -74,12 +74,15 @@ def feed_spec(feed: feed_pb2.Feed, *, bounded: bool) -> FeedSpec:
     for name in ("batch_size", "max_await_time_ms"):
         if getattr(feed, name) < 0:
             raise _invalid(f"feed.{name}", "must not be negative")
+    if not set(EXTRA_OPTIONS).issuperset(feed.extra_options):
+        raise _invalid("feed.extra_options", f"must be names among {', '.join(EXTRA_OPTIONS)}")
     return FeedSpec(
         scope=scope,
         full_document=feed.full_document,
         full_document_before_change=feed.full_document_before_change,
         show_expanded_events=feed.show_expanded_events,
         match_collection_uuid_for_update_lookup=feed.match_collection_uuid_for_update_lookup,
+        extra_options=tuple(sorted(set(feed.extra_options))),
         collation=feed.collation,
         comment=feed.comment,
         read_preference=feed.read_preference,

@@ -34,6 +34,7 @@ WHOLE = Feed(
     read_concern="majority",
     match_collection_uuid_for_update_lookup=True,
     source="second",
+    extra_options=("showCommitTimestamp", "ignoreRemovedShards"),
 )
 
 
@@ -54,6 +55,11 @@ def test_a_feed_comes_back_as_it_was(feed: Feed) -> None:
     assert found.pipeline == naive
     for name in Feed.__dataclass_fields__.keys() - {"pipeline"}:
         assert getattr(found, name) == getattr(feed, name), name
+
+
+def test_one_text_is_no_list_of_options() -> None:
+    with pytest.raises(TypeError, match="a list of names"):
+        requests.feed_message(Feed("shop", extra_options="showCommitTimestamp"), "main")
 
 
 def test_the_source_of_a_client_is_that_of_feeds_without_one() -> None:

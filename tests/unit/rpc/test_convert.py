@@ -92,11 +92,25 @@ def test_numbers_of_a_feed_are_not_negative(name: str) -> None:
 def test_every_field_of_a_feed_but_its_pipeline_comes_into_its_spec() -> None:
     feed = feed_pb2.Feed(source="main", database="d", collection="c")
     for field in feed.DESCRIPTOR.fields:
-        if field.name in ("source", "database", "collection", "pipeline"):
+        if field.name in ("source", "database", "collection", "pipeline", "extra_options"):
             continue
         value: Any = {field.TYPE_BOOL: True, field.TYPE_INT32: 7, field.TYPE_BYTES: b"b"}.get(field.type, "text")
         setattr(feed, field.name, value)
         assert getattr(convert.feed_spec(feed, bounded=True), field.name) == value
+
+
+def test_options_of_newer_versions_are_known_by_name_and_in_no_order() -> None:
+    feeds = [
+        feed_pb2.Feed(source="main", extra_options=["showSystemEvents", "showCommitTimestamp"]),
+        feed_pb2.Feed(source="main", extra_options=["showCommitTimestamp", "showSystemEvents", "showCommitTimestamp"]),
+    ]
+    one, other = (convert.feed_spec(feed, bounded=True) for feed in feeds)
+    assert one == other
+    assert one.extra_options == ("showCommitTimestamp", "showSystemEvents")
+    for name in ("resumeAfter", "allChangesForCluster", ""):
+        with pytest.raises(FeedmuxError, match="showRawUpdateDescription") as caught:
+            convert.feed_spec(feed_pb2.Feed(source="main", extra_options=[name]), bounded=True)
+        assert caught.value.field == "feed.extra_options"
 
 
 def test_what_is_no_message_of_its_kind() -> None:

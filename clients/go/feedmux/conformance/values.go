@@ -173,13 +173,14 @@ type feedFields struct {
 	FullDocumentBeforeChange feedmux.FullDocumentBeforeChange `json:"full_document_before_change"`
 	ShowExpandedEvents       bool                             `json:"show_expanded_events"`
 	BatchSize                int32                            `json:"batch_size"`
+	ExtraOptions             []string                         `json:"extra_options"`
 }
 
 func (f *feedFields) feed() feedmux.Feed {
 	feed := feedmux.Feed{
 		Database: f.Database, Collection: f.Collection, FullDocument: f.FullDocument,
 		FullDocumentBeforeChange: f.FullDocumentBeforeChange, ShowExpandedEvents: f.ShowExpandedEvents,
-		BatchSize: f.BatchSize,
+		BatchSize: f.BatchSize, ExtraOptions: f.ExtraOptions,
 	}
 	if len(f.Pipeline) > 0 && string(f.Pipeline) != "null" {
 		feed.Pipeline = string(f.Pipeline)

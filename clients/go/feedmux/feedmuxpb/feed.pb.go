@@ -282,8 +282,14 @@ type Feed struct {
 	ReadConcern string `protobuf:"bytes,13,opt,name=read_concern,json=readConcern,proto3" json:"read_concern,omitempty"`
 	// Optional. MongoDB's matchCollectionUUIDForUpdateLookup.
 	MatchCollectionUuidForUpdateLookup bool `protobuf:"varint,14,opt,name=match_collection_uuid_for_update_lookup,json=matchCollectionUuidForUpdateLookup,proto3" json:"match_collection_uuid_for_update_lookup,omitempty"`
-	unknownFields                      protoimpl.UnknownFields
-	sizeCache                          protoimpl.SizeCache
+	// Optional. MongoDB's names of further options of `$changeStream` that are true: `showCommitTimestamp`,
+	// `ignoreRemovedShards`, `showMigrationEvents`, `showSystemEvents`, `showRawUpdateDescription`. The server rejects
+	// other names, and MongoDB those that its version does not know. With grants that narrow the feed, the server rejects
+	// the last three with OPTION_REFUSED, and `showSystemEvents` with any grants. A server that does not know this field
+	// ignores it.
+	ExtraOptions  []string `protobuf:"bytes,15,rep,name=extra_options,json=extraOptions,proto3" json:"extra_options,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Feed) Reset() {
@@ -412,6 +418,13 @@ func (x *Feed) GetMatchCollectionUuidForUpdateLookup() bool {
 		return x.MatchCollectionUuidForUpdateLookup
 	}
 	return false
+}
+
+func (x *Feed) GetExtraOptions() []string {
+	if x != nil {
+		return x.ExtraOptions
+	}
+	return nil
 }
 
 // The user's stages, in one of two notations.
@@ -977,7 +990,7 @@ var File_feedmux_v1_feed_proto protoreflect.FileDescriptor
 const file_feedmux_v1_feed_proto_rawDesc = "" +
 	"\n" +
 	"\x15feedmux/v1/feed.proto\x12\n" +
-	"feedmux.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x04\n" +
+	"feedmux.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xea\x04\n" +
 	"\x04Feed\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x1a\n" +
 	"\bdatabase\x18\x02 \x01(\tR\bdatabase\x12\x1e\n" +
@@ -996,7 +1009,8 @@ const file_feedmux_v1_feed_proto_rawDesc = "" +
 	"\x11max_await_time_ms\x18\v \x01(\x05R\x0emaxAwaitTimeMs\x12'\n" +
 	"\x0fread_preference\x18\f \x01(\tR\x0ereadPreference\x12!\n" +
 	"\fread_concern\x18\r \x01(\tR\vreadConcern\x12S\n" +
-	"'match_collection_uuid_for_update_lookup\x18\x0e \x01(\bR\"matchCollectionUuidForUpdateLookup\"S\n" +
+	"'match_collection_uuid_for_update_lookup\x18\x0e \x01(\bR\"matchCollectionUuidForUpdateLookup\x12#\n" +
+	"\rextra_options\x18\x0f \x03(\tR\fextraOptions\"S\n" +
 	"\bPipeline\x12%\n" +
 	"\rextended_json\x18\x01 \x01(\tH\x00R\fextendedJson\x12\x14\n" +
 	"\x04bson\x18\x02 \x01(\fH\x00R\x04bsonB\n" +

@@ -153,7 +153,14 @@ def _check_usage(args: argparse.Namespace) -> None:
     if args.namespace is None:
         given = [
             option
-            for option in ("start", "pipeline", "full_document", "full_document_before_change", "show_expanded_events")
+            for option in (
+                "start",
+                "pipeline",
+                "full_document",
+                "full_document_before_change",
+                "show_expanded_events",
+                "extra_options",
+            )
             if getattr(args, option)
         ]
         if given:

@@ -58,6 +58,14 @@ def add_feed_arguments(parser: argparse.ArgumentParser, *, optional: bool = True
     group.add_argument(
         "--show-expanded-events", action="store_true", help="also deliver DDL events (MongoDB 6.0 and later)"
     )
+    group.add_argument(
+        "--extra-option",
+        metavar="NAME",
+        action="append",
+        default=[],
+        dest="extra_options",
+        help="an option of $changeStream that newer MongoDB knows, such as showCommitTimestamp; may be repeated",
+    )
 
 
 def feed_of(args: argparse.Namespace) -> Feed:
@@ -70,6 +78,7 @@ def feed_of(args: argparse.Namespace) -> Feed:
         full_document=args.full_document,
         full_document_before_change=args.full_document_before_change,
         show_expanded_events=args.show_expanded_events,
+        extra_options=args.extra_options,
         source=args.source,
     )
 

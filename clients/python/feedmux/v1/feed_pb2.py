@@ -16,7 +16,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x65\x64mux/v1/feed.proto\x12\nfeedmux.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf1\x02\n\x04\x46\x65\x65\x64\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tabase\x18\x02 \x01(\t\x12\x12\n\ncollection\x18\x03 \x01(\t\x12&\n\x08pipeline\x18\x04 \x01(\x0b\x32\x14.feedmux.v1.Pipeline\x12\x15\n\rfull_document\x18\x05 \x01(\t\x12#\n\x1b\x66ull_document_before_change\x18\x06 \x01(\t\x12\x1c\n\x14show_expanded_events\x18\x07 \x01(\x08\x12\x11\n\tcollation\x18\x08 \x01(\x0c\x12\x0f\n\x07\x63omment\x18\t \x01(\x0c\x12\x12\n\nbatch_size\x18\n \x01(\x05\x12\x19\n\x11max_await_time_ms\x18\x0b \x01(\x05\x12\x17\n\x0fread_preference\x18\x0c \x01(\t\x12\x14\n\x0cread_concern\x18\r \x01(\t\x12/\n\'match_collection_uuid_for_update_lookup\x18\x0e \x01(\x08\"?\n\x08Pipeline\x12\x17\n\rextended_json\x18\x01 \x01(\tH\x00\x12\x0e\n\x04\x62son\x18\x02 \x01(\x0cH\x00\x42\n\n\x08notation\"1\n\x0b\x43lusterTime\x12\x0f\n\x07seconds\x18\x01 \x01(\r\x12\x11\n\tincrement\x18\x02 \x01(\r\"\xb2\x02\n\x05Start\x12\x12\n\x08position\x18\x01 \x01(\x0cH\x00\x12\x16\n\x0cresume_after\x18\x02 \x01(\x0cH\x00\x12\x15\n\x0bstart_after\x18\x03 \x01(\x0cH\x00\x12:\n\x17start_at_operation_time\x18\x04 \x01(\x0b\x32\x17.feedmux.v1.ClusterTimeH\x00\x12*\n\x04time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12(\n\x08\x65\x61rliest\x18\x06 \x01(\x0b\x32\x14.feedmux.v1.EarliestH\x00\x12$\n\x06latest\x18\x07 \x01(\x0b\x32\x12.feedmux.v1.LatestH\x00\x12(\n\x08snapshot\x18\x08 \x01(\x0b\x32\x14.feedmux.v1.SnapshotH\x00\x42\x04\n\x02\x61t\"\n\n\x08\x45\x61rliest\"\x08\n\x06Latest\"\n\n\x08Snapshot\"\xc4\x02\n\x0eSnapshotStatus\x12/\n\x05state\x18\x01 \x01(\x0e\x32 .feedmux.v1.SnapshotStatus.State\x12\x11\n\tdocuments\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x1b\n\x13\x64ocuments_estimated\x18\x04 \x01(\x03\x12,\n\tremaining\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\tread_time\x18\x06 \x01(\x0b\x32\x17.feedmux.v1.ClusterTime\x12\x11\n\tnamespace\x18\x07 \x01(\t\x12\x12\n\ngeneration\x18\x08 \x01(\x03\"A\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_RUNNING\x10\x01\x12\x0e\n\nSTATE_DONE\x10\x02*w\n\x06\x46ormat\x12\x16\n\x12\x46ORMAT_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x46ORMAT_BSON\x10\x01\x12 \n\x1c\x46ORMAT_EXTENDED_JSON_RELAXED\x10\x02\x12\"\n\x1e\x46ORMAT_EXTENDED_JSON_CANONICAL\x10\x03*a\n\x0cOnInvalidate\x12\x1d\n\x19ON_INVALIDATE_UNSPECIFIED\x10\x00\x12\x16\n\x12ON_INVALIDATE_STOP\x10\x01\x12\x1a\n\x16ON_INVALIDATE_CONTINUE\x10\x02*\x86\x01\n\rOnHistoryLost\x12\x1f\n\x1bON_HISTORY_LOST_UNSPECIFIED\x10\x00\x12\x18\n\x14ON_HISTORY_LOST_FAIL\x10\x01\x12\x1c\n\x18ON_HISTORY_LOST_EARLIEST\x10\x02\x12\x1c\n\x18ON_HISTORY_LOST_SNAPSHOT\x10\x03\x42\x1d\n\x0e\x64\x65v.feedmux.v1B\tFeedProtoP\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x66\x65\x65\x64mux/v1/feed.proto\x12\nfeedmux.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x88\x03\n\x04\x46\x65\x65\x64\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x10\n\x08\x64\x61tabase\x18\x02 \x01(\t\x12\x12\n\ncollection\x18\x03 \x01(\t\x12&\n\x08pipeline\x18\x04 \x01(\x0b\x32\x14.feedmux.v1.Pipeline\x12\x15\n\rfull_document\x18\x05 \x01(\t\x12#\n\x1b\x66ull_document_before_change\x18\x06 \x01(\t\x12\x1c\n\x14show_expanded_events\x18\x07 \x01(\x08\x12\x11\n\tcollation\x18\x08 \x01(\x0c\x12\x0f\n\x07\x63omment\x18\t \x01(\x0c\x12\x12\n\nbatch_size\x18\n \x01(\x05\x12\x19\n\x11max_await_time_ms\x18\x0b \x01(\x05\x12\x17\n\x0fread_preference\x18\x0c \x01(\t\x12\x14\n\x0cread_concern\x18\r \x01(\t\x12/\n\'match_collection_uuid_for_update_lookup\x18\x0e \x01(\x08\x12\x15\n\rextra_options\x18\x0f \x03(\t\"?\n\x08Pipeline\x12\x17\n\rextended_json\x18\x01 \x01(\tH\x00\x12\x0e\n\x04\x62son\x18\x02 \x01(\x0cH\x00\x42\n\n\x08notation\"1\n\x0b\x43lusterTime\x12\x0f\n\x07seconds\x18\x01 \x01(\r\x12\x11\n\tincrement\x18\x02 \x01(\r\"\xb2\x02\n\x05Start\x12\x12\n\x08position\x18\x01 \x01(\x0cH\x00\x12\x16\n\x0cresume_after\x18\x02 \x01(\x0cH\x00\x12\x15\n\x0bstart_after\x18\x03 \x01(\x0cH\x00\x12:\n\x17start_at_operation_time\x18\x04 \x01(\x0b\x32\x17.feedmux.v1.ClusterTimeH\x00\x12*\n\x04time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12(\n\x08\x65\x61rliest\x18\x06 \x01(\x0b\x32\x14.feedmux.v1.EarliestH\x00\x12$\n\x06latest\x18\x07 \x01(\x0b\x32\x12.feedmux.v1.LatestH\x00\x12(\n\x08snapshot\x18\x08 \x01(\x0b\x32\x14.feedmux.v1.SnapshotH\x00\x42\x04\n\x02\x61t\"\n\n\x08\x45\x61rliest\"\x08\n\x06Latest\"\n\n\x08Snapshot\"\xc4\x02\n\x0eSnapshotStatus\x12/\n\x05state\x18\x01 \x01(\x0e\x32 .feedmux.v1.SnapshotStatus.State\x12\x11\n\tdocuments\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x1b\n\x13\x64ocuments_estimated\x18\x04 \x01(\x03\x12,\n\tremaining\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\tread_time\x18\x06 \x01(\x0b\x32\x17.feedmux.v1.ClusterTime\x12\x11\n\tnamespace\x18\x07 \x01(\t\x12\x12\n\ngeneration\x18\x08 \x01(\x03\"A\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n\rSTATE_RUNNING\x10\x01\x12\x0e\n\nSTATE_DONE\x10\x02*w\n\x06\x46ormat\x12\x16\n\x12\x46ORMAT_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x46ORMAT_BSON\x10\x01\x12 \n\x1c\x46ORMAT_EXTENDED_JSON_RELAXED\x10\x02\x12\"\n\x1e\x46ORMAT_EXTENDED_JSON_CANONICAL\x10\x03*a\n\x0cOnInvalidate\x12\x1d\n\x19ON_INVALIDATE_UNSPECIFIED\x10\x00\x12\x16\n\x12ON_INVALIDATE_STOP\x10\x01\x12\x1a\n\x16ON_INVALIDATE_CONTINUE\x10\x02*\x86\x01\n\rOnHistoryLost\x12\x1f\n\x1bON_HISTORY_LOST_UNSPECIFIED\x10\x00\x12\x18\n\x14ON_HISTORY_LOST_FAIL\x10\x01\x12\x1c\n\x18ON_HISTORY_LOST_EARLIEST\x10\x02\x12\x1c\n\x18ON_HISTORY_LOST_SNAPSHOT\x10\x03\x42\x1d\n\x0e\x64\x65v.feedmux.v1B\tFeedProtoP\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,28 +24,28 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'feedmux.v1.feed_pb2', _glob
 if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['DESCRIPTOR']._options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\016dev.feedmux.v1B\tFeedProtoP\001'
-  _globals['_FORMAT']._serialized_start=1260
-  _globals['_FORMAT']._serialized_end=1379
-  _globals['_ONINVALIDATE']._serialized_start=1381
-  _globals['_ONINVALIDATE']._serialized_end=1478
-  _globals['_ONHISTORYLOST']._serialized_start=1481
-  _globals['_ONHISTORYLOST']._serialized_end=1615
+  _globals['_FORMAT']._serialized_start=1283
+  _globals['_FORMAT']._serialized_end=1402
+  _globals['_ONINVALIDATE']._serialized_start=1404
+  _globals['_ONINVALIDATE']._serialized_end=1501
+  _globals['_ONHISTORYLOST']._serialized_start=1504
+  _globals['_ONHISTORYLOST']._serialized_end=1638
   _globals['_FEED']._serialized_start=103
-  _globals['_FEED']._serialized_end=472
-  _globals['_PIPELINE']._serialized_start=474
-  _globals['_PIPELINE']._serialized_end=537
-  _globals['_CLUSTERTIME']._serialized_start=539
-  _globals['_CLUSTERTIME']._serialized_end=588
-  _globals['_START']._serialized_start=591
-  _globals['_START']._serialized_end=897
-  _globals['_EARLIEST']._serialized_start=899
-  _globals['_EARLIEST']._serialized_end=909
-  _globals['_LATEST']._serialized_start=911
-  _globals['_LATEST']._serialized_end=919
-  _globals['_SNAPSHOT']._serialized_start=921
-  _globals['_SNAPSHOT']._serialized_end=931
-  _globals['_SNAPSHOTSTATUS']._serialized_start=934
-  _globals['_SNAPSHOTSTATUS']._serialized_end=1258
-  _globals['_SNAPSHOTSTATUS_STATE']._serialized_start=1193
-  _globals['_SNAPSHOTSTATUS_STATE']._serialized_end=1258
+  _globals['_FEED']._serialized_end=495
+  _globals['_PIPELINE']._serialized_start=497
+  _globals['_PIPELINE']._serialized_end=560
+  _globals['_CLUSTERTIME']._serialized_start=562
+  _globals['_CLUSTERTIME']._serialized_end=611
+  _globals['_START']._serialized_start=614
+  _globals['_START']._serialized_end=920
+  _globals['_EARLIEST']._serialized_start=922
+  _globals['_EARLIEST']._serialized_end=932
+  _globals['_LATEST']._serialized_start=934
+  _globals['_LATEST']._serialized_end=942
+  _globals['_SNAPSHOT']._serialized_start=944
+  _globals['_SNAPSHOT']._serialized_end=954
+  _globals['_SNAPSHOTSTATUS']._serialized_start=957
+  _globals['_SNAPSHOTSTATUS']._serialized_end=1281
+  _globals['_SNAPSHOTSTATUS_STATE']._serialized_start=1216
+  _globals['_SNAPSHOTSTATUS_STATE']._serialized_end=1281
 # @@protoc_insertion_point(module_scope)

@@ -1,9 +1,10 @@
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -39,7 +40,7 @@ ON_HISTORY_LOST_EARLIEST: OnHistoryLost
 ON_HISTORY_LOST_SNAPSHOT: OnHistoryLost
 
 class Feed(_message.Message):
-    __slots__ = ("source", "database", "collection", "pipeline", "full_document", "full_document_before_change", "show_expanded_events", "collation", "comment", "batch_size", "max_await_time_ms", "read_preference", "read_concern", "match_collection_uuid_for_update_lookup")
+    __slots__ = ("source", "database", "collection", "pipeline", "full_document", "full_document_before_change", "show_expanded_events", "collation", "comment", "batch_size", "max_await_time_ms", "read_preference", "read_concern", "match_collection_uuid_for_update_lookup", "extra_options")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     DATABASE_FIELD_NUMBER: _ClassVar[int]
     COLLECTION_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +55,7 @@ class Feed(_message.Message):
     READ_PREFERENCE_FIELD_NUMBER: _ClassVar[int]
     READ_CONCERN_FIELD_NUMBER: _ClassVar[int]
     MATCH_COLLECTION_UUID_FOR_UPDATE_LOOKUP_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     source: str
     database: str
     collection: str
@@ -68,7 +70,8 @@ class Feed(_message.Message):
     read_preference: str
     read_concern: str
     match_collection_uuid_for_update_lookup: bool
-    def __init__(self, source: _Optional[str] = ..., database: _Optional[str] = ..., collection: _Optional[str] = ..., pipeline: _Optional[_Union[Pipeline, _Mapping]] = ..., full_document: _Optional[str] = ..., full_document_before_change: _Optional[str] = ..., show_expanded_events: bool = ..., collation: _Optional[bytes] = ..., comment: _Optional[bytes] = ..., batch_size: _Optional[int] = ..., max_await_time_ms: _Optional[int] = ..., read_preference: _Optional[str] = ..., read_concern: _Optional[str] = ..., match_collection_uuid_for_update_lookup: bool = ...) -> None: ...
+    extra_options: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, source: _Optional[str] = ..., database: _Optional[str] = ..., collection: _Optional[str] = ..., pipeline: _Optional[_Union[Pipeline, _Mapping]] = ..., full_document: _Optional[str] = ..., full_document_before_change: _Optional[str] = ..., show_expanded_events: bool = ..., collation: _Optional[bytes] = ..., comment: _Optional[bytes] = ..., batch_size: _Optional[int] = ..., max_await_time_ms: _Optional[int] = ..., read_preference: _Optional[str] = ..., read_concern: _Optional[str] = ..., match_collection_uuid_for_update_lookup: bool = ..., extra_options: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Pipeline(_message.Message):
     __slots__ = ("extended_json", "bson")

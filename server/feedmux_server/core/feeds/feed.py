@@ -12,6 +12,10 @@ import bson
 
 SIMPLE_COLLATION: Final = bson.encode({"locale": "simple"})
 """Compares bytes, as MongoDB does without a collation."""
+EXTRA_OPTIONS: Final = (
+    "showCommitTimestamp", "ignoreRemovedShards", "showMigrationEvents", "showSystemEvents", "showRawUpdateDescription",
+)  # fmt: skip
+"""MongoDB's options that are passed on by name. Others could change the scope or the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class FeedSpec:
     full_document_before_change: str = ""
     show_expanded_events: bool = False
     match_collection_uuid_for_update_lookup: bool = False
+    extra_options: tuple[str, ...] = ()
+    """Sorted; each is one of `EXTRA_OPTIONS`."""
     collation: bytes = b""
     comment: bytes = b""
     """BSON document `{comment: value}`."""
@@ -71,6 +77,7 @@ def change_stream_options(spec: FeedSpec) -> dict[str, Any]:
         options["showExpandedEvents"] = True
     if spec.match_collection_uuid_for_update_lookup:
         options["matchCollectionUUIDForUpdateLookup"] = True
+    options |= dict.fromkeys(spec.extra_options, True)
     if not spec.scope.database:
         options["allChangesForCluster"] = True
     return options

@@ -95,6 +95,8 @@ def _parts(spec: FeedSpec, policy: bytes) -> Iterator[tuple[str, bytes]]:
             value = _no_empty(value)
         elif name == "read_concern":
             value = value or "majority"
+        elif name == "extra_options" and not value:
+            continue  # positions hold the keys of servers that did not know this field
         yield name, _part(value)
 
 

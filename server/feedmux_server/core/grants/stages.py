@@ -38,6 +38,8 @@ _DESCRIBED: Final = (
 # Tokens of version 1 say nothing about a rename; those of version 2 hold its target, as does the invalidate after it.
 _PLAIN_TOKEN: Final = "^82.{16}2B02"
 _RENAME_IN_TOKEN: Final = b"rename".hex().upper()
+# They show events and fields that no grant describes.
+_UNGRANTED_OPTIONS: Final = frozenset({"showSystemEvents", "showMigrationEvents", "showRawUpdateDescription"})
 _IMAGES_SHOWN: Final = frozenset({"", "default", "off", "whenAvailable"})
 
 
@@ -93,10 +95,16 @@ def apply_grants(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = Non
     if grants is None:
         return Asked(spec)
     cases = granted(grants, spec.scope)
+    if "showSystemEvents" in spec.extra_options:
+        # It shows collections that no grant can name, such as `system.js`.
+        raise _refused("extra_options", "showSystemEvents is for tenants without grants")
     # A rename stays within its database.
     targets = tuple(grant for grant in grants if grant.covers(Scope(spec.scope.source, spec.scope.database)))
     if _shows_all(cases, targets, spec.scope):
         return Asked(spec)
+    if refused := _UNGRANTED_OPTIONS.intersection(spec.extra_options):
+        message = f"{min(refused)} cannot be used with grants that narrow the feed"
+        raise _refused("extra_options", message)
     if spec.collation:
         # It would apply to the policy's own comparisons too.
         raise _refused("collation", "a collation cannot be used with grants that narrow the feed")

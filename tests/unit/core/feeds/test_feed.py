@@ -35,6 +35,10 @@ def test_clients_compute_the_same_route(scope: Scope, namespace: str, route: str
             FeedSpec(Scope("main", "shop"), show_expanded_events=True, match_collection_uuid_for_update_lookup=True),
             {"showExpandedEvents": True, "matchCollectionUUIDForUpdateLookup": True},
         ),
+        (
+            FeedSpec(Scope("main", "shop"), extra_options=("ignoreRemovedShards", "showCommitTimestamp")),
+            {"ignoreRemovedShards": True, "showCommitTimestamp": True},
+        ),
         (FeedSpec(Scope("main", "shop"), comment=b"c", collation=b"c", batch_size=5, read_concern="majority"), {}),
     ],
 )

@@ -21,6 +21,8 @@ OTHERS = [
     replace(SPEC, full_document_before_change="updateLookup"),
     replace(SPEC, show_expanded_events=True),
     replace(SPEC, match_collection_uuid_for_update_lookup=True),
+    replace(SPEC, extra_options=("showCommitTimestamp",)),
+    replace(SPEC, extra_options=("ignoreRemovedShards", "showCommitTimestamp")),
     replace(SPEC, collation=bson.encode({"locale": "de"})),
     replace(SPEC, read_concern="local"),
 ]

@@ -88,6 +88,21 @@ def test_policies_always_compare_by_the_simple_collation() -> None:
     assert apply_grants((ALL,), given_one)[0] == given_one
 
 
+def test_options_that_show_what_no_grant_describes_need_a_tenant_that_sees_all() -> None:
+    for name in ("showMigrationEvents", "showRawUpdateDescription", "showSystemEvents"):
+        given_one = replace(SPEC, extra_options=(name,))
+        error = refused((TEAM_A,), given_one)
+        assert (error.reason, error.field) == (ErrorReason.OPTION_REFUSED, "feed.extra_options")
+        assert name in error.message
+        assert apply_grants(None, given_one)[0] == given_one
+        if name == "showSystemEvents":
+            assert refused((ALL,), given_one).field == "feed.extra_options"
+        else:
+            assert apply_grants((ALL,), given_one)[0] == given_one
+    harmless = ("ignoreRemovedShards", "showCommitTimestamp")
+    assert apply_grants((TEAM_A,), replace(SPEC, extra_options=harmless))[0].extra_options == harmless
+
+
 def test_only_a_condition_withholds_documents() -> None:
     """So only with one may the `_id` up to which a copy was read be a secret."""
     hiding = make_grant("main", "shop", "orders", hide=["secret"])

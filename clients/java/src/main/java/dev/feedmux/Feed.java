@@ -30,6 +30,8 @@ import org.jspecify.annotations.Nullable;
  * @param readPreference the read preference; null means the source's default
  * @param readConcern the read concern; null means {@code majority}, and MongoDB accepts no other for change streams
  * @param matchCollectionUuidForUpdateLookup MongoDB's option of that name
+ * @param extraOptions options of newer MongoDB versions that are true, by MongoDB's names: {@code showCommitTimestamp},
+ *     for example
  */
 public record Feed(
         @Nullable String source,
@@ -46,11 +48,13 @@ public record Feed(
         int maxAwaitTimeMs,
         @Nullable ReadPreference readPreference,
         @Nullable String readConcern,
-        boolean matchCollectionUuidForUpdateLookup) {
+        boolean matchCollectionUuidForUpdateLookup,
+        List<String> extraOptions) {
 
-    /** Copies the list of stages. Throws IllegalArgumentException if there are stages in both notations. */
+    /** Copies the lists. Throws IllegalArgumentException if there are stages in both notations. */
     public Feed {
         pipeline = List.copyOf(pipeline);
+        extraOptions = List.copyOf(extraOptions);
         if (pipelineJson != null && !pipeline.isEmpty()) {
             throw new IllegalArgumentException("a feed has either a pipeline or a pipelineJson");
         }
@@ -97,6 +101,7 @@ public record Feed(
         private @Nullable ReadPreference readPreference;
         private @Nullable String readConcern;
         private boolean matchCollectionUuidForUpdateLookup;
+        private List<String> extraOptions = List.of();
 
         private Builder() {}
 
@@ -197,6 +202,12 @@ public record Feed(
             return this;
         }
 
+        /** Sets {@link Feed#extraOptions}. */
+        public Builder extraOptions(List<String> names) {
+            extraOptions = names;
+            return this;
+        }
+
         /** Builds the feed. */
         public Feed build() {
             return new Feed(
@@ -214,7 +225,8 @@ public record Feed(
                     maxAwaitTimeMs,
                     readPreference,
                     readConcern,
-                    matchCollectionUuidForUpdateLookup);
+                    matchCollectionUuidForUpdateLookup,
+                    extraOptions);
         }
     }
 }

@@ -54,7 +54,8 @@ final class Messages {
                 .setMaxAwaitTimeMs(feed.maxAwaitTimeMs())
                 .setReadPreference(mongoName(feed.readPreference()))
                 .setReadConcern(orEmpty(feed.readConcern()))
-                .setMatchCollectionUuidForUpdateLookup(feed.matchCollectionUuidForUpdateLookup());
+                .setMatchCollectionUuidForUpdateLookup(feed.matchCollectionUuidForUpdateLookup())
+                .addAllExtraOptions(feed.extraOptions());
         if (feed.pipelineJson() != null) {
             message.setPipeline(Pipeline.newBuilder().setExtendedJson(feed.pipelineJson()));
         } else if (!feed.pipeline().isEmpty()) {
@@ -105,7 +106,8 @@ final class Messages {
                 message.getMaxAwaitTimeMs(),
                 fromMongo(ReadPreference.class, message.getReadPreference()),
                 orNull(message.getReadConcern()),
-                message.getMatchCollectionUuidForUpdateLookup());
+                message.getMatchCollectionUuidForUpdateLookup(),
+                message.getExtraOptionsList());
     }
 
     static dev.feedmux.v1.Start start(Start start) {

@@ -136,6 +136,7 @@ final class FeedTest {
                         0,
                         null,
                         null,
-                        false));
+                        false,
+                        List.of()));
     }
 }

@@ -37,6 +37,7 @@ final class Arguments {
                         constant(FullDocumentBeforeChange.class, feed.getString("full_document_before_change")))
                 .showExpandedEvents(feed.getBoolean("show_expanded_events", false))
                 .batchSize(feed.get("batch_size", 0))
+                .extraOptions(feed.getList("extra_options", String.class, List.of()))
                 .build();
     }
 
