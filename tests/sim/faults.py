@@ -12,7 +12,8 @@ from feedmux.v1 import operator_pb2 as pb
 from feedmux_server.core.limits.quota import UNLIMITED
 from feedmux_server.core.positions.position_keys import KEY_BYTES_MIN, format_keys
 from feedmux_server.source.read_watch import OPENS_ARE_SLOWER
-from tests.sim.mongo import FAILINGS
+from tests.sim.mongo import FAILINGS, RETRY
+from tests.sim.profiles import IDLE_SHARD, MONGO_8, MONGO_8_2, MONGO_9, Profile
 from tests.sim.tenants import names_key, subscription_key
 from tests.unit.core.feeds.pipeline_bounds.pipelines import ALLOWED, REFUSED
 
@@ -193,6 +194,12 @@ async def _fail_reads(world: "World") -> None:
     for _ in range(world.rng.randint(1, 3)):
         world.mongo.fail_reads(world.rng.choice(FAILINGS))
         await asyncio.sleep(world.rng.uniform(0.0, 2.0))
+
+
+async def _change_feature_version(world: "World") -> None:
+    """Every cursor is killed, since 8.3."""
+    await asyncio.sleep(world.rng.uniform(0.0, 2.0))
+    world.mongo.fail_reads(RETRY)
 
 
 async def _leave_history_unread(world: "World") -> None:
@@ -671,6 +678,7 @@ FAULTS: Final = (
     Fault("an operator at work", _administer),
     Fault("many subscriptions", _administer_many, apart=True),
     Fault("unusual pipelines", _unusual_pipelines),
+    Fault("feature version changes", _change_feature_version, apart=True),
     Fault("hostile requests", _attack),
     Fault("a subscription expires", _wait_for_expiry, apart=True),
     Fault("a subscription is damaged", _damage, (*_BUSY, "SubscriptionNotFound"), apart=True),
@@ -705,6 +713,8 @@ class Scenario:
     """So many faults are drawn."""
     snapshot_window_s: float = 0.0
     """For so long MongoDB can read documents as they were; 0: as drawn."""
+    profile: Profile | None = None
+    """The version of MongoDB; None: 6.0 or 7.0, as drawn."""
     drop_share: float = 0.0
     """The share of the changes to the copied collection that drop it; 0: as usual."""
 
@@ -741,5 +751,10 @@ SCENARIOS: Final = {
     "snapshot": Scenario(copiers=3, drawn=4),
     "snapshot too old": Scenario(("user frozen", "reads fail"), copiers=2, snapshot_window_s=0.1),
     "snapshot of dropped": Scenario(("connections cut", "reads fail"), copiers=2, drop_share=0.15),
+    "MongoDB 8.0": Scenario(("connections cut", "user killed", "reads fail"), profile=MONGO_8, drawn=1),
+    "MongoDB 8.2": Scenario(("connections cut", "reads fail"), profile=MONGO_8_2, copiers=1, drawn=1),
+    "feature version changes": Scenario(("feature version changes",) * 3, profile=MONGO_8_2, copiers=1),
+    "MongoDB 9.0.1": Scenario(("connections cut", "reads fail"), profile=MONGO_9, copiers=2, drawn=1),
+    "an idle shard": Scenario(("connections cut", "user killed"), profile=IDLE_SHARD),
     "short of memory": Scenario(("user frozen", "connections cut", "reads fail"), short_of_memory=True),
 }

@@ -28,9 +28,10 @@ from feedmux_server.source.cursor import Interrupted, RawBatch
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.source.read_watch import Address, Operation
 from feedmux_server.telemetry.observer import NOBODY, Observer
-from tests.sim.documents import Change, State, Versions, apply, read_documents, without_gate
+from tests.sim.documents import Change, State, Versions, apply, rank_of, read_documents, without_gate
 from tests.sim.events import event_token
 from tests.sim.loop import SimLoop, process
+from tests.sim.profiles import Profile, with_fields_of
 from tests.sim.tenants import HIDDEN, HIDING, allows, stages_by_choice
 
 SOURCE_ID: Final = "sim"
@@ -91,6 +92,10 @@ class Entry:
         left = {name: value for name, value in document.items() if name != HIDDEN}
         return [Shown(self, self.number, self.token, bson.encode(self.event | {"fullDocument": left}))]
 
+    def with_document(self, document: dict[str, Any] | None) -> "Shown":
+        """An update with the document that was found for it."""
+        return Shown(self, self.number, self.token, bson.encode(self.event | {"fullDocument": document}))
+
     def _fragment(self, index: int, count: int) -> "Shown":
         """A fragment, with a part of the padding."""
         token, number = self.tokens(index), self.number + (index + 1) * PART
@@ -125,13 +130,14 @@ def _operation_failure(code: int, name: str, message: str, *labels: str) -> Oper
     return OperationFailure(message, code, details)
 
 
+# After a change of the feature compatibility version, since MongoDB 8.3.
+RETRY: Final = Failing("retry", lambda: _operation_failure(234, "RetryChangeStream", "retry change stream", _RESUMABLE))
 FAILINGS: Final = (
     Failing("network", lambda: AutoReconnect("connection closed")),
     Failing("election", lambda: _operation_failure(10107, "NotWritablePrimary", "not primary", _RESUMABLE)),
     Failing("cursor-not-found", lambda: _operation_failure(43, "CursorNotFound", "cursor id not found")),
     Failing("cursor-killed", lambda: _operation_failure(237, "CursorKilled", "cursor was killed")),
-    # After a change of the feature compatibility version, since MongoDB 8.3.
-    Failing("retry", lambda: _operation_failure(234, "RetryChangeStream", "retry change stream", _RESUMABLE)),
+    RETRY,
     Failing("interrupted", lambda: _operation_failure(11601, "Interrupted", "operation was interrupted")),
 )
 
@@ -175,13 +181,11 @@ class SimMongo:
         self.loop = loop
         self._rng = rng
         self.token_version = token_version
+        self.profile = Profile("7.0.5" if token_version == 2 else "6.0.5")
         self.entries: list[Entry] = []
         """Entries that a majority has."""
         self.committed: Callable[[list[Entry], bool], None] = lambda entries, whole: None
         """Called when a majority has the entries; `whole` says that they are from one transaction."""
-        self.early_marks = False
-        """The token of a batch may be before the batch's last event, as in sharded clusters of 9.0.0 and 9.0.1
-        (SERVER-135099)."""
         self.lag_s = 0.0
         """The time until a majority has what the primary has."""
         self._pending: deque[tuple[list[Entry], bool]] = deque()
@@ -226,11 +230,18 @@ class SimMongo:
         self._written(whole=False)
 
     def transaction(self, database: str, collection: str, count: int, padding: int, **fields: Any) -> None:
-        """Insert `count` documents with one cluster time."""
+        """Insert `count` documents in a transaction."""
+        time = self._tick()
+        for index in range(count):
+            self._insert(time, index, database, collection, padding, fields, transaction=time)
+        self._written(whole=True)
+
+    def insert_many(self, database: str, collection: str, count: int, padding: int, **fields: Any) -> None:
+        """Insert `count` documents with one command. Since 8.0 they have one cluster time."""
         time = self._tick()
         for index in range(count):
             self._insert(time, index, database, collection, padding, fields)
-        self._written(whole=True)
+        self._written(whole=False)
 
     def change(self, database: str, collection: str, *changes: Change) -> None:
         """Change documents, with one cluster time."""
@@ -319,6 +330,12 @@ class SimMongo:
             yield from entries
         yield from self._writing
 
+    def looked_up(self, entry: Entry) -> dict[str, Any] | None:
+        """The present document of an update, which `updateLookup` adds."""
+        state = self.state_after(entry.database, entry.collection, self.mark(self._last + 1))
+        lost = self.profile.loses_lookups and entry.number % 2
+        return None if lost else state.get(rank_of(entry.event["documentKey"]["_id"]))
+
     def created(self, database: str, collection: str) -> int:
         """The cluster time at which the collection was created that has this name now; 0 if there is none."""
         time = 0
@@ -370,6 +387,7 @@ class SimMongo:
         collection: str,
         padding: int,
         fields: dict[str, Any],
+        transaction: int = 0,
     ) -> None:
         number = self._next_number
         event = {
@@ -378,17 +396,25 @@ class SimMongo:
             "ns": {"db": database, "coll": collection},
             "documentKey": {"_id": number},
         }
-        self._append(database, collection, time, event, txn=index, key=number)
+        self._append(database, collection, time, event, transaction, txn=index, key=number)
 
-    def _append(self, database: str, collection: str, time: int, event: dict[str, Any], **of_token: Any) -> None:
+    def _append(
+        self,
+        database: str,
+        collection: str,
+        time: int,
+        event: dict[str, Any],
+        transaction: int = 0,
+        **of_token: Any,
+    ) -> None:
         def tokens(fragment: int) -> ResumeToken:
             return event_token(time, fragment=fragment if self.token_version == 2 else None, **of_token)
 
         token = tokens(0)
         number = self._next_number
-        head = {"_id": bson.decode(token.raw), "operationType": event.pop("operationType")}
         times = {"clusterTime": Timestamp(time >> 32, time & 0xFFFF_FFFF), "wallTime": self.now(), "n": number}
-        document = {**head, **times, **event}
+        content = {"operationType": event.pop("operationType"), **times, **event}
+        document = {"_id": bson.decode(token.raw), **with_fields_of(self.profile, content, transaction)}
         ends = bool(of_token.get("invalidate"))
         entry = Entry(number, database, collection, tokens, token, document, bson.encode(document), ends)
         self._writing.append(entry)
@@ -404,6 +430,18 @@ class SimMongo:
     def visible(self) -> int:
         """The newest cluster time up to which a majority has everything."""
         return self._pending[0][0][0].token.cluster_time - 1 if self._pending else self.latest
+
+    @property
+    def merged(self) -> int:
+        """The newest cluster time up to which all shards have said what they have."""
+        if not self.profile.idle_shard:
+            return self.latest
+        return (int(self.loop.true_wall_s()) // NOOP_S * NOOP_S << 32) + 1
+
+    @property
+    def merges_s(self) -> float:
+        """When, on the loop's clock, an idle shard says so next."""
+        return self.loop.time() + NOOP_S - self.loop.true_wall_s() % NOOP_S
 
     @property
     def oldest(self) -> int:
@@ -539,6 +577,7 @@ class SimCursor:
         self._is_full = False
         """Whether the last batch was full: there may be more events."""
         options = stages[0]["$changeStream"]
+        self._looks_up = options.get("fullDocument") == "updateLookup"
         self._must_exist: ResumeToken | None = None
         """A token that MongoDB must find once it has an event after it."""
         at = options.get("startAtOperationTime")
@@ -589,10 +628,10 @@ class SimCursor:
             found, exhausted = self._scan()
             if found or exhausted or mongo.loop.time() >= until_s:
                 break
-            await mongo.grown(until_s)
+            await mongo.grown(min(until_s, mongo.merges_s) if mongo.profile.idle_shard else until_s)
         # Taken at the same moment as the scan: the process that asks may have been frozen while it waited.
         post_batch = self._place if exhausted else self._post_batch(found)
-        if found and mongo.early_marks and not exhausted:
+        if found and mongo.profile.early_marks and not exhausted:
             post_batch = mongo.mark(found[0].token.cluster_time)
         costs = mongo.costs
         each_s = costs.any_event_s + (costs.event_s if self._computes else 0.0)
@@ -642,6 +681,8 @@ class SimCursor:
             if self._rank >= len(entries):
                 break
             entry = entries[self._rank]
+            if entry.token.cluster_time > self._mongo.merged:
+                break
             self._rank += 1
             if not entry.token.is_after(self._start):
                 continue  # the stream starts at the present: a majority got this entry only afterwards
@@ -660,12 +701,17 @@ class SimCursor:
                     )
                 self._must_exist = None
             if matches and allows(self._granted, entry):
-                self._ready.extend(entry.hiding() if self._hides else entry.shown(split=self._split))
+                self._ready.extend(self._shown(entry))
             if entry.invalidates:
                 self._place = entry.token
                 return [*found, *self._ready], True
         self._is_full = len(found) >= self._events or size >= BATCH_BYTES
         return found, False
+
+    def _shown(self, entry: Entry) -> list[Shown]:
+        if self._looks_up and "updateDescription" in entry.event:
+            return [entry.with_document(self._mongo.looked_up(entry))]
+        return entry.hiding() if self._hides else entry.shown(split=self._split)
 
     def _is_shown(self, entry: Entry) -> bool:
         """Whether the event passes the stages after the policy's."""
@@ -682,7 +728,7 @@ class SimCursor:
             self._place = found[-1].token
         else:
             # As of MongoDB, the time is that of an entry.
-            mark = self._mongo.mark(self._mongo.committed_entry[0])
+            mark = self._mongo.mark(min(self._mongo.committed_entry[0], self._mongo.merged))
             if found and found[-1].token.is_after(self._place):
                 self._place = found[-1].token
             if mark.is_after(self._place):
@@ -782,12 +828,6 @@ def _unavailable() -> OperationFailure:
     )
 
 
-_VERSIONS: Final[dict[int, dict[str, Any]]] = {
-    1: {"version": "6.0.5", "versionArray": [6, 0, 5, 0]},
-    2: {"version": "7.0.5", "versionArray": [7, 0, 5, 0]},
-}
-
-
 _COMPARISONS: Final = {"$eq": operator.eq, "$lt": operator.lt, "$gt": operator.gt}
 
 
@@ -809,13 +849,17 @@ class _Admin:
                 "setName": "rs0",
                 "hosts": ["a:1", "b:1", "c:1"],
                 "isWritablePrimary": mongo.is_primary,
+                **({"msg": "isdbgrid"} if mongo.profile.idle_shard else {}),
                 "localTime": mongo.now(),
                 "lastWrite": {
                     "opTime": _op_time((mongo.latest, mongo.committed_entry[1])),
                     "majorityOpTime": _op_time(mongo.committed_entry),
                 },
             },
-            "buildInfo": _VERSIONS[mongo.token_version],
+            "buildInfo": {
+                "version": mongo.profile.version,
+                "versionArray": [*map(int, mongo.profile.version.split(".")), 0],
+            },
             "ping": {},
         }
         await mongo.way()

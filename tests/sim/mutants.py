@@ -43,6 +43,64 @@ class Mutant:
 
 MUTANTS: Final = (
     Mutant(
+        "a read begins after the cluster time of its position",
+        "Complete",
+        "feedmux_server.source.stream_request:StreamRequest.stages",
+        'stage["startAfter" if place.from_invalidate else "resumeAfter"] = token',
+        'stage["startAtOperationTime"] = Timestamp(place.cluster_time + 1 >> 32, place.cluster_time + 1 & 0xFFFF_FFFF)',
+        scenario="MongoDB 8.0",
+    ),
+    Mutant(
+        "events lose a field that 6.0 does not have",
+        "Complete",
+        "feedmux_server.source.reader:ChangeStreamReader.read",
+        "raw.data, place",
+        "b''.join(\n"
+        "                    bson.encode({name: value for name, value in each.items() if name != 'collectionUUID'})\n"
+        "                    for bson in (__import__('bson'),) for each in bson.decode_all(raw.data)\n"
+        "                ), place",
+        scenario="MongoDB 8.2",
+    ),
+    Mutant(
+        "a change of the feature version ends feeds",
+        "Resumable or loud",
+        "feedmux_server.source.reader:ChangeStreamReader._fail",
+        "        verdict = judge(error, during)\n",
+        "        verdict = judge(error, during)\n"
+        '        if getattr(error, "code", None) == 234:\n'
+        '            raise FeedmuxError(ErrorReason.PIPELINE_FAILED, "killed") from error\n',
+        scenario="feature version changes",
+    ),
+    Mutant(
+        "the token of a batch is the newest",
+        "Consistent",
+        "feedmux_server.source.reader:ChangeStreamReader.read",
+        "newest = chunks[-1].end if chunks else post_batch",
+        "newest = post_batch or (chunks[-1].end if chunks else None)",
+        scenario="MongoDB 9.0.1",
+    ),
+    Mutant(
+        "an update whose document was not found is left out",
+        "Snapshot exact",
+        "feedmux_server.source.reader:ChangeStreamReader.read",
+        "raw.data, place",
+        "b''.join(\n"
+        "                    bson.encode(each)\n"
+        "                    for bson in (__import__('bson'),) for each in bson.decode_all(raw.data)\n"
+        "                    if each.get('fullDocument', 0) is not None\n"
+        "                ), place",
+        scenario="MongoDB 9.0.1",
+    ),
+    Mutant(
+        "a read without events has read up to the present",
+        "Bookmarkable",
+        "feedmux_server.source.reader:ChangeStreamReader.read",
+        "post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None",
+        "post_batch = read_token(raw.post_batch) if raw.data else"
+        " ResumeToken.high_water_mark(self._source.clock.known_time, 2)",
+        scenario="an idle shard",
+    ),
+    Mutant(
         "the parts of a message come in reverse",
         "Ordered",
         "feedmux_server.core.delivery.subscriber:Subscriber.cut",

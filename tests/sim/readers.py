@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from feedmux import Feed
+from feedmux.feeds import FullDocument
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import SPLIT, Entry, SimMongo, matcher
@@ -27,6 +28,8 @@ class FeedShape:
     match: tuple[tuple[str, Any], ...] = ()
     split: bool = False
     """Whether large events come in fragments."""
+    looks_up: bool = False
+    """Whether updates come with the present document."""
 
     def name_for(self, granted: str) -> str:
         """The feed's name in the records, if the tenant is granted `granted`."""
@@ -36,7 +39,8 @@ class FeedShape:
         pipeline = [{"$match": dict(self.match)}] if self.match else []
         if self.split:
             pipeline.append(SPLIT)
-        return Feed(self.database, self.collection or None, pipeline=pipeline or None)
+        lookup: FullDocument | None = "updateLookup" if self.looks_up else None
+        return Feed(self.database, self.collection or None, pipeline=pipeline or None, full_document=lookup)
 
     def shows(self, entry: Entry, granted: str = "") -> bool:
         """Whether the feed shows an entry; `granted` is a name of `tenants.CHOICES`."""

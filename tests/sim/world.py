@@ -15,10 +15,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from io import BytesIO
 from random import Random
 from types import ModuleType
 from typing import Any, Final
 
+import bson
+from bson import decode_file_iter
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
 from grpc.aio import AioRpcError
 
 from feedmux import AsyncClient, FeedmuxError, SessionOptions
@@ -32,6 +37,7 @@ from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.stream_steps import RestLimits
 from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.positions.position import inspect_position
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.store.model import DAY_S
 from feedmux_server.streams.pump import PumpLimits
@@ -45,7 +51,7 @@ from tests.sim.hostile import NAME as HOSTILE
 from tests.sim.hostile import Hostile
 from tests.sim.inspector import discrepancies
 from tests.sim.loop import SimLoop, process
-from tests.sim.mongo import PART, Entry, Shown, SimMongo
+from tests.sim.mongo import NOOP_S, PART, Entry, Shown, SimMongo
 from tests.sim.network import SUBSCRIBE, Network, SimChannel, Watcher
 from tests.sim.programs import OperatorClient, Program, Ranging, Unread, Watching, run_apart
 from tests.sim.readers import FeedShape, Reader
@@ -68,6 +74,7 @@ from tests.sim.users import Diary, Habits, Takes, User, administer
 from tests.sim.wire import Recorder, SessionWatcher, StoreWatcher, events_in, hex_of
 from tests.virtual_time import VirtualClock
 
+_RAW: Final = CodecOptions(document_class=RawBSONDocument)
 OF_1: Final = (("fullDocument.g", 1),)
 CATCH_UP_S: Final = 120.0
 SLOWED: Final = 4
@@ -194,7 +201,11 @@ class World:
         self.network = Network(self.loop, Random(rng.random()))
         self.network.watch = self._watch
         self.mongo = SimMongo(self.loop, Random(rng.random()), rng.choice((1, 2)))
-        self.mongo.early_marks = self.mongo.token_version == 2 and seed % 3 == 1
+        if scenario and (profile := SCENARIOS[scenario].profile) is not None:
+            self.mongo.token_version, self.mongo.profile = 2, profile
+        elif self.mongo.token_version == 2 and seed % 3 == 1:
+            self.mongo.profile = replace(self.mongo.profile, early_marks=True)
+        self.arrives_s = ARRIVES_S + NOOP_S * self.mongo.profile.idle_shard
         self.mongo.committed = self._committed
         self.mongo.lag_s = rng.choice((0.0, 0.01, 0.05))
         self.redis = SimRedis(self.loop, Random(rng.random()))
@@ -393,7 +404,7 @@ class World:
             self.network,
             self.recorder,
             f"copier{number}",
-            COPIED,
+            replace(COPIED, looks_up=self.mongo.profile.loses_lookups),
             tenant,
             habits=habits,
             subscription=f"copier{number}",
@@ -557,7 +568,10 @@ class World:
         collection, padding, group = rng.choice("ab"), rng.choice(self.paddings), rng.randint(1, 2)
         kind = rng.random()
         if kind < 0.15:
-            mongo.transaction("db", collection, rng.randint(2, 6), padding, g=group)
+            writes = mongo.transaction
+            if mongo.profile.shares_time and rng.random() < 0.5:
+                writes = mongo.insert_many
+            writes("db", collection, rng.randint(2, 6), padding, g=group)
         elif kind < 0.17:
             mongo.drop("db", collection)
         else:
@@ -715,8 +729,8 @@ class World:
         unready = await self._until(self._unready, READY_S, 0.5) if self.settings.probed else []
         self.problems += [f"Convergent: {name} is not ready after {READY_S:g} s" for name in unready]
         await self._write_for_all()
-        late = await self._until(lambda: self._late(slowed=False), ARRIVES_S, 0.05)
-        self.problems += [f"Latency at rest: {each} after {ARRIVES_S:g} s" for each in late]
+        late = await self._until(lambda: self._late(slowed=False), self.arrives_s, 0.05)
+        self.problems += [f"Latency at rest: {each} after {self.arrives_s:g} s" for each in late]
         stored_s = STORED_S + self.servers[0].settings.config.redis.commit_interval_s
         unstored = await self._until(lambda: self._unstored(slowed=False), stored_s, 0.05)
         self.problems += [
@@ -835,6 +849,8 @@ class World:
         """Check a message that a server writes for a user."""
         if response.HasField("batch"):
             self._may_show(user.tenant, server, response.batch)
+            if not user.tenant.granted:
+                self._check_bytes(server, response.batch.bson, split=user.shape.split)
         elif response.HasField("committed") and not self.redis.has_lost:
             stored = self.stored_of(user).get(b"position")
             told = inspect_position(response.committed.position).token
@@ -853,6 +869,13 @@ class World:
         hidden = [event for event in events if not allows(tenant.granted, self.mongo.entries[int(event) % PART])]
         if hidden:
             self.problems.append(f"Authorised: {server} shows {tenant.name} the event {hidden[0]}")
+
+    def _check_bytes(self, server: str, data: bytes, *, split: bool) -> None:
+        """Check that events have the bytes that MongoDB sent, whatever fields these have."""
+        for event in decode_file_iter(BytesIO(data), _RAW):
+            entry = self.mongo.entry_of(ResumeToken.decode(bson.encode(event["_id"])))  # None after a restore
+            if entry is not None and all(event.raw != each.data for each in entry.shown(split=split)):
+                self.problems.append(f"Complete: {server} has changed the event {entry.number}")
 
     @contextmanager
     def _logged(self) -> Iterator[None]:
