@@ -161,13 +161,13 @@ class Runner:
             self.said.append(line[:1000].decode(errors="replace").rstrip())
 
 
-async def build(language: Language) -> None:
-    """Builds the runner where it needs that. Raises RunnerFailed."""
+async def build(language: Language, root: Path = REPOSITORY) -> None:
+    """Builds the runner where it needs that. `root` is the tree that has it. Raises RunnerFailed."""
     if not language.build:
         return
     process = await asyncio.create_subprocess_exec(
         *language.build,
-        cwd=REPOSITORY,
+        cwd=root,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
@@ -184,11 +184,11 @@ async def build(language: Language) -> None:
 
 
 @asynccontextmanager
-async def started(language: Language) -> AsyncIterator[Runner]:
+async def started(language: Language, root: Path = REPOSITORY) -> AsyncIterator[Runner]:
     """A runner that has said hello. It ends with its standard input, so also when this process is killed."""
     process = await asyncio.create_subprocess_exec(
         *language.command,
-        cwd=REPOSITORY,
+        cwd=root,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
