@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from bson import Timestamp
+from bson import Binary, Timestamp
 from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
@@ -66,6 +66,20 @@ def resuming(token: Document) -> Action:
     return lambda database: database.c.watch(resume_after=token)
 
 
+NEWER: list[Document] = [
+    {
+        "$set": {
+            "operationType": "endOfTransaction",
+            "commitTimestamp": "$clusterTime",
+            "nsType": "collection",
+            "operationDescription": {"txnNumber": 7, "lsid": {"id": Binary(bytes(16), 4)}},
+        }
+    },
+    {"$unset": ["ns", "documentKey", "fullDocument"]},
+]
+"""Make of each event one that MongoDB 6.0 does not have."""
+
+
 def write_all_kinds(database: Database[Document]) -> None:
     """An event of each kind that leaves the collection alive."""
     c = database.c
@@ -101,6 +115,14 @@ async def test_documents(world: World, scope: str, arguments: Document, count: i
         event = await streams.same(lambda each: each.next())
         await streams.tokens(event)
         assert await streams.same(lambda each: each.alive) is True
+
+
+@shows(DOCUMENT, "ChangeStream.next", "types and fields of events that feedmux does not know are returned")
+async def test_events_of_newer_versions(world: World) -> None:
+    streams = await world.watch(pipeline=NEWER)
+    world.database.c.insert_one({"_id": 1})
+    event = await streams.same(lambda each: each.next())
+    assert (event["operationType"], "documentKey" in event) == ("endOfTransaction", False)
 
 
 @shows(DOCUMENT, "ChangeStream.resume_token", "is after each event within a batch, and after the batch at its end")

@@ -36,6 +36,15 @@ def test_a_token_and_the_position_that_holds_it_say_the_same(run: Run) -> None:
     assert "not verified" in run("token", "decode", position.hex()).stdout
 
 
+def test_a_token_of_an_event_that_newer_versions_add(run: Run) -> None:
+    operation = f"3C{b'operationType'.hex()}003C{b'endOfTransaction'.hex()}00"
+    described = f"46{b'operationDescription'.hex()}00461E{b'txnNumber'.hex()}002B0E00"
+    said = run("token", "decode", f"826553F100000000012B042C0100296E46{operation}{described}0004", "--json")
+    found = json.loads(said.stdout)
+    assert found["event_identifier"] == {"operationType": "endOfTransaction", "operationDescription": {"txnNumber": 7}}
+    assert (found["undecoded"], found["collection_uuid"]) == ("", None)
+
+
 def test_a_time_is_no_event(run: Run) -> None:
     said = json.loads(run("token", "decode", bson.decode(mark(1).raw)["_data"], "--json").stdout)
     assert (said["token_type"], said["event_identifier"]) == ("high-water mark", None)

@@ -13,6 +13,7 @@ import pytest
 from bson import Binary, Int64, ObjectId, Regex
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
+from bson.timestamp import Timestamp
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -153,6 +154,29 @@ def test_a_typed_schema_takes_its_columns_in_any_order_and_any_part() -> None:
     assert (two["document"], two["document_key"], two["document_before"]) == (None, {"_id": 1}, {"name": "a"})
     assert (three["document"], three["update_description"]) == ({"name": None, "_id": None}, {"removedFields": ["x"]})
     assert json.loads(three["event"])["updateDescription"] == {"removedFields": ["x"]}
+
+
+def test_nothing_of_events_that_newer_versions_add_is_lost() -> None:
+    described = {"updatedFields": {"a.0": 1}, "removedFields": [], "disambiguatedPaths": {"a.0": ["a", "0"]}}
+    updated = event(1, "update", nsType="collection", commitTimestamp=Timestamp(5, 6), updateDescription=described)
+    of_transaction = {"operationDescription": {"txnNumber": Int64(7)}, "lsid": {"id": Binary(bytes(16), 4)}}
+    ended = event(2, "endOfTransaction", fullDocument=None, ns=None, documentKey=None, **of_transaction)
+    moved = event(3, "placementChange", fullDocument=None, documentKey=None, ns={"db": "shop"})
+    schema = struct(
+        operation=StringType(),
+        database=StringType(),
+        document=struct(_id=LongType()),
+        update_description=struct(disambiguatedPaths=struct(**{"a.0": ArrayType(StringType())})),
+        event=BinaryType(),
+    )
+    found = rows("typed", stream(updated, ended, moved), schema)
+    assert [row["event"] for row in found] == [bson.encode(each) for each in (updated, ended, moved)]
+    assert [(row["operation"], row["database"]) for row in found] == [
+        ("update", "shop"),
+        ("endOfTransaction", None),
+        ("placementChange", "shop"),
+    ]
+    assert found[0]["update_description"] == {"disambiguatedPaths": {"a.0": ["a", "0"]}}
 
 
 def test_typed_schema_puts_the_envelope_beside_the_document() -> None:
