@@ -18,12 +18,21 @@ OLDEST_VERSION: Final = (6, 0)
 NEWEST_VERSION: Final = (8, 99)
 """The newest version whose change streams are known to us; tests run on 6.0.5 and 6.0.27."""
 _FAULTY_VERSIONS: Final = frozenset({(9, 0, 0), (9, 0, 1)})
+_AMAZON, _COSMOS, _FERRET = "Amazon DocumentDB", "Azure Cosmos DB", "FerretDB"
+_EXTENSION: Final = "Azure DocumentDB, or the documentdb extension of PostgreSQL"
 _HOSTED: Final = {
-    ".docdb.amazonaws.com": "Amazon DocumentDB",
-    ".docdb-elastic.amazonaws.com": "Amazon DocumentDB",
-    ".cosmos.azure.com": "Azure Cosmos DB",
+    ".docdb.amazonaws.com": _AMAZON,
+    ".docdb-elastic.amazonaws.com": _AMAZON,
+    ".cosmos.azure.com": _COSMOS,
 }
 """Services that speak MongoDB's protocol, by the end of their host names, as MongoDB's drivers recognise them."""
+_WHAT_WORKS: Final = {
+    _AMAZON: "Its change streams begin by resumeAfter and startAtOperationTime alone, run $match, $project, $redact,"
+    " $addFields and $replaceRoot alone, and have no pre-images",
+    _COSMOS: "It has no change streams, or those of one shard with limits",
+    _FERRET: "It has no change streams",
+    _EXTENSION: "It has no change streams",
+}
 _WINDOW_WANTED_H: Final = 24.0
 _WINDOW_LEAST_H: Final = 1.0
 _ERROR_CHARS: Final = 200
@@ -42,8 +51,8 @@ def judge_hello(name: str, hello: Mapping[str, Any], build: Mapping[str, Any]) -
                 f"{name}.deployment",
                 Level.FAILED,
                 f"source {name!r} is {other}, not MongoDB",
-                "feedmux needs change streams as MongoDB 6.0 and later has them: any edition, Atlas, or Percona Server"
-                " for MongoDB (docs/operations.md, Requirements)",
+                f"{_WHAT_WORKS[other]}. feedmux needs those of MongoDB 6.0 and later: any edition, Atlas, or Percona"
+                " Server for MongoDB (docs/operations.md, Requirements)",
             )
         ]
     return [_deployment(name, hello), _version(name, build)]
@@ -58,10 +67,10 @@ def _not_mongodb(hello: Mapping[str, Any], build: Mapping[str, Any]) -> str:
             if host.endswith(suffix):
                 return service
     if "ferretdbVersion" in build or "ferretdb" in build:
-        return "FerretDB"
+        return _FERRET
     internal = hello.get("internal")
     if isinstance(internal, Mapping) and not internal.keys().isdisjoint(("documentdb_versions", "cosmos_versions")):
-        return "Azure DocumentDB, or the documentdb extension of PostgreSQL"
+        return _EXTENSION
     return ""
 
 
@@ -72,7 +81,8 @@ def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
             check,
             Level.WARNING,
             f"source {name!r} is a sharded cluster (mongos), on which feedmux is untested",
-            "Try it before you rely on it; `earliest` and the oplog's headroom are not available there",
+            "Try it before you rely on it; `earliest` and the oplog's headroom are not available there, and a shard"
+            " without writes delays events by up to periodicNoopIntervalSecs, 10 s by default (SERVER-126545)",
         )
     if "setName" not in hello:
         return CheckResult(

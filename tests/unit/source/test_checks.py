@@ -34,19 +34,37 @@ def test_deployments_and_versions(hello: dict[str, Any], build: dict[str, Any], 
 
 
 @pytest.mark.parametrize(
-    ("hello", "build", "service"),
+    ("hello", "build", "service", "works"),
     [
-        ({"setName": "rs0", "hosts": ["db.c0.eu-west-1.docdb.amazonaws.com:27017"]}, {}, "Amazon DocumentDB"),
-        ({"msg": "isdbgrid", "me": "x.eu-west-1.docdb-elastic.amazonaws.com:27017"}, {}, "Amazon DocumentDB"),
-        ({"setName": "globaldb", "primary": "Shop.mongo.cosmos.azure.com:10255"}, {}, "Azure Cosmos DB"),
-        ({"msg": "isdbgrid", "internal": {"documentdb_versions": ["0.117.0"]}}, {}, "Azure DocumentDB"),
-        ({}, {"ferretdbVersion": "v1.24.0"}, "FerretDB"),
+        (
+            {"setName": "rs0", "hosts": ["db.c0.eu-west-1.docdb.amazonaws.com:27017"]},
+            {},
+            "Amazon DocumentDB",
+            "resumeAfter",
+        ),
+        (
+            {"msg": "isdbgrid", "me": "x.eu-west-1.docdb-elastic.amazonaws.com:27017"},
+            {},
+            "Amazon DocumentDB",
+            "$redact",
+        ),
+        ({"setName": "globaldb", "primary": "Shop.mongo.cosmos.azure.com:10255"}, {}, "Azure Cosmos DB", "one shard"),
+        (
+            {"msg": "isdbgrid", "internal": {"documentdb_versions": ["0.117.0"]}},
+            {},
+            "Azure DocumentDB",
+            "no change streams",
+        ),
+        ({}, {"ferretdbVersion": "v1.24.0"}, "FerretDB", "no change streams"),
     ],
 )
-def test_what_only_speaks_the_protocol_of_mongodb(hello: dict[str, Any], build: dict[str, Any], service: str) -> None:
+def test_what_only_speaks_the_protocol_of_mongodb(
+    hello: dict[str, Any], build: dict[str, Any], service: str, works: str
+) -> None:
     [found] = judge_hello("main", hello, version(7, 0, 0) | build)
     assert found.level is Level.FAILED
     assert f"is {service}" in found.says
+    assert works in found.advice
 
 
 def test_faulty_releases() -> None:
