@@ -1051,6 +1051,15 @@ def test_the_charts_own_redis_is_full_before_it_is_killed(limit: str | int, most
     assert (given["--maxmemory"], given["--maxmemory-policy"]) == (most, "noeviction")
 
 
+def test_the_charts_own_redis_may_be_valkey() -> None:
+    image = "valkey/valkey:9.0.1-alpine"
+    values = merged(merged(LEAST, MATRIX["trial"]), {"redis": {"bundled": {"image": image}}})
+    (redis,) = of_kind(values, "StatefulSet")
+    (container,) = redis["spec"]["template"]["spec"]["containers"]
+    assert (container["image"], container["args"][0]) == (image, "valkey-server")
+    assert "valkey-cli ping" in container["readinessProbe"]["exec"]["command"][-1]
+
+
 def test_images_are_pinned_to_a_version() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert re.fullmatch(r"redis:\d+\.\d+\.\d+-alpine", values["redis"]["bundled"]["image"])

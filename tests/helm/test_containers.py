@@ -65,7 +65,7 @@ def test_what_is_copied_builds_the_package_with_the_server(steps: list[list[str]
     assert {"feedmux_server/store/lua/commit.lua", "feedmux/py.typed"} <= names
 
 
-@pytest.fixture(scope="module", params=["compose.yaml", "tests/deployments/sharded.compose.yaml"])
+@pytest.fixture(scope="module", params=["compose.yaml", "compose.valkey.yaml", "tests/deployments/sharded.compose.yaml"])
 def any_compose(request: pytest.FixtureRequest) -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load((ROOT / request.param).read_text())
     return content
@@ -98,6 +98,8 @@ def test_each_compose_file_fits_together(any_compose: dict[str, Any]) -> None:
 def test_what_the_compose_file_starts(compose: dict[str, Any]) -> None:
     services = compose["services"]
     assert "noeviction" in services["redis"]["command"]
+    valkey = yaml.safe_load((ROOT / "compose.valkey.yaml").read_text())["services"]["redis"]
+    assert valkey["command"] == ["valkey-server", *services["redis"]["command"][1:]]
     assert (ROOT / services["feedmux"]["build"]["dockerfile"]).exists()
 
 
