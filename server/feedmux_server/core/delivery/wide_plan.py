@@ -62,8 +62,8 @@ def view_of(key: StreamKey) -> SimpleFilter | None:
     spec = key.spec
     if not spec.scope.database or (key.policy and not key.keeps_changes):
         return None
-    if spec.comment or spec.collation not in (b"", SIMPLE_COLLATION):
-        # Both have any number of values, so they could make any number of groups.
+    if spec.comment or spec.extra_options or spec.collation not in (b"", SIMPLE_COLLATION):
+        # They have any number of values, or many, so they could make many groups.
         return None
     if _REQUIRED in (spec.full_document, spec.full_document_before_change):
         return None

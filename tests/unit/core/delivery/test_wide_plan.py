@@ -65,6 +65,7 @@ def test_options_with_any_number_of_values_make_no_groups() -> None:
     assert view_of(feed("d", "c")) is not None
     assert view_of(feed("d", "c", comment=bson.encode({"comment": "mine"}))) is None
     assert view_of(feed("d", "c", collation=bson.encode({"locale": "fr"}))) is None
+    assert view_of(feed("d", "c", extra_options=("showCommitTimestamp",))) is None
 
 
 def test_all_wide_streams_share_one_rate() -> None:
