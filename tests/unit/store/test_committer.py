@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.store import SubscriptionStore
@@ -55,3 +56,25 @@ async def test_a_session_that_acks_nothing_costs_its_lease_alone() -> None:
         before = redis.commands
         await asyncio.sleep(10 * LEASE_S)
         assert 0 < redis.commands - before <= len(handles) * 30
+
+
+@in_virtual_time
+async def test_a_flush_waits_with_pauses_when_another_of_its_handle_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The members of a group flush one handle."""
+    async with sessions(1) as (redis, [handle]):
+        submit(handle, 1)
+        redis.down = True
+        flushes = [asyncio.create_task(handle.flush(5.0)) for _ in range(2)]
+        await asyncio.sleep(1.0)
+        passes = 0
+
+        def clock() -> float:
+            nonlocal passes
+            passes += 1
+            assert passes < 1_000, "the event loop hangs"
+            return asyncio.get_running_loop().time()
+
+        monkeypatch.setattr(handle._committer, "_clock", clock)
+        flushes[0].cancel()
+        with pytest.raises(FeedmuxError, match="Redis did not store"):
+            await flushes[1]
