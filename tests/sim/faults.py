@@ -19,6 +19,7 @@ from tests.unit.core.feeds.pipeline_bounds.pipelines import ALLOWED, REFUSED
 
 if TYPE_CHECKING:
     from tests.sim.copiers import Copier
+    from tests.sim.members import Crew, Member
     from tests.sim.programs import OperatorClient
     from tests.sim.servers import SimServer
     from tests.sim.users import User
@@ -47,9 +48,9 @@ def _server(world: "World") -> "SimServer | None":
     return world.rng.choice(running) if running else None
 
 
-def _reader(world: "World") -> "User | Copier | None":
+def _reader(world: "World") -> "User | Copier | Member | None":
     """A program that reads with a client, whatever it reads."""
-    readers: list[User | Copier] = [*world.users, *world.copiers]
+    readers: list[User | Copier | Member] = [*world.users, *world.copiers, *world.members]
     running = [reader for reader in readers if reader.running]
     return world.rng.choice(running) if running else None
 
@@ -57,6 +58,14 @@ def _reader(world: "World") -> "User | Copier | None":
 def _user(world: "World") -> "User | None":
     running = [user for user in world.users if user.running]
     return world.rng.choice(running) if running else None
+
+
+def _owner(world: "World") -> "User | Crew | None":
+    """A user or a crew, of a subscription that has begun."""
+    running: list[User | Crew] = [user for user in world.users if user.running]
+    owners = [*running, *world.crews]
+    owner = world.rng.choice(owners) if owners else None
+    return owner if owner is not None and owner.durable and owner.begins is not None else None
 
 
 def _while_s(rng: Random) -> float:
@@ -130,9 +139,16 @@ async def _freeze_user(world: "World") -> None:
     if user is not None and user.node is not None:
         world.loop.freeze(user.process)
         world.network.froze(user.node)
+        _is_away(user)
         await asyncio.sleep(_while_s(world.rng))
         world.loop.thaw(user.process)
         world.network.thawed(user.node)
+
+
+def _is_away(reader: "User | Copier | Member") -> None:
+    """A server may soon take a member for lost that does not notice it itself."""
+    if hasattr(reader, "left_for_good"):
+        reader.left_for_good()
 
 
 async def _close_client(world: "World") -> None:
@@ -154,6 +170,7 @@ async def _silence(world: "World") -> None:
     if server is not None and server.node is not None and user is not None and user.node is not None:
         one, other = user.node, server.node
         world.network.silence(one, other)
+        _is_away(user)
         await asyncio.sleep(_while_s(world.rng))
         world.network.heal(one, other)
 
@@ -233,6 +250,8 @@ async def _history_lost(world: "World") -> None:
     """The oplog passes positions that a reader needs."""
     for user in (*world.users, *world.rivals):
         user.moved = True
+    for crew in world.crews:
+        crew.skipped()
     world.mongo.forget(world.mongo.latest - (world.rng.randint(0, 3) << 32))
     await asyncio.sleep(0)
 
@@ -416,8 +435,8 @@ async def _clock_steps(world: "World") -> None:
 
 async def _seek(world: "World") -> None:
     """A user moves the stored position."""
-    user = _user(world)
-    if user is None or not user.durable or user.begins is None:
+    user = _owner(world)
+    if user is None:
         return
     to = world.rng.choice((Start.latest(), Start.earliest(), Start.position(user.stored)))
     user.sought, user.moved = True, user.moved or to.kind == "latest"
@@ -426,8 +445,8 @@ async def _seek(world: "World") -> None:
 
 async def _delete(world: "World") -> None:
     """A user deletes a subscription; its program creates it again, at the position that the program has reached."""
-    user = _user(world)
-    if user is not None and user.durable:
+    user = _owner(world)
+    if user is not None:
         await world.administer(
             user.tenant, lambda client: client.delete_subscription(user.subscription, allow_missing=True)
         )
@@ -629,6 +648,39 @@ async def _wait_for_expiry(world: "World") -> None:
         world.problems.append(f"Durable only: a subscription was deleted after {age_s:.0f} s without use")
 
 
+async def _letters_away(world: "World") -> None:
+    """The collection for dead letters is unavailable, or does not do all that it is asked."""
+    letters, rng = world.letters, world.rng
+    letters.away, letters.failing, lag_s = rng.choice(
+        ((True, 0.0, 0.01), (False, 0.5, 0.01), (False, 0.0, 8.0), (False, 0.5, 8.0))
+    )
+    letters.lag_s = lag_s
+    await asyncio.sleep(_while_s(rng))
+    if rng.random() < 0.5:
+        letters.roll_back()
+    letters.away, letters.failing, letters.lag_s = False, 0.0, 0.01
+
+
+async def _session_meanwhile(world: "World") -> None:
+    """A group becomes an ordinary subscription, which a session reads for a while, and a group again."""
+    crews = [crew for crew in world.crews if crew.begins is not None]
+    if not crews:
+        return
+    crew = world.rng.choice(crews)
+    name, group = crew.subscription, crew.habits.group
+    crew.is_group = False
+    if await world.administer(crew.tenant, lambda client: client.update_subscription(name, group=None)):
+        session = world.session_of(crew)
+        session.start()
+        await asyncio.sleep(world.rng.uniform(0.0, 8.0))
+        await session.leave()
+    crew.is_group = True
+    for _ in range(20):
+        if await world.administer(crew.tenant, lambda client: client.update_subscription(name, group=group)):
+            return
+        await asyncio.sleep(1.0)
+
+
 async def _attack(world: "World") -> None:
     """A program sends requests that no client would send."""
     user = _user(world)
@@ -688,6 +740,8 @@ FAULTS: Final = (
     Fault("seek", _seek),
     Fault("grants change", _grants_change),
     Fault("subscription deleted", _delete, ("SubscriptionNotFound",)),
+    Fault("letters unavailable", _letters_away, apart=True),
+    Fault("a session meanwhile", _session_meanwhile, (*_FENCED, "GroupMismatch"), apart=True),
 )
 
 
@@ -717,6 +771,12 @@ class Scenario:
     """The version of MongoDB; None: 6.0 or 7.0, as drawn."""
     drop_share: float = 0.0
     """The share of the changes to the copied collection that drop it; 0: as usual."""
+    crews: bool = False
+    """Crews work in the place of the first users."""
+    letters: bool = False
+    """There is a collection for dead letters."""
+    deadly_share: float = 0.0
+    """The share of events that end the process of a member."""
 
 
 SCENARIOS: Final = {
@@ -757,4 +817,9 @@ SCENARIOS: Final = {
     "MongoDB 9.0.1": Scenario(("connections cut", "reads fail"), profile=MONGO_9, copiers=2, drawn=1),
     "an idle shard": Scenario(("connections cut", "user killed"), profile=IDLE_SHARD),
     "short of memory": Scenario(("user frozen", "connections cut", "reads fail"), short_of_memory=True),
+    "group": Scenario(crews=True, letters=True, deadly_share=0.01, drawn=4),
+    "group hosts killed": Scenario(("server killed", "server killed", "server drained", "server killed"), crews=True),
+    "poison": Scenario(("connections cut", "user killed"), crews=True, letters=True, deadly_share=0.1),
+    "letters away": Scenario(("letters unavailable", "server killed", "letters unavailable"), crews=True, letters=True),
+    "group to session and back": Scenario(("a session meanwhile", "connections cut") * 2, crews=True, letters=True),
 }

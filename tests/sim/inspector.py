@@ -46,7 +46,8 @@ def _subscribers(streams: FeedStreams) -> Iterator[Subscriber]:
 def _retained(ledger: KeyLedger) -> int:
     """What the unsettled events of a group cost."""
     spans = {span for span, _, _ in ledger.events.values()}
-    return EVENT_BYTES * len(ledger.events) + sum(span._held_bytes for span in spans)
+    failed = sum(tries.size for tries in ledger.retries._tries.values())
+    return EVENT_BYTES * len(ledger.events) + sum(span._held_bytes for span in spans) + failed
 
 
 def _holders(subscribers: list[Subscriber]) -> Counter[Chunk]:

@@ -341,4 +341,7 @@ class SimLoop(asyncio.BaseEventLoop):
         raise OutsideWorld("a file descriptor")
 
     add_writer = add_reader  # type: ignore[assignment]
-    add_signal_handler = add_reader  # type: ignore[assignment]
+
+    def add_signal_handler(self, *args: Any) -> NoReturn:  # type: ignore[override]
+        """A program of the simulation gets no signals."""
+        raise NotImplementedError

@@ -221,6 +221,8 @@ class SimMongo:
         """Operations that were not stopped, though they computed for longer than a server allows."""
         self._operations = 0
         self._sessions = 0
+        self.documents = 0
+        """So many documents a collection has, which inserts replace again and again; 0: each insert is of another."""
 
     # Writing.
 
@@ -390,11 +392,12 @@ class SimMongo:
         transaction: int = 0,
     ) -> None:
         number = self._next_number
+        key = number * 40_503 // 8 % self.documents if self.documents else number
         event = {
-            "operationType": "insert",
-            "fullDocument": {"_id": number, "n": number, "pad": b"x" * padding, **fields},
+            "operationType": "replace" if self.documents else "insert",
+            "fullDocument": {"_id": key, "n": number, "pad": b"x" * padding, **fields},
             "ns": {"db": database, "coll": collection},
-            "documentKey": {"_id": number},
+            "documentKey": {"_id": key},
         }
         self._append(database, collection, time, event, transaction, txn=index, key=number)
 
@@ -1008,6 +1011,12 @@ class SimSource(Source):
             await cursor.close()
             raise
         return cursor
+
+    async def find_id(self, spec: FeedSpec, find: dict[str, Any], cluster_time: int) -> bytes:
+        """No document: a read needs no bound where it meets none."""
+        await self._mongo.check_reachable()
+        await self._mongo.way(2)
+        return b""
 
     async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
         mongo = self._mongo

@@ -24,6 +24,8 @@ class Written:
     unit: str = ""
     """Events of one transaction, or fragments of one event, share a unit."""
     invalidate: bool = False
+    key: str = ""
+    """The collection and `_id` of the document that was changed; empty if it is none, as after a drop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +166,103 @@ class Holds:
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """A process became a member of a group, or is one again."""
+
+    group: str
+    member: str
+    """The name of the process."""
+    epoch: int
+    """That of the group's host."""
+    feed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A member lost its session, or has ended. `for_good`: from now on others may get what it has in hand."""
+
+    group: str
+    member: str
+    for_good: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A server sent events to a member of a group."""
+
+    group: str
+    session: str
+    events: tuple[str, ...]
+    fronts: tuple[str, ...]
+    """Those that a member begins first: the first one of each run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A member began to process an event."""
+
+    group: str
+    member: str
+    session: str
+    """Its newest session."""
+    event: str
+    attempt: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """A member has processed an event; `result` is "done", "failed" or "rejected"."""
+
+    group: str
+    member: str
+    event: str
+    result: str
+    following: str = ""
+    """The event that the member begins next, if the run has another one."""
+    until_s: float = 0.0
+    """A failed event is not delivered again before this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A majority of the members of the collection for dead letters has an event of a group."""
+
+    group: str
+    event: str
+    attempts_max: int
+    """How often the group delivers an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The position of a group became durable, with what is settled ahead of it."""
+
+    group: str
+    epoch: int
+    place: str
+    high: str = ""
+    """Everything up to here is settled, except the holes and what follows each in its key; empty for none."""
+    holes: tuple[str, ...] = ()
+    """The marks of the holes' events, in hex."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The events of a group were changed, so that some are skipped or come again: by lost history, or by other
+    grants."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """Faults have stopped, nothing more is written, and every open session has had credit and time to catch up."""
 
 
 Record = (
     Written | Opened | Granted | Delivered | Acked | Progress | Committed | Sought | Lost | Ended | Held | Settled
-    | Changed | Holds
+    | Changed | Holds | Joined | Left | Sent | Started | Handled | SetAside | Kept | Skipped
 )  # fmt: skip
 
 _KINDS: dict[str, Callable[..., Record]] = {kind.__name__.lower(): kind for kind in get_args(Record)}

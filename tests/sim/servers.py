@@ -24,6 +24,7 @@ from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.telemetry.observer import NOBODY
 from feedmux_server.workers import check_worker, render_worker
 from feedmux_server.workers.side_process import SideProcess, SideProcessFailed
+from tests.sim.letters import SimLetters
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import SimMongo, SimSource
 from tests.sim.network import Network, Server
@@ -71,6 +72,8 @@ class ServerSettings:
     """Subscriptions that are unused for this time are deleted; 0: never."""
     probed: bool = False
     """Whether the server checks MongoDB and Redis, and reports its readiness."""
+    letters: SimLetters | None = None
+    """The collection for dead letters, if there is one."""
 
 
 @cache
@@ -189,6 +192,7 @@ class SimServer:
                 stop,
                 limits=self.settings.limits,
                 side_processes=InlineSideProcess,
+                letters=self.settings.letters.dead_letters() if self.settings.letters is not None else None,
             )
             service = assembly.service
             keeping = assembly.start(tasks)

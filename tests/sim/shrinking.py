@@ -45,6 +45,7 @@ def shrink(
         keep,
         faults=keep.faults if keep.faults is not None else tuple(range(len(world.faults))),
         users=keep.users if keep.users is not None else tuple(range(len(world.users))),
+        crews=keep.crews if keep.crews is not None else tuple(range(len(world.crews))),
         copiers=keep.copiers if keep.copiers is not None else tuple(range(len(world.copiers))),
         servers=len(world.servers),
         writes=world.writes,
@@ -65,13 +66,15 @@ def _fails(failing: Failing, keep: Keep) -> bool:
 def _smaller(keep: Keep) -> Iterator[Keep]:
     """The next candidates, the largest reductions first."""
     faults, users, writes = keep.faults or (), keep.users or (), keep.writes or 0
-    copiers = keep.copiers or ()
+    copiers, crews = keep.copiers or (), keep.crews or ()
     if faults:
         yield replace(keep, faults=())
     for index in range(len(faults)):
         yield replace(keep, faults=faults[:index] + faults[index + 1 :])
-    for index in range(len(users) if len(users) > 1 else 0):
+    for index in range(len(users) if len(users) + len(keep.crews or ()) > 1 else 0):
         yield replace(keep, users=users[:index] + users[index + 1 :])
+    for index in range(len(crews)):
+        yield replace(keep, crews=crews[:index] + crews[index + 1 :])
     for index in range(len(copiers)):
         yield replace(keep, copiers=copiers[:index] + copiers[index + 1 :])
     if (keep.servers or 1) > 1:

@@ -14,7 +14,11 @@ from tests.sim.network import Status, Watcher
 from tests.sim.records import Record
 from tests.sim.redis import SimRedis
 
+CREW: Final = "crew"
+"""The beginning of the names of the subscriptions that are groups."""
 _NUMBER: Final = b"\x10n\x00"
+_TEXT: Final = b'{"_i'
+"""The beginning of an event in extended JSON: as the size of BSON it would be too large."""
 _AFTER: Final = b"\x09wallTime\x00"
 _JSON_NUMBER: Final = re.compile(rb'"wallTime".*?"n": ?(?:\{"\$numberInt": ?"(\d+)"\}|(\d+))')
 
@@ -189,6 +193,83 @@ class SessionWatcher(Watcher):
             self._recorder.note(f"{self._session.name} was not opened: {status[0].name} {status[1]}")
 
 
+class MemberWatcher(Watcher):
+    """Watches one call of Subscribe of a member of a group."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        name: str,
+        group: str,
+        member: str,
+        feed: str,
+        answered: Callable[[str, wire.SubscribeResponse], None],
+        left: Callable[[], None],
+    ) -> None:
+        """`answered` gets each message that a server writes, and the server's name; `left` is called when a session
+        ends that was open."""
+        self._recorder = recorder
+        self.name = name
+        self._group = group
+        self._member = member
+        self._feed = feed
+        self._answered = answered
+        self._left = left
+        self.notes_sent = True
+        """A server may take events for a session and not write them, if the tenant has to wait. Then nobody knows which
+        events a member may have begun."""
+        self._is_asked = self._is_open = self._is_over = False
+        self._fragment: list[bytes] = []
+
+    @property
+    def opening(self) -> bool:
+        """Whether the session is requested, and not yet open."""
+        return self._is_asked and not self._is_open and not self._is_over
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open and not self._is_over
+
+    def sent(self, message: bytes) -> None:
+        self._is_asked = True
+
+    def written(self, server: str, message: bytes) -> None:
+        response = wire.SubscribeResponse.FromString(message)
+        self._answered(server, response)
+        if not self.notes_sent:
+            return
+        if response.HasField("batch"):
+            numbers, runs = events_in(response.batch)[0], response.batch.runs
+            fronts = (numbers[sum(runs[:index])] for index in range(len(runs)))
+            self._recorder.add(records.Sent(self._group, self.name, numbers, tuple(fronts)))
+        elif response.HasField("event_fragment"):
+            part = response.event_fragment
+            self._fragment.append(part.data)
+            if part.index + 1 == part.count:
+                numbers = events_of(b"".join(self._fragment))[0]
+                self._fragment.clear()
+                self._recorder.add(records.Sent(self._group, self.name, numbers, numbers))
+
+    def received(self, message: bytes) -> None:
+        response = wire.SubscribeResponse.FromString(message)
+        if response.HasField("opened") and not self._is_over:
+            self._is_open = True
+            self._recorder.add(records.Joined(self._group, self._member, response.opened.epoch, self._feed))
+
+    def finished(self, status: Status) -> None:
+        self._end()
+
+    def ended(self, status: Status) -> None:
+        self._recorder.note(f"{self._member} has no session: {status[0].name} {status[1]}")
+        self._end()
+
+    def _end(self) -> None:
+        was_open, self._is_over = self.is_open, True
+        if was_open:
+            self._recorder.add(records.Left(self._group, self._member))
+            self._left()
+
+
 class StoreWatcher:
     """Watches the positions and epochs in Redis."""
 
@@ -217,6 +298,8 @@ class StoreWatcher:
             self._recorder.add(records.Sought(_name_of(key), now.place(), int(now.epoch), created))
         else:
             self._recorder.add(records.Committed(_name_of(key), epoch, now.place()))
+        if _name_of(key).startswith(CREW):
+            self._recorder.add(_kept(_name_of(key), epoch, now.position))
 
     def _lost(self) -> None:
         for key, before in list(self._stored.items()):
@@ -240,6 +323,14 @@ class _Stored:
 _DELETED: Final = _Stored(b"", b"")
 
 
+def _kept(group: str, epoch: int, data: bytes) -> records.Kept:
+    position = inspect_position(data)
+    place, ahead = hex_of(position.token.raw), position.ahead
+    if ahead is None:
+        return records.Kept(group, epoch, place)
+    return records.Kept(group, epoch, place, hex_of(ahead.high.raw), tuple(mark.hex() for mark in ahead.holes))
+
+
 def _stored(fields: Mapping[bytes, bytes]) -> _Stored:
     return _Stored(fields[b"position"], fields.get(b"epoch", b"0")) if b"position" in fields else _DELETED
 
@@ -256,7 +347,7 @@ def hex_of(token: bytes) -> str:
 
 def number_of(event: bytes, at: int = 0) -> int:
     """The number of the event that begins at `at`, in BSON or extended JSON."""
-    if event[at : at + 1] == b"{":
+    if event[at : at + len(_TEXT)] == _TEXT:
         found = _JSON_NUMBER.search(event, at)
         assert found is not None
         return int(found[1] or found[2])
@@ -277,7 +368,7 @@ def events_of(data: bytes) -> tuple[tuple[str, ...], tuple[int, ...]]:
     numbers: list[str] = []
     sizes: list[int] = []
     at = 0
-    if data[:1] == b"{":  # fragments of one text
+    if data[: len(_TEXT)] == _TEXT:  # fragments of one text
         return (str(number_of(data)),), (len(data),)
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "little")

@@ -38,19 +38,23 @@ from feedmux_server.core.delivery.stream_steps import RestLimits
 from feedmux_server.core.delivery.wide_plan import WideLimits
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.sessions.groups import COMMIT_S
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.store.model import DAY_S
 from feedmux_server.streams.pump import PumpLimits
 from feedmux_server.streams.wide.stream import WideStreamLimits
 from tests.sim import records
-from tests.sim.checkers import Violation, check
+from tests.sim.checkers import check
 from tests.sim.copiers import COPIED, Copier, CopyHabits, Documents, shown, version_of
 from tests.sim.documents import rank_of
 from tests.sim.faults import FAULTS, SCENARIOS, Fault
+from tests.sim.history import Violation
 from tests.sim.hostile import NAME as HOSTILE
 from tests.sim.hostile import Hostile
 from tests.sim.inspector import discrepancies
+from tests.sim.letters import SimLetters
 from tests.sim.loop import SimLoop, process
+from tests.sim.members import Crew, Member, SessionDiary, Sick, draw_habits
 from tests.sim.mongo import NOOP_S, PART, Entry, Shown, SimMongo
 from tests.sim.network import SUBSCRIBE, Network, SimChannel, Watcher
 from tests.sim.programs import OperatorClient, Program, Ranging, Unread, Watching, run_apart
@@ -71,7 +75,16 @@ from tests.sim.tenants import (
     subscription_key,
 )
 from tests.sim.users import Diary, Habits, Takes, User, administer
-from tests.sim.wire import Recorder, SessionWatcher, StoreWatcher, events_in, hex_of
+from tests.sim.wire import (
+    CREW,
+    MemberWatcher,
+    Recorder,
+    SessionWatcher,
+    StoreWatcher,
+    events_in,
+    hex_of,
+    number_of,
+)
 from tests.virtual_time import VirtualClock
 
 _RAW: Final = CodecOptions(document_class=RawBSONDocument)
@@ -124,10 +137,12 @@ class Size:
     writes: tuple[int, int]
     faults: tuple[int, int]
     copiers: tuple[int, int]
+    crew_share: float
+    """The share of the users of subscriptions in whose place a crew works."""
 
 
-SMALL: Final = Size("small", (1, 2), (2, 3), (15, 40), (0, 2), (0, 1))
-LARGE: Final = Size("large", (1, 3), (4, 8), (80, 200), (2, 7), (0, 3))
+SMALL: Final = Size("small", (1, 2), (2, 3), (15, 40), (0, 2), (0, 1), 0.25)
+LARGE: Final = Size("large", (1, 3), (4, 8), (80, 200), (2, 7), (0, 3), 0.0)
 SIZES: Final = {size.name: size for size in (SMALL, LARGE)}
 
 
@@ -138,12 +153,13 @@ class Keep:
 
     faults: tuple[int, ...] | None = None
     users: tuple[int, ...] | None = None
+    crews: tuple[int, ...] | None = None
     copiers: tuple[int, ...] | None = None
     servers: int | None = None
     writes: int | None = None
 
     def __str__(self) -> str:
-        parts = [("faults", self.faults), ("users", self.users), ("copiers", self.copiers)]
+        parts = [("faults", self.faults), ("users", self.users), ("crews", self.crews), ("copiers", self.copiers)]
         texts = [f"{name}={'+'.join(map(str, which))}" for name, which in parts if which is not None]
         counts = [("servers", self.servers), ("writes", self.writes)]
         return ",".join([*texts, *(f"{name}={count}" for name, count in counts if count is not None)])
@@ -154,12 +170,12 @@ class Keep:
         made: dict[str, Any] = {}
         for part in filter(None, text.split(",")):
             name, _, value = part.partition("=")
-            if name in ("faults", "users", "copiers"):
+            if name in ("faults", "users", "crews", "copiers"):
                 made[name] = tuple(int(each) for each in value.split("+") if each)
             elif name in ("servers", "writes"):
                 made[name] = int(value)
             else:
-                raise ValueError(f"{name!r} is none of faults, users, copiers, servers and writes")
+                raise ValueError(f"{name!r} is none of faults, users, crews, copiers, servers and writes")
         return cls(**made)
 
 
@@ -231,6 +247,8 @@ class World:
         large = large and not any(shape.split for shape in self.shapes)
         self.paddings = PADDINGS[self.short_of_memory or large]
         self.users = [self._draw_user(number) for number in range(1, rng.randint(*size.users) + 1)]
+        self.letters = SimLetters(self.mongo)
+        self.crews = self._draw_crews(scenario)
         self.programs = self._draw_programs()
         self.faults: list[Fault] = [rng.choice(_DRAWN) for _ in range(rng.randint(*size.faults))]
         if scenario:
@@ -245,7 +263,7 @@ class World:
         self.diary_of: Callable[[str], Diary] = lambda name: Diary()
         """Returns the diary of a rival, by its name."""
         self._calls = 0
-        self._watchers: dict[str, SessionWatcher] = {}
+        self._watchers: dict[str, SessionWatcher | MemberWatcher] = {}
         """The newest watcher of each process."""
         self._administered = 0
         self._jumps = 0
@@ -256,6 +274,8 @@ class World:
             self.faults = [self.faults[number] for number in keep.faults]
         if keep.users is not None:
             self.users = [self.users[number] for number in keep.users]
+        if keep.crews is not None:
+            self.crews = [self.crews[number] for number in keep.crews]
         if keep.copiers is not None:
             self.copiers = [self.copiers[number] for number in keep.copiers]
         if keep.servers is not None:
@@ -356,6 +376,56 @@ class World:
             subscription=f"user{number}",
         )
 
+    def _draw_crews(self, scenario: str) -> list[Crew]:
+        """Let crews work in the place of some users of subscriptions. They draw from numbers of their own, so that
+        without them a run is the same."""
+        rng = Random(f"feedmux crews {self.size.name} {self.seed} {scenario}")
+        wanted = SCENARIOS[scenario] if scenario else None
+        share = (1.0 if wanted.crews else 0.0) if wanted else self.size.crew_share
+        users = self.users[:2] if wanted else self.users
+        replaced = [
+            user for user in users if (user.durable or wanted) and not user.shape.split and rng.random() < share
+        ]
+        if not replaced:
+            return []
+        self.users = [user for user in self.users if user not in replaced]
+        self.mongo.documents = rng.choice((2, 5, 20))
+        has_letters = rng.random() < 0.5 if wanted is None else wanted.letters
+        if has_letters:
+            self.settings.letters = self.letters
+            self.letters.stored = self._set_aside
+        deadly = rng.choice((0.0, 0.02)) if wanted is None else wanted.deadly_share
+        return [
+            self._draw_crew(rng, number, user, deadly, has_letters=has_letters)
+            for number, user in enumerate(replaced, 1)
+        ]
+
+    def _draw_crew(self, rng: Random, number: int, user: User, deadly: float, *, has_letters: bool) -> Crew:
+        habits = draw_habits(rng, has_letters=has_letters, sick=0.1, deadly=deadly)
+        name = f"{CREW}{number}"
+        crew = Crew(self.loop, Random(rng.random()), self.mongo, self.recorder, name, user.shape, user.tenant, habits)
+        for each in range(1, rng.randint(2, 3) + 1):
+            crew.members.append(
+                Member(
+                    self.loop,
+                    Random(rng.random()),
+                    self.mongo,
+                    self.network,
+                    self.recorder,
+                    f"{name}.{each}",
+                    user.shape,
+                    user.tenant,
+                    crew=crew,
+                )
+            )
+        return crew
+
+    def _set_aside(self, letter: dict[str, Any]) -> None:
+        """A majority has a letter."""
+        crew = next((each for each in self.crews if each.subscription == letter.get("subscription")), None)
+        if crew is not None and letter["tenant"] == crew.tenant.name:
+            crew.set_aside(number_of(bytes(letter["event"])))
+
     def _draw_copies(self, scenario: str) -> list[Copier]:
         """Draw the programs that copy a collection. They draw from numbers of their own, so that without them a run is
         the same."""
@@ -446,6 +516,22 @@ class World:
         self.rivals.append(rival)
         return rival
 
+    def session_of(self, crew: Crew) -> User:
+        """A program that reads the crew's subscription, once it is no group any more."""
+        user = self._draw_user(len(self.rivals) + 1)
+        session = replace(
+            user,
+            name=f"session{len(self.rivals) + 1}",
+            shape=crew.shape,
+            tenant=crew.tenant,
+            subscription=crew.subscription,
+            durable=True,
+            once=True,
+        )
+        session.diary = SessionDiary(crew)
+        self.rivals.append(session)
+        return session
+
     async def administer(self, tenant: Tenant, work: Callable[[AsyncClient], Awaitable[object]]) -> bool:
         """Run `work` with a tenant's client; returns False if another fault prevents it."""
         self._administered += 1
@@ -484,7 +570,7 @@ class World:
     async def grant(self, tenant: Tenant, granted: str) -> None:
         """Change a tenant's grants on all servers at this moment."""
         tenant.granted, tenant.changed_s = granted, self.loop.time()
-        for user in (*self.users, *self.rivals):
+        for user in (*self.owners, *self.rivals):
             if user.tenant is tenant:
                 user.regranted()
         self.recorder.note(f"{tenant.name} is granted {granted or 'everything'}")
@@ -537,6 +623,9 @@ class World:
         for user in self.users:
             await asyncio.sleep(self.rng.uniform(0.0, 1.0))
             user.start()
+        for member in self.members:
+            await asyncio.sleep(self.rng.uniform(0.0, 1.0))
+            member.start()
         for program in self.programs:
             program.start()
 
@@ -604,13 +693,21 @@ class World:
         names = [shape.name_for(granted) for shape in shapes for granted in choices if shape.shows(entry, granted)]
         for each in shown if names else ():
             place = hex_of(each.token.raw)
-            written = records.Written(str(each.number), place, tuple(names), unit, invalidate=entry.invalidates)
+            key = entry.event.get("documentKey")
+            written = records.Written(
+                str(each.number),
+                place,
+                tuple(names),
+                unit,
+                invalidate=entry.invalidates,
+                key=f"{entry.collection}/{key['_id']}" if key is not None else "",
+            )
             self.recorder.add(written)
 
     def needed_time(self) -> int:
         """The earliest cluster time from which a user reads or may soon begin to read."""
         needed = [(int(self.loop.true_wall_s() - RECENT_S) << 32)]
-        for user in self.users:
+        for user in self.owners:
             stored = self.stored_of(user).get(b"cluster_time") if user.durable else None
             # A Redis that loses its last writes has an older position.
             needed += [user.needs, user.needs if stored is None else int(stored) - (int(RECENT_S) << 32)]
@@ -637,11 +734,26 @@ class World:
             reader.calm = True
             if not reader.running:
                 reader.start()
+        for crew in self.crews:
+            crew.calm = True
+        for member in self.members:
+            if not member.running:
+                member.start()
         self.recorder.note("no more faults")
 
-    def _readers(self, *, slowed: bool) -> list[Reader]:
+    @property
+    def owners(self) -> list[User | Crew]:
+        """Those who have subscriptions, or read a feed."""
+        return [*self.users, *self.crews]
+
+    @property
+    def members(self) -> list[Member]:
+        """Those of all crews."""
+        return [member for crew in self.crews for member in crew.members]
+
+    def _readers(self, *, slowed: bool) -> list[Reader | Crew]:
         """All readers, or those that no quota makes wait and that do not plan before they read."""
-        readers: list[Reader] = [*self.users, *self.programs]
+        readers: list[Reader | Crew] = [*self.users, *self.programs, *self.crews]
         if slowed:
             return readers
         return [each for each in readers if not is_slowed(each.tenant) and not isinstance(each, Ranging)]
@@ -658,7 +770,7 @@ class World:
     def _unstored(self, *, slowed: bool = True) -> list[str]:
         """Durable users whose stored position is before the newest event of their feed."""
         late = []
-        for user in self.users:
+        for user in self.owners:
             if not slowed and is_slowed(user.tenant):
                 continue
             newest = next((entry for entry in reversed(self.mongo.entries) if user.shows(entry)), None)
@@ -669,7 +781,7 @@ class World:
     def _unready(self) -> list[str]:
         return [server.name for server in self.servers if server.health is None or not server.health.ready]
 
-    def _is_stored(self, user: User, entry: Entry) -> bool:
+    def _is_stored(self, user: User | Crew, entry: Entry) -> bool:
         position = self.stored_of(user).get(b"position")
         return position is not None and inspect_position(position).token.reaches(entry.token)
 
@@ -684,7 +796,8 @@ class World:
 
     async def _catch_up(self) -> bool:
         limit_s = CATCH_UP_S * (SLOWED if any(map(is_slowed, self.tenants)) else 1)
-        closed = await self._until(lambda: [user.name for user in self.users if not user.reading], limit_s, 0.5)
+        readers: list[User | Member] = [*self.users, *self.members]
+        closed = await self._until(lambda: [each.name for each in readers if not each.reading], limit_s, 0.5)
         self.problems += [f"Convergent: {name} has no session after {limit_s:g} s without faults" for name in closed]
         # A user that begins only now needs an event to show that it reads.
         await self._write_for_all()
@@ -722,6 +835,10 @@ class World:
             missing = [number for number in user.wanted() if number not in got]
             if missing:
                 yield f"At least once: {user.name} has never got {len(missing)} events, the first is {missing[-1]}"
+        for crew in self.crews:
+            missing = [number for number in crew.wanted() if number not in crew.settled]
+            if missing and crew.begins is not None and not crew.moved:
+                yield f"At least once: {crew.name} has not processed {len(missing)} events, the first is {missing[-1]}"
 
     async def _rest(self) -> None:
         """Check the system at rest: an event arrives soon, and its ack is stored soon."""
@@ -731,11 +848,25 @@ class World:
         await self._write_for_all()
         late = await self._until(lambda: self._late(slowed=False), self.arrives_s, 0.05)
         self.problems += [f"Latency at rest: {each} after {self.arrives_s:g} s" for each in late]
-        stored_s = STORED_S + self.servers[0].settings.config.redis.commit_interval_s
+        stored_s = (
+            STORED_S + (COMMIT_S if self.crews else 0.0) + self.servers[0].settings.config.redis.commit_interval_s
+        )
         unstored = await self._until(lambda: self._unstored(slowed=False), stored_s, 0.05)
         self.problems += [
             f"Durability at rest: the ack of {each} is not stored after {stored_s:g} s" for each in unstored
         ]
+        if not late and not unstored:
+            self.problems += self._unsettled()
+
+    def _unsettled(self) -> Iterator[str]:
+        """What the hosts of groups still have in their ledgers although all is settled."""
+        for server in self.servers:
+            for group in server.assembly.service.groups if server.assembly is not None else ():
+                if not is_slowed(next(crew.tenant for crew in self.crews if crew.name == group.definition.name)):
+                    ledger = group.ledger
+                    left = len(ledger.events), len(ledger.keys), ledger.ready, ledger.alone, ledger.aside
+                    if any(left):
+                        yield f"Nothing left: {group.definition.name} has {left} events and keys at {server.name}"
 
     async def _crowd(self) -> None:
         """Write many events at once: they slow down tenants with a rate limit, and no other tenant."""
@@ -750,13 +881,14 @@ class World:
 
     async def _close(self) -> None:
         durable: list[User | Copier] = [*self.users, *self.copiers]
-        await asyncio.gather(*(reader.leave() for reader in (*durable, *self.programs)))
+        await asyncio.gather(*(reader.leave() for reader in (*durable, *self.programs, *self.members)))
         held = [user.name for user in durable if user.durable and self.stored_of(user).get(b"nonce")]
+        held += [crew.name for crew in self.crews if self.stored_of(crew).get(b"nonce")]
         self.problems += [f"Nothing left: the lease of {name} is held after its close" for name in held]
         await asyncio.gather(*(server.drain() for server in self.servers))
         self.problems += [f"Nothing left: a cursor of {len(self.mongo.open)} is open"] if self.mongo.open else []
 
-    def stored_of(self, user: User | Copier) -> dict[bytes, bytes]:
+    def stored_of(self, user: User | Copier | Crew) -> dict[bytes, bytes]:
         """The stored fields of the user's subscription in Redis."""
         return self._hash_of(user.tenant, user.subscription)
 
@@ -768,7 +900,7 @@ class World:
 
     def _look_at_loop(self) -> None:
         parts: list[SimServer | Reader] = [
-            *self.servers, *self.users, *self.rivals, *self.programs, *self.copiers,
+            *self.servers, *self.users, *self.rivals, *self.programs, *self.copiers, *self.members,
         ]  # fmt: skip
         for part in parts:
             if part.failure is not None:
@@ -777,7 +909,7 @@ class World:
         may_meet = MAY_MEET.union(*(fault.meets for fault in self.faults))
         if "another program opens" in names and len(names) > 1:
             may_meet |= {"Fenced"}  # rivals may cost a session its lease
-        for user in (*self.users, *self.rivals, *self.copiers):
+        for user in (*self.users, *self.rivals, *self.copiers, *self.members):
             for error in sorted(user.met - may_meet):
                 guarantee = "Fenced" if error in ("Fenced", "SubscriptionBusy") else "Resumable or loud"
                 self.problems.append(f"{guarantee}: {user.name} got {error}")
@@ -820,6 +952,11 @@ class World:
         self._calls += 1
         if method != SUBSCRIBE or client.startswith(HOSTILE):
             return Watcher()
+        member = next((member for member in self.members if member.process == client), None)
+        if member is not None:
+            of_member = member.watch(f"{client}/{self._calls}", partial(self._may_tell, member))
+            self._watchers[client] = of_member
+            return of_member
         user = next((user for user in (*self.users, *self.rivals) if user.process == client), None)
         if user is None:
             return Watcher()
@@ -833,9 +970,10 @@ class World:
         """Whether a session of the tenant is about to open."""
         if any(program.opening for program in self.programs if program.tenant is tenant):
             return True
-        return any(self.opens(user) for user in (*self.users, *self.rivals) if user.tenant is tenant)
+        readers: list[User | Member] = [*self.users, *self.rivals, *self.members]
+        return any(self.opens(reader) for reader in readers if reader.tenant is tenant)
 
-    def opens(self, user: User) -> bool:
+    def opens(self, user: User | Member) -> bool:
         """Whether a session of the user is about to open."""
         watcher = self._watchers.get(user.process)
         return watcher is not None and watcher.opening
@@ -858,6 +996,13 @@ class World:
                 self.problems.append(
                     f"Monotone commit: {server} reports a later stored position for {user.name} than Redis has"
                 )
+
+    def _may_tell(self, member: Member, server: str, response: wire.SubscribeResponse) -> None:
+        """Check a message that a server writes for a member of a group."""
+        if response.HasField("batch"):
+            self._may_show(member.tenant, server, response.batch)
+        elif response.HasField("committed"):
+            member.crew.told(response.committed.position)
 
     def _may_show(self, tenant: Tenant, server: str, batch: wire.Batch) -> None:
         if not tenant.granted or self.loop.awake_s(server, tenant.changed_s) < KNOWN_S:
@@ -914,7 +1059,7 @@ class _Logged(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         world = self._world
         text = f"{process.get()} logs: {record.getMessage()}"
-        if record.exc_info and record.exc_info[1] is not None:
+        if record.exc_info and record.exc_info[1] is not None and not isinstance(record.exc_info[1], Sick):
             world.problems.append(f"{text}: {record.exc_info[1]!r}")
         if world.recorder.say is not None:
             world.recorder.say(f"{world.loop.time():10.6f} {text} {_extra(record)}")

@@ -1,0 +1,279 @@
+"""One checker per guarantee of groups. One pass over the records finds what breaks any of them.
+
+What others may do with the events of a member that is gone, or was without a connection for too long, is not judged:
+`docs/groups.md` says so. The same holds from one host of a group to the next one, which has another epoch.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Final
+
+from feedmux_server.core.positions.ahead import mark_of
+from tests.sim.history import History, Violation, token
+from tests.sim.records import Handled, Joined, Kept, Left, Lost, Sent, SetAside, Skipped, Sought, Started
+
+EXCLUSIVE: Final = "Key exclusive"
+ORDER: Final = "Key order"
+STAYS: Final = "Settled stays settled"
+COVERED: Final = "Covered"
+DURABLE: Final = "Dead letters durable"
+RIGHTLY: Final = "Set aside rightly"
+HELD: Final = "Held"
+_MOMENT_S: Final = 0.001
+
+
+@dataclass(slots=True)
+class _Running:
+    """An event that a member processes."""
+
+    member: str
+    event: str
+    key: str
+    epoch: int
+    session: str
+
+
+@dataclass(slots=True)
+class _Stored:
+    """What is stored as settled, by ranks."""
+
+    epoch: int
+    place: int
+    high: int
+    holes: dict[str, int]
+    """By key, the first unsettled event."""
+
+
+@dataclass(slots=True)
+class _Hold:
+    """A key that waits for its time."""
+
+    until_s: float
+    member: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class _Group:
+    """What is known of a group, while its records are read."""
+
+    name: str
+    history: History
+    feed: str = ""
+    epochs: dict[str, int] = field(default_factory=dict)
+    """Of the connected members."""
+    last_epochs: dict[str, int] = field(default_factory=dict)
+    away: set[str] = field(default_factory=set)
+    running: dict[tuple[str, str], _Running] = field(default_factory=dict)
+    begun: dict[str, int] = field(default_factory=dict)
+    """By key, the last event in order that was begun; "" for all keys."""
+    last_barrier: int = -1
+    first: set[str] = field(default_factory=set)
+    """The events that were begun."""
+    sessions: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """By event, the sessions in which a member may have begun it."""
+    knows_sent: bool = False
+    alone: set[str] = field(default_factory=set)
+    """The events that were the only one of a message."""
+    failures: Counter[str] = field(default_factory=Counter)
+    rejected: set[str] = field(default_factory=set)
+    done: set[str] = field(default_factory=set)
+    """What was processed, and what has a letter."""
+    held: dict[str, _Hold] = field(default_factory=dict)
+    stored: _Stored | None = None
+    checked: int | None = None
+    """Before this rank, what is stored was checked, or needs not be."""
+    told: set[str] = field(default_factory=set)
+    skips: bool = False
+
+    def joined(self, record: Joined) -> None:
+        self.epochs[record.member] = self.last_epochs[record.member] = record.epoch
+        self.feed = record.feed
+        self.away.discard(record.member)
+
+    def left(self, record: Left) -> None:
+        member = record.member
+        self.epochs.pop(member, None)
+        self.held = {key: hold for key, hold in self.held.items() if hold.member != member}
+        if record.for_good:
+            self.away.add(member)
+            self.running = {where: each for where, each in self.running.items() if each.member != member}
+
+    def sent(self, record: Sent) -> None:
+        self.knows_sent = True
+        for event in record.fronts:
+            self.sessions[event].add(record.session)
+        if len(record.events) == 1:
+            self.alone.add(record.events[0])
+
+    def started(self, record: Started) -> Iterator[Violation]:
+        event, member = record.event, record.member
+        rank = self.history.order.get(event)
+        if rank is None:
+            yield self._violation(ORDER, f"{event} was never written")
+            return
+        key, epoch = self.history.written[rank].key, self.last_epochs.get(member, 0)
+        if member not in self.away:
+            yield from self._overlapping(record, key, epoch)
+            yield from self._begun_again(record, rank, key, epoch)
+            hold = self.held.get(key)
+            if hold is not None and hold.epoch == epoch and record.at_s < hold.until_s - _MOMENT_S:
+                yield self._violation(HELD, f"{event} came {hold.until_s - record.at_s:.3f} s too early")
+            self.running[member, event] = _Running(member, event, key, epoch, record.session)
+        self.held.pop(key, None)
+        if event not in self.first:
+            self.first.add(event)
+            yield from self._in_order(event, rank, key)
+        self.sessions[event].add(record.session)
+        if self.knows_sent and record.attempt > len(self.sessions[event]) + self.failures[event]:
+            yield self._violation(RIGHTLY, f"{event} came with the attempt {record.attempt}")
+
+    def _overlapping(self, record: Started, key: str, epoch: int) -> Iterator[Violation]:
+        for other in self.running.values():
+            if other.epoch == epoch and (other.key == key or not other.key or not key):
+                yield self._violation(
+                    EXCLUSIVE, f"{record.member} begins {record.event} while {other.member} has {other.event}"
+                )
+
+    def _begun_again(self, record: Started, rank: int, key: str, epoch: int) -> Iterator[Violation]:
+        stored = self.stored
+        if stored is None or epoch < stored.epoch or rank >= stored.high:
+            return
+        if rank < stored.place or (not self.skips and rank < stored.holes.get(key, stored.high)):
+            yield self._violation(STAYS, f"{record.event} comes again to {record.member}")
+
+    def _in_order(self, event: str, rank: int, key: str) -> Iterator[Violation]:
+        latest = self.begun.get("", -1) if not key else max(self.begun.get(key, -1), self.last_barrier)
+        if rank < latest and not self.skips:
+            yield self._violation(ORDER, f"{event} comes after {self.history.written[latest].event}")
+        self.begun[key] = max(rank, self.begun.get(key, -1))
+        self.begun[""] = max(rank, self.begun.get("", -1))
+        if not key:
+            self.last_barrier = max(rank, self.last_barrier)
+
+    def handled(self, record: Handled) -> None:
+        event = record.event
+        running = self.running.pop((record.member, event), None)
+        if running is not None and record.following:
+            self.sessions[record.following].add(running.session)
+        if record.result == "done":
+            self.done.add(event)
+            return
+        self.failures[event] += 1
+        if record.result == "rejected":
+            self.rejected.add(event)
+        elif running is not None and self.epochs.get(record.member) == running.epoch:
+            self.held[running.key] = _Hold(record.until_s, record.member, running.epoch)
+
+    def set_aside(self, record: SetAside) -> Iterator[Violation]:
+        event = record.event
+        self.done.add(event)
+        rank = self.history.order.get(event)
+        if rank is not None:
+            self.held.pop(self.history.written[rank].key, None)
+        if event in self.rejected or not self.knows_sent:
+            return
+        tries, failures = len(self.sessions[event]), self.failures[event]
+        if not record.attempts_max or tries + failures < record.attempts_max:
+            yield self._violation(RIGHTLY, f"{event} was set aside after {failures} failures in {tries} sessions")
+        elif not failures and event not in self.alone:
+            yield self._violation(RIGHTLY, f"{event} was set aside and never came alone")
+
+    def kept(self, record: Kept) -> Iterator[Violation]:
+        history = self.history
+        place = history.rank_after(record.place) or 0
+        high = (history.rank_after(record.high) or 0) if record.high else place
+        holes = dict[str, int]()
+        for mark in record.holes:
+            rank = _by_mark(history).get(mark)
+            if rank is None:
+                yield self._violation(COVERED, f"a hole is no event: {mark}")
+                continue
+            key = history.written[rank].key
+            holes[key] = min(rank, holes.get(key, rank))
+        self.stored = _Stored(record.epoch, place, high, holes)
+        if self.checked is None:
+            self.checked = place
+        if self.feed and not self.skips:
+            yield from self._check_stored(self.stored)
+        self.checked = max(self.checked, place)
+
+    def _check_stored(self, stored: _Stored) -> Iterator[Violation]:
+        history = self.history
+        assert self.checked is not None
+        for rank in range(self.checked, max(stored.place, stored.high)):
+            written = history.written[rank]
+            if written.feeds and self.feed not in written.feeds:
+                continue
+            if rank >= stored.place and rank >= stored.holes.get(written.key, stored.high):
+                continue
+            event = written.event
+            if event not in self.done and event not in self.told:
+                self.told.add(event)
+                guarantee = DURABLE if self.failures[event] else COVERED
+                yield self._violation(guarantee, f"{event} is stored as settled")
+
+    def sought(self, place: str) -> None:
+        self.stored = None
+        self.checked = self.history.rank_after(place)
+        self.begun.clear()
+        self.held.clear()
+        self.last_barrier = -1
+
+    def _violation(self, guarantee: str, message: str) -> Violation:
+        return Violation(guarantee, self.name, message)
+
+
+@lru_cache(1)
+def _by_mark(history: History) -> dict[str, int]:
+    """The ranks of the events by their marks."""
+    ranks = dict[str, int]()
+    for rank, each in enumerate(history.written):
+        if each.place:
+            ranks.setdefault(mark_of(token(each.place).raw).hex(), rank)  # the first fragment has the event's token
+    return ranks
+
+
+@lru_cache(1)
+def _violations(history: History) -> list[Violation]:
+    groups = {record.group: _Group(record.group, history) for record in history.records if isinstance(record, Joined)}
+    return [violation for record in history.records for violation in _read(groups, record)]
+
+
+def _read(groups: dict[str, _Group], record: object) -> Iterator[Violation]:
+    name = getattr(record, "group", None) or getattr(record, "subscription", None)
+    group = groups.get(name) if name else None
+    if group is None:
+        return
+    match record:
+        case Joined():
+            group.joined(record)
+        case Left():
+            group.left(record)
+        case Sent():
+            group.sent(record)
+        case Started():
+            yield from group.started(record)
+        case Handled():
+            group.handled(record)
+        case SetAside():
+            yield from group.set_aside(record)
+        case Kept():
+            yield from group.kept(record)
+        case Sought():
+            group.sought(record.place)
+        case Lost():
+            group.stored = None
+        case Skipped():
+            group.skips = True
+
+
+def _of(guarantee: str, history: History) -> Iterator[Violation]:
+    return (each for each in _violations(history) if each.guarantee == guarantee)
+
+
+GROUP_CHECKERS: Final[dict[str, Callable[[History], Iterator[Violation]]]] = {
+    name: partial(_of, name) for name in (EXCLUSIVE, ORDER, STAYS, COVERED, DURABLE, RIGHTLY, HELD)
+}
