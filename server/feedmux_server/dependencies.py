@@ -214,7 +214,12 @@ def make_letters(
 ) -> DeadLetters:
     """The collection for dead letters. Close its deployment if the section has a URI. Raises ConfigError."""
     place = LettersPlace(
-        section.database, section.collection, section.keep_days * DAY_S, section.bytes_max, section.letters_max
+        section.database,
+        section.collection,
+        section.keep_days * DAY_S,
+        section.bytes_max,
+        section.letters_max,
+        section.quarantined_keys_max,
     )
     if not section.uri:
         return DeadLetters(sources[section.source], place, section.source, sources)

@@ -34,6 +34,6 @@ async def put(here: Here, tenant: str, name: str, *numbers: int, **fields: Any) 
             cluster_time=5 << 32,
             now_s=NOW_S + number,
         )
-        await service.letters.letters.insert(letter)
+        await service.letters.letters.insert([letter])
         ids.append(letter.id)
     return ids

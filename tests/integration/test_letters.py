@@ -30,7 +30,7 @@ NOW_S = 1_800_000_000.0
 
 
 def place(database: str, **bounds: Any) -> LettersPlace:
-    return replace(LettersPlace(database, "letters", 30 * 86_400, 1 << 30, 1_000), **bounds)
+    return replace(LettersPlace(database, "letters", 30 * 86_400, 1 << 30, 1_000, 100), **bounds)
 
 
 @asynccontextmanager
@@ -80,7 +80,7 @@ async def test_events_come_back_bit_for_bit(mongo: ReplicaSet, database: Databas
     async with prepared(mongo, database.name) as dead:
         for data in (odd, deep, large):
             sent = letter(data)
-            await dead.letters.insert(sent)
+            await dead.letters.insert([sent])
             got = await dead.letters.get("a", "s", sent.id, with_event=True)
             assert got is not None
             assert got.event == data
@@ -88,7 +88,7 @@ async def test_events_come_back_bit_for_bit(mongo: ReplicaSet, database: Databas
             assert (got.attempts, got.member, got.cluster_time) == (5, "worker-1", 7 << 32 | 3)
             assert got.expires_ms == got.failed_ms + 30 * 86_400_000
         sent = letter(twice)  # the event of `odd` once more, as far as its `_id` says
-        await dead.letters.insert(sent)
+        await dead.letters.insert([sent])
         got = await dead.letters.get("a", "s", sent.id, with_event=True)
         assert got is not None
         assert got.event == odd, "an event is stored once"
@@ -101,7 +101,7 @@ async def test_pages_keys_and_other_tenants(mongo: ReplicaSet, database: Databas
     async with prepared(mongo, database.name) as dead:
         sent = [letter(event(number), now_s=NOW_S + number // 2) for number in range(7)]
         for each in (*reversed(sent), letter(event(1), tenant="b"), letter(event(1), subscription="t")):
-            await dead.letters.insert(each)
+            await dead.letters.insert([each])
         found: list[bytes] = []
         after, more = None, True
         while more:
@@ -126,17 +126,17 @@ async def test_pages_keys_and_other_tenants(mongo: ReplicaSet, database: Databas
 async def test_bounds_of_a_tenant(mongo: ReplicaSet, database: Database[Any]) -> None:
     async with prepared(mongo, database.name, letters_max=2, bytes_max=1 << 20) as dead:
         for number in range(2):
-            await dead.letters.insert(letter(event(number)))
+            await dead.letters.insert([letter(event(number))])
         assert dead.shares() == {"a": 1.0}
         with pytest.raises(FeedmuxError, match=r"letters_max") as raised:
-            await dead.letters.insert(letter(event(2)))
+            await dead.letters.insert([letter(event(2))])
         assert raised.value.reason is ErrorReason.QUOTA_EXCEEDED
-        await dead.letters.insert(letter(event(1)))  # it is there: its group may settle the event
-        await dead.letters.insert(letter(event(2), tenant="b"))
+        await dead.letters.insert([letter(event(1))])  # it is there: its group may settle the event
+        await dead.letters.insert([letter(event(2), tenant="b")])
         assert await dead.letters.discard("a", "s", [letter(event(0)).id]) == 1
-        await dead.letters.insert(letter(event(2)))
+        await dead.letters.insert([letter(event(2))])
         with pytest.raises(FeedmuxError, match=r"bytes_max"):
-            await dead.letters.insert(letter(event(9, fullDocument={"text": "x" * (1 << 20)}), tenant="c"))
+            await dead.letters.insert([letter(event(9, fullDocument={"text": "x" * (1 << 20)}), tenant="c")])
 
 
 async def test_tenants_take_turns(mongo: ReplicaSet, database: Database[Any]) -> None:
@@ -146,7 +146,7 @@ async def test_tenants_take_turns(mongo: ReplicaSet, database: Database[Any]) ->
 
         async def write(tenant: str, number: int) -> None:
             async with dead.letters.turn(tenant):
-                await dead.letters.insert(letter(event(number), tenant=tenant))
+                await dead.letters.insert([letter(event(number), tenant=tenant)])
                 order.append(tenant)
 
         async with asyncio.TaskGroup() as tasks:
@@ -193,16 +193,16 @@ async def test_an_unavailable_collection_says_so(replica_set_factory: Any) -> No
     source = Source(SourceConfig("letters", mongo.uri, server_selection_timeout_ms=300))
     letters = DeadLetters(source, place("away"), "", {})
     await letters.prepare()
-    await letters.letters.insert(letter(event(1)))
+    await letters.letters.insert([letter(event(1))])
     mongo.pause()
     with pytest.raises(FeedmuxError, match="cannot be used now") as raised:
-        await letters.letters.insert(letter(event(2)))
+        await letters.letters.insert([letter(event(2))])
     assert raised.value.reason is ErrorReason.SOURCE_UNAVAILABLE
     mongo.resume()
 
     async def is_written() -> bool:
         try:
-            await letters.letters.insert(letter(event(2)))
+            await letters.letters.insert([letter(event(2))])
         except FeedmuxError:
             return False
         return True
@@ -269,7 +269,7 @@ async def test_the_server_creates_the_collection_and_serves_without_it(
     configuration = settings(mongo.uri, redis_server.url)
     configuration["dead_letters"] = {"source": "main", "database": database.name}
     async with serving(configuration):
-        await until(lambda: len(database.dead_letters.index_information()) == 5)
+        await until(lambda: len(database.dead_letters.index_information()) == 8)
     away = {"uri": "mongodb://127.0.0.1:1/?replicaSet=r", "server_selection_timeout_ms": 100}
     async with serving({**settings(mongo.uri, redis_server.url), "dead_letters": away}) as without:
         await without.api.watch(feed(f"d{uuid.uuid4().hex[:8]}")).opened()
@@ -306,7 +306,7 @@ async def test_accounts_and_passwords(redis_server: RedisServer, tmp_path: Path)
                 admin.admin.command("updateUser", "letters", pwd="second-canary")
                 password.write_text("second-canary")
                 await until(lambda: letters.deployment._commands.client is not before)
-                await letters.letters.insert(letter(event(1)))
+                await letters.letters.insert([letter(event(1))])
                 assert admin.feedmux.dead_letters.count_documents({}) == 1
 
 

@@ -166,6 +166,12 @@ def requests_of(database: str) -> dict[str, tuple[str, Any]]:
                 name="cost", ids=subscriptions_pb2.DiscardDeadLettersRequest.Ids(ids=[b"x" * 16] * 1000)
             ),
         ),
+        "ReplayDeadLetters": (
+            f"{SUBSCRIPTIONS}/ReplayDeadLetters",
+            subscriptions_pb2.ReplayDeadLettersRequest(
+                name="cost", ids=subscriptions_pb2.ReplayDeadLettersRequest.Ids(ids=[b"x" * 16] * 1000)
+            ),
+        ),
         "ListSharedStreams": (f"{OPERATOR}/ListSharedStreams", operator_pb2.ListSharedStreamsRequest()),
         "ListTenants": (f"{OPERATOR}/ListTenants", operator_pb2.ListTenantsRequest(tenant="x" * 1000)),
         "EndSubscriber": (f"{OPERATOR}/EndSubscriber", operator_pb2.EndSubscriberRequest(subscriber_id="x" * 250)),

@@ -451,6 +451,13 @@ class DeadLettersSection(Section):
         ge=1,
         description="The most dead letters of a tenant. The same happens at this bound.",
     )
+    quarantined_keys_max: int = Field(
+        default=10_000,
+        ge=1,
+        le=1_000_000,
+        description="The most keys of a tenant that are quarantined. The same happens at this bound to an event that"
+        " would quarantine another key. Each key takes 200 bytes of memory on the server that hosts its group.",
+    )
     server_selection_timeout_ms: int = Field(
         default=10_000,
         ge=100,

@@ -1,4 +1,4 @@
-"""The dead letters of groups: list, show, discard.
+"""The dead letters of groups: list, show, discard, replay.
 
 A letter's content was shown to the tenant once, by the feed and the grants of that time. It is shown again only while
 the subscription has the same feed and grants, because these may have been narrowed since: `DeadLetter.stream_key` is
@@ -104,6 +104,31 @@ class DeadLetters:
         if count:
             self._service.audit.did(AuditEvent.DISCARD, "DiscardDeadLetters", context, subscription=request.name)
         return wire.DiscardDeadLettersResponse(discarded=count, more=more).SerializeToString()
+
+    async def replay(self, data: bytes, context: Context) -> bytes:
+        """Mark letters. The host of the group, which may be another server, finds them."""
+        tenant = caller().tenant
+        request = convert.parse(wire.ReplayDeadLettersRequest, data)
+        check_name("name", request.name)
+        which, ids = request.WhichOneof("which"), None
+        match which:
+            case "ids":
+                for each in request.ids.ids:
+                    _check_id("ids.ids", each)
+                ids = list(dict.fromkeys(request.ids.ids))
+            case "key":
+                _check_key(request.key)
+            case None:
+                raise _invalid("which", "is required: ids, key, or all")
+        letters, stream_key = await self._readable(tenant, request.name)
+        chosen, more = await letters.mark(tenant, request.name, stream_key, ids=ids, key=request.key, most=LETTERS_MAX)
+        self._service.admission.charge_items(max(1, chosen, len(ids or ())))
+        withheld = 0
+        if which != "key":  # what a key finds among withheld letters would show their keys
+            withheld = await letters.withheld(tenant, request.name, stream_key, ids=ids, most=LETTERS_MAX)
+        if chosen:
+            self._service.audit.did(AuditEvent.REPLAY, "ReplayDeadLetters", context, subscription=request.name)
+        return wire.ReplayDeadLettersResponse(chosen=chosen, more=more, withheld=withheld).SerializeToString()
 
     def _letters(self) -> Letters:
         """Raises DEAD_LETTERS_UNAVAILABLE, SOURCE_UNAVAILABLE."""

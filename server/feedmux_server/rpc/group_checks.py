@@ -52,11 +52,8 @@ def check_group(
             )
     if not 0 <= group.attempts_max <= ATTEMPTS_MAX:
         raise _invalid("subscription.group.attempts_max", f"must be 0 to {ATTEMPTS_MAX}")
-    if group.after_dead_letter not in (
-        subscriptions_pb2.AFTER_DEAD_LETTER_UNSPECIFIED,
-        subscriptions_pb2.AFTER_DEAD_LETTER_SKIP,
-    ):
-        raise _invalid("subscription.group.after_dead_letter", "must be SKIP or unset; QUARANTINE is not supported yet")
+    if group.after_dead_letter not in subscriptions_pb2.AfterDeadLetter.values():
+        raise _invalid("subscription.group.after_dead_letter", "must be SKIP, QUARANTINE or unset")
     if any(SPLIT in stage for stage in effective_stages(key)):
         raise FeedmuxError(
             ErrorReason.GROUP_UNSUITABLE,

@@ -63,6 +63,7 @@ def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
         "ListDeadLetters": letters.list_,
         "GetDeadLetter": letters.get,
         "DiscardDeadLetters": letters.discard,
+        "ReplayDeadLetters": letters.replay,
     }
     unary: dict[str, Any] = {
         name: grpc.stream_stream_rpc_method_handler(guard(name, one(method), service=SUBSCRIPTIONS))

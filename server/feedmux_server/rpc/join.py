@@ -53,9 +53,22 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
             batch_events_max=feed.batch_size,
         )
         definition = GroupDefinition(
-            tenant, name, feed, key, lease.epoch, policy, reconnect_s(content.group), retry_policy(content.group)
+            tenant,
+            name,
+            feed,
+            key,
+            lease.epoch,
+            policy,
+            reconnect_s(content.group),
+            retry_policy(content.group),
+            quarantine=content.group.after_dead_letter == subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE,
         )
-        group = Group(service.manager, definition, at, service.positions(key, tenant), ahead, service.letters)
+        quarantined = list[bytes]()
+        if definition.quarantine and service.letters is not None:
+            quarantined = await service.letters.letters.quarantined(tenant, name)
+        group = Group(
+            service.manager, definition, at, service.positions(key, tenant), ahead, service.letters, quarantined
+        )
         commits = service.committer.attach(lease, stored, group)
         group.store_with(commits)
         service.groups.add(group, partial(_release, service, commits, tenant, name))

@@ -3,24 +3,29 @@
 Invariant: an event of `KeyLedger.to_set_aside` is settled when a majority of the collection's members has it. A crash
 in between stores nothing twice, because a letter has its event's id. While the collection is unavailable, or full for
 the tenant, the keys of these events are held, and everything else is delivered.
+
+One task of each group does everything that the group does in the collection, one thing after the other: no letter of a
+key is written while it is found out whether there are more (`replays`).
 """
 
-import asyncio
 import logging
 import random
-from collections.abc import Callable
+from asyncio import Task
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
-from feedmux_server.clock import wall_s
+from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.delivery.group_reader import GroupReader
 from feedmux_server.core.delivery.key_ledger import SetAside
-from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import event_id, read_token
-from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter
+from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter, place_of
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.backoff import Backoff
+from feedmux_server.sessions.replays import LOOK_S, Replays
 from feedmux_server.source.dead_letters import DeadLetters
+from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.observer import Observer
 
@@ -28,10 +33,14 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 30.0
+_EVENTS_AT_ONCE: Final = 100
+_BYTES_AT_ONCE: Final = 1 << 20
+_FAILURES_MAX: Final = 100
+"""After so many tries without success, others wait, too."""
 
 
 class LetterWriter:
-    """Of one group. A task runs only while there is something to write."""
+    """Of one group."""
 
     def __init__(
         self,
@@ -42,8 +51,11 @@ class LetterWriter:
         settled: Callable[[], None],
         letters: DeadLetters,
         observer: Observer,
+        *,
+        quarantine: bool,
     ) -> None:
-        """`settled` is called after each event that is settled."""
+        """`settled` is called after events were settled. `quarantine`: the later events of a key become dead letters,
+        too."""
         self._tenant = tenant
         self._subscription = subscription
         self._stream_key = key.digest
@@ -51,13 +63,25 @@ class LetterWriter:
         self._settled = settled
         self._letters = letters
         self._observer = observer
-        self._task: asyncio.Task[None] | None = None
+        self._quarantine = quarantine
+        self._replays = Replays(tenant, subscription, key.digest, reader, settled, letters, quarantine=quarantine)
+        self._task: Task[None] | None = None
+        self._work = Wakeup()
+        self._backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, 2.0, 0.5)
+        self._write_s = 0.0
+        """When to write next, after a failure."""
+        self._failures = 0
+        """How many were not written one after the other, because the tenant has no room for them."""
         self._is_failing = False
 
-    def look(self, tasks: Tasks) -> None:
-        """Begin to write if there is something to write."""
-        if self._task is None and self._reader.ledger.aside:
-            self._task = tasks.run_once("dead-letters", self._run, of=self._subscription)
+    def begin(self, tasks: Tasks) -> None:
+        self._task = tasks.keep_running("dead-letters", self._run, of=self._subscription)
+        self._reader.ledger.on_aside = self.look
+
+    def look(self) -> None:
+        """There may be something to do."""
+        if self._reader.ledger.aside or self._reader.ledger.replayed:
+            self._work.set()
 
     def close(self) -> None:
         """Write no more: the group has ended."""
@@ -65,41 +89,88 @@ class LetterWriter:
             self._task.cancel()
 
     async def _run(self) -> None:
-        try:
-            await self._write_all()
-        finally:
-            self._task = None
+        ledger, look_s, delete_s = self._reader.ledger, monotonic_s() + LOOK_S * random.random(), 0.0
+        while True:
+            try:
+                if ledger.replayed and monotonic_s() >= delete_s:
+                    delete_s = monotonic_s() + LOOK_S
+                    if await self._replays.delete():
+                        look_s = 0.0  # there may be more to deliver again
+                    delete_s = 0.0
+                if monotonic_s() >= look_s:
+                    look_s = monotonic_s() + LOOK_S
+                    await self._replays.look()
+            except FeedmuxError:  # the collection has logged it
+                look_s = monotonic_s() + LOOK_S
+            if ledger.aside and monotonic_s() >= self._write_s:
+                await self._write()
+            due_s = look_s
+            if ledger.aside:
+                due_s = min(due_s, self._write_s)
+            if ledger.replayed:
+                due_s = min(due_s, delete_s)
+            await self._work.wait(due_s - monotonic_s())
 
-    async def _write_all(self) -> None:
-        backoff, skipped = Backoff(RETRY_FIRST_S, RETRY_MAX_S, 2.0, 0.5), 0
-        while self._reader.ledger.aside:
-            skipped %= self._reader.ledger.aside
+    async def _write(self) -> None:
+        """Write some of what is to be set aside, and settle it: one event that has failed, and some of pinned keys."""
+        ledger = self._reader.ledger
+        for take in (self._first, self._following):
+            batch = list[SetAside]()
             try:
                 letters = self._letters.letters
                 async with letters.turn(self._tenant):
                     # What is first may have changed while others had their turn.
-                    each = next(islice(self._reader.ledger.to_set_aside(), skipped, None))
-                    await letters.insert(self._letter(each))
+                    batch = take()
+                    if not batch:
+                        continue
+                    written = await self._stored(batch)
             except FeedmuxError as error:
-                self._failed(error)
-                skipped += 1  # one that cannot be written, as it may be too large, must not hold up the others
-                await asyncio.sleep(backoff.next_delay(random.random()))
+                self._note_failure(error)
+                if batch:
+                    ledger.defer(batch[0].number)  # it may be too large, and must not hold up the others
+                full = error.reason is ErrorReason.QUOTA_EXCEEDED
+                self._failures = self._failures + 1 if full else _FAILURES_MAX
+                if self._failures >= min(ledger.aside, _FAILURES_MAX):
+                    self._failures = 0
+                    self._write_s = monotonic_s() + self._backoff.next_delay(random.random())
+                    return
                 continue
             self._is_failing = False
-            backoff.reset()
-            self._observer.set_aside(self._tenant)
-            self._reader.set_aside(each.number)
+            self._failures = 0
+            self._backoff.reset()
+            for _ in range(written):
+                self._observer.set_aside(self._tenant)
+            self._reader.set_aside([(each.number, self._pins(each)) for each in batch[:written]])
             self._settled()
 
-    def _failed(self, error: FeedmuxError) -> None:
-        if not self._is_failing:
-            self._is_failing = True
-            log.warning(
-                "dead letters of a subscription cannot be written, and hold their keys",
-                extra={"tenant": self._tenant, "subscription": self._subscription, "reason": error.reason.value},
-            )
+    def _first(self) -> list[SetAside]:
+        return list(islice(self._reader.ledger.to_set_aside(), 1))
+
+    def _following(self) -> list[SetAside]:
+        return self._reader.ledger.to_follow(events_max=_EVENTS_AT_ONCE, bytes_max=_BYTES_AT_ONCE)
+
+    def _pins(self, each: SetAside) -> bool:
+        # The key of an event without one is the id of its letter.
+        return self._quarantine and each.key is not None and each.key != each.letter
+
+    async def _stored(self, batch: Sequence[SetAside]) -> int:
+        """Store events, and return how many of the first."""
+        letters, tenant, name = self._letters.letters, self._tenant, self._subscription
+        if keys := {each.key for each in batch if each.key is not None and self._pins(each)}:
+            new = len(keys - self._reader.ledger.pinned)
+            await letters.quarantine(tenant, name, keys, new, wall_s())
+        first = batch[0]
+        if not first.letter:
+            return await letters.insert([self._letter(each) for each in batch])
+        assert first.key is not None, "letters are delivered by a key"
+        if keys:
+            await self._replays.stop(first.key)
+        if not await letters.failed_again(tenant, name, self._letter(first), first.letter) and keys:
+            await letters.check(tenant, name, [first.key])  # it was discarded, and may have been the last one
+        return 1
 
     def _letter(self, each: SetAside) -> DeadLetter:
+        token = read_token(event_id(each.event, 0))
         return dead_letter(
             each.event,
             tenant=self._tenant,
@@ -108,6 +179,17 @@ class LetterWriter:
             attempts=each.deliveries,
             reasons=each.reasons,
             member=each.member,
-            cluster_time=read_token(event_id(each.event, 0)).cluster_time,
+            cluster_time=token.cluster_time,
             now_s=wall_s(),
+            group_key=each.key,
+            place=place_of(token),
+            to_replay=self._replays.includes(each.key),
         )
+
+    def _note_failure(self, error: FeedmuxError) -> None:
+        if not self._is_failing:
+            self._is_failing = True
+            log.warning(
+                "dead letters of a subscription cannot be written, and hold their keys",
+                extra={"tenant": self._tenant, "subscription": self._subscription, "reason": error.reason.value},
+            )

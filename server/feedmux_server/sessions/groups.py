@@ -8,7 +8,7 @@ has in hand for `reconnect_s`, so that its worker, which may be working, is not 
 import asyncio
 import random
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
@@ -56,6 +56,8 @@ class GroupDefinition:
     policy: SessionPolicy
     reconnect_s: float
     retry: RetryPolicy
+    quarantine: bool = False
+    """The later events of the key of a dead letter become dead letters, too."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,9 +82,10 @@ class Group:
         positions: PositionEncoder,
         ahead: Ahead | None = None,
         letters: DeadLetters | None = None,
+        quarantined: Iterable[bytes] = (),
     ) -> None:
-        """Join the streams of the feed at `at`; `ahead` is what was settled after that. Raises QUOTA_EXCEEDED. End it
-        with `close`."""
+        """Join the streams of the feed at `at`; `ahead` is what was settled after that, and `quarantined` are the keys
+        whose events are dead letters. Raises QUOTA_EXCEEDED. End it with `close`."""
         self.definition = definition
         self.ended = False
         self.released: asyncio.Task[None] | None = None
@@ -111,6 +114,7 @@ class Group:
             definition.retry,
             random.random,
             ahead,
+            quarantined,
         )
         streams = manager.streams_of(key).streams
         subscriber = manager.subscriber(key, tenant, at, self._wake, durable=False, payload_max=0, wire_format=BSON)
@@ -121,8 +125,16 @@ class Group:
         self._letters: LetterWriter | None = None
         if letters is not None:
             self._letters = LetterWriter(
-                tenant, definition.name, key, self.reader, self._settled, letters, manager.observer
+                tenant,
+                definition.name,
+                key,
+                self.reader,
+                self._settled,
+                letters,
+                manager.observer,
+                quarantine=definition.quarantine,
             )
+            self._letters.begin(manager.tasks)
 
     def store_with(self, commits: Commits) -> None:
         self._commits = commits
@@ -224,7 +236,7 @@ class Group:
         """Set the timer to when the first of the keys that wait may be tried again, count what has failed, and let what
         is delivered no more be written."""
         if self._letters is not None:
-            self._letters.look(self._manager.tasks)
+            self._letters.look()
         retries = self.ledger.retries
         self._account.redelivered += retries.count - self._failures
         self._failures, due_s = retries.count, retries.due_s

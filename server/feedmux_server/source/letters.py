@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
@@ -19,9 +19,9 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
-from pymongo import ASCENDING, IndexModel
+from pymongo import ASCENDING, IndexModel, UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import DuplicateKeyError, OperationFailure
+from pymongo.errors import BulkWriteError, OperationFailure
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
@@ -49,6 +49,11 @@ _USAGE_S: Final = 30.0
 _FULL_S: Final = 5.0
 """The same while a bound is reached."""
 _LOG_EVERY_S: Final = 60.0
+_KEYS_AT_ONCE: Final = 1_000
+_CHECK_AT_ONCE: Final = 100
+_DUPLICATE: Final = 11_000
+_SET_ASIDE: Final = "set_aside"
+_REPLAY: Final = "replay"
 _WITHOUT_EVENT: Final = {"event": False}
 # A value that Python has no type for is nobody's mistake here: keys stay as they are.
 _RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS)
@@ -63,10 +68,12 @@ class LettersPlace:
     keep_s: float
     bytes_max: int
     letters_max: int
+    keys_max: int
+    """The most quarantined keys of a tenant."""
 
-    def share(self, letters: int, size: int) -> float:
-        """How much of its bounds a tenant uses with so many letters and bytes, 1 for all."""
-        return max(letters / self.letters_max, size / self.bytes_max)
+    def share(self, usage: "Usage") -> float:
+        """How much of its bounds a tenant uses, 1 for all."""
+        return max(usage.letters / self.letters_max, usage.bytes / self.bytes_max, usage.keys / self.keys_max)
 
     def no_room(self, letters: int, size: int, more: int) -> FeedmuxError | None:
         """Why a tenant with so many letters and bytes has no room for another letter of `more` bytes, if so."""
@@ -96,6 +103,8 @@ class Usage:
 
     letters: int
     bytes: int
+    keys: int
+    """Quarantined keys."""
     at_s: float
 
 
@@ -128,32 +137,51 @@ class Letters:
         async with self._turn_of[tenant], self._turns:
             yield
 
-    async def insert(self, letter: DeadLetter) -> None:
-        """Store a letter on a majority of the members; do nothing if it is there. Raises QUOTA_EXCEEDED at a bound of
-        the tenant."""
-        usage = await self.usage(letter.tenant)
-        size = _size(letter)
-        if (full := self.place.no_room(usage.letters, usage.bytes, size)) is not None:
-            if not await self._is_durable(_id(letter)):
+    async def insert(self, letters: Sequence[DeadLetter]) -> int:
+        """Store letters of a tenant on a majority of the members, those that are not there yet. Returns how many of
+        the first were stored: those for which the tenant has room. Raises QUOTA_EXCEEDED if it has none for the
+        first."""
+        usage = await self.usage(letters[0].tenant)
+        count, size = 0, usage.bytes
+        full: FeedmuxError | None = None
+        for each in letters:
+            full = self.place.no_room(usage.letters + count, size, _size(each))
+            if full is not None:
+                break
+            count, size = count + 1, size + _size(each)
+        if full is not None and not count:
+            if not await self._are_durable([_id(letters[0])]):
                 raise full
-        elif await self._insert(letter):
+            return 1
+        for number in await self._insert(letters[:count]):
             usage.letters += 1
-            usage.bytes += size
+            usage.bytes += _size(letters[number])
+        return count
 
-    async def _insert(self, letter: DeadLetter) -> bool:
-        """Return whether the letter is new."""
-        expires = DatetimeMS(letter.failed_ms + int(self.place.keep_s * 1000))
-        for number in range(_PARTS_MAX - 1, 0, -1):
-            if part := letter.event[number * PART_BYTES : (number + 1) * PART_BYTES]:
-                await self._insert_one(
-                    {"_id": {**_id(letter), "part": number}, "expires_at": expires, "event": Binary(part)}
-                )
-        document = {
+    async def _insert(self, letters: Sequence[DeadLetter]) -> set[int]:
+        """Return the indexes of those that are new."""
+        parts = [
+            {"_id": {**_id(each), "part": number}, "expires_at": self._expires(each), "event": Binary(part)}
+            for each in letters
+            for number in range(_PARTS_MAX - 1, 0, -1)
+            if (part := each.event[number * PART_BYTES : (number + 1) * PART_BYTES])
+        ]
+        if parts:
+            await self._insert_many(parts)
+        return await self._insert_many([self._document(each) for each in letters])
+
+    def _expires(self, letter: DeadLetter) -> DatetimeMS:
+        return DatetimeMS(letter.failed_ms + int(self.place.keep_s * 1000))
+
+    def _document(self, letter: DeadLetter) -> dict[str, Any]:
+        return {
             "_id": _id(letter),
             "tenant": letter.tenant,
             "subscription": letter.subscription,
             "stream_key": Binary(letter.stream_key),
             **({"key": RawBSONDocument(letter.key)} if letter.key else {}),
+            "group_key": Binary(letter.group_key),
+            "place": letter.place,
             "event": Binary(letter.event[:PART_BYTES]),
             "event_bytes": letter.event_bytes,
             "bytes": Int64(_size(letter)),
@@ -162,29 +190,30 @@ class Letters:
             "member": letter.member,
             "cluster_time": Timestamp(letter.cluster_time >> 32, letter.cluster_time & 0xFFFF_FFFF),
             "failed_at": DatetimeMS(letter.failed_ms),
-            "expires_at": expires,
-            "state": "set_aside",
+            "expires_at": self._expires(letter),
+            "state": _REPLAY if letter.to_replay else _SET_ASIDE,
         }
-        return await self._insert_one(document)
 
-    async def _insert_one(self, document: dict[str, Any]) -> bool:
-        async def insert() -> bool:
+    async def _insert_many(self, documents: Sequence[dict[str, Any]]) -> set[int]:
+        async def insert() -> set[int]:
             try:
-                await self._collection.insert_one(document)
-            except DuplicateKeyError:
-                return False
-            return True
+                await self._collection.insert_many(documents, ordered=False)
+            except BulkWriteError as error:
+                failures = error.details["writeErrors"]
+                if error.details["writeConcernErrors"] or any(each["code"] != _DUPLICATE for each in failures):
+                    raise
+                return {each["index"] for each in failures}
+            return set()
 
-        if await self._answer("insert", insert):
-            return True
-        if not await self._is_durable(document["_id"]):
+        there = await self._answer("insert", insert)
+        if there and not await self._are_durable([documents[index]["_id"] for index in there]):
             raise self._unavailable("a letter is not on a majority of the members yet")
-        return False
+        return set(range(len(documents))) - there
 
-    async def _is_durable(self, own: dict[str, Any]) -> bool:
-        """Whether an earlier write of a document has reached a majority of the members."""
+    async def _are_durable(self, own: Sequence[dict[str, Any]]) -> bool:
+        """Whether an earlier write of documents has reached a majority of the members."""
         majority = self._collection.with_options(read_concern=ReadConcern("majority"))
-        return await self._answer("find", lambda: majority.find_one({"_id": own}, {"_id": 1})) is not None
+        return await self._answer("count", lambda: majority.count_documents({"_id": {"$in": own}})) == len(own)
 
     async def page(
         self, tenant: str, subscription: str, *, of: OfKey | None, after: tuple[int, bytes] | None, most: int
@@ -227,38 +256,172 @@ class Letters:
         return None if found is None else _letter(found[0], b"".join(found[1]))
 
     async def discard(self, tenant: str, subscription: str, ids: Sequence[bytes]) -> int:
-        """Delete letters on a majority of the members, and return how many there were."""
+        """Delete letters on a majority of the members, and return how many there were. The host of the group will find
+        out which keys have no letters any more."""
         own = [_key(tenant, subscription, each) for each in ids]
+        keys = await self._answer("distinct", lambda: self._collection.distinct("group_key", {"_id": {"$in": own}}))
         parts = [{**each, "part": number} for each in own for number in range(1, _PARTS_MAX)]
         deleted = await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": own}}))
         await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": parts}}))
+        if keys:
+            await self.check(tenant, subscription, keys)
         if deleted.deleted_count:
             self._usage.pop(tenant, None)
         return int(deleted.deleted_count)
 
+    # Quarantined keys. Each has a document that is deleted with its last letter.
+
+    async def quarantine(self, tenant: str, subscription: str, keys: Collection[bytes], new: int, now_s: float) -> None:
+        """Note that these group keys, of which `new` were not, are quarantined for as long as a letter that is written
+        now is kept. Raises QUOTA_EXCEEDED."""
+        usage = await self.usage(tenant)
+        if new and usage.keys + new > self.place.keys_max:
+            raise exceeded("dead_letters.quarantined_keys_max", self.place.keys_max)
+        values = {"pins": {"tenant": tenant, "subscription": subscription}}
+        expires = {"expires_at": DatetimeMS(int((now_s + self.place.keep_s) * 1000))}
+        updates = [
+            UpdateOne({"_id": _pin(tenant, subscription, each)}, {"$set": values, "$max": expires}, upsert=True)
+            for each in keys
+        ]
+        done = await self._answer("update", lambda: self._collection.bulk_write(updates, ordered=False))
+        usage.keys += done.upserted_count
+
+    async def quarantined(self, tenant: str, subscription: str, *, to_check: bool = False) -> list[bytes]:
+        """The quarantined keys of a subscription; with `to_check`, at most some whose letters were discarded."""
+        wanted = {"pins.tenant": tenant, "pins.subscription": subscription, **({"check": True} if to_check else {})}
+        most = _CHECK_AT_ONCE if to_check else 0
+
+        async def find() -> list[bytes]:
+            found = list[bytes]()
+            cursor = self._collection.find(wanted, {"_id": 1}, limit=most, batch_size=_KEYS_AT_ONCE)
+            async for each in cursor:
+                found.append(bytes(each["_id"]["key"]))
+                if not len(found) % _KEYS_AT_ONCE:
+                    await asyncio.sleep(0)
+            return found
+
+        return await self._answer("find", find)
+
+    async def release(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
+        """These keys are quarantined no longer."""
+        pins = [_pin(tenant, subscription, each) for each in keys]
+        deleted = await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": pins}}))
+        if (usage := self._usage.get(tenant)) is not None:
+            usage.keys -= deleted.deleted_count
+
+    async def check(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
+        """Let the host of the group find out whether these keys, if they are quarantined, still have letters."""
+        pins = [_pin(tenant, subscription, each) for each in keys]
+        check = {"$set": {"check": True}}
+        await self._answer("update", lambda: self._collection.update_many({"_id": {"$in": pins}}, check))
+
+    async def checked(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
+        """These keys were found to have letters."""
+        pins = [_pin(tenant, subscription, each) for each in keys]
+        done = {"$unset": {"check": ""}}
+        await self._answer("update", lambda: self._collection.update_many({"_id": {"$in": pins}}, done))
+
+    # Letters that are delivered again.
+
+    async def mark(
+        self,
+        tenant: str,
+        subscription: str,
+        stream_key: bytes,
+        *,
+        ids: Sequence[bytes] | None = None,
+        key: bytes = b"",
+        most: int,
+    ) -> tuple[int, bool]:
+        """Let letters of a stream key be delivered again: those of `ids`, of a `documentKey`, or all. Returns how many
+        there are that were not marked before, at most `most`, and whether there may be more."""
+        wanted = _of(tenant, subscription, OfKey(key, stream_key) if key else None)
+        wanted |= {"state": _SET_ASIDE, "stream_key": Binary(stream_key)}
+        if ids is not None:
+            wanted["_id"] = {"$in": [_key(tenant, subscription, each) for each in ids]}
+        order = [("failed_at", ASCENDING), ("_id", ASCENDING)]
+
+        async def find() -> list[Any]:
+            cursor = self._collection.find(wanted, {"_id": 1}, sort=order, limit=most + 1, max_time_ms=self._max_ms)
+            return await cursor.to_list()
+
+        found = [each["_id"] for each in await self._answer("find", find)]
+        count = await self._set_state({"_id": {"$in": found[:most]}}, _REPLAY) if found else 0
+        return count, len(found) > most
+
+    async def withheld(
+        self, tenant: str, subscription: str, stream_key: bytes, *, ids: Sequence[bytes] | None = None, most: int
+    ) -> int:
+        """How many letters, of `ids` or all, have another stream key, at most `most`."""
+        wanted = _of(tenant, subscription, None) | {"stream_key": {"$ne": Binary(stream_key)}}
+        if ids is not None:
+            wanted["_id"] = {"$in": [_key(tenant, subscription, each) for each in ids]}
+        return await self._answer(
+            "count", lambda: self._collection.count_documents(wanted, limit=most, maxTimeMS=self._max_ms)
+        )
+
+    async def mark_key(self, tenant: str, subscription: str, key: bytes, *, to_replay: bool) -> None:
+        """Let all letters of a group key be delivered again, or not."""
+        wanted = {"tenant": tenant, "subscription": subscription, "group_key": Binary(key)}
+        await self._set_state(wanted, _REPLAY if to_replay else _SET_ASIDE)
+
+    async def failed_again(self, tenant: str, subscription: str, letter: DeadLetter, id_: bytes) -> bool:
+        """Store what is known of the deliveries of a letter, which is not delivered again now. Returns whether it is
+        still there."""
+        new = self._document(letter)
+        fields = {name: new[name] for name in ("attempts", "reasons", "member", "failed_at", "expires_at", "state")}
+        wanted = {"_id": _key(tenant, subscription, id_)}
+        done = await self._answer("update", lambda: self._collection.update_one(wanted, {"$set": fields}))
+        return bool(done.matched_count)
+
+    async def to_replay(
+        self, tenant: str, subscription: str, stream_key: bytes, most: int, *, without: Collection[bytes]
+    ) -> list[DeadLetter]:
+        """The first letters that are to be delivered again, without their events, and without those of some keys."""
+        wanted: dict[str, Any] = {"tenant": tenant, "subscription": subscription, "state": _REPLAY}
+        wanted |= {"stream_key": Binary(stream_key), "group_key": {"$nin": [Binary(each) for each in without]}}
+        return await self._in_order(wanted, most)
+
+    async def of_group_key(self, tenant: str, subscription: str, key: bytes, most: int) -> list[DeadLetter]:
+        """The first letters of a group key, without their events."""
+        return await self._in_order({"tenant": tenant, "subscription": subscription, "group_key": Binary(key)}, most)
+
+    async def _in_order(self, wanted: dict[str, Any], most: int) -> list[DeadLetter]:
+        order = [("place", ASCENDING), ("_id", ASCENDING)]
+
+        async def find() -> list[Any]:
+            cursor = self._collection.find(wanted, _WITHOUT_EVENT, sort=order, limit=most, max_time_ms=self._max_ms)
+            return await cursor.to_list()
+
+        return [_letter(each) for each in await self._answer("find", find)]
+
+    async def _set_state(self, wanted: dict[str, Any], state: str) -> int:
+        change = {"$set": {"state": state}}
+        done = await self._answer("update", lambda: self._collection.update_many(wanted, change))
+        return int(done.matched_count)
+
     async def usage(self, tenant: str) -> Usage:
         """How many letters a tenant has, and their bytes."""
         usage, now_s = self._usage.get(tenant), monotonic_s()
-        if usage is not None and now_s - usage.at_s < (
-            _FULL_S if self.place.share(usage.letters, usage.bytes) >= 1 else _USAGE_S
-        ):
+        if usage is not None and now_s - usage.at_s < (_FULL_S if self.place.share(usage) >= 1 else _USAGE_S):
             return usage
         stages: list[dict[str, Any]] = [
             {"$match": {"tenant": tenant}},
             {"$group": {"_id": None, "letters": {"$sum": 1}, "bytes": {"$sum": "$bytes"}}},
         ]
 
-        async def count() -> list[Any]:
-            return await (await self._collection.aggregate(stages, maxTimeMS=self._max_ms)).to_list()
+        async def count() -> tuple[list[Any], int]:
+            found = await (await self._collection.aggregate(stages, maxTimeMS=self._max_ms)).to_list()
+            return found, await self._collection.count_documents({"pins.tenant": tenant}, maxTimeMS=self._max_ms)
 
-        found = await self._answer("aggregate", count)
+        found, keys = await self._answer("aggregate", count)
         counted = (int(found[0]["letters"]), int(found[0]["bytes"])) if found else (0, 0)
-        usage = self._usage[tenant] = Usage(*counted, now_s)
+        usage = self._usage[tenant] = Usage(*counted, keys, now_s)
         return usage
 
     def shares(self) -> dict[str, float]:
         """How much of its bounds each tenant uses, 1 for all, as far as this process knows."""
-        return {tenant: self.place.share(usage.letters, usage.bytes) for tenant, usage in self._usage.items()}
+        return {tenant: self.place.share(usage) for tenant, usage in self._usage.items()}
 
     @property
     def _collection(self) -> AsyncCollection[Any]:
@@ -307,11 +470,22 @@ _INDEXES: Final = (
     IndexModel([("tenant", 1), ("subscription", 1), ("key", 1), ("failed_at", 1), ("_id", 1)], name="by_key"),
     IndexModel([("tenant", 1), ("bytes", 1)], name="usage"),
     IndexModel([("expires_at", 1)], name="expiry", expireAfterSeconds=0),
+    IndexModel([("tenant", 1), ("subscription", 1), ("group_key", 1), ("place", 1), ("_id", 1)], name="by_group_key"),
+    IndexModel(
+        [("tenant", 1), ("subscription", 1), ("place", 1), ("_id", 1)],
+        name="to_replay",
+        partialFilterExpression={"state": _REPLAY},
+    ),
+    IndexModel([("pins.tenant", 1), ("pins.subscription", 1), ("check", 1)], name="quarantined", sparse=True),
 )
 
 
 def _key(tenant: str, subscription: str, id_: bytes) -> dict[str, Any]:
     return {"tenant": tenant, "subscription": subscription, "event": Binary(id_)}
+
+
+def _pin(tenant: str, subscription: str, key: bytes) -> dict[str, Any]:
+    return {"tenant": tenant, "subscription": subscription, "key": Binary(key)}
 
 
 def _id(letter: DeadLetter) -> dict[str, Any]:
@@ -339,6 +513,8 @@ def _letter(document: Any, event: bytes = b"") -> DeadLetter:
         id=bytes(document["_id"]["event"]),
         stream_key=bytes(document["stream_key"]),
         key=b"" if key is None else key.raw,
+        group_key=bytes(document["group_key"]),
+        place=document["place"],
         event_bytes=document["event_bytes"],
         attempts=document["attempts"],
         reasons=tuple(document["reasons"]),
@@ -347,4 +523,5 @@ def _letter(document: Any, event: bytes = b"") -> DeadLetter:
         failed_ms=int(document["failed_at"]),
         expires_ms=int(document["expires_at"]),
         event=event,
+        to_replay=document["state"] == _REPLAY,
     )

@@ -38,6 +38,7 @@ class AuditEvent(StrEnum):
     SEEK = "seek"
     DELETE = "delete"
     DISCARD = "discard"
+    REPLAY = "replay"
     TENANTS_CHANGED = "tenants_changed"
     TENANTS_REFUSED = "tenants_refused"
     OPERATOR = "operator"

@@ -96,7 +96,6 @@ async def test_a_group_does_not_share_a_copy() -> None:
         ({"attempts_max": -1}, "attempts_max"),
         ({"attempts_max": 101}, "attempts_max"),
         ({"after_dead_letter": 99}, "after_dead_letter"),
-        ({"after_dead_letter": subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE}, "not supported yet"),
     ],
 )
 @in_virtual_time

@@ -1,49 +1,15 @@
 """What a group sets aside: written first, then settled."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any, Self
 
 import bson
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter
 from feedmux_server.sessions.dead_letters import RETRY_MAX_S
-from tests.unit.rpc.service_support import NoLetters
 from tests.unit.rpc.test_join import Member, change, group_served, joined, stored, until
+from tests.unit.sessions.letters_model import Collection
 from tests.virtual_time import in_virtual_time
-
-
-class Collection(NoLetters):
-    """A collection for dead letters that fails as a test says."""
-
-    def __init__(self) -> None:
-        self.written: dict[bytes, DeadLetter] = {}
-        self.tries = 0
-        self.before: Callable[[DeadLetter], None] = lambda letter: None
-        """Called before a letter is written. May raise."""
-        self.after: Callable[[DeadLetter], None] = lambda letter: None
-        """Called when it is written, before its writer knows. May raise."""
-
-    @property
-    def letters(self) -> Self:
-        return self
-
-    @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[None]:
-        yield
-
-    async def insert(self, letter: DeadLetter) -> None:
-        self.tries += 1
-        await asyncio.sleep(0.01)
-        self.before(letter)
-        self.written.setdefault(letter.id, letter)
-        self.after(letter)
-
-    @property
-    def keys(self) -> list[Any]:
-        return [bson.decode(each.key)["_id"] for each in self.written.values()]
 
 
 def away(_: DeadLetter) -> None:

@@ -210,3 +210,30 @@ class DiscardDeadLettersResponse(_message.Message):
     discarded: int
     more: bool
     def __init__(self, discarded: _Optional[int] = ..., more: bool = ...) -> None: ...
+
+class ReplayDeadLettersRequest(_message.Message):
+    __slots__ = ("name", "ids", "key", "all")
+    class Ids(_message.Message):
+        __slots__ = ("ids",)
+        IDS_FIELD_NUMBER: _ClassVar[int]
+        ids: _containers.RepeatedScalarFieldContainer[bytes]
+        def __init__(self, ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ids: ReplayDeadLettersRequest.Ids
+    key: bytes
+    all: _empty_pb2.Empty
+    def __init__(self, name: _Optional[str] = ..., ids: _Optional[_Union[ReplayDeadLettersRequest.Ids, _Mapping]] = ..., key: _Optional[bytes] = ..., all: _Optional[_Union[_empty_pb2.Empty, _Mapping]] = ...) -> None: ...
+
+class ReplayDeadLettersResponse(_message.Message):
+    __slots__ = ("chosen", "more", "withheld")
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
+    chosen: int
+    more: bool
+    withheld: int
+    def __init__(self, chosen: _Optional[int] = ..., more: bool = ..., withheld: _Optional[int] = ...) -> None: ...

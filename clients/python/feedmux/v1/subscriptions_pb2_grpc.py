@@ -61,6 +61,11 @@ class SubscriptionsStub(object):
                 request_serializer=feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersRequest.SerializeToString,
                 response_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersResponse.FromString,
                 )
+        self.ReplayDeadLetters = channel.unary_unary(
+                '/feedmux.v1.Subscriptions/ReplayDeadLetters',
+                request_serializer=feedmux_dot_v1_dot_subscriptions__pb2.ReplayDeadLettersRequest.SerializeToString,
+                response_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.ReplayDeadLettersResponse.FromString,
+                )
 
 
 class SubscriptionsServicer(object):
@@ -133,6 +138,14 @@ class SubscriptionsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReplayDeadLetters(self, request, context):
+        """Lets dead letters be delivered again, to the members of the group. A letter is deleted when a member has settled its
+        event; if the event fails again, it is a dead letter again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SubscriptionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -180,6 +193,11 @@ def add_SubscriptionsServicer_to_server(servicer, server):
                     servicer.DiscardDeadLetters,
                     request_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersRequest.FromString,
                     response_serializer=feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersResponse.SerializeToString,
+            ),
+            'ReplayDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReplayDeadLetters,
+                    request_deserializer=feedmux_dot_v1_dot_subscriptions__pb2.ReplayDeadLettersRequest.FromString,
+                    response_serializer=feedmux_dot_v1_dot_subscriptions__pb2.ReplayDeadLettersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -342,5 +360,22 @@ class Subscriptions(object):
         return grpc.experimental.unary_unary(request, target, '/feedmux.v1.Subscriptions/DiscardDeadLetters',
             feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersRequest.SerializeToString,
             feedmux_dot_v1_dot_subscriptions__pb2.DiscardDeadLettersResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def ReplayDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/feedmux.v1.Subscriptions/ReplayDeadLetters',
+            feedmux_dot_v1_dot_subscriptions__pb2.ReplayDeadLettersRequest.SerializeToString,
+            feedmux_dot_v1_dot_subscriptions__pb2.ReplayDeadLettersResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -7,13 +7,13 @@ Only a member that found nothing and waits is woken: one that writes to a slow c
 woken and does something else instead calls `pass_on`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Final
 
 from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.feed_streams import FeedStreams
-from feedmux_server.core.delivery.key_ledger import KeyLedger
+from feedmux_server.core.delivery.key_ledger import KeyLedger, Stored
 from feedmux_server.core.delivery.key_runs import Hand, Runs
 from feedmux_server.core.delivery.retry import Failure
 from feedmux_server.core.delivery.shared_stream import SharedStream
@@ -207,10 +207,29 @@ class GroupReader:
         if self.ledger.due(now_s):
             self.changed(was_blocked=was_blocked)
 
-    def set_aside(self, number: int) -> None:
-        """Settle an event of `KeyLedger.to_set_aside`, which is stored elsewhere now."""
+    def set_aside(self, events: Iterable[tuple[int, bool]]) -> None:
+        """Settle events of `KeyLedger.to_set_aside`, which are stored elsewhere now: their numbers, and whether to pin
+        the key."""
         was_blocked = not self.subscriber.can_receive
-        self.ledger.set_aside(number)
+        for number, pin in events:
+            self.ledger.set_aside(number, pin=pin)
+        self.changed(was_blocked=was_blocked)
+
+    def unpin(self, name: bytes) -> None:
+        """No letters of a key are left."""
+        was_blocked = not self.subscriber.can_receive
+        self.ledger.unpin(name)
+        self.changed(was_blocked=was_blocked)
+
+    def replay(self, name: bytes, letters: Sequence[Stored], now_s: float, *, last: bool) -> None:
+        """Deliver letters of a key again."""
+        self.ledger.replay(name, letters, now_s, last=last)
+        self.changed(was_blocked=False)
+
+    def deleted(self, numbers: Iterable[int]) -> None:
+        """The letters of these events of `KeyLedger.replayed` are deleted."""
+        was_blocked = not self.subscriber.can_receive
+        self.ledger.deleted(numbers)
         self.changed(was_blocked=was_blocked)
 
     def changed(self, *, was_blocked: bool) -> None:

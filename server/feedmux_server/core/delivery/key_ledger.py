@@ -16,12 +16,18 @@ such events does that between the two calls, as often as it takes, and a crash b
     for each in ledger.to_set_aside():  # changes nothing; an event is in it until it is settled
         write(each)                     # durable before
     reader.set_aside(each.number)       # this: the event is settled, and the next of its key may go
+
+While a key is *pinned*, all its events are to be set aside, in order (`to_follow`). The letters that were stored are
+delivered again as events before all others of their key (`replay`). One that is settled is in `replayed` until its
+letter is deleted (`deleted`), and the later events of its key wait for that: so a crash in between repeats letters
+only, and no letter comes after an event that followed it.
 """
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
@@ -38,7 +44,8 @@ RUN_MAX: Final = 100
 """The most events of a run. A member that is lost has begun one of them at most, and gives back the others."""
 EVENT_BYTES: Final = 410
 """What an unsettled event costs in addition to its bytes, with a key of its own."""
-
+PIN_BYTES: Final = 200
+"""What a pinned key costs at most."""
 
 _EXAMINED_MAX: Final = 5_000
 """How many unsettled events are examined for what is settled ahead: half a millisecond of the event loop."""
@@ -47,6 +54,7 @@ _EXAMINED_MAX: Final = 5_000
 class _Span:
     """Events of one chunk that were recorded together, until all of them are settled."""
 
+    is_of_stream = True
     __slots__ = (
         "_before",
         "_chunk",
@@ -131,6 +139,25 @@ class _Span:
             self._held_bytes = size
 
 
+class _Replay:
+    """Letters of one key that were loaded together, until all of them are settled."""
+
+    is_of_stream = False
+    """They have no part in the position of the group."""
+
+    __slots__ = ("_ledger", "left", "read_time_s", "view")
+
+    def __init__(self, ledger: "KeyLedger", events: Sequence[bytes], now_s: float) -> None:
+        self.view = View(b"".join(events), array("L", (0, *accumulate(map(len, events)))))
+        self.read_time_s = now_s
+        self.left = len(events)
+        self._ledger = ledger
+        ledger.pays(self.view.size_bytes)
+
+    def close(self) -> None:
+        self._ledger.pays(-self.view.size_bytes)
+
+
 class _Restored:
     """What an earlier host has settled ahead of its position, until a new one has read as far."""
 
@@ -181,6 +208,19 @@ class SetAside:
     """The last ones, oldest first."""
     member: str
     """The instance id of the last member that said that it failed; may be empty."""
+    letter: bytes = b""
+    """The id of the letter, if the event comes from one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An event that was set aside, and is to be delivered again."""
+
+    letter: bytes
+    """The id of its letter."""
+    event: bytes
+    deliveries: int
+    """How often it was delivered before."""
 
 
 class KeyLedger:
@@ -191,6 +231,8 @@ class KeyLedger:
         "_aside",
         "_behind",
         "_end",
+        "_following",
+        "_letters",
         "_next",
         "_nobodys",
         "_ready",
@@ -199,9 +241,12 @@ class KeyLedger:
         "events",
         "keys",
         "may_grow",
+        "on_aside",
         "outstanding_max",
         "pays",
+        "pinned",
         "place",
+        "replayed",
         "retries",
         "wanted",
     )
@@ -215,15 +260,17 @@ class KeyLedger:
         policy: RetryPolicy = DEFAULT,
         chance: Callable[[], float] = lambda: 0.0,
         ahead: Ahead | None = None,
+        pinned: Iterable[bytes] = (),
     ) -> None:
         """`pays` receives by how many bytes the memory of the ledger changes; `may_grow` says whether it may grow.
-        `policy` and `chance` are those of failed events. `ahead` is what an earlier host has stored with `place`."""
+        `policy` and `chance` are those of failed events. `ahead` is what an earlier host has stored with `place`, and
+        `pinned` are the keys that it has pinned."""
         self.pays = pays
         self.may_grow = may_grow
         self.outstanding_max = outstanding_max
         self.place = place.as_summary()
         """Everything at or before this position is settled. Moved by `settled_place` and `progress`."""
-        self.events: dict[int, tuple[_Span, int, Key]] = {}
+        self.events: dict[int, tuple[_Span | _Replay, int, Key]] = {}
         """The unsettled events by number, in stream order."""
         self.keys: dict[bytes | None, Key] = {}
         self.changes = 0
@@ -240,11 +287,23 @@ class KeyLedger:
         """The keys whose first event may go to a member only that has nothing in hand."""
         self._aside: dict[int, Key] = {}
         """The events to be set aside, by number. Each is the first of its key, of which no member has anything."""
+        self._following: dict[int, Key] = {}
+        """The same for pinned keys, of which all that wait are to be set aside."""
+        self.on_aside: Callable[[], None] = lambda: None
+        """Called when there are events to be set aside among those that were read."""
+        self.pinned = set[bytes]()
+        """The keys of which all events are to be set aside."""
+        self._letters: dict[int, bytes] = {}
+        """The ids of the letters that are unsettled events now, by number."""
+        self.replayed: dict[int, tuple[bytes, Key]] = {}
+        """The ids and keys of those that are settled, by number, until they are deleted."""
         self._nobodys = Key(None, -1)
         """The key of events that wait for one without a key."""
         self._end = self.place
         """The position after the last event recorded."""
         self._next = 0
+        for name in pinned:
+            self.pin(name)
 
     # What `Subscriber` and `FeedStreams` ask of an ordinary subscriber's acknowledgements.
 
@@ -263,7 +322,12 @@ class KeyLedger:
         """Record that events `first` to `stop - 1` of `chunk` were read."""
         if self._restored is not None:
             self._record_again(self._restored, chunk, first, stop)
-            return
+        else:
+            self._record(chunk, first, stop)
+        if self._following:
+            self.on_aside()
+
+    def _record(self, chunk: Chunk, first: int, stop: int) -> None:
         view, number, count = chunk.bson, self._next, stop - first
         assert view is not None, "a chunk in a ring has its events"
         names = keys_of(view, first, stop)
@@ -278,12 +342,15 @@ class KeyLedger:
                 number += 1
             self._admit()
             return
-        events, keys, get, ready = self.events, self.keys, self.keys.get, self._ready.append
+        events, keys, get, ready, pinned = self.events, self.keys, self.keys.get, self._ready.append, self.pinned
         for index, name in enumerate(names, first):
             key = get(name)
             if key is None:
                 key = keys[name] = Key(name, number)
-                ready(key)
+                if name in pinned:
+                    self._following[number] = key
+                else:
+                    ready(key)
             else:
                 key.waiting.append(number)
             events[number] = span, index, key
@@ -353,7 +420,12 @@ class KeyLedger:
         self._ready.clear()
         self._alone.clear()
         self._aside.clear()
+        self._following.clear()
         self._behind.clear()
+        self._letters.clear()
+        self.replayed.clear()
+        for name in list(self.pinned):
+            self.unpin(name)
         self.retries.release()
         return False
 
@@ -371,13 +443,14 @@ class KeyLedger:
 
     @property
     def aside(self) -> int:
-        """The number of events to be set aside that can be now."""
-        return len(self._aside)
+        """The number of keys whose first event is to be set aside, and can be now."""
+        return len(self._aside) + len(self._following)
 
     @property
     def acked(self) -> int:
-        """Everything before this number is settled."""
-        return next(iter(self.events), self._next)
+        """Everything before this number is settled, and of the letters also deleted."""
+        first = next(iter(self.events), self._next)
+        return min(first, *self.replayed) if self.replayed else first
 
     @property
     def oldest_read_time_s(self) -> float | None:
@@ -388,11 +461,11 @@ class KeyLedger:
         """Move `place` before the first unsettled event, and return it. It stays while the ledger `restores`."""
         if self._restored is not None:
             return self.place
-        if self.events:
-            span, index, _ = next(iter(self.events.values()))
-            place = span.before(index)
-        else:
-            place = self._end
+        place = self._end
+        for span, index, _ in self.events.values():
+            if isinstance(span, _Span):
+                place = span.before(index)
+                break
         if not self.place.reaches(place):
             self.place = place
         return self.place
@@ -401,7 +474,7 @@ class KeyLedger:
         """What is settled after `place`; None if nothing is known to be."""
         holes, names, high = dict[bytes, int](), set[bytes | None](), self._end
         for seen, (number, (span, index, key)) in enumerate(self.events.items()):
-            if key.name in names and key is not self._nobodys and seen < _EXAMINED_MAX:
+            if isinstance(span, _Replay) or (key.name in names and key is not self._nobodys and seen < _EXAMINED_MAX):
                 continue
             mark = span.mark(index)
             if key is self._nobodys or seen >= _EXAMINED_MAX or len(holes) >= holes_max or mark is None:
@@ -440,6 +513,8 @@ class KeyLedger:
             if self.retries:
                 alone = self.retries.is_alone(waiting[0])
                 waiting = waiting[:1] if alone else self._before_failed(key, waiting)
+            if self._letters:
+                waiting = self._of_one_kind(waiting)
             for number in waiting:
                 span, index, _ = events[number]
                 data, offsets = span.view.data, span.view.offsets
@@ -494,6 +569,9 @@ class KeyLedger:
             span.left -= 1
             if not span.left:
                 span.close()
+            if self._letters and (letter := self._letters.pop(number, None)) is not None:
+                self.replayed[number] = letter, key
+                key.deleting += 1
             if len(key.flight) > 1:
                 key.flight.remove(number)
                 continue
@@ -532,26 +610,130 @@ class KeyLedger:
         return bool(keys)
 
     def to_set_aside(self) -> Iterator[SetAside]:
-        """The events to be set aside. Change nothing while you iterate."""
-        for number, key in self._aside.items():
-            span, index, _ = self.events[number]
-            tries = self.retries.of(number)
-            event = span.view.cut(index, index + 1)
-            yield SetAside(number, key.name, event, tries.failures, tuple(tries.reasons), tries.member)
+        """The events to be set aside because they have failed. Change nothing while you iterate."""
+        return map(self._set_aside, self._aside)
 
-    def set_aside(self, number: int) -> None:
-        """Settle an event of `to_set_aside`, because it is stored elsewhere now. Without effect on one that is not in
-        there: the group may have ended meanwhile."""
-        key = self._aside.pop(number, None)
+    def to_follow(self, *, events_max: int, bytes_max: int) -> list[SetAside]:
+        """Some events of pinned keys, those of a key in order. The first may exceed `bytes_max`."""
+        found, size = list[SetAside](), 0
+        for key in self._following.values():
+            for number in key.waiting:
+                size += self._size(number)
+                if found and (len(found) >= events_max or size > bytes_max):
+                    return found
+                found.append(self._set_aside(number))
+        return found
+
+    def defer(self, number: int) -> None:
+        """Let the other keys with events to be set aside come before that of this event."""
+        for each in (self._aside, self._following):
+            if number in each:
+                each[number] = each.pop(number)
+
+    def _set_aside(self, number: int) -> SetAside:
+        span, index, key = self.events[number]
+        tries, event = self.retries.of(number), span.view.cut(index, index + 1)
+        letter = self._letters.get(number, b"")
+        return SetAside(number, key.name, event, tries.deliveries, tuple(tries.reasons), tries.member, letter)
+
+    def set_aside(self, number: int, *, pin: bool = False) -> None:
+        """Settle an event of `to_set_aside` or `to_follow`, because it is stored elsewhere now, and `pin` its key.
+        Without effect on one that is not in there: the group may have ended meanwhile."""
+        key = self._aside.pop(number, None) or self._following.pop(number, None)
         if key is None:
             return
-        span, _, _ = self.events.pop(number)
-        span.left -= 1
-        if not span.left:
-            span.close()
-        del key.waiting[0]
+        if pin and key.name is not None:
+            self.pin(key.name)
+        left = [number]
+        if number in self._letters and key.name in self.pinned:
+            left = [each for each in key.waiting if each in self._letters]  # they are stored, and come again with it
+        for each in left:
+            span, _, _ = self.events.pop(each)
+            span.left -= 1
+            if not span.left:
+                span.close()
+            if self._letters.pop(each, None) is not None:
+                key.letters -= 1
+        if len(left) == 1:
+            key.waiting.remove(number)
+        else:
+            gone = set(left)
+            key.waiting = [each for each in key.waiting if each not in gone]
         self._freed(key)
-        self._settled([number])
+        self._settled(left)
+
+    # Pinned keys, and the letters that are delivered again.
+
+    def pin(self, name: bytes) -> None:
+        """From now on, all events of this key are to be set aside."""
+        if name not in self.pinned:
+            self.pinned.add(name)
+            self.pays(PIN_BYTES)
+
+    def unpin(self, name: bytes) -> None:
+        """Deliver the events of a key again, also those that wait to be set aside."""
+        if name not in self.pinned:
+            return
+        self.pinned.remove(name)
+        self.pays(-PIN_BYTES)
+        key = self.keys.get(name)
+        if key is not None and key.waiting and self._following.pop(key.waiting[0], None) is not None:
+            self._offer(key)
+
+    @property
+    def may_replay(self) -> bool:
+        """Whether letters may be loaded now: not while an event without a key waits for everything before it."""
+        return not (self._behind or None in self.keys) and self.may_grow()
+
+    @property
+    def loaded(self) -> set[bytes]:
+        """The ids of the letters that were loaded and are not deleted yet."""
+        return {*self._letters.values(), *(letter for letter, _ in self.replayed.values())}
+
+    def replays(self, name: bytes) -> bool:
+        """Whether letters of this key were loaded and are not deleted yet."""
+        key = self.keys.get(name)
+        return key is not None and key.letters > 0
+
+    def replay(self, name: bytes, letters: Sequence[Stored], now_s: float, *, last: bool = False) -> None:
+        """Deliver letters of one key again, in order: of a pinned key before its events that wait, otherwise after
+        them. With the `last` letters the key is pinned no longer."""
+        span, begin = _Replay(self, [each.event for each in letters], now_s), self._next
+        self._next += len(letters)
+        self.pays(EVENT_BYTES * len(letters))
+        numbers = list(range(begin, self._next))
+        key, is_pinned = self.keys.get(name), name in self.pinned
+        is_new = key is None
+        if key is None:
+            key = self.keys[name] = Key(name, begin)
+            key.waiting = numbers
+        elif is_pinned:
+            is_new = bool(key.waiting) and self._following.pop(key.waiting[0], None) is not None
+            key.waiting[:0] = numbers
+        else:
+            key.waiting += numbers
+        key.letters += len(letters)
+        for index, (number, each) in enumerate(zip(numbers, letters, strict=True)):
+            self.events[number] = span, index, key
+            self._letters[number] = each.letter
+            self.retries.delivered(number, each.deliveries)
+        if is_pinned and last:
+            self.pinned.remove(name)
+            self.pays(-PIN_BYTES)
+        if is_new:
+            self._offer(key)
+
+    def deleted(self, numbers: Iterable[int]) -> None:
+        """The letters of these events of `replayed` are deleted. What waited for that may go."""
+        for number in numbers:
+            _, key = self.replayed.pop(number, (b"", None))
+            if key is None:
+                continue
+            key.deleting -= 1
+            key.letters -= 1
+            if key.is_parked and not key.deleting:
+                key.is_parked = False
+                self._freed(key)
 
     def disconnect(self, hand: Hand) -> None:
         """A member has lost its connection. What it has in hand stays its own, and is sent to it again, in order."""
@@ -579,12 +761,21 @@ class KeyLedger:
         key.hand = None
         if key.waiting:
             self._offer(key)
+        elif key.deleting:
+            key.is_parked = True
         else:
             del self.keys[key.name]
 
     def _offer(self, key: Key, *, first: bool = False) -> None:
         """Find out where a key goes next that waits and is nobody's. `first`: before other ready ones."""
         number, retries = key.waiting[0], self.retries
+        if number not in self._letters:
+            if key.name in self.pinned:
+                self._following[number] = key
+                return
+            if key.deleting:
+                key.is_parked = True
+                return
         if not retries:
             (self._ready.appendleft if first else self._ready.append)(key)
         elif retries.of(number).exhausted:
@@ -595,6 +786,14 @@ class KeyLedger:
             self._alone.append(key)
         else:
             (self._ready.appendleft if first else self._ready.append)(key)
+
+    def _of_one_kind(self, waiting: list[int]) -> list[int]:
+        """The first ones of `waiting` that are letters, or that are none: what follows letters waits until these are
+        deleted."""
+        letters = self._letters
+        are_letters = waiting[0] in letters
+        stops = (index for index, number in enumerate(waiting) if (number in letters) is not are_letters)
+        return waiting[: next(stops, len(waiting))]
 
     def _before_failed(self, key: Key, waiting: list[int]) -> list[int]:
         """Those of `waiting`, the first events of a key, that come before one which waits or is to be set aside."""
@@ -626,7 +825,7 @@ class KeyLedger:
             key = self.keys.get(name)
             if key is None:
                 key = self.keys[name] = Key(name, number)
-                self._ready.append(key)
+                self._offer(key)
             else:
                 key.waiting.append(number)
             span, index, _ = self.events[number]

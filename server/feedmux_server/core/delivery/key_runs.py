@@ -29,7 +29,7 @@ class Runs(Delivery):
 class Key:
     """A key with unsettled events."""
 
-    __slots__ = ("failed", "flight", "hand", "held_until_s", "name", "waiting")
+    __slots__ = ("deleting", "failed", "flight", "hand", "held_until_s", "is_parked", "letters", "name", "waiting")
 
     def __init__(self, name: bytes | None, number: int) -> None:
         self.name = name
@@ -42,6 +42,12 @@ class Key:
         """Until when `failed` waits, and what comes after it."""
         self.failed = number
         """The number of the event that failed last."""
+        self.letters = 0
+        """How many letters of it were loaded and are not deleted yet."""
+        self.deleting = 0
+        """How many of these are settled."""
+        self.is_parked = False
+        """Whether it waits for them to be deleted."""
 
 
 class Hand:

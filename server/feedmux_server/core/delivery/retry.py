@@ -50,14 +50,31 @@ class Failure:
     """Set it aside now."""
 
 
+@dataclass(frozen=True, slots=True)
+class Untried:
+    """What is known of an event that has not failed: the values of `Tries`."""
+
+    failures: int = 0
+    losses: int = 0
+    deliveries: int = 0
+    exhausted: bool = False
+    member: str = ""
+    reasons: tuple[str, ...] = ()
+
+
+_UNTRIED: Final = Untried()
+
+
 class Tries:
     """The failed deliveries of one event."""
 
-    __slots__ = ("exhausted", "failures", "losses", "member", "reasons", "sent_alone")
+    __slots__ = ("before", "exhausted", "failures", "losses", "member", "reasons", "sent_alone")
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
         """Deliveries that failed, also by the loss of the member."""
+        self.before = 0
+        """Deliveries before it was set aside: members are told of them, and they do not count as attempts."""
         self.losses = 0
         """Of these, by the loss of the member that had it first in a run."""
         self.sent_alone = False
@@ -66,6 +83,10 @@ class Tries:
         self.member = ""
         """The last member."""
         self.reasons: deque[str] = deque(maxlen=REASONS_MAX)
+
+    @property
+    def deliveries(self) -> int:
+        return self.before + self.failures
 
     @property
     def size(self) -> int:
@@ -116,14 +137,14 @@ class Retries:
         """When the next key may be tried again."""
         return self._held[0][0] if self._held else None
 
-    def of(self, number: int) -> Tries:
+    def of(self, number: int) -> Tries | Untried:
         """What is known of an event. Not for changes."""
-        return self._tries.get(number) or Tries()
+        return self._tries.get(number) or _UNTRIED
 
     def attempts(self, numbers: Sequence[int]) -> list[int]:
         """How often each event was delivered, with the delivery that comes next; empty: 1 for all."""
         tries = self._tries
-        return [] if tries.keys().isdisjoint(numbers) else [self.of(number).failures + 1 for number in numbers]
+        return [] if tries.keys().isdisjoint(numbers) else [self.of(number).deliveries + 1 for number in numbers]
 
     def is_alone(self, number: int) -> bool:
         """Whether the event must be the only one at its member: it may be what ended earlier members. Before such an
@@ -155,6 +176,13 @@ class Retries:
         """Note what a position says: how often the event was delivered, with the delivery that comes next."""
         if attempts > 1:
             self._tries[number] = Tries(attempts - 1)
+            self._pays(TRIES_BYTES)
+
+    def delivered(self, number: int, deliveries: int) -> None:
+        """Note how often an event was delivered before it was set aside."""
+        if deliveries:
+            tries = self._tries[number] = Tries()
+            tries.before = deliveries
             self._pays(TRIES_BYTES)
 
     def _note(self, number: int, reason: str) -> Tries:

@@ -9,6 +9,7 @@ from typing import Final
 
 from feedmux_server.core.events.bson_walk import DOCUMENT, find, length_at
 from feedmux_server.core.events.chunk import event_id
+from feedmux_server.core.positions.resume_token import ResumeToken
 
 ID_BYTES: Final = 16
 KEY_BYTES_MAX: Final = 1024
@@ -32,6 +33,10 @@ class DeadLetter:
     """The digest of the feed, with its grants, that delivered the event."""
     key: bytes
     """The `documentKey`, BSON; empty if there is none, or if it is longer than KEY_BYTES_MAX."""
+    group_key: bytes
+    """The key by which the group orders the event, as `event_keys.keys_of` gives it; the id for an event without."""
+    place: str
+    """Sorts the letters of a group key as MongoDB has sent their events."""
     event_bytes: int
     attempts: int
     reasons: tuple[str, ...]
@@ -43,6 +48,8 @@ class DeadLetter:
     expires_ms: int = 0
     event: bytes = b""
     """The event as MongoDB sent it; empty where it was not asked for."""
+    to_replay: bool = False
+    """It is to be delivered again."""
 
 
 def dead_letter(
@@ -56,16 +63,22 @@ def dead_letter(
     member: str,
     cluster_time: int,
     now_s: float,
+    group_key: bytes | None = None,
+    place: str = "",
+    to_replay: bool = False,
 ) -> DeadLetter:
     """The letter of an event."""
+    id_ = blake2b(stream_key + event_id(event, 0), digest_size=ID_BYTES).digest()
     at = find(event, 0, b"documentKey", DOCUMENT, _FIELDS_MAX)
     key = b"" if at is None else event[at : at + length_at(event, at)[0]]
     return DeadLetter(
         tenant=tenant,
         subscription=subscription,
-        id=blake2b(stream_key + event_id(event, 0), digest_size=ID_BYTES).digest(),
+        id=id_,
         stream_key=stream_key,
         key=key if len(key) <= KEY_BYTES_MAX else b"",
+        group_key=id_ if group_key is None else group_key,
+        place=place,
         event_bytes=len(event),
         attempts=attempts,
         reasons=reasons[-REASONS_MAX:],
@@ -74,4 +87,11 @@ def dead_letter(
         # A clock that was set back must not make a letter that expires at once.
         failed_ms=int(max(now_s, cluster_time >> 32) * 1000),
         event=event,
+        to_replay=to_replay,
     )
+
+
+def place_of(token: ResumeToken) -> str:
+    """`DeadLetter.place` of an event: the events of a document differ in these fields of their tokens."""
+    cluster_time, kind, transaction, from_invalidate, _ = token.key
+    return f"{cluster_time:016x}{kind:02x}{transaction:016x}{from_invalidate}"

@@ -1,0 +1,162 @@
+"""Delivers dead letters again, as events of their keys, where a caller of ReplayDeadLetters has marked them.
+
+The letters of a quarantined key are delivered in order, all of them, and then the key is quarantined no longer: when
+the last ones are loaded, the key's events that have arrived meanwhile wait behind them in the ledger. The key's mark
+in the collection is deleted when these letters are. So after a crash, the next host finds either the mark and the
+letters that are left, or neither.
+
+What a caller has marked is looked for every `LOOK_S`, and at once when letters were deleted. Few letters are in memory
+at a time.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from feedmux_server.clock import monotonic_s, wall_s
+from feedmux_server.core.delivery.group_reader import GroupReader
+from feedmux_server.core.delivery.key_ledger import RUN_MAX, Stored
+from feedmux_server.core.events.dead_letter import DeadLetter
+from feedmux_server.source.dead_letters import DeadLetters
+
+LOOK_S: Final = 5.0
+LETTERS_MAX: Final = 200
+"""No more are loaded while so many are."""
+BYTES_AT_ONCE: Final = 1 << 20
+"""The most bytes that are loaded at a time, give or take one letter."""
+_REREAD_S: Final = 600.0
+"""How soon it is noticed that the letters of a key have expired."""
+
+
+class Replays:
+    """Of one group. Its methods are called by one task."""
+
+    def __init__(
+        self,
+        tenant: str,
+        subscription: str,
+        stream_key: bytes,
+        reader: GroupReader,
+        settled: Callable[[], None],
+        letters: DeadLetters,
+        *,
+        quarantine: bool,
+    ) -> None:
+        self._of = tenant, subscription
+        self._stream_key = stream_key
+        self._reader = reader
+        self._settled = settled
+        self._letters = letters
+        self._quarantine = quarantine
+        self._keys = set[bytes]()
+        """The quarantined keys whose letters are delivered again now."""
+        self._reread_s = monotonic_s() + _REREAD_S
+
+    def includes(self, key: bytes | None) -> bool:
+        """Whether the letters of this key are delivered again, and so those that are written now."""
+        return key in self._keys
+
+    async def stop(self, key: bytes) -> None:
+        """A letter of a quarantined key has failed again."""
+        await self._letters.letters.mark_key(*self._of, key, to_replay=False)
+        self._keys.discard(key)
+
+    async def delete(self) -> bool:
+        """Delete the letters that members have processed. Returns whether others may be loaded."""
+        ledger, letters = self._reader.ledger, self._letters.letters
+        replayed = dict(ledger.replayed)
+        await letters.discard(*self._of, [letter for letter, _ in replayed.values()])
+        done = [
+            key.name
+            for key, count in Counter(key for _, key in replayed.values()).items()
+            if key.name in self._keys and key.name not in ledger.pinned and key.letters == count
+        ]
+        if done:
+            await letters.release(*self._of, done)
+            self._keys.difference_update(done)
+        self._reader.deleted(replayed)
+        self._settled()
+        return len(ledger.loaded) < LETTERS_MAX // 2
+
+    async def look(self) -> None:
+        """Find what is to be delivered again, and the keys that have no letters any more."""
+        letters, ledger = self._letters.letters, self._reader.ledger
+        if self._quarantine and ledger.pinned:
+            await self._check()
+        if not (await letters.usage(self._of[0])).letters or not ledger.may_replay:
+            return
+        loaded = ledger.loaded
+        if len(loaded) >= LETTERS_MAX:
+            return
+        marked = await letters.to_replay(*self._of, self._stream_key, LETTERS_MAX, without=self._keys)
+        names = dict.fromkeys((*self._keys, *(each.group_key for each in marked)))
+        pinned = [each for each in names if each in ledger.pinned and not ledger.replays(each)]
+        others = [each for each in marked if each.id not in loaded and each.group_key not in ledger.pinned]
+        async with letters.turn(self._of[0]):
+            for name, stored in (await self._stored(_within(others))).items():
+                if ledger.may_replay:
+                    self._reader.replay(name, stored, wall_s(), last=False)
+            for name in pinned:
+                if ledger.may_replay and len(ledger.loaded) < LETTERS_MAX:
+                    await self._load_key(name)
+
+    async def _load_key(self, name: bytes) -> None:
+        """Load the first letters of a quarantined key."""
+        letters, ledger = self._letters.letters, self._reader.ledger
+        if name not in self._keys:
+            await letters.mark_key(*self._of, name, to_replay=True)
+        found = await letters.of_group_key(*self._of, name, RUN_MAX)
+        if not found:
+            await letters.release(*self._of, [name])
+            self._unpin(name)
+            return
+        own = _within(found)
+        withheld = next((index for index, each in enumerate(own) if each.stream_key != self._stream_key), len(own))
+        if not withheld:
+            await letters.mark_key(*self._of, name, to_replay=False)
+            self._keys.discard(name)
+            return
+        stored = await self._stored(own[:withheld])
+        if stored and ledger.may_replay:
+            self._keys.add(name)
+            last = withheld == len(found) < RUN_MAX
+            self._reader.replay(name, stored[name], wall_s(), last=last)
+
+    async def _stored(self, letters: list[DeadLetter]) -> dict[bytes, list[Stored]]:
+        """These letters with their events, by group key."""
+        found: dict[bytes, list[Stored]] = {}
+        for each in letters:
+            letter = await self._letters.letters.get(*self._of, each.id, with_event=True)
+            if letter is not None:  # otherwise it was discarded meanwhile
+                found.setdefault(each.group_key, []).append(Stored(each.id, letter.event, letter.attempts))
+        return found
+
+    async def _check(self) -> None:
+        """Unpin the keys whose letters were discarded, or have expired."""
+        letters, ledger = self._letters.letters, self._reader.ledger
+        for name in await letters.quarantined(*self._of, to_check=True):
+            if await letters.of_group_key(*self._of, name, 1):
+                await letters.checked(*self._of, [name])
+            else:
+                await letters.release(*self._of, [name])
+                self._unpin(name)
+        if monotonic_s() >= self._reread_s:
+            self._reread_s = monotonic_s() + _REREAD_S
+            kept = set(await letters.quarantined(*self._of))
+            for gone in ledger.pinned - kept:
+                self._unpin(gone)
+
+    def _unpin(self, name: bytes) -> None:
+        self._keys.discard(name)
+        self._reader.unpin(name)
+        self._settled()
+
+
+def _within(letters: list[DeadLetter]) -> list[DeadLetter]:
+    """The first of these letters that are loaded together."""
+    size = 0
+    for index, each in enumerate(letters):
+        size += each.event_bytes
+        if index and size > BYTES_AT_ONCE:
+            return letters[:index]
+    return letters

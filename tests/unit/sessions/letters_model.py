@@ -1,0 +1,126 @@
+"""The collection for dead letters in memory, for tests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Collection as Several
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Self
+
+import bson
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.dead_letter import DeadLetter
+from feedmux_server.source.letters import Usage
+from tests.unit.rpc.service_support import NoLetters
+
+
+class Collection(NoLetters):
+    """A collection for dead letters that fails as a test says."""
+
+    def __init__(self) -> None:
+        self.written: dict[bytes, DeadLetter] = {}
+        self.pins: dict[bytes, bool] = {}
+        """The quarantined keys, and whether their letters are to be looked for."""
+        self.keys_max = 100
+        self.tries = 0
+        self.before: Callable[[DeadLetter], None] = lambda letter: None
+        """Called before a letter is written. May raise."""
+        self.after: Callable[[DeadLetter], None] = lambda letter: None
+        """Called when it is written, before its writer knows. May raise."""
+        self.deleting: Callable[[], None] = lambda: None
+        """Called before letters are deleted. May raise."""
+
+    @property
+    def letters(self) -> Self:
+        return self
+
+    @property
+    def keys(self) -> list[Any]:
+        """The keys of the letters, in the order of their events."""
+        return [bson.decode(each.key)["_id"] for each in sorted(self.written.values(), key=lambda each: each.place)]
+
+    @asynccontextmanager
+    async def turn(self, tenant: str) -> AsyncIterator[None]:
+        yield
+
+    async def usage(self, tenant: str) -> Usage:
+        return Usage(len(self.written), 0, len(self.pins), 0.0)
+
+    async def insert(self, letters: Sequence[DeadLetter]) -> int:
+        for letter in letters:
+            self.tries += 1
+            await asyncio.sleep(0.01)
+            self.before(letter)
+            self.written.setdefault(letter.id, letter)
+            self.after(letter)
+        return len(letters)
+
+    async def get(self, tenant: str, subscription: str, id_: bytes, *, with_event: bool) -> DeadLetter | None:
+        await asyncio.sleep(0.01)
+        return self.written.get(id_)
+
+    async def discard(self, tenant: str, subscription: str, ids: Sequence[bytes]) -> int:
+        await asyncio.sleep(0.01)
+        self.deleting()
+        gone = [self.written.pop(each) for each in ids if each in self.written]
+        await self.check(tenant, subscription, [each.group_key for each in gone])
+        return len(gone)
+
+    async def quarantine(self, tenant: str, subscription: str, keys: Several[bytes], new: int, now_s: float) -> None:
+        await asyncio.sleep(0.01)
+        if new and len(self.pins) + new > self.keys_max:
+            raise FeedmuxError(ErrorReason.QUOTA_EXCEEDED, "quarantined_keys_max")
+        self.pins = dict.fromkeys(keys, False) | self.pins
+
+    async def quarantined(self, tenant: str, subscription: str, *, to_check: bool = False) -> list[bytes]:
+        return [key for key, check in self.pins.items() if check or not to_check]
+
+    async def release(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
+        await asyncio.sleep(0.01)
+        for key in keys:
+            self.pins.pop(key, None)
+
+    async def check(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
+        self.pins |= {key: True for key in keys if key in self.pins}
+
+    async def checked(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
+        self.pins |= dict.fromkeys(keys, False)
+
+    def mark(self, *keys: object, to_replay: bool = True) -> None:
+        """As ReplayDeadLetters does, for the letters of some `_id`s."""
+        for id_, letter in self.written.items():
+            if bson.decode(letter.key)["_id"] in keys:
+                self.written[id_] = replace(letter, to_replay=to_replay)
+
+    async def mark_key(self, tenant: str, subscription: str, key: bytes, *, to_replay: bool) -> None:
+        await asyncio.sleep(0.01)
+        for id_, letter in self.written.items():
+            if letter.group_key == key:
+                self.written[id_] = replace(letter, to_replay=to_replay)
+
+    async def failed_again(self, tenant: str, subscription: str, letter: DeadLetter, id_: bytes) -> bool:
+        await asyncio.sleep(0.01)
+        if id_ not in self.written:
+            return False
+        self.written[id_] = replace(
+            self.written[id_], attempts=letter.attempts, reasons=letter.reasons, to_replay=letter.to_replay
+        )
+        return True
+
+    async def to_replay(
+        self, tenant: str, subscription: str, stream_key: bytes, most: int, *, without: Several[bytes]
+    ) -> list[DeadLetter]:
+        await asyncio.sleep(0.01)
+        return [
+            each
+            for each in self._in_order()
+            if each.to_replay and each.stream_key == stream_key and each.group_key not in without
+        ][:most]
+
+    async def of_group_key(self, tenant: str, subscription: str, key: bytes, most: int) -> list[DeadLetter]:
+        await asyncio.sleep(0.01)
+        return [each for each in self._in_order() if each.group_key == key][:most]
+
+    def _in_order(self) -> list[DeadLetter]:
+        return sorted(self.written.values(), key=lambda each: (each.place, each.id))

@@ -1,0 +1,257 @@
+"""Quarantined keys, and dead letters that are delivered again."""
+
+import asyncio
+from dataclasses import replace
+
+import bson
+import pytest
+
+from feedmux.v1 import subscriptions_pb2
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.sessions import replays
+from feedmux_server.sessions.replays import LOOK_S
+from tests.unit.rpc.service_support import Served
+from tests.unit.rpc.test_join import Member, change, group_served, joined, until
+from tests.unit.sessions.letters_model import Collection
+from tests.unit.sessions.test_dead_letters import away, reject
+from tests.virtual_time import in_virtual_time
+
+QUARANTINE = subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE
+
+
+def numbers(member: Member) -> list[int]:
+    """The events that a member has received, by the order in which they happened."""
+    return [int(event["clusterTime"].time) for each in member.batches for event in bson.decode_all(each.bson)]
+
+
+def of(member: Member, key: object) -> list[int]:
+    return [number for number, name in zip(numbers(member), member.events, strict=True) if name == key]
+
+
+async def quarantined(there: Served, collection: Collection, member: Member, *, later: int = 3) -> None:
+    """Reject an event of `a`, and change `a` some more times."""
+    change(there, "a")
+    await member.has(1)
+    reject(member, 1, "no such customer")
+    await until(lambda: collection.pins)
+    change(there, *["a"] * later)
+    await until(lambda: len(collection.written) == 1 + later)
+
+
+@in_virtual_time
+async def test_later_events_of_the_key_follow_and_others_go_on() -> None:
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member)
+        assert [each.attempts for each in collection._in_order()] == [1, 0, 0, 0]
+        change(there, "b", "a", "b")
+        assert await member.has(3) == ["a", "b", "b"]
+        member.settle((2, 3))
+        await until(lambda: member.committed == 3)
+        assert len(collection.written) == 5
+        (group,) = there.service.groups
+        assert not group.ledger.keys, "what follows is settled"
+        await member.close()
+        member = await joined(there)
+        change(there, "a", "c")
+        assert await member.has(1) == ["c"], "the next host knows the key"
+        await until(lambda: len(collection.written) == 6)
+        await member.close()
+
+
+@in_virtual_time
+async def test_a_key_is_replayed_in_order_with_what_comes_meanwhile_and_is_free_then() -> None:
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member)
+        collection.mark("a")
+        await member.has(5)
+        assert member.attempts == [1, 2, 1, 1, 1]
+        change(there, "a", "a")
+        await asyncio.sleep(2 * LOOK_S)
+        assert len(member.events) == 5, "what is later waits for the letters"
+        member.settle((2, 5))
+        await member.has(7)
+        assert numbers(member)[1:] == sorted(numbers(member))[1:]
+        assert (collection.written, collection.pins) == ({}, {})
+        member.settle((6, 7))
+        change(there, "a")
+        await member.has(8)
+        member.settle((8, 8))
+        await until(lambda: member.committed == 8)
+        (group,) = there.service.groups
+        assert not group.ledger.keys
+        await member.close()
+
+
+@in_virtual_time
+async def test_more_letters_than_are_loaded_at_a_time_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replays, "RUN_MAX", 10)
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member, later=24)
+        collection.mark("a")
+        await member.has(11)
+        change(there, *["a"] * 4)
+        for count in (11, 21, 26, 30):
+            await member.has(count)
+            member.settle((2, count))
+        got = of(member, "a")[1:]
+        assert len(got) == 29
+        assert got == sorted(got)
+        await until(lambda: not collection.pins)
+        await member.close()
+
+
+@in_virtual_time
+async def test_a_letter_that_fails_again_is_a_letter_again() -> None:
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE, attempts_max=2) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member)
+        collection.mark("a")
+        await member.has(5)
+        member.settle((2, 2))
+        member.fail(3, reason="once", retry_after={})
+        await member.has(8)
+        assert member.attempts[5:] == [2, 1, 1], "the replay has attempts of its own"
+        change(there, "a")
+        member.fail(6, reason="twice")
+        await until(lambda: len(collection.written) == 4)
+        assert [each.attempts for each in collection._in_order()] == [2, 0, 0, 0]
+        assert collection._in_order()[0].reasons == ("once", "twice")
+        await asyncio.sleep(3 * LOOK_S)
+        assert len(member.events) == 8, "the key is quarantined again, and nobody has asked for another replay"
+        collection.mark("a")
+        await member.has(12)
+        assert of(member, "a")[8:] == sorted(of(member, "a"))[-4:]
+        member.settle((9, 12))
+        await until(lambda: not collection.pins)
+        await member.close()
+
+
+@in_virtual_time
+async def test_a_host_that_is_lost_in_a_replay_loses_no_letter_and_no_order() -> None:
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member)
+        collection.mark("a")
+        await member.has(5)
+        change(there, "a")
+        collection.deleting = lambda: away(collection._in_order()[0])
+        member.settle((2, 3))
+        await asyncio.sleep(2 * LOOK_S)
+        await member.close()
+        collection.deleting = lambda: None
+        member = await joined(there)
+        await member.has(5)
+        assert of(member, "a") == sorted(of(member, "a")), "the letters come again, and then what was later"
+        member.settle((1, 5))
+        await until(lambda: not collection.written and not collection.pins)
+        await member.close()
+
+
+@in_virtual_time
+async def test_letters_of_keys_that_go_on_are_replayed_in_order_after_what_is_there() -> None:
+    collection = Collection()
+    async with group_served(collection) as there:
+        member = await joined(there)
+        change(there, "a", "b", "a")
+        assert await member.has(3) == ["a", "a", "b"]
+        reject(member, 1)
+        reject(member, 3)
+        assert (await member.has(4))[3] == "a"
+        reject(member, 4)
+        await until(lambda: len(collection.written) == 3)
+        change(there, "a")
+        await member.has(5)
+        collection.mark("a")
+        await asyncio.sleep(2 * LOOK_S)
+        assert len(member.events) == 5, "the key is at a member"
+        member.settle((5, 5))
+        await member.has(7)
+        assert (member.events[5:], member.attempts[5:]) == (["a", "a"], [2, 2])
+        assert of(member, "a")[-2:] == of(member, "a")[:2]
+        member.settle((6, 7))
+        await until(lambda: collection.keys == ["b"])
+        await member.close()
+
+
+@in_virtual_time
+async def test_a_key_without_letters_is_released() -> None:
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member)
+        await collection.discard("default", "orders", list(collection.written)[:1])
+        await asyncio.sleep(2 * LOOK_S)
+        change(there, "a")
+        await until(lambda: len(collection.written) == 4)
+        await collection.discard("default", "orders", list(collection.written))
+        await until(lambda: not collection.pins)
+        change(there, "a")
+        assert await member.has(2) == ["a", "a"]
+        await member.close()
+
+
+@in_virtual_time
+async def test_at_the_bound_of_keys_the_key_is_held() -> None:
+    collection = Collection()
+    collection.keys_max = 1
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member)
+        change(there, "b", "b")
+        await member.has(3)
+        reject(member, 2)
+        change(there, "c", "a")
+        assert (await member.has(4))[3] == "c", "others are delivered"
+        member.settle((4, 4))
+        await until(lambda: len(collection.written) == 5)
+        (group,) = there.service.groups
+        assert group.ledger.aside == 1
+        await collection.discard("default", "orders", list(collection.written))
+        await until(lambda: collection.keys == ["b", "b"])
+        assert len(member.events) == 4
+        await member.close()
+
+
+@in_virtual_time
+async def test_what_is_withheld_is_not_delivered_nor_what_comes_after_it_in_its_key() -> None:
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member)
+        second = collection._in_order()[1]
+        collection.written[second.id] = replace(second, stream_key=b"other grants")
+        collection.mark("a")
+        await member.has(2)
+        member.settle((2, 2))
+        await until(lambda: len(collection.written) == 3)
+        await asyncio.sleep(3 * LOOK_S)
+        assert len(member.events) == 2
+        assert not any(each.to_replay for each in collection.written.values())
+        await collection.discard("default", "orders", [second.id])
+        collection.mark("a")
+        await member.has(4)
+        assert of(member, "a") == sorted(of(member, "a")) or member.attempts[1] == 2
+        member.settle((3, 4))
+        await until(lambda: not collection.pins)
+        await member.close()
+
+
+@in_virtual_time
+async def test_a_group_that_quarantines_does_not_open_while_it_cannot_read_the_keys() -> None:
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+
+        async def unavailable(*_: object, **__: object) -> list[bytes]:
+            raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "away")
+
+        collection.quarantined = unavailable  # type: ignore[method-assign]
+        member = Member(there, subscription="orders", join=True, credit={"events": 10, "bytes": 1000})
+        assert (await member.error()).reason is ErrorReason.SOURCE_UNAVAILABLE
