@@ -37,6 +37,9 @@ async def test_list_show_discard(mongo: ReplicaSet, redis_server: RedisServer, d
         assert json.loads(await said("show", "orders", "--key", '{"_id": 2}', "--json"))["event"]["documentKey"]
         assert "either --id" in await said("show", "orders", code=2)
         assert "either --id" in await said("discard", "orders", code=2)
+        assert "either --id" in await said("replay", "orders", code=2)
+        assert "1 dead letter will be delivered again" in await said("replay", "orders", "--key", "3")
+        assert json.loads(await said("replay", "orders", "--all", "--json")) == {"chosen": 2, "withheld": 0}
         assert "1 dead letter discarded" in await said("discard", "orders", "--id", ids[0])
         assert "no dead letter of this id" in await said("show", "orders", "--id", ids[0], code=1)
         assert "2 dead letters discarded" in await said("discard", "orders", "--all")

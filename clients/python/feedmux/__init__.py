@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from feedmux.async_watch import AsyncChangeStream
     from feedmux.batches import Batch, BsonBatch, Event, JsonBatch
     from feedmux.client import Client
-    from feedmux.dead_letters import DeadLetter
+    from feedmux.dead_letters import DeadLetter, Replay
     from feedmux.errors import (
         Aborted,
         DeadLettersUnavailable,
@@ -127,6 +127,7 @@ __all__ = [
     "ProtocolError",
     "QuotaExceeded",
     "Reject",
+    "Replay",
     "ResolvedPosition",
     "RetryAfter",
     "Rewound",
@@ -157,7 +158,7 @@ _NAMES: Final = {
     "async_watch": ("AsyncChangeStream",),
     "batches": ("Batch", "BsonBatch", "Event", "JsonBatch"),
     "client": ("Client",),
-    "dead_letters": ("DeadLetter",),
+    "dead_letters": ("DeadLetter", "Replay"),
     "errors": (
         "Aborted",
         "DeadLettersUnavailable",

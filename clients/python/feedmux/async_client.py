@@ -11,7 +11,7 @@ from feedmux.api import Api, make_feed, settings
 from feedmux.async_member import AsyncMember
 from feedmux.async_session import AsyncSession
 from feedmux.async_watch import AsyncWatchClient
-from feedmux.dead_letters import DeadLetter, DeadLetterCalls, Key
+from feedmux.dead_letters import DeadLetter, DeadLetterCalls, Key, Replay
 from feedmux.feeds import (
     UNCHANGED,
     Explanation,
@@ -250,6 +250,13 @@ class AsyncDeadLetters:
     ) -> int:
         """Delete letters, by their ids, or all of a `documentKey`, or everything. Return how many there were."""
         return await self._calls.discard(ids, key, everything)
+
+    async def replay(
+        self, ids: Iterable[str] | None = None, *, key: Key | None = None, everything: bool = False
+    ) -> Replay:
+        """Let letters be delivered again to the group: by their ids, or all of a `documentKey`, or everything. Of a
+        quarantined key, all letters are, in order."""
+        return await self._calls.replay(ids, key, everything)
 
 
 class AsyncInlineFeed:

@@ -9,7 +9,7 @@ from bson.codec_options import CodecOptions
 
 from feedmux.api import Api, make_feed, settings
 from feedmux.background_loop import background_loop
-from feedmux.dead_letters import DeadLetter, DeadLetterCalls, Key
+from feedmux.dead_letters import DeadLetter, DeadLetterCalls, Key, Replay
 from feedmux.feeds import (
     UNCHANGED,
     Explanation,
@@ -257,6 +257,11 @@ class DeadLetters:
     def discard(self, ids: Iterable[str] | None = None, *, key: Key | None = None, everything: bool = False) -> int:
         """Delete letters, by their ids, or all of a `documentKey`, or everything. Return how many there were."""
         return background_loop().call(self._calls.discard(ids, key, everything))
+
+    def replay(self, ids: Iterable[str] | None = None, *, key: Key | None = None, everything: bool = False) -> Replay:
+        """Let letters be delivered again to the group: by their ids, or all of a `documentKey`, or everything. Of a
+        quarantined key, all letters are, in order."""
+        return background_loop().call(self._calls.replay(ids, key, everything))
 
 
 class InlineFeed:

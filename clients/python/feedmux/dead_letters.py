@@ -26,7 +26,8 @@ class DeadLetter:
 
     id: str
     attempts: int
-    """How often the event was delivered."""
+    """How often the event was delivered. 0: an earlier event of its key was a dead letter, and the key is
+    quarantined."""
     reasons: tuple[str, ...]
     """What members said of the last failures, the last one last."""
     member: str
@@ -54,6 +55,16 @@ class DeadLetter:
     def document(self) -> dict[str, Any] | None:
         """The event, decoded."""
         return bson.decode(self.raw, SESSION_CODEC) if self.raw else None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What `replay` has found."""
+
+    chosen: int
+    """How many letters will be delivered again, of those that were not chosen before."""
+    withheld: int
+    """How many letters will not, because they are withheld. Not counted, and 0, where a key is given."""
 
 
 class DeadLetterCalls:
@@ -84,30 +95,41 @@ class DeadLetterCalls:
         return _value(await self._call("GetDeadLetter", request, subscriptions_pb2.DeadLetter))
 
     async def discard(self, ids: Iterable[str] | None, key: Key | None, everything: bool) -> int:
+        kinds = subscriptions_pb2.DiscardDeadLettersRequest, subscriptions_pb2.DiscardDeadLettersResponse
+        return sum([each.discarded async for each in self._for("DiscardDeadLetters", *kinds, ids, key, everything)])
+
+    async def replay(self, ids: Iterable[str] | None, key: Key | None, everything: bool) -> Replay:
+        kinds = subscriptions_pb2.ReplayDeadLettersRequest, subscriptions_pb2.ReplayDeadLettersResponse
+        answers = [each async for each in self._for("ReplayDeadLetters", *kinds, ids, key, everything)]
+        withheld = (each.withheld for each in answers)
+        # With ids, each answer is for others; without, each counts the same ones.
+        return Replay(sum(each.chosen for each in answers), sum(withheld) if ids is not None else max(withheld))
+
+    async def _for(
+        self, method: str, request_kind: Any, kind: Any, ids: Iterable[str] | None, key: Key | None, everything: bool
+    ) -> AsyncIterator[Any]:
+        """The answers for the letters that are named, each for a thousand at most."""
         if (ids is not None) + (key is not None) + everything != 1:
             raise ValueError("give either ids, or key, or everything=True")
         if ids is not None:
             if isinstance(ids, str):
                 raise TypeError("ids is a list of ids")
-            named, count = [bytes.fromhex(each) for each in ids], 0
+            named = [bytes.fromhex(each) for each in ids]
             for begin in range(0, len(named), _IDS_MAX):
-                request = subscriptions_pb2.DiscardDeadLettersRequest(name=self.name)
+                request = request_kind(name=self.name)
                 request.ids.ids.extend(named[begin : begin + _IDS_MAX])
-                count += (await self._discard(request)).discarded
-            return count
-        request = subscriptions_pb2.DiscardDeadLettersRequest(name=self.name)
+                yield await self._call(method, request, kind)
+            return
+        request = request_kind(name=self.name)
         if key is not None:
             request.key = bson.encode(key)
         else:
             request.all.CopyFrom(empty_pb2.Empty())
-        count, more = 0, True
+        more = True
         while more:
-            answer = await self._discard(request)
-            count, more = count + answer.discarded, answer.more
-        return count
-
-    async def _discard(self, request: Any) -> Any:
-        return await self._call("DiscardDeadLetters", request, subscriptions_pb2.DiscardDeadLettersResponse)
+            answer = await self._call(method, request, kind)
+            yield answer
+            more = answer.more
 
     async def _call(self, method: str, request: Any, kind: Any) -> Any:
         api = self._api

@@ -24,6 +24,7 @@ class Server:
             "ListDeadLetters": self._reply(wire.ListDeadLettersRequest, self._page),
             "GetDeadLetter": self._reply(wire.GetDeadLetterRequest, self._one),
             "DiscardDeadLetters": self._reply(wire.DiscardDeadLettersRequest, self._discard),
+            "ReplayDeadLetters": self._reply(wire.ReplayDeadLettersRequest, self._replay),
         }
 
     def _reply(self, kind: Any, answer: Callable[[Any], Any]) -> Callable[[bytes], Any]:
@@ -44,6 +45,11 @@ class Server:
 
     def _discard(self, request: Any) -> Any:
         return self.discards.pop(0) if self.discards else wire.DiscardDeadLettersResponse(discarded=7)
+
+    def _replay(self, request: Any) -> Any:
+        return wire.ReplayDeadLettersResponse(
+            chosen=5, withheld=2, more=sum(each == request for each in self.asked) < 2
+        )
 
 
 async def using(work: Callable[[feedmux.Client], Any]) -> Server:
@@ -86,6 +92,16 @@ async def test_discard_repeats_until_nothing_is_left() -> None:
     assert [len(each.ids.ids) for each in asked[3:]] == [1_000, 1]
 
 
+async def test_replay_repeats_until_nothing_is_left() -> None:
+    def work(client: feedmux.Client) -> None:
+        letters = client.dead_letters("orders")
+        assert letters.replay(everything=True) == feedmux.Replay(chosen=10, withheld=2)
+        assert letters.replay([each.hex() for each in IDS] * 500) == feedmux.Replay(chosen=10, withheld=4)
+
+    asked = (await using(work)).asked
+    assert [each.WhichOneof("which") for each in asked] == ["all", "all", "ids", "ids"]
+
+
 async def test_discard_wants_exactly_one_choice() -> None:
     def work(client: feedmux.Client) -> None:
         letters = client.dead_letters("orders")
@@ -109,4 +125,5 @@ async def test_the_asynchronous_calls() -> None:
         letters = client.dead_letters("orders")
         assert [each.id async for each in letters.list()] == [each.hex() for each in IDS]
         assert (await letters.get(IDS[0].hex())).document == {"_id": 1}
+        assert (await letters.replay(key={"_id": 5})).chosen == 10
         assert await letters.discard(everything=True) == 1_007

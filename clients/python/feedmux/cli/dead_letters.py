@@ -1,4 +1,4 @@
-"""`feedmux dead-letters`: list, show, discard."""
+"""`feedmux dead-letters`: list, show, discard, replay."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_ids(discard)
     _add_key(discard)
     discard.add_argument("--all", action="store_true", help="all letters of the subscription")
+
+    replay = _add(actions, "replay", "deliver dead letters again, to the members of the group", _replay)
+    _add_ids(replay)
+    _add_key(replay)
+    replay.add_argument("--all", action="store_true", help="all letters of the subscription")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -135,14 +140,30 @@ def _show(client: feedmux.Client, args: argparse.Namespace) -> int:
     return 0
 
 
-def _discard(client: feedmux.Client, args: argparse.Namespace) -> int:
+def _check_which(args: argparse.Namespace) -> None:
     if (args.ids is not None) + (args.key is not None) + args.all != 1:
         raise UsageError("give either --id, or --key, or --all")
+
+
+def _discard(client: feedmux.Client, args: argparse.Namespace) -> int:
+    _check_which(args)
     count = client.dead_letters(args.name).discard(args.ids, key=args.key, everything=args.all)
     if args.json:
         print_json({"discarded": count})
     else:
         print(f"{count} dead letter{'' if count == 1 else 's'} discarded.")
+    return 0
+
+
+def _replay(client: feedmux.Client, args: argparse.Namespace) -> int:
+    _check_which(args)
+    found = client.dead_letters(args.name).replay(args.ids, key=args.key, everything=args.all)
+    if args.json:
+        print_json({"chosen": found.chosen, "withheld": found.withheld})
+        return 0
+    print(f"{found.chosen} dead letter{'' if found.chosen == 1 else 's'} will be delivered again.")
+    if found.withheld:
+        print(f"{found.withheld} withheld: the subscription has another feed, or other grants.")
     return 0
 
 

@@ -35,10 +35,18 @@ def add_group_options(parser: argparse.ArgumentParser, *, removable: bool = Fals
         type=count,
         help="with --group: how often an event is delivered before it becomes a dead letter",
     )
-    group.add_argument(
+    after = group.add_mutually_exclusive_group()
+    after.add_argument(
         "--after-dead-letter",
         choices=("skip", "quarantine"),
         help="with --group: deliver the later events of its key, or make them dead letters too",
+    )
+    after.add_argument(
+        "--quarantine",
+        action="store_const",
+        const="quarantine",
+        dest="after_dead_letter",
+        help="with --group: --after-dead-letter quarantine",
     )
 
 
