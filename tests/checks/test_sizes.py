@@ -21,6 +21,7 @@ REASONS: Final = {
     "Group": "what members, the committer and the end of a feed do to one subscription",
     "GroupReader": "one read for many members: each of their steps may change what others can take",
     "KeyLedger": "one table of events and keys: what is read, taken, settled and failed must agree after each method",
+    "Letters": "one collection: each of its queries names a tenant, and what they find has one form",
     "Observer": "each point at which the server reports, by name",
     "OtelObserver": "each point at which the server reports, by name",
     "ReplicaSet": "the options of mongod, by name",

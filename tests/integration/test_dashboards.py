@@ -41,7 +41,8 @@ KNOWN = {
 FIRING = ("FeedmuxHistoryAtRisk", "FeedmuxStoredHistoryAtRisk", "FeedmuxQuotaExhausted")
 """What is the matter with the server of these tests."""
 RARE = ("feedmux.snapshot.retries", "feedmux.snapshot.remaining", "feedmux.group.dead_letters",
-        "feedmux.group.dead_letters_waiting", "feedmux.dead_letters.utilization")  # fmt: skip
+        "feedmux.group.dead_letters_waiting", "feedmux.dead_letters.utilization",
+        "feedmux.group.quarantined_keys")  # fmt: skip
 """What this server has no trouble with. Their names and labels are those of the table of metrics."""
 
 

@@ -16,6 +16,7 @@ from tests.integration.tenancy import configuration, entry, tenancy
 from tests.integration.test_dead_letters import KEYS, discarded, listed
 from tests.integration.test_set_aside import member, reject
 from tests.integration.wire import PATIENCE_S, Api, Session, feed, refused
+from tests.telemetry.scrape import scrape
 
 GROUP: dict[str, Any] = {"after_dead_letter": subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE}
 
@@ -54,7 +55,7 @@ async def letters_are(here: Here, name: str, count: int) -> None:
 
 
 async def quarantined(here: Here, database: Database[Any], name: str) -> Session:
-    """Key 1 is quarantined with its steps 0 to 3, and key 2 goes on."""
+    """Key 1 is quarantined with its steps 0 to 3, and key 2 is not."""
     session = await member(here, name)
     change(database, 1, 0)
     await session.take(1)
@@ -119,6 +120,9 @@ async def test_a_key_whose_letters_are_discarded_is_free(
         await here.api.create(name, feed(database.name, "orders"), group=GROUP)
         session = await quarantined(here, database, name)
         (group,) = here.server.service.groups
+        seen = await scrape(here.server.metrics_port)
+        assert seen.value("feedmux_group_quarantined_keys", tenant="default") == 1
+        assert seen.value("feedmux_dead_letters_utilization", tenant="default") == 1
         change(database, 2, 1)
         await session.take(1)
         await reject(session, 3, "one key more than may be quarantined")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES, AckTracker
 from feedmux_server.core.delivery.feed_streams import FeedStreams
-from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, KeyLedger
+from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, PIN_BYTES, KeyLedger
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.events.chunk import Chunk
@@ -47,7 +47,8 @@ def _retained(ledger: KeyLedger) -> int:
     """What the unsettled events of a group cost."""
     spans = {span for span, _, _ in ledger.events.values()}
     failed = sum(tries.size for tries in ledger.retries._tries.values())
-    return EVENT_BYTES * len(ledger.events) + sum(span._held_bytes for span in spans) + failed
+    pinned = PIN_BYTES * len(ledger.pinned)
+    return pinned + EVENT_BYTES * len(ledger.events) + sum(span._held_bytes for span in spans) + failed
 
 
 def _holders(subscribers: list[Subscriber]) -> Counter[Chunk]:

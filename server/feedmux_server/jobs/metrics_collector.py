@@ -180,7 +180,8 @@ def _group(snapshot: MetricsSnapshot, group: Group) -> None:
     snapshot.add(metrics.GROUP_MEMBERS, group.connected, tenant)
     snapshot.add(metrics.GROUP_UNSETTLED, ledger.outstanding, tenant)
     snapshot.add(metrics.GROUP_HELD_KEYS, ledger.retries.held, tenant)
-    snapshot.add(metrics.DEAD_LETTERS_WAITING, ledger.aside, tenant)
+    snapshot.add(metrics.DEAD_LETTERS_WAITING, group.letters_waiting, tenant)
+    snapshot.add(metrics.QUARANTINED_KEYS, len(ledger.pinned), tenant)
     read_time_s = ledger.oldest_read_time_s
     snapshot.most(metrics.GROUP_OLDEST, 0.0 if read_time_s is None else max(0.0, wall_s() - read_time_s), tenant)
 

@@ -83,6 +83,13 @@ class LetterWriter:
         if self._reader.ledger.aside or self._reader.ledger.replayed:
             self._work.set()
 
+    @property
+    def waiting(self) -> int:
+        """The number of keys that are held because their letters are not written. Those of quarantined keys are
+        written a little later than they are read."""
+        ledger = self._reader.ledger
+        return ledger.aside if self._is_failing else ledger.failed_aside
+
     def close(self) -> None:
         """Write no more: the group has ended."""
         if self._task is not None:

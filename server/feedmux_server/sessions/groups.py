@@ -232,6 +232,11 @@ class Group:
 
     # Failed events.
 
+    @property
+    def letters_waiting(self) -> int:
+        """The number of keys that are held because dead letters are not written."""
+        return 0 if self._letters is None else self._letters.waiting
+
     def _plan_retry(self) -> None:
         """Set the timer to when the first of the keys that wait may be tried again, count what has failed, and let what
         is delivered no more be written."""

@@ -224,10 +224,14 @@ DEAD_LETTERS_WAITING: Final = Metric(
     "feedmux.group.dead_letters_waiting", _U, "{event}",
     "Events that are to become dead letters and hold their keys, because their letters are not written yet.", (TENANT,),
 )  # fmt: skip
+QUARANTINED_KEYS: Final = Metric(
+    "feedmux.group.quarantined_keys", _U, "{key}",
+    "Keys of groups that this replica hosts whose later events become dead letters, too.", (TENANT,),
+)  # fmt: skip
 DEAD_LETTERS_UTILIZATION: Final = Metric(
     "feedmux.dead_letters.utilization", _G, "1",
-    "How much of dead_letters.bytes_max and dead_letters.letters_max a tenant uses: the larger share. Each replica"
-    " reports the tenants for which it has written letters.", (TENANT,),
+    "How much of dead_letters.bytes_max, letters_max and quarantined_keys_max a tenant uses: the largest share. Each"
+    " replica reports the tenants whose groups it has hosted.", (TENANT,),
 )  # fmt: skip
 
 OPLOG_WINDOW: Final = Metric(

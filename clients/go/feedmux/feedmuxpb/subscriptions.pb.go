@@ -33,7 +33,8 @@ const (
 	AfterDeadLetter_AFTER_DEAD_LETTER_UNSPECIFIED AfterDeadLetter = 0
 	// They are delivered.
 	AfterDeadLetter_AFTER_DEAD_LETTER_SKIP AfterDeadLetter = 1
-	// They become dead letters too, until the dead letters of the key are replayed or discarded.
+	// They become dead letters too, without a delivery, until the dead letters of the key are replayed or discarded. The
+	// later events of one without a key are delivered.
 	AfterDeadLetter_AFTER_DEAD_LETTER_QUARANTINE AfterDeadLetter = 2
 )
 
@@ -302,7 +303,7 @@ type Group struct {
 	// DEAD_LETTERS_UNAVAILABLE when set and the server has no collection for dead letters.
 	AttemptsMax int32 `protobuf:"varint,4,opt,name=attempts_max,json=attemptsMax,proto3" json:"attempts_max,omitempty"`
 	// Optional. What happens to the key of a dead letter. DEAD_LETTERS_UNAVAILABLE when set and the server has no
-	// collection for dead letters. QUARANTINE is not supported yet: MESSAGE_INVALID.
+	// collection for dead letters.
 	AfterDeadLetter AfterDeadLetter `protobuf:"varint,5,opt,name=after_dead_letter,json=afterDeadLetter,proto3,enum=feedmux.v1.AfterDeadLetter" json:"after_dead_letter,omitempty"`
 	// Optional. A top-level field of the pipeline's output that is the key, instead of `documentKey`. Not supported yet:
 	// MESSAGE_INVALID when set.
@@ -781,7 +782,7 @@ type DeadLetter struct {
 	Event []byte `protobuf:"bytes,3,opt,name=event,proto3" json:"event,omitempty"`
 	// Output only. The size of the event in bytes.
 	EventBytes int64 `protobuf:"varint,4,opt,name=event_bytes,json=eventBytes,proto3" json:"event_bytes,omitempty"`
-	// Output only. How often the event was delivered.
+	// Output only. How often the event was delivered. 0: an earlier event of its key was a dead letter.
 	Attempts int32 `protobuf:"varint,5,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	// Output only. What members said of the last failures, at most five, the last one last. Empty where `withheld` is
 	// set.
@@ -1259,6 +1260,184 @@ func (x *DiscardDeadLettersResponse) GetMore() bool {
 	return false
 }
 
+// Lets dead letters be delivered again.
+type ReplayDeadLettersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. The subscription.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Required. Which letters. One of a quarantined key means all of its key, because they are delivered in order.
+	// Letters with `withheld` are not delivered.
+	//
+	// Types that are valid to be assigned to Which:
+	//
+	//	*ReplayDeadLettersRequest_Ids_
+	//	*ReplayDeadLettersRequest_Key
+	//	*ReplayDeadLettersRequest_All
+	Which         isReplayDeadLettersRequest_Which `protobuf_oneof:"which"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayDeadLettersRequest) Reset() {
+	*x = ReplayDeadLettersRequest{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayDeadLettersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayDeadLettersRequest) ProtoMessage() {}
+
+func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayDeadLettersRequest.ProtoReflect.Descriptor instead.
+func (*ReplayDeadLettersRequest) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ReplayDeadLettersRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReplayDeadLettersRequest) GetWhich() isReplayDeadLettersRequest_Which {
+	if x != nil {
+		return x.Which
+	}
+	return nil
+}
+
+func (x *ReplayDeadLettersRequest) GetIds() *ReplayDeadLettersRequest_Ids {
+	if x != nil {
+		if x, ok := x.Which.(*ReplayDeadLettersRequest_Ids_); ok {
+			return x.Ids
+		}
+	}
+	return nil
+}
+
+func (x *ReplayDeadLettersRequest) GetKey() []byte {
+	if x != nil {
+		if x, ok := x.Which.(*ReplayDeadLettersRequest_Key); ok {
+			return x.Key
+		}
+	}
+	return nil
+}
+
+func (x *ReplayDeadLettersRequest) GetAll() *emptypb.Empty {
+	if x != nil {
+		if x, ok := x.Which.(*ReplayDeadLettersRequest_All); ok {
+			return x.All
+		}
+	}
+	return nil
+}
+
+type isReplayDeadLettersRequest_Which interface {
+	isReplayDeadLettersRequest_Which()
+}
+
+type ReplayDeadLettersRequest_Ids_ struct {
+	// By their ids.
+	Ids *ReplayDeadLettersRequest_Ids `protobuf:"bytes,2,opt,name=ids,proto3,oneof"`
+}
+
+type ReplayDeadLettersRequest_Key struct {
+	// All whose `documentKey` equals this BSON document, as MongoDB compares documents.
+	Key []byte `protobuf:"bytes,3,opt,name=key,proto3,oneof"`
+}
+
+type ReplayDeadLettersRequest_All struct {
+	// All of the subscription.
+	All *emptypb.Empty `protobuf:"bytes,4,opt,name=all,proto3,oneof"`
+}
+
+func (*ReplayDeadLettersRequest_Ids_) isReplayDeadLettersRequest_Which() {}
+
+func (*ReplayDeadLettersRequest_Key) isReplayDeadLettersRequest_Which() {}
+
+func (*ReplayDeadLettersRequest_All) isReplayDeadLettersRequest_Which() {}
+
+// What will be delivered again.
+type ReplayDeadLettersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many letters were chosen, of those that were not to be delivered again yet: at most 1,000, the oldest.
+	Chosen int32 `protobuf:"varint,1,opt,name=chosen,proto3" json:"chosen,omitempty"`
+	// There may be more: repeat the call.
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// How many letters were not chosen because they are withheld: at most 1,000. Always 0 where `key` is given.
+	Withheld      int32 `protobuf:"varint,3,opt,name=withheld,proto3" json:"withheld,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayDeadLettersResponse) Reset() {
+	*x = ReplayDeadLettersResponse{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayDeadLettersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayDeadLettersResponse) ProtoMessage() {}
+
+func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayDeadLettersResponse.ProtoReflect.Descriptor instead.
+func (*ReplayDeadLettersResponse) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReplayDeadLettersResponse) GetChosen() int32 {
+	if x != nil {
+		return x.Chosen
+	}
+	return 0
+}
+
+func (x *ReplayDeadLettersResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *ReplayDeadLettersResponse) GetWithheld() int32 {
+	if x != nil {
+		return x.Withheld
+	}
+	return 0
+}
+
 // Ids of dead letters.
 type DiscardDeadLettersRequest_Ids struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1270,7 +1449,7 @@ type DiscardDeadLettersRequest_Ids struct {
 
 func (x *DiscardDeadLettersRequest_Ids) Reset() {
 	*x = DiscardDeadLettersRequest_Ids{}
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[15]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1461,7 @@ func (x *DiscardDeadLettersRequest_Ids) String() string {
 func (*DiscardDeadLettersRequest_Ids) ProtoMessage() {}
 
 func (x *DiscardDeadLettersRequest_Ids) ProtoReflect() protoreflect.Message {
-	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[15]
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1299,6 +1478,52 @@ func (*DiscardDeadLettersRequest_Ids) Descriptor() ([]byte, []int) {
 }
 
 func (x *DiscardDeadLettersRequest_Ids) GetIds() [][]byte {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+// Ids of dead letters.
+type ReplayDeadLettersRequest_Ids struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Required. `DeadLetter.id`, at most 1,000. Ids of letters that do not exist are ignored.
+	Ids           [][]byte `protobuf:"bytes,1,rep,name=ids,proto3" json:"ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayDeadLettersRequest_Ids) Reset() {
+	*x = ReplayDeadLettersRequest_Ids{}
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayDeadLettersRequest_Ids) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayDeadLettersRequest_Ids) ProtoMessage() {}
+
+func (x *ReplayDeadLettersRequest_Ids) ProtoReflect() protoreflect.Message {
+	mi := &file_feedmux_v1_subscriptions_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayDeadLettersRequest_Ids.ProtoReflect.Descriptor instead.
+func (*ReplayDeadLettersRequest_Ids) Descriptor() ([]byte, []int) {
+	return file_feedmux_v1_subscriptions_proto_rawDescGZIP(), []int{15, 0}
+}
+
+func (x *ReplayDeadLettersRequest_Ids) GetIds() [][]byte {
 	if x != nil {
 		return x.Ids
 	}
@@ -1405,11 +1630,23 @@ const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\x05which\"N\n" +
 	"\x1aDiscardDeadLettersResponse\x12\x1c\n" +
 	"\tdiscarded\x18\x01 \x01(\x05R\tdiscarded\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more*r\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\"\xce\x01\n" +
+	"\x18ReplayDeadLettersRequest\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12<\n" +
+	"\x03ids\x18\x02 \x01(\v2(.feedmux.v1.ReplayDeadLettersRequest.IdsH\x00R\x03ids\x12\x12\n" +
+	"\x03key\x18\x03 \x01(\fH\x00R\x03key\x12*\n" +
+	"\x03all\x18\x04 \x01(\v2\x16.google.protobuf.EmptyH\x00R\x03all\x1a\x17\n" +
+	"\x03Ids\x12\x10\n" +
+	"\x03ids\x18\x01 \x03(\fR\x03idsB\a\n" +
+	"\x05which\"c\n" +
+	"\x19ReplayDeadLettersResponse\x12\x16\n" +
+	"\x06chosen\x18\x01 \x01(\x05R\x06chosen\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x1a\n" +
+	"\bwithheld\x18\x03 \x01(\x05R\bwithheld*r\n" +
 	"\x0fAfterDeadLetter\x12!\n" +
 	"\x1dAFTER_DEAD_LETTER_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16AFTER_DEAD_LETTER_SKIP\x10\x01\x12 \n" +
-	"\x1cAFTER_DEAD_LETTER_QUARANTINE\x10\x022\xa4\x06\n" +
+	"\x1cAFTER_DEAD_LETTER_QUARANTINE\x10\x022\x86\a\n" +
 	"\rSubscriptions\x12U\n" +
 	"\x12CreateSubscription\x12%.feedmux.v1.CreateSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12O\n" +
 	"\x0fGetSubscription\x12\".feedmux.v1.GetSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12`\n" +
@@ -1419,7 +1656,8 @@ const file_feedmux_v1_subscriptions_proto_rawDesc = "" +
 	"\x10SeekSubscription\x12#.feedmux.v1.SeekSubscriptionRequest\x1a\x18.feedmux.v1.Subscription\x12Z\n" +
 	"\x0fListDeadLetters\x12\".feedmux.v1.ListDeadLettersRequest\x1a#.feedmux.v1.ListDeadLettersResponse\x12I\n" +
 	"\rGetDeadLetter\x12 .feedmux.v1.GetDeadLetterRequest\x1a\x16.feedmux.v1.DeadLetter\x12c\n" +
-	"\x12DiscardDeadLetters\x12%.feedmux.v1.DiscardDeadLettersRequest\x1a&.feedmux.v1.DiscardDeadLettersResponseB\xb0\x01\n" +
+	"\x12DiscardDeadLetters\x12%.feedmux.v1.DiscardDeadLettersRequest\x1a&.feedmux.v1.DiscardDeadLettersResponse\x12`\n" +
+	"\x11ReplayDeadLetters\x12$.feedmux.v1.ReplayDeadLettersRequest\x1a%.feedmux.v1.ReplayDeadLettersResponseB\xb0\x01\n" +
 	"\x0ecom.feedmux.v1B\x12SubscriptionsProtoP\x01ZAgithub.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb;feedmuxpb\xa2\x02\x03FXX\xaa\x02\n" +
 	"Feedmux.V1\xca\x02\n" +
 	"Feedmux\\V1\xe2\x02\x16Feedmux\\V1\\GPBMetadata\xea\x02\vFeedmux::V1b\x06proto3"
@@ -1437,7 +1675,7 @@ func file_feedmux_v1_subscriptions_proto_rawDescGZIP() []byte {
 }
 
 var file_feedmux_v1_subscriptions_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_feedmux_v1_subscriptions_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_feedmux_v1_subscriptions_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_feedmux_v1_subscriptions_proto_goTypes = []any{
 	(AfterDeadLetter)(0),                  // 0: feedmux.v1.AfterDeadLetter
 	(*Subscription)(nil),                  // 1: feedmux.v1.Subscription
@@ -1455,67 +1693,74 @@ var file_feedmux_v1_subscriptions_proto_goTypes = []any{
 	(*GetDeadLetterRequest)(nil),          // 13: feedmux.v1.GetDeadLetterRequest
 	(*DiscardDeadLettersRequest)(nil),     // 14: feedmux.v1.DiscardDeadLettersRequest
 	(*DiscardDeadLettersResponse)(nil),    // 15: feedmux.v1.DiscardDeadLettersResponse
-	(*DiscardDeadLettersRequest_Ids)(nil), // 16: feedmux.v1.DiscardDeadLettersRequest.Ids
-	(*Feed)(nil),                          // 17: feedmux.v1.Feed
-	(OnInvalidate)(0),                     // 18: feedmux.v1.OnInvalidate
-	(OnHistoryLost)(0),                    // 19: feedmux.v1.OnHistoryLost
-	(*ClusterTime)(nil),                   // 20: feedmux.v1.ClusterTime
-	(*timestamppb.Timestamp)(nil),         // 21: google.protobuf.Timestamp
-	(*SnapshotStatus)(nil),                // 22: feedmux.v1.SnapshotStatus
-	(*durationpb.Duration)(nil),           // 23: google.protobuf.Duration
-	(*Start)(nil),                         // 24: feedmux.v1.Start
-	(*fieldmaskpb.FieldMask)(nil),         // 25: google.protobuf.FieldMask
-	(*emptypb.Empty)(nil),                 // 26: google.protobuf.Empty
+	(*ReplayDeadLettersRequest)(nil),      // 16: feedmux.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil),     // 17: feedmux.v1.ReplayDeadLettersResponse
+	(*DiscardDeadLettersRequest_Ids)(nil), // 18: feedmux.v1.DiscardDeadLettersRequest.Ids
+	(*ReplayDeadLettersRequest_Ids)(nil),  // 19: feedmux.v1.ReplayDeadLettersRequest.Ids
+	(*Feed)(nil),                          // 20: feedmux.v1.Feed
+	(OnInvalidate)(0),                     // 21: feedmux.v1.OnInvalidate
+	(OnHistoryLost)(0),                    // 22: feedmux.v1.OnHistoryLost
+	(*ClusterTime)(nil),                   // 23: feedmux.v1.ClusterTime
+	(*timestamppb.Timestamp)(nil),         // 24: google.protobuf.Timestamp
+	(*SnapshotStatus)(nil),                // 25: feedmux.v1.SnapshotStatus
+	(*durationpb.Duration)(nil),           // 26: google.protobuf.Duration
+	(*Start)(nil),                         // 27: feedmux.v1.Start
+	(*fieldmaskpb.FieldMask)(nil),         // 28: google.protobuf.FieldMask
+	(*emptypb.Empty)(nil),                 // 29: google.protobuf.Empty
 }
 var file_feedmux_v1_subscriptions_proto_depIdxs = []int32{
-	17, // 0: feedmux.v1.Subscription.feed:type_name -> feedmux.v1.Feed
-	18, // 1: feedmux.v1.Subscription.on_invalidate:type_name -> feedmux.v1.OnInvalidate
-	19, // 2: feedmux.v1.Subscription.on_history_lost:type_name -> feedmux.v1.OnHistoryLost
-	20, // 3: feedmux.v1.Subscription.cluster_time:type_name -> feedmux.v1.ClusterTime
-	21, // 4: feedmux.v1.Subscription.create_time:type_name -> google.protobuf.Timestamp
-	21, // 5: feedmux.v1.Subscription.update_time:type_name -> google.protobuf.Timestamp
-	21, // 6: feedmux.v1.Subscription.expire_time:type_name -> google.protobuf.Timestamp
-	22, // 7: feedmux.v1.Subscription.snapshot:type_name -> feedmux.v1.SnapshotStatus
+	20, // 0: feedmux.v1.Subscription.feed:type_name -> feedmux.v1.Feed
+	21, // 1: feedmux.v1.Subscription.on_invalidate:type_name -> feedmux.v1.OnInvalidate
+	22, // 2: feedmux.v1.Subscription.on_history_lost:type_name -> feedmux.v1.OnHistoryLost
+	23, // 3: feedmux.v1.Subscription.cluster_time:type_name -> feedmux.v1.ClusterTime
+	24, // 4: feedmux.v1.Subscription.create_time:type_name -> google.protobuf.Timestamp
+	24, // 5: feedmux.v1.Subscription.update_time:type_name -> google.protobuf.Timestamp
+	24, // 6: feedmux.v1.Subscription.expire_time:type_name -> google.protobuf.Timestamp
+	25, // 7: feedmux.v1.Subscription.snapshot:type_name -> feedmux.v1.SnapshotStatus
 	2,  // 8: feedmux.v1.Subscription.group:type_name -> feedmux.v1.Group
-	23, // 9: feedmux.v1.Group.reconnect_time:type_name -> google.protobuf.Duration
-	23, // 10: feedmux.v1.Group.retry_first:type_name -> google.protobuf.Duration
-	23, // 11: feedmux.v1.Group.retry_most:type_name -> google.protobuf.Duration
+	26, // 9: feedmux.v1.Group.reconnect_time:type_name -> google.protobuf.Duration
+	26, // 10: feedmux.v1.Group.retry_first:type_name -> google.protobuf.Duration
+	26, // 11: feedmux.v1.Group.retry_most:type_name -> google.protobuf.Duration
 	0,  // 12: feedmux.v1.Group.after_dead_letter:type_name -> feedmux.v1.AfterDeadLetter
 	1,  // 13: feedmux.v1.CreateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
-	24, // 14: feedmux.v1.CreateSubscriptionRequest.start:type_name -> feedmux.v1.Start
+	27, // 14: feedmux.v1.CreateSubscriptionRequest.start:type_name -> feedmux.v1.Start
 	1,  // 15: feedmux.v1.ListSubscriptionsResponse.subscriptions:type_name -> feedmux.v1.Subscription
 	1,  // 16: feedmux.v1.UpdateSubscriptionRequest.subscription:type_name -> feedmux.v1.Subscription
-	25, // 17: feedmux.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
-	24, // 18: feedmux.v1.SeekSubscriptionRequest.to:type_name -> feedmux.v1.Start
-	20, // 19: feedmux.v1.DeadLetter.cluster_time:type_name -> feedmux.v1.ClusterTime
-	21, // 20: feedmux.v1.DeadLetter.fail_time:type_name -> google.protobuf.Timestamp
-	21, // 21: feedmux.v1.DeadLetter.expire_time:type_name -> google.protobuf.Timestamp
+	28, // 17: feedmux.v1.UpdateSubscriptionRequest.update_mask:type_name -> google.protobuf.FieldMask
+	27, // 18: feedmux.v1.SeekSubscriptionRequest.to:type_name -> feedmux.v1.Start
+	23, // 19: feedmux.v1.DeadLetter.cluster_time:type_name -> feedmux.v1.ClusterTime
+	24, // 20: feedmux.v1.DeadLetter.fail_time:type_name -> google.protobuf.Timestamp
+	24, // 21: feedmux.v1.DeadLetter.expire_time:type_name -> google.protobuf.Timestamp
 	10, // 22: feedmux.v1.ListDeadLettersResponse.dead_letters:type_name -> feedmux.v1.DeadLetter
-	16, // 23: feedmux.v1.DiscardDeadLettersRequest.ids:type_name -> feedmux.v1.DiscardDeadLettersRequest.Ids
-	26, // 24: feedmux.v1.DiscardDeadLettersRequest.all:type_name -> google.protobuf.Empty
-	3,  // 25: feedmux.v1.Subscriptions.CreateSubscription:input_type -> feedmux.v1.CreateSubscriptionRequest
-	4,  // 26: feedmux.v1.Subscriptions.GetSubscription:input_type -> feedmux.v1.GetSubscriptionRequest
-	5,  // 27: feedmux.v1.Subscriptions.ListSubscriptions:input_type -> feedmux.v1.ListSubscriptionsRequest
-	7,  // 28: feedmux.v1.Subscriptions.UpdateSubscription:input_type -> feedmux.v1.UpdateSubscriptionRequest
-	8,  // 29: feedmux.v1.Subscriptions.DeleteSubscription:input_type -> feedmux.v1.DeleteSubscriptionRequest
-	9,  // 30: feedmux.v1.Subscriptions.SeekSubscription:input_type -> feedmux.v1.SeekSubscriptionRequest
-	11, // 31: feedmux.v1.Subscriptions.ListDeadLetters:input_type -> feedmux.v1.ListDeadLettersRequest
-	13, // 32: feedmux.v1.Subscriptions.GetDeadLetter:input_type -> feedmux.v1.GetDeadLetterRequest
-	14, // 33: feedmux.v1.Subscriptions.DiscardDeadLetters:input_type -> feedmux.v1.DiscardDeadLettersRequest
-	1,  // 34: feedmux.v1.Subscriptions.CreateSubscription:output_type -> feedmux.v1.Subscription
-	1,  // 35: feedmux.v1.Subscriptions.GetSubscription:output_type -> feedmux.v1.Subscription
-	6,  // 36: feedmux.v1.Subscriptions.ListSubscriptions:output_type -> feedmux.v1.ListSubscriptionsResponse
-	1,  // 37: feedmux.v1.Subscriptions.UpdateSubscription:output_type -> feedmux.v1.Subscription
-	26, // 38: feedmux.v1.Subscriptions.DeleteSubscription:output_type -> google.protobuf.Empty
-	1,  // 39: feedmux.v1.Subscriptions.SeekSubscription:output_type -> feedmux.v1.Subscription
-	12, // 40: feedmux.v1.Subscriptions.ListDeadLetters:output_type -> feedmux.v1.ListDeadLettersResponse
-	10, // 41: feedmux.v1.Subscriptions.GetDeadLetter:output_type -> feedmux.v1.DeadLetter
-	15, // 42: feedmux.v1.Subscriptions.DiscardDeadLetters:output_type -> feedmux.v1.DiscardDeadLettersResponse
-	34, // [34:43] is the sub-list for method output_type
-	25, // [25:34] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	18, // 23: feedmux.v1.DiscardDeadLettersRequest.ids:type_name -> feedmux.v1.DiscardDeadLettersRequest.Ids
+	29, // 24: feedmux.v1.DiscardDeadLettersRequest.all:type_name -> google.protobuf.Empty
+	19, // 25: feedmux.v1.ReplayDeadLettersRequest.ids:type_name -> feedmux.v1.ReplayDeadLettersRequest.Ids
+	29, // 26: feedmux.v1.ReplayDeadLettersRequest.all:type_name -> google.protobuf.Empty
+	3,  // 27: feedmux.v1.Subscriptions.CreateSubscription:input_type -> feedmux.v1.CreateSubscriptionRequest
+	4,  // 28: feedmux.v1.Subscriptions.GetSubscription:input_type -> feedmux.v1.GetSubscriptionRequest
+	5,  // 29: feedmux.v1.Subscriptions.ListSubscriptions:input_type -> feedmux.v1.ListSubscriptionsRequest
+	7,  // 30: feedmux.v1.Subscriptions.UpdateSubscription:input_type -> feedmux.v1.UpdateSubscriptionRequest
+	8,  // 31: feedmux.v1.Subscriptions.DeleteSubscription:input_type -> feedmux.v1.DeleteSubscriptionRequest
+	9,  // 32: feedmux.v1.Subscriptions.SeekSubscription:input_type -> feedmux.v1.SeekSubscriptionRequest
+	11, // 33: feedmux.v1.Subscriptions.ListDeadLetters:input_type -> feedmux.v1.ListDeadLettersRequest
+	13, // 34: feedmux.v1.Subscriptions.GetDeadLetter:input_type -> feedmux.v1.GetDeadLetterRequest
+	14, // 35: feedmux.v1.Subscriptions.DiscardDeadLetters:input_type -> feedmux.v1.DiscardDeadLettersRequest
+	16, // 36: feedmux.v1.Subscriptions.ReplayDeadLetters:input_type -> feedmux.v1.ReplayDeadLettersRequest
+	1,  // 37: feedmux.v1.Subscriptions.CreateSubscription:output_type -> feedmux.v1.Subscription
+	1,  // 38: feedmux.v1.Subscriptions.GetSubscription:output_type -> feedmux.v1.Subscription
+	6,  // 39: feedmux.v1.Subscriptions.ListSubscriptions:output_type -> feedmux.v1.ListSubscriptionsResponse
+	1,  // 40: feedmux.v1.Subscriptions.UpdateSubscription:output_type -> feedmux.v1.Subscription
+	29, // 41: feedmux.v1.Subscriptions.DeleteSubscription:output_type -> google.protobuf.Empty
+	1,  // 42: feedmux.v1.Subscriptions.SeekSubscription:output_type -> feedmux.v1.Subscription
+	12, // 43: feedmux.v1.Subscriptions.ListDeadLetters:output_type -> feedmux.v1.ListDeadLettersResponse
+	10, // 44: feedmux.v1.Subscriptions.GetDeadLetter:output_type -> feedmux.v1.DeadLetter
+	15, // 45: feedmux.v1.Subscriptions.DiscardDeadLetters:output_type -> feedmux.v1.DiscardDeadLettersResponse
+	17, // 46: feedmux.v1.Subscriptions.ReplayDeadLetters:output_type -> feedmux.v1.ReplayDeadLettersResponse
+	37, // [37:47] is the sub-list for method output_type
+	27, // [27:37] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_feedmux_v1_subscriptions_proto_init() }
@@ -1529,13 +1774,18 @@ func file_feedmux_v1_subscriptions_proto_init() {
 		(*DiscardDeadLettersRequest_Key)(nil),
 		(*DiscardDeadLettersRequest_All)(nil),
 	}
+	file_feedmux_v1_subscriptions_proto_msgTypes[15].OneofWrappers = []any{
+		(*ReplayDeadLettersRequest_Ids_)(nil),
+		(*ReplayDeadLettersRequest_Key)(nil),
+		(*ReplayDeadLettersRequest_All)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_feedmux_v1_subscriptions_proto_rawDesc), len(file_feedmux_v1_subscriptions_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	Subscriptions_ListDeadLetters_FullMethodName    = "/feedmux.v1.Subscriptions/ListDeadLetters"
 	Subscriptions_GetDeadLetter_FullMethodName      = "/feedmux.v1.Subscriptions/GetDeadLetter"
 	Subscriptions_DiscardDeadLetters_FullMethodName = "/feedmux.v1.Subscriptions/DiscardDeadLetters"
+	Subscriptions_ReplayDeadLetters_FullMethodName  = "/feedmux.v1.Subscriptions/ReplayDeadLetters"
 )
 
 // SubscriptionsClient is the client API for Subscriptions service.
@@ -58,6 +59,9 @@ type SubscriptionsClient interface {
 	GetDeadLetter(ctx context.Context, in *GetDeadLetterRequest, opts ...grpc.CallOption) (*DeadLetter, error)
 	// Deletes dead letters, also of a subscription that no longer exists.
 	DiscardDeadLetters(ctx context.Context, in *DiscardDeadLettersRequest, opts ...grpc.CallOption) (*DiscardDeadLettersResponse, error)
+	// Lets dead letters be delivered again, to the members of the group. A letter is deleted when a member has settled its
+	// event; if the event fails again, it is a dead letter again.
+	ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error)
 }
 
 type subscriptionsClient struct {
@@ -158,6 +162,16 @@ func (c *subscriptionsClient) DiscardDeadLetters(ctx context.Context, in *Discar
 	return out, nil
 }
 
+func (c *subscriptionsClient) ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReplayDeadLettersResponse)
+	err := c.cc.Invoke(ctx, Subscriptions_ReplayDeadLetters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SubscriptionsServer is the server API for Subscriptions service.
 // All implementations must embed UnimplementedSubscriptionsServer
 // for forward compatibility.
@@ -185,6 +199,9 @@ type SubscriptionsServer interface {
 	GetDeadLetter(context.Context, *GetDeadLetterRequest) (*DeadLetter, error)
 	// Deletes dead letters, also of a subscription that no longer exists.
 	DiscardDeadLetters(context.Context, *DiscardDeadLettersRequest) (*DiscardDeadLettersResponse, error)
+	// Lets dead letters be delivered again, to the members of the group. A letter is deleted when a member has settled its
+	// event; if the event fails again, it is a dead letter again.
+	ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error)
 	mustEmbedUnimplementedSubscriptionsServer()
 }
 
@@ -221,6 +238,9 @@ func (UnimplementedSubscriptionsServer) GetDeadLetter(context.Context, *GetDeadL
 }
 func (UnimplementedSubscriptionsServer) DiscardDeadLetters(context.Context, *DiscardDeadLettersRequest) (*DiscardDeadLettersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method DiscardDeadLetters not implemented")
+}
+func (UnimplementedSubscriptionsServer) ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReplayDeadLetters not implemented")
 }
 func (UnimplementedSubscriptionsServer) mustEmbedUnimplementedSubscriptionsServer() {}
 func (UnimplementedSubscriptionsServer) testEmbeddedByValue()                       {}
@@ -405,6 +425,24 @@ func _Subscriptions_DiscardDeadLetters_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Subscriptions_ReplayDeadLetters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReplayDeadLettersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SubscriptionsServer).ReplayDeadLetters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Subscriptions_ReplayDeadLetters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SubscriptionsServer).ReplayDeadLetters(ctx, req.(*ReplayDeadLettersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Subscriptions_ServiceDesc is the grpc.ServiceDesc for Subscriptions service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -447,6 +485,10 @@ var Subscriptions_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DiscardDeadLetters",
 			Handler:    _Subscriptions_DiscardDeadLetters_Handler,
+		},
+		{
+			MethodName: "ReplayDeadLetters",
+			Handler:    _Subscriptions_ReplayDeadLetters_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -54,7 +54,6 @@ _EXAMINED_MAX: Final = 5_000
 class _Span:
     """Events of one chunk that were recorded together, until all of them are settled."""
 
-    is_of_stream = True
     __slots__ = (
         "_before",
         "_chunk",
@@ -140,22 +139,21 @@ class _Span:
 
 
 class _Replay:
-    """Letters of one key that were loaded together, until all of them are settled."""
+    """Letters of one key that were loaded together, until all of them are settled. They have no part in the position
+    of the group."""
 
-    is_of_stream = False
-    """They have no part in the position of the group."""
-
-    __slots__ = ("_ledger", "left", "read_time_s", "view")
+    __slots__ = ("_held_bytes", "_ledger", "left", "read_time_s", "view")
 
     def __init__(self, ledger: "KeyLedger", events: Sequence[bytes], now_s: float) -> None:
         self.view = View(b"".join(events), array("L", (0, *accumulate(map(len, events)))))
         self.read_time_s = now_s
         self.left = len(events)
         self._ledger = ledger
-        ledger.pays(self.view.size_bytes)
+        self._held_bytes = self.view.size_bytes
+        ledger.pays(self._held_bytes)
 
     def close(self) -> None:
-        self._ledger.pays(-self.view.size_bytes)
+        self._ledger.pays(-self._held_bytes)
 
 
 class _Restored:
@@ -445,6 +443,11 @@ class KeyLedger:
     def aside(self) -> int:
         """The number of keys whose first event is to be set aside, and can be now."""
         return len(self._aside) + len(self._following)
+
+    @property
+    def failed_aside(self) -> int:
+        """The same without pinned keys."""
+        return len(self._aside)
 
     @property
     def acked(self) -> int:

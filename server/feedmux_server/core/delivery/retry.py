@@ -74,7 +74,7 @@ class Tries:
         self.failures = failures
         """Deliveries that failed, also by the loss of the member."""
         self.before = 0
-        """Deliveries before it was set aside: members are told of them, and they do not count as attempts."""
+        """Deliveries before it was set aside: members see them in `attempts`, and the policy does not count them."""
         self.losses = 0
         """Of these, by the loss of the member that had it first in a run."""
         self.sent_alone = False
