@@ -259,14 +259,16 @@ class Letters:
         """Delete letters on a majority of the members, and return how many there were. The host of the group will find
         out which keys have no letters any more."""
         own = [_key(tenant, subscription, each) for each in ids]
-        keys = await self._answer("distinct", lambda: self._collection.distinct("group_key", {"_id": {"$in": own}}))
+        shown = {"_id": False, "group_key": True, "bytes": True}
+        found = await self._answer("find", lambda: self._collection.find({"_id": {"$in": own}}, shown).to_list())
         parts = [{**each, "part": number} for each in own for number in range(1, _PARTS_MAX)]
         deleted = await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": own}}))
         await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": parts}}))
-        if keys:
-            await self.check(tenant, subscription, keys)
-        if deleted.deleted_count:
-            self._usage.pop(tenant, None)
+        if found:
+            await self.check(tenant, subscription, {bytes(each["group_key"]) for each in found})
+        if (usage := self._usage.get(tenant)) is not None:
+            usage.letters -= deleted.deleted_count
+            usage.bytes -= sum(each["bytes"] for each in found)
         return int(deleted.deleted_count)
 
     # Quarantined keys. Each has a document that is deleted with its last letter.
@@ -309,7 +311,7 @@ class Letters:
         if (usage := self._usage.get(tenant)) is not None:
             usage.keys -= deleted.deleted_count
 
-    async def check(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
+    async def check(self, tenant: str, subscription: str, keys: Collection[bytes]) -> None:
         """Let the host of the group find out whether these keys, if they are quarantined, still have letters."""
         pins = [_pin(tenant, subscription, each) for each in keys]
         check = {"$set": {"check": True}}
@@ -362,8 +364,9 @@ class Letters:
 
     async def mark_key(self, tenant: str, subscription: str, key: bytes, *, to_replay: bool) -> None:
         """Let all letters of a group key be delivered again, or not."""
-        wanted = {"tenant": tenant, "subscription": subscription, "group_key": Binary(key)}
-        await self._set_state(wanted, _REPLAY if to_replay else _SET_ASIDE)
+        state, former = (_REPLAY, _SET_ASIDE) if to_replay else (_SET_ASIDE, _REPLAY)
+        wanted = {"tenant": tenant, "subscription": subscription, "group_key": Binary(key), "state": former}
+        await self._set_state(wanted, state)
 
     async def failed_again(self, tenant: str, subscription: str, letter: DeadLetter, id_: bytes) -> bool:
         """Store what is known of the deliveries of a letter, which is not delivered again now. Returns whether it is

@@ -71,6 +71,19 @@ def test_unpinned_keys_deliver_what_waited() -> None:
     assert group.paid == 0
 
 
+def test_a_settled_letter_counts_as_stored_when_it_is_deleted() -> None:
+    group, hand = Group("a"), Hand()
+    first = aside(group, pin=True)
+    assert first.key is not None
+    before = group.ledger.acked
+    group.ledger.replay(first.key, stored(first), 0.0, last=True)
+    group.runs(hand)
+    group.ledger.settle(hand, 1, 1)
+    assert (group.ledger.acked, list(group.ledger.replayed)) == (before, [before])
+    group.ledger.deleted([before])
+    assert group.ledger.acked == before + 1
+
+
 def test_an_event_without_a_key_waits_for_letters_and_they_for_it() -> None:
     group, hand = Group("a", DROPPED, "a", per_chunk=1, reads=1), Hand()
     first = aside(group, pin=False)
