@@ -378,7 +378,6 @@ UNSUITABLE: dict[str, tuple[Callable[[Documents], Any], feed_pb2.Feed]] = {
         lambda database: database.create_collection("c", collation={"locale": "fr"}),
         feed_pb2.Feed(collection="c"),
     ),
-    "scope": (lambda database: None, feed_pb2.Feed()),
 }
 
 

@@ -250,8 +250,11 @@ class Subscribe:
             acked = await _acked_place(request.last_acked, starts, at.place.copied)
             epoch = request.last_acked.epoch
             if acked.place.is_after(at.place):
-                # The client's position is newer than a store that lost its last second; an older one is never used.
-                at_last_acked = epoch > stored.seek_epoch
+                # The client's position is newer than a store that lost its last second; an older one is never used. A
+                # token does not say to which collection a rename has taken the copy back.
+                is_token = request.last_acked.HasField("resume_token")
+                is_enough = not (is_token and at.place.copied is not None and at.place.copied.collection)
+                at_last_acked = is_enough and epoch > stored.seek_epoch
                 if at_last_acked:
                     at = acked
                 else:

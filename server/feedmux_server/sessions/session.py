@@ -120,8 +120,9 @@ class Session:
         stream = self.streams.stream_of(self.subscriber)
         if stream is not None and stream.documents_estimated:
             self.copy.documents_estimated = stream.documents_estimated
-        running = self.subscriber.at.place.copied is not None
-        return self.copy.status(self._key.spec.scope.namespace, monotonic_s(), running=running)
+        scope, now_s = self._key.spec.scope.namespace, monotonic_s()
+        begun = status_at(self.subscriber.at.place, scope)
+        return self.copy.status(scope if begun is None else begun.namespace, now_s, running=begun is not None)
 
     @property
     def copy_state(self) -> CopyState | None:

@@ -217,7 +217,7 @@ class Source:
             )
         return [each["name"] for each in listed]
 
-    async def _list(self, database: str, most: int, **options: Any) -> list[Any]:
+    async def _list(self, database: str, most: int | None, **options: Any) -> list[Any]:
         async with await self._client[database].list_collections(**options) as listed:
             return await listed.to_list(most)
 
@@ -257,15 +257,14 @@ class Source:
 
     async def _info(self, database: str, name: str) -> CollectionInfo | None:
         async for each in await self._client[database].list_collections(filter={"name": name}):
-            options, uuid = each.get("options", {}), each.get("info", {}).get("uuid", b"")
-            return CollectionInfo(
-                uuid=uuid.bytes if isinstance(uuid, UUID) else bytes(uuid),
-                kind=str(each.get("type", "")),
-                capped=bool(options.get("capped")),
-                collation=bool(options.get("collation")),
-                clustered=bool(options.get("clusteredIndex")),
-            )
+            return _collection_info(each)
         return None
+
+    async def collection_infos(self, database: str) -> dict[str, CollectionInfo]:
+        """The collections that a database has now, without views and time series. Raises as `databases` does."""
+        with self._commands.span("listCollections", database):
+            listed = await self._commands.answer(self._list(database, None, filter={"type": "collection"}))
+        return {each["name"]: _collection_info(each) for each in listed}
 
     async def estimated_count(self, database: str, name: str) -> int:
         """The number of documents by MongoDB's metadata, which costs no scan and may be wrong after a crash. Raises as
@@ -351,6 +350,17 @@ class Source:
             return str(reply["config"]["settings"]["replicaSetId"])
         except OperationFailure:
             return str(hello["setName"])
+
+
+def _collection_info(listed: Mapping[str, Any]) -> CollectionInfo:
+    options, uuid = listed.get("options", {}), listed.get("info", {}).get("uuid", b"")
+    return CollectionInfo(
+        uuid=uuid.bytes if isinstance(uuid, UUID) else bytes(uuid),
+        kind=str(listed.get("type", "")),
+        capped=bool(options.get("capped")),
+        collation=bool(options.get("collation")),
+        clustered=bool(options.get("clusteredIndex")),
+    )
 
 
 def _as_of(cluster_time: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ failure of the copy: `streams.snapshot_reader` reads the changes since then, and
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from secrets import token_hex
 from typing import Final, Literal, TypeVar
 
@@ -15,6 +16,7 @@ from pymongo.errors import NetworkTimeout, OperationFailure, PyMongoError
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.resume_policy import Action, without_words
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.snapshot_stages import (
     ID_CHANGED,
     ID_CHANGED_CODE,
@@ -22,12 +24,13 @@ from feedmux_server.core.feeds.snapshot_stages import (
     documents,
     may_drop,
     probe,
+    read_scope,
     unsuitable,
 )
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.source.cursor import RawBatch, RawChangeStreamCursor
-from feedmux_server.source.deployment import Source
+from feedmux_server.source.deployment import CollectionInfo, Source
 from feedmux_server.source.errors import UNAUTHORIZED, judge, rejects_login
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Failed
@@ -93,11 +96,11 @@ class DocumentsReader:
 
     async def check_collection(self) -> bytes:
         """As `check_collection`, but raises Failed where MongoDB does not answer."""
-        return await _answered(check_collection(self._source, self._key))
+        return await answered(check_collection(self._source, self._key))
 
     async def operation_time(self) -> int:
         """MongoDB's present operation time. Raises Failed."""
-        return await _answered(self._source.clock.operation_time())
+        return await answered(self._source.clock.operation_time())
 
     async def open(self, copied: Copied, cluster_time: int, tenant: str) -> None:
         """Raises NotAtThisTime, Failed, or FeedmuxError if another try cannot help. `tenant` as in `next_batch`."""
@@ -112,6 +115,11 @@ class DocumentsReader:
         except PyMongoError as error:
             raise self._judged(error, "aggregate", stopped=self._reads.overran) from error
 
+    @property
+    def _spec(self) -> FeedSpec:
+        """The feed, of the collection that is read."""
+        return replace(self._key.spec, scope=read_scope(self._key, self._from[0]))
+
     async def _bound(self, tenant: str) -> bytes:
         copied, cluster_time = self._from
         # Only a read of one document shows whether this one takes MongoDB too long.
@@ -120,7 +128,7 @@ class DocumentsReader:
             return b""
         turn = await self._source.history_reads.begin(tenant)
         try:
-            return await self._source.find_id(self._key.spec, find, cluster_time)
+            return await self._source.find_id(self._spec, find, cluster_time)
         finally:
             turn.end()
 
@@ -130,7 +138,7 @@ class DocumentsReader:
         copied, cluster_time = self._from
         secret = token_hex(_SECRET_BYTES)
         stages = documents(self._key, copied, cluster_time, self.up_to, secret, without_pipeline=without_pipeline)
-        return await self._source.open_documents(self._key.spec, stages, events, cluster_time, opening)
+        return await self._source.open_documents(self._spec, stages, events, cluster_time, opening)
 
     async def next_batch(self, tenant: str) -> RawBatch:
         """The next documents, in a turn of `tenant` for reads of history. Raises as `open` does."""
@@ -221,7 +229,8 @@ class DocumentsReader:
         return verdict.error
 
 
-async def _answered(command: Awaitable[T]) -> T:
+async def answered(command: Awaitable[T]) -> T:
+    """The answer to a command. Raises Failed where MongoDB does not answer."""
     try:
         return await command
     except FeedmuxError as error:
@@ -234,16 +243,27 @@ async def _answered(command: Awaitable[T]) -> T:
 async def check_collection(source: Source, key: StreamKey) -> bytes:
     """The UUID of the collection that a feed watches; empty if it does not exist. Raises SNAPSHOT_UNSUITABLE if its
     documents cannot be copied, and FeedmuxError if MongoDB does not say."""
-    scope, name = key.spec.scope, key.spec.scope.namespace
+    check_source(source)
+    scope = key.spec.scope
+    info = await source.collection(scope.database, scope.collection)
+    if info is None:
+        return b""
+    await check_info(source, scope, info)
+    return info.uuid
+
+
+def check_source(source: Source) -> None:
+    """Raises SNAPSHOT_UNSUITABLE for a sharded cluster, where two shards may have documents of one `_id`."""
     if source.clock.is_mongos:
-        # Two shards may have documents of one `_id`.
         raise unsuitable(
             "sharded cluster",
             f"source {source.name!r} is a sharded cluster; only the documents of a replica set can be copied",
         )
-    info = await source.collection(scope.database, scope.collection)
-    if info is None:
-        return b""
+
+
+async def check_info(source: Source, scope: Scope, info: CollectionInfo) -> None:
+    """Raises SNAPSHOT_UNSUITABLE if the documents of this collection cannot be copied."""
+    name = scope.namespace
     if info.kind == "timeseries":
         raise unsuitable("time series", f"{name} is a time series collection, which has no change streams")
     if info.kind != "collection":
@@ -252,17 +272,15 @@ async def check_collection(source: Source, key: StreamKey) -> bytes:
         raise unsuitable("capped", f"{name} is capped; MongoDB cannot read a capped collection as of a past time")
     if info.collation:
         raise unsuitable("collation", f"{name} has a collation, and documents are copied in the order of bytes")
-    if info.clustered and await _scans(source, key):
+    if info.clustered and await _scans(source, scope):
         raise unsuitable(
             "clustered",
             f"{name} is clustered, and this version of MongoDB would read all of it for each step of a copy; upgrade"
             " MongoDB (6.0.27 uses its index)",
         )
-    return info.uuid
 
 
-async def _scans(source: Source, key: StreamKey) -> bool:
-    scope = key.spec.scope
+async def _scans(source: Source, scope: Scope) -> bool:
     try:
         return await source.scans(scope.database, scope.collection, probe())
     except FeedmuxError as error:

@@ -12,8 +12,10 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.grants.grant import Grants, granted
 from feedmux_server.core.grants.report import judged_by_images
 from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.documents import DocumentsReader, NotAtThisTime
+from feedmux_server.source.namespaces import Namespaces
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 
@@ -126,6 +128,8 @@ async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint) -> 
         return 0
     scope = key.spec.scope
     try:
+        if not scope.collection:
+            return await Namespaces(source, key, ReadLimits()).estimate()
         return await source.estimated_count(scope.database, scope.collection)
     except FeedmuxError as error:
         if error.reason not in _NOT_PERMITTED:
@@ -140,9 +144,13 @@ async def try_to_open(source: Source, key: StreamKey, at: JoinPoint) -> None:
     documents = DocumentsReader(source, key, ReadLimits())
     try:
         await reader.open()
-        if at.place.copied is not None:
+        copied = at.place.copied
+        if copied is not None and not key.spec.scope.collection:
+            first = await Namespaces(source, key, ReadLimits()).next(copied.namespace, after=False)
+            copied = None if first is None else Copied(database=first[0], collection=first[1])
+        if copied is not None:
             with suppress(NotAtThisTime):  # the copy reads them as of a later time
-                await documents.open(at.place.copied, at.place.cluster_time - 1, "")
+                await documents.open(copied, at.place.cluster_time - 1, "")
     except Failed as error:
         raise FeedmuxError(
             ErrorReason.SOURCE_UNAVAILABLE,

@@ -24,7 +24,7 @@ from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken, UnknownTokenLayout, without_document
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.source.deployment import Source
-from feedmux_server.source.documents import check_collection
+from feedmux_server.source.namespaces import check_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,7 @@ class StartResolver:
             case StartKind.EARLIEST:
                 return JoinPoint(ResumeToken.high_water_mark(await self.source.oplog.oldest_time()))
             case StartKind.SNAPSHOT:
-                check_feed(self.key)
-                await check_collection(self.source, self.key)
+                await check_copy(self.source, self.key)
                 latest = ResumeToken.high_water_mark(await self.source.clock.operation_time() + 1)
                 return JoinPoint(latest.while_copying(Copied()))
             case StartKind.POSITION:

@@ -1,4 +1,4 @@
-"""Reads the existing documents of a collection, and between them the changes to those read so far, as one stream.
+"""Reads the existing documents of a feed's scope, and between them the changes to those read so far, as one stream.
 
 One reader serves one pump, like a `ChangeStreamReader`. `core.delivery.snapshot_steps` says when documents may be read,
 and as of which time; `source.documents` reads them. Invariant: `_steps` moves only together with the batch that is
@@ -21,25 +21,24 @@ from feedmux_server.core.feeds.stream_key import StreamKey, has_stages
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.deployment import Source
-from feedmux_server.source.documents import DocumentsReader, NotAtThisTime
+from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, answered
+from feedmux_server.source.namespaces import WAIT_MS, Namespaces
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader
 
-CHANGES_WAIT_MS: Final = 5
-"""How long MongoDB waits for changes at the end of the oplog, before the next documents."""
 ESTIMATE_EVERY_S: Final = 30.0
 _QUIET_S: Final = 0.05
 """The pause before the next look for changes, while they do not suffice for documents and none came."""
 
 
 class SnapshotReader:
-    """A copy of one collection, from a position within it."""
+    """A copy of one collection, or of several one after the other, from a position within it."""
 
     def __init__(
         self, source: Source, key: StreamKey, origin: ResumeToken, limits: ReadLimits, reads_for: Callable[[], str],
         estimated: Callable[[int], Any] = int,
     ) -> None:  # fmt: skip
-        """`reads_for` is that of `ChangeStreamReader`. `estimated` gets the number of documents in the collection."""
+        """`reads_for` is that of `ChangeStreamReader`. `estimated` gets the number of documents in the scope."""
         self._source = source
         self._key = key
         self._limits = limits
@@ -52,6 +51,15 @@ class SnapshotReader:
         self._changes: ChangeStreamReader | None = None
         self._uuid: bytes | None = None
         """The collection's, when it was last asked for; empty if there was none."""
+        self._names = None if key.spec.scope.collection else Namespaces(source, key, limits, reads_for)
+        """In a copy of several collections."""
+        self._is_new = True
+        """MongoDB was not asked for its time yet."""
+        self._seen_to = 0
+        """Up to this cluster time it is known which collections were dropped or renamed; events after it are read when
+        that is known too."""
+        self._collection_done = False
+        """The present collection has no more documents."""
         self._is_open = False
         self._documents_next = False
         """Documents as of the step's time are to be read, or are being read."""
@@ -71,11 +79,13 @@ class SnapshotReader:
         """Open the change stream. Raises `Failed`, or FeedmuxError when a retry cannot help."""
         check_feed(self._key)
         try:
-            if self._uuid is None:
+            if self._is_new:
                 # Changes until now may have been sent before an interruption, and a client hands out a change once. So
                 # no document that comes again may be older than they are.
                 self._steps.not_before = await self._documents.operation_time()
-                await self._check_collection()
+                if self._names is None:
+                    await self._check_collection()
+                self._is_new = False
             await self._estimate()
             await self._open_changes()
         except BaseException:
@@ -102,16 +112,18 @@ class SnapshotReader:
 
     async def close(self) -> None:
         """Close the cursors. The next `open` continues after the batches that were returned."""
-        self._is_open = self._documents_next = self._at_end = False
+        self._is_open = self._documents_next = self._at_end = self._collection_done = False
         await self._close_changes()
         await self._documents.close()
 
     async def _open_changes(self) -> ChangeStreamReader:
+        if self._names is not None:
+            await self._look_ahead(self._names)
         changes = ChangeStreamReader(
             self._source,
             self._key,
             JoinPoint(self._steps.place.outside_copy()),
-            replace(self._limits, max_await_ms=CHANGES_WAIT_MS),
+            replace(self._limits, max_await_ms=WAIT_MS),
             self._reads_for,
             copied=self._steps.copied,
         )
@@ -128,32 +140,39 @@ class SnapshotReader:
         changes, steps = self._changes, self._steps
         assert changes is not None
         batch = await changes.read()
-        mark = None
-        if not batch.exhausted:
+        read_to, complete_time = changes.at.place, batch.complete_time
+        if self._names is not None:
+            complete_time = min(complete_time, self._seen_to)
+        end = mark = None
+        if self._names is not None and read_to.cluster_time > self._seen_to:
+            # What comes after may be of a collection that was renamed.
+            read_to = end = steps.mark_at(self._seen_to, read_to.version)
+        if end is not None or not batch.exhausted:
             known_time = self._source.clock.known_time
-            mark = steps.mark_after(changes.at.place, batch.complete_time, known_time, has_more=changes.is_behind)
-        if mark is not None:
-            # What comes after the mark is read again, with the changes to the next documents.
+            mark = steps.mark_after(read_to, complete_time, known_time, has_more=changes.is_behind)
+        end = mark or end
+        if end is not None:
+            # What comes after this is read again, with the changes to the next documents.
             await self._close_changes()
         elif not batch.chunks:
             await asyncio.sleep(_QUIET_S)
-        chunks: list[Chunk] = []
-        for chunk in batch.chunks:
-            stop = chunk.count if mark is None else chunk.first_after(mark)
-            part = ChangesChunk.of(chunk, steps.stored, stop)
-            if part is not None:
-                chunks.append(part)
+        parts = (ChangesChunk.of(chunk, steps.stored, end) for chunk in batch.chunks)
+        chunks: list[Chunk] = [part for part in parts if part is not None]
         if mark is None:
-            steps.gave_changes(changes.at.place)
+            steps.gave_changes(end or changes.at.place)
         else:
             steps.begin_documents(mark)
             self._documents_next, self._step_began_s = True, monotonic_s()
-        return Batch(chunks, steps.place, batch.exhausted)
+            if self._names is not None:
+                self._names.forget()
+        return Batch(chunks, steps.place, batch.exhausted and end is None)
 
     async def _read_documents(self) -> Batch:
         steps, documents = self._steps, self._documents
         try:
             if not documents.is_open:
+                if self._names is not None and not await self._find_collection(self._names):
+                    return Batch([], steps.place, False)
                 await self._estimate()
                 await documents.open(steps.copied, steps.time, self._reads_for())
             raw = await documents.next_batch(self._reads_for())
@@ -161,15 +180,19 @@ class SnapshotReader:
             self._source.observer.documents_not_at_this_time(self._source.name)
             await documents.close()
             self._documents_next = False
-            await self._check_collection()
+            if self._names is None:
+                await self._check_collection()
+            else:
+                steps.not_before = await documents.operation_time()
             if not steps.may_retry_at_once():
                 raise error.failure from error
             return Batch([], None, False)
         passed = documents.up_to if raw.exhausted else b""
         if passed and not documents.found and not await self._is_same():
             return Batch([], None, False)
-        self._at_end = raw.exhausted and not passed
-        if not self._at_end and monotonic_s() - self._step_began_s >= self._limits.snapshot_step_s:
+        is_last = raw.exhausted and not passed
+        self._at_end, self._collection_done = is_last and self._names is None, is_last
+        if not is_last and self._is_step_over:
             await documents.close()
             self._documents_next = False
         documents.read_ahead()
@@ -183,6 +206,10 @@ class SnapshotReader:
             steps.passed(passed, may_be_known=not self._key.judges_documents)
         return Batch(chunks, steps.place, False)
 
+    @property
+    def _is_step_over(self) -> bool:
+        return monotonic_s() - self._step_began_s >= self._limits.snapshot_step_s
+
     async def _end(self) -> Batch:
         """Believe that there are no more documents only if the collection is still the same."""
         if not await self._is_same():
@@ -190,9 +217,40 @@ class SnapshotReader:
         self._at_end = self._documents_next = False
         return Batch([], self._steps.place.copy_complete(), False, copy_complete=True)
 
+    async def _find_collection(self, names: Namespaces) -> bool:
+        """Find the collection to read as of the step's time: the present one, or after it the next one. False if there
+        is none, or if changes are to be read first."""
+        here = self._steps.stored.namespace
+        found = await answered(names.next(here, after=self._collection_done))
+        if found == here:
+            return True
+        if not await self._is_same():
+            return False
+        self._collection_done = False
+        if found is None:
+            self._at_end = True
+            return False
+        self._steps.enter(*found)
+        self._documents_next = not self._is_step_over
+        return self._documents_next
+
+    async def _look_ahead(self, names: Namespaces) -> None:
+        """Find the renames of the next changes. A collection may have been renamed from a name that the copy has not
+        come to, to one that it has passed. No change says so of its documents, and a pipeline may drop the rename. So
+        the copy goes back to that name, before the rename comes."""
+        steps = self._steps
+        place = steps.place
+        until = max(place.cluster_time - place.is_high_water_mark, steps.not_before)
+        gone, self._seen_to = await names.gone_after(place, until)
+        back = [each.to for each in gone if each.to and each.to <= steps.stored.namespace and names.covers(each.to)]
+        if back:
+            steps.enter(*min(back))
+
     async def _is_same(self) -> bool:
         """Whether the collection is still the one of before: as of a time before a drop or a rename, MongoDB reads an
         empty collection, without an error. If not, changes are read next."""
+        if self._names is not None:
+            return await self._are_same(self._names)
         uuid = self._uuid
         await self._check_collection()
         if self._uuid == uuid:
@@ -200,15 +258,32 @@ class SnapshotReader:
         self._at_end = self._documents_next = False
         return False
 
+    async def _are_same(self, names: Namespaces) -> bool:
+        """Whether all collections from the present one on are still those of the step's time."""
+        steps = self._steps
+        now = await self._documents.operation_time()
+        if now <= steps.time:
+            return True
+        gone, complete = await names.gone_after(steps.place, now)
+        if all(each.name < steps.stored.namespace or not names.covers(each.name) for each in gone):
+            return True
+        steps.not_before = complete
+        self._at_end = self._documents_next = self._collection_done = False
+        return False
+
     async def _estimate(self) -> None:
         """Ask for the number of documents, which MongoDB has at hand. A copy does without it. Not where a reader sees
         only some of the documents: their number may be a secret, and says nothing about his copy."""
-        now_s, key, scope = monotonic_s(), self._key, self._key.spec.scope
-        if key.policy or has_stages(key.spec) or now_s - self._estimate_s < ESTIMATE_EVERY_S:
+        now_s, key, names, scope = monotonic_s(), self._key, self._names, self._key.spec.scope
+        may_drop = (key.policy or has_stages(key.spec)) if names is None else names.may_drop
+        if may_drop or now_s - self._estimate_s < ESTIMATE_EVERY_S:
             return
         self._estimate_s = now_s
         with suppress(FeedmuxError):
-            self._estimated(await self._source.estimated_count(scope.database, scope.collection))
+            if names is None:
+                self._estimated(await self._source.estimated_count(scope.database, scope.collection))
+            else:
+                self._estimated(await names.estimate())
 
     async def _check_collection(self) -> None:
         """Raises SNAPSHOT_UNSUITABLE if the collection cannot be copied now."""

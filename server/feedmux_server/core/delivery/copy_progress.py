@@ -44,11 +44,13 @@ class CopyStatus:
 
 
 def status_at(place: ResumeToken, namespace: str) -> CopyStatus | None:
-    """What a position says of the copy that it is within; None outside a copy."""
+    """What a position says of the copy that it is within; None outside a copy. `namespace`: that of the feed."""
     copied = place.copied
     if copied is None:
         return None
     is_after_document = place.is_high_water_mark and copied.documents > 0
+    if copied.collection:
+        namespace = f"{copied.database}.{copied.collection}"
     return CopyStatus(True, copied.documents, namespace, read_time=place.cluster_time - 1 if is_after_document else 0)
 
 

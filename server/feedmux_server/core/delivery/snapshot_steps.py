@@ -41,7 +41,7 @@ class SnapshotSteps:
     @property
     def copied(self) -> Copied:
         """How far the copy is."""
-        return Copied(self.up_to, self.stored.documents)
+        return replace(self.stored, up_to=self.up_to)
 
     def mark_after(
         self, read_to: ResumeToken, complete_time: int, known_time: int, *, has_more: bool
@@ -54,11 +54,21 @@ class SnapshotSteps:
         time = max(self.time, read_to.cluster_time - 1, complete_time)
         if has_more or time < self.not_before or known_time - time > LAG_MAX_S << 32:
             return None
-        # Of the documents at one mark the number says which comes first, and only within one version of tokens.
-        is_same = self.place.is_high_water_mark and self.place.cluster_time == time + 1
-        mark = ResumeToken.high_water_mark(time + 1, self.place.version if is_same else read_to.version)
+        mark = self.mark_at(time, read_to.version)
         # After a change that was given out, others of its time may follow.
         return None if self.place.key[:4] > mark.key[:4] else mark
+
+    def mark_at(self, time: int, version: int) -> ResumeToken:
+        """The high-water mark after a cluster time."""
+        # Of the documents at one mark the number says which comes first, and only within one version of tokens.
+        is_same = self.place.is_high_water_mark and self.place.cluster_time == time + 1
+        return ResumeToken.high_water_mark(time + 1, self.place.version if is_same else version)
+
+    def enter(self, database: str, collection: str) -> None:
+        """The documents of this collection are next: those of the collections before it were given out, or are to be
+        given out again later."""
+        self.up_to = b""
+        self.place = self.place.while_copying(Copied(b"", self.stored.documents, database, collection))
 
     def gave_changes(self, up_to: ResumeToken) -> None:
         """The changes up to a position were given out."""

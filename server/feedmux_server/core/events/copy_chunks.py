@@ -20,12 +20,13 @@ class ChangesChunk(Chunk):
     _copied: Copied
 
     @classmethod
-    def of(cls, chunk: Chunk, copied: Copied, stop: int) -> Self | None:
-        """The first `stop` changes of a chunk that was just read; None for none."""
-        view = chunk.bson
+    def of(cls, chunk: Chunk, copied: Copied, until: ResumeToken | None) -> Self | None:
+        """The changes of a chunk that was just read, up to a position or all of them; None for none."""
+        view, stop = chunk.bson, chunk.count if until is None else chunk.first_after(until)
         if not stop or view is None:
             return None
-        end = chunk.end if stop == chunk.count else chunk.token(stop - 1)
+        is_within = stop == chunk.count and (until is None or not chunk.end.is_after(until))
+        end = chunk.end if is_within else chunk.token(stop - 1)
         part = cls(
             view.cut(0, stop),
             view.offsets[: stop + 1],
@@ -67,7 +68,8 @@ class DocumentsChunk(Chunk):
         if len(up_to) > COPIED_BYTES_MAX:
             # A position has no room for it. One that is not as far brings documents again, and loses nothing.
             up_to = self._copied.up_to
-        return self.start.while_copying(Copied(up_to, self._copied.documents + index + 1))
+        copied = self._copied
+        return self.start.while_copying(Copied(up_to, copied.documents + index + 1, copied.database, copied.collection))
 
     def last_id(self) -> bytes:
         """`copied_id` of the last document, of any size."""

@@ -8,6 +8,7 @@ he writes a document. The token of a copied document is a time, and can be guess
 is in its place, which differs from read to read.
 """
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feeds.feed import SIMPLE_COLLATION
+from feedmux_server.core.feeds.feed import SIMPLE_COLLATION, Scope
 from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, policy_stages, user_stages
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken, key_string
 
@@ -36,8 +37,13 @@ def gate(copied: Copied) -> dict[str, Any]:
     read again as of a later time, when they may be gone.
     """
     passes: list[dict[str, Any]] = [{"operationType": "delete"}, {"documentKey": {"$exists": False}}]
+    here: dict[str, Any] = {}
+    if copied.collection:
+        database, collection = copied.namespace
+        here = {"ns.db": database, "ns.coll": collection}
+        passes += [{"ns.db": {"$lt": database}}, {"ns.db": database, "ns.coll": {"$lt": collection}}]
     if copied.up_to:
-        passes.append({"$expr": {"$lte": ["$documentKey._id", _literal(copied.up_to)]}})
+        passes.append({**here, "$expr": {"$lte": ["$documentKey._id", _literal(copied.up_to)]}})
     return {"$match": {"$or": passes}}
 
 
@@ -51,7 +57,7 @@ def bound(key: StreamKey, copied: Copied, count: int) -> dict[str, Any] | None:
     if copied.up_to[4:5] == _MAX_KEY:
         return None
     return {
-        "find": key.spec.scope.collection,
+        "find": read_scope(key, copied).collection,
         **({"min": RawBSONDocument(copied.up_to)} if copied.up_to else {}),
         "hint": {"_id": 1},
         "sort": {"_id": 1},
@@ -78,7 +84,7 @@ def documents(
 ) -> list[Any]:
     """The stages that return the documents after those copied, up to the `_id` in `up_to` (empty: all of them), as of
     `cluster_time`, as insert events at the high-water mark after it. `secret`: of this read, for the policy."""
-    scope = key.spec.scope
+    scope = read_scope(key, copied)
     mark = key_string(ResumeToken.high_water_mark(cluster_time + 1))
     assert mark is not None
     token = mark.hex().upper()
@@ -108,11 +114,15 @@ def probe() -> list[Any]:
     return [*_after(Copied(bson.encode({"_id": 0}))), {"$sort": {"_id": 1}}]
 
 
+def read_scope(key: StreamKey, copied: Copied) -> Scope:
+    """The collection whose documents are read."""
+    scope = key.spec.scope
+    return replace(scope, database=copied.database, collection=copied.collection) if copied.collection else scope
+
+
 def check_feed(key: StreamKey) -> None:
     """Raises SNAPSHOT_UNSUITABLE for a feed whose documents cannot be copied, whatever its collection is."""
     spec = key.spec
-    if not spec.scope.collection:
-        raise unsuitable("scope", "only the documents of one collection can be copied; name the collection")
     if spec.collation not in (b"", SIMPLE_COLLATION):
         raise unsuitable("collation", "existing documents cannot be copied for a feed with a collation")
 

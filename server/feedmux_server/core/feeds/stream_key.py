@@ -4,7 +4,7 @@ Every field of `FeedSpec` is in the key unless it is named here, so that an opti
 rather than mixing them. Tenant, start and wire format are not part of it: the tenant acts through the policy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Final
@@ -36,6 +36,8 @@ class StreamKey:
     """The policy shows each change to a document as MongoDB does."""
     judges_documents: bool = field(compare=False, default=False)
     """The policy withholds documents."""
+    shows: "Shows" = field(compare=False, default=lambda database, collection: True)
+    """Whether the policy shows anything of a namespace."""
 
     @property
     def short(self) -> bytes:
@@ -46,8 +48,16 @@ class StreamKey:
         return self.digest.hex()
 
 
+Shows = Callable[[str, str], bool]
+"""Of a database and a collection."""
+
+
 def stream_key(
-    spec: FeedSpec, policy: bytes = b"", keeps_changes: bool = False, judges_documents: bool = False
+    spec: FeedSpec,
+    policy: bytes = b"",
+    keeps_changes: bool = False,
+    judges_documents: bool = False,
+    shows: Shows = lambda database, collection: True,
 ) -> StreamKey:
     spec = replace(spec, batch_size=0, max_await_time_ms=0, bounded=False)
     digest = blake2b(digest_size=16, person=b"feedmux-stream")
@@ -55,7 +65,7 @@ def stream_key(
         for part in (name.encode(), value):
             digest.update(len(part).to_bytes(4))
             digest.update(part)
-    return StreamKey(digest.digest(), spec, policy, keeps_changes, judges_documents)
+    return StreamKey(digest.digest(), spec, policy, keeps_changes, judges_documents, shows)
 
 
 def has_stages(spec: FeedSpec) -> bool:

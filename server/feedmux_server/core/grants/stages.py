@@ -85,6 +85,8 @@ class Asked(NamedTuple):
     """The policy shows each change to a document as MongoDB does; what it withholds is of other events."""
     judges_documents: bool = False
     """The policy withholds documents."""
+    shows: Callable[[str, str], bool] = lambda database, collection: True
+    """Whether the policy shows anything of a namespace (database, collection)."""
 
 
 def apply_grants(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = None) -> Asked:
@@ -120,7 +122,11 @@ def apply_grants(grants: Grants, spec: FeedSpec, cache: PolicyCache | None = Non
         images = spec.full_document == "whenAvailable", spec.full_document_before_change == "whenAvailable"
     keeps = _keeps_changes(cases, spec.scope)
     stages = _stages(cases, targets, spec.scope, images, cache or PolicyCache())
-    return Asked(asked, bson.encode({"pipeline": stages}), keeps, judged)
+
+    def shows(database: str, collection: str) -> bool:
+        return any(grant.covers(Scope(spec.scope.source, database, collection)) for grant in cases)
+
+    return Asked(asked, bson.encode({"pipeline": stages}), keeps, judged, shows)
 
 
 def without_database(asked: Asked, database: str) -> Asked:
@@ -137,7 +143,11 @@ def without_database(asked: Asked, database: str) -> Asked:
     stages = bson.decode(asked.policy, _RAW)["pipeline"] if asked.policy else []
     # By a pattern, because a collation of the feed would apply to a comparison.
     visible: Stage = {"$match": {"ns.db": {"$not": {"$regex": _anchored(database)}}}}
-    return asked._replace(policy=bson.encode({"pipeline": [visible, *stages]}))
+
+    def shows(other: str, collection: str) -> bool:
+        return other != database and asked.shows(other, collection)
+
+    return asked._replace(policy=bson.encode({"pipeline": [visible, *stages]}), shows=shows)
 
 
 _Images = tuple[bool, bool] | None

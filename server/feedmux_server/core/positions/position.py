@@ -8,7 +8,8 @@ high-water mark of that time. Of a long token, a position contains a summary (`R
 
 Layout: version, flags, key id (4), fingerprint (8), stream key (8), token, MAC of all before it (16). Within a copy of
 existing documents, the token has its length (2) before it, and after it the number of copied documents (8) and the last
-`_id`. With what a group has settled ahead (`core.positions.ahead`), the token and the higher one have their lengths (2)
+`_id`; in a copy of several collections before the `_id` the namespace, which has its length (2) before it. With what a
+group has settled ahead (`core.positions.ahead`), the token and the higher one have their lengths (2)
 before them, and the holes follow: mark (6), attempts (1). Who does not read for the group begins at the token. By the
 flags of such positions, servers that do not know them reject them.
 """
@@ -32,6 +33,7 @@ _FLAG_UNJUDGED: Final = 0x02
 _FLAG_AS_TIME: Final = 0x04
 _FLAG_COPYING: Final = 0x08
 _FLAG_AHEAD: Final = 0x10
+_FLAG_NAMESPACE: Final = 0x20
 _FLAGS_OF: Final = {Given.BY_MONGODB: 0, Given.BY_CLIENT: _FLAG_UNJUDGED, Given.AS_TIME: _FLAG_AS_TIME}
 _GIVEN_OF: Final = {flags: given for given, flags in _FLAGS_OF.items()}
 _PART_BYTES: Final = 8
@@ -123,12 +125,15 @@ class PositionEncoder:
 
     def _while_copying(self, token: ResumeToken, copied: Copied, data: bytes | None, key: PositionKey) -> bytes:
         part = token.raw if data is None else data
-        end = copied.documents.to_bytes(8) + copied.up_to
+        namespace = f"{copied.database}.{copied.collection}".encode() if copied.collection else b""
+        named = len(namespace).to_bytes(2) + namespace if namespace else b""
+        end = copied.documents.to_bytes(8) + named + copied.up_to
         if _HEAD_BYTES + 2 + len(part) + len(end) + MAC_BYTES > POSITION_BYTES_MAX:
             # The token of a document with a large `_id`: the events of its time come again.
             token = token.before_time()
             data = part = key_string(token) or token.raw
         flags = _FLAGS_OF[token.given] | _FLAG_COPYING | (0 if data is None else _FLAG_COMPACT)
+        flags |= _FLAG_NAMESPACE if namespace else 0
         content = self._head(key, flags) + len(part).to_bytes(2) + part + end
         return content + key.sign(content)
 
@@ -204,8 +209,12 @@ def _content(data: bytes) -> bytes:
 
 def _read(content: bytes) -> Position:
     flags = content[1]
-    given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT & ~_FLAG_COPYING & ~_FLAG_AHEAD)
-    if given is None or (flags & _FLAG_AHEAD and flags & (_FLAG_COPYING | _FLAG_COMPACT) != _FLAG_COMPACT):
+    given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT & ~_FLAG_COPYING & ~_FLAG_AHEAD & ~_FLAG_NAMESPACE)
+    if (
+        given is None
+        or (flags & _FLAG_AHEAD and flags & (_FLAG_COPYING | _FLAG_COMPACT) != _FLAG_COMPACT)
+        or (flags & _FLAG_NAMESPACE and not flags & _FLAG_COPYING)
+    ):
         raise _invalid("the position has flags that this server does not know")
     read = ResumeToken.from_key_string if flags & _FLAG_COMPACT else ResumeToken.from_position
     data, copied, high, holes = content[_HEAD_BYTES:], None, b"", b""
@@ -213,7 +222,7 @@ def _read(content: bytes) -> Position:
         end = 2 + int.from_bytes(data[:2])
         if end + 8 > len(data):
             raise _invalid("the position is cut short")
-        copied = Copied(data[end + 8 :], int.from_bytes(data[end : end + 8]))
+        copied = _copied(data[end:], has_namespace=bool(flags & _FLAG_NAMESPACE))
         data = data[2:end]
     if flags & _FLAG_AHEAD:
         data, high, holes = _parts(data)
@@ -225,6 +234,18 @@ def _read(content: bytes) -> Position:
     if copied is not None:
         token = token.while_copying(copied)
     return Position(content[_FINGERPRINT], content[_STREAM_KEY], token.given_as(given), ahead)
+
+
+def _copied(data: bytes, *, has_namespace: bool) -> Copied:
+    """Raises POSITION_INVALID."""
+    documents, rest = int.from_bytes(data[:8]), data[8:]
+    if not has_namespace:
+        return Copied(rest, documents)
+    end = 2 + int.from_bytes(rest[:2])
+    database, _, collection = rest[2:end].decode("utf-8", "replace").partition(".")
+    if end > len(rest) or not database or not collection:
+        raise _invalid("the position is cut short")
+    return Copied(rest[end:], documents, database, collection)
 
 
 def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:

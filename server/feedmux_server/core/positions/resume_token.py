@@ -75,13 +75,22 @@ class Copied:
     """How far a copy of existing documents is, in a position within the copy.
 
     The position then says: every change at or before it to a document whose `_id` is at or before `up_to`, and of other
-    documents at most deletes.
+    documents at most deletes. In a copy of several collections, that is of the collection named here, and every change
+    to those before it: collections are copied in the order of their databases and names.
     """
 
     up_to: bytes = b""
     """The BSON document `{_id: …}` of the last copied document; empty for none."""
     documents: int = 0
     """The number of documents copied so far."""
+    database: str = ""
+    """With `collection`: the one being copied, in a copy of several. Both are empty before the first one."""
+    collection: str = ""
+
+    @property
+    def namespace(self) -> tuple[str, str]:
+        """Database and collection. Python orders them as MongoDB does, by code points."""
+        return self.database, self.collection
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +142,8 @@ class ResumeToken:
     @property
     def extra_bytes(self) -> int:
         """What it retains in memory (the document, and what is compared of its KeyString) beyond a usual token."""
-        copied = 0 if self.copied is None else len(self.copied.up_to)
+        at = self.copied
+        copied = 0 if at is None else len(at.up_to) + len(at.database) + len(at.collection)
         return max(0, len(self.raw) + len(self.key[4]) + copied - _USUAL_BYTES)
 
     @property

@@ -664,7 +664,7 @@ def test_no_delivery_mixes_documents_and_changes() -> None:
     data = b"".join(bson.encode({"_id": {"_data": "", "snapshot": {"_id": number}}}) for number in range(2))
     [documents] = cut_documents(data, stream.ring.newest, Copied(), 1.5, bytes_max=10**9)
     [read] = cut_batch(event(1, token(8)).data, documents.end, None, 1.5, bytes_max=10**9)
-    changes = ChangesChunk.of(read, Copied(b"", 2), 1)
+    changes = ChangesChunk.of(read, Copied(b"", 2), None)
     assert changes is not None
     stream.append([documents, changes], None)
     taken = [feed.take(copier), feed.take(copier)]

@@ -65,14 +65,19 @@ def test_a_token_that_is_large_ends_a_delivery() -> None:
 def test_changes_have_the_place_of_the_copy() -> None:
     tokens = [event_token(BEGIN + n, key=n) for n in range(3)]
     data = b"".join(event(n, token).data for n, token in enumerate(tokens))
-    [chunk] = cut_batch(data, ResumeToken.high_water_mark(BEGIN), None, 1.5, bytes_max=10**9)
-    part = ChangesChunk.of(chunk, BEFORE, 2)
+    newest = ResumeToken.high_water_mark(BEGIN + 9)
+    [chunk] = cut_batch(data, ResumeToken.high_water_mark(BEGIN), newest, 1.5, bytes_max=10**9)
+    part = ChangesChunk.of(chunk, BEFORE, tokens[1])
     assert part is not None
     assert (part.count, part.are_documents) == (2, False)
     places = (part.start, part.token(0), part.ack_place(0), part.end)
     assert [place.copied for place in places if place is not None] == [BEFORE] * 4
     assert part.end == tokens[1]
-    assert ChangesChunk.of(chunk, BEFORE, 0) is None
+    assert ChangesChunk.of(chunk, BEFORE, ResumeToken.high_water_mark(BEGIN)) is None
+    for until, end in ((None, newest), (newest, newest), (ResumeToken.high_water_mark(BEGIN + 3), tokens[2])):
+        part = ChangesChunk.of(chunk, BEFORE, until)
+        assert part is not None
+        assert (part.count, part.end) == (3, end), "no place is after what was asked for"
 
 
 def test_a_change_that_is_split_is_acknowledged_as_a_whole() -> None:

@@ -15,7 +15,7 @@ from feedmux_server.core.feeds.snapshot_stages import (
     gate,
     may_drop,
 )
-from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, stream_key
+from feedmux_server.core.feeds.stream_key import SPLIT, stream_key
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 
 SPEC = FeedSpec(Scope("main", "$shop", "$orders"))
@@ -31,6 +31,18 @@ def test_ids_go_back_to_mongodb_as_they_came() -> None:
 
 def test_before_the_first_document_no_change_of_a_document_passes_but_a_delete() -> None:
     assert gate(Copied()) == {"$match": {"$or": [{"operationType": "delete"}, {"documentKey": {"$exists": False}}]}}
+
+
+def test_of_several_collections_the_changes_to_those_that_were_copied_pass() -> None:
+    assert gate(Copied(SYMBOL, 1, "shop", "b"))["$match"]["$or"][2:4] == [
+        {"ns.db": {"$lt": "shop"}},
+        {"ns.db": "shop", "ns.coll": {"$lt": "b"}},
+    ]
+    here = gate(Copied(SYMBOL, 1, "shop", "b"))["$match"]["$or"][4]
+    assert {name: here[name] for name in ("ns.db", "ns.coll")} == {"ns.db": "shop", "ns.coll": "b"}
+    wide = stream_key(FeedSpec(Scope("main")))
+    [_, replaced] = documents(wide, Copied(database="shop", collection="b"), 5 << 32)
+    assert replaced["$replaceWith"]["ns"] == {"db": {"$literal": "shop"}, "coll": {"$literal": "b"}}
 
 
 def test_the_stages_of_documents() -> None:
@@ -71,17 +83,10 @@ def test_a_read_that_may_drop_documents_has_a_bound() -> None:
     assert [list(each) for each in match["$match"]["$expr"]["$and"]] == [["$gt"], ["$lte"]]
 
 
-@pytest.mark.parametrize(
-    ("key", "kind"),
-    [
-        (stream_key(FeedSpec(Scope("main", "shop"))), "scope"),
-        (stream_key(replace(SPEC, collation=bson.encode({"locale": "fr"}))), "collation"),
-    ],
-)
-def test_feeds_without_a_copy(key: StreamKey, kind: str) -> None:
+def test_a_feed_without_a_copy() -> None:
     with pytest.raises(FeedmuxError) as caught:
-        check_feed(key)
-    assert (caught.value.status, caught.value.metadata) == ("FAILED_PRECONDITION", {"kind": kind})
+        check_feed(stream_key(replace(SPEC, collation=bson.encode({"locale": "fr"}))))
+    assert (caught.value.status, caught.value.metadata) == ("FAILED_PRECONDITION", {"kind": "collation"})
 
 
 def test_feeds_and_positions_that_are_accepted() -> None:

@@ -1,5 +1,7 @@
 import zlib
 
+from dataclasses import replace
+
 import bson
 import pytest
 from hypothesis import given
@@ -155,12 +157,14 @@ def test_the_encoder_wants_eight_bytes_each() -> None:
 UP_TO = Copied(bson.encode({"_id": "x" * 20}), 7)
 
 
+@pytest.mark.parametrize("copied", [UP_TO, replace(UP_TO, database="shop", collection="a.é")])
 @pytest.mark.parametrize("token", [EVENT, TYPED, LOWER, MARK])
-def test_a_position_within_a_copy(token: ResumeToken) -> None:
-    copying = token.while_copying(UP_TO)
+def test_a_position_within_a_copy(token: ResumeToken, copied: Copied) -> None:
+    copying = token.while_copying(copied)
     data = encode_position(Position(SCOPE, KEY, copying), KEYS)
     read = decode_position(data, SCOPE, KEYS).token
-    assert (read, read.copied, read.given) == (copying, UP_TO, token.given)
+    assert (read, read.copied, read.given) == (copying, copied, token.given)
+    assert bool(data[1] & 0x20) is bool(copied.collection), "a server that knows no copies of several rejects this flag"
     assert copied_of(data) == read
     assert data[1] & ~0x07, "a server that does not know copies rejects flags that it does not know"
     for length in range(len(data)):
@@ -176,11 +180,16 @@ def test_signed_nonsense_within_a_copy_is_invalid() -> None:
     for content in (b"", b"\0", b"\0\0", b"\xff\xff" + bytes(20), b"\0\0" + bytes(8), b"\0\5hello" + bytes(8)):
         if content:
             assert refused(signed(head + content)) is ErrorReason.POSITION_INVALID
+    token = encode_position(Position(SCOPE, KEY, MARK), KEYS)[len(head) : -16]
+    named = head[:1] + b"\x29" + head[2:] + len(token).to_bytes(2) + token + bytes(8)
+    for name in (b"", b"\0", b"\0\4a.b", b"\0\2a.", b"\0\2.b", b"\0\0"):
+        assert refused(signed(named + name)) is ErrorReason.POSITION_INVALID
+    assert refused(signed(head[:1] + b"\x21" + head[2:] + token)) is ErrorReason.POSITION_INVALID
 
 
 def test_a_position_within_a_copy_is_never_too_long() -> None:
     """Of a change to a document with a large `_id`, the position may be the one before all events of its time."""
-    copied = Copied(bson.encode({"_id": "x" * (COPIED_BYTES_MAX - 19)}) + b"", 7)
+    copied = Copied(bson.encode({"_id": "x" * (COPIED_BYTES_MAX - 19)}) + b"", 7, "d" * 63, "c" * 191)
     large = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * 3000 + b"\0\0\x04")
     read = decode_position(encode_position(Position(SCOPE, KEY, large.while_copying(copied)), KEYS), SCOPE, KEYS).token
     assert (read, read.copied) == (large.while_copying(copied).before_time(), copied)

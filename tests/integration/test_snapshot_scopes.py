@@ -1,0 +1,280 @@
+"""Existing documents of a database and of a deployment: collection after collection, whatever is created, dropped or
+renamed meanwhile."""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import bson
+import pytest
+import pytest_asyncio
+from bson import ObjectId, Timestamp
+from bson.raw_bson import RawBSONDocument
+from pymongo import AsyncMongoClient, MongoClient
+from pymongo.errors import PyMongoError
+
+import feedmux
+from feedmux.v1 import feed_pb2
+from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.positions.position import inspect_position
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.source.deployment import Source
+from tests.integration.servers import Here, serving, settings
+from tests.integration.test_faults import Client, Documents
+from tests.integration.test_snapshot import OPEN_DOCUMENTS, SMALL_STEPS, SNAPSHOT, is_copied
+
+State = dict[tuple[str, str], dict[bytes, dict[str, Any]]]
+NAMES = ("a", "b", "c.d")
+
+
+class Mirror:
+    """Applies events as a program that mirrors collections would, renames too."""
+
+    def __init__(self) -> None:
+        self.state: State = {}
+
+    def apply(self, event: dict[str, Any]) -> None:
+        operation, name = event["operationType"], of(event.get("ns", {"db": ""}))
+        if operation in ("drop", "rename"):
+            documents = self.state.pop(name, {})
+            if operation == "rename":
+                self.state[of(event["to"])] = documents
+            return
+        if "documentKey" not in event:
+            return
+        documents, key = self.state.setdefault(name, {}), bson.encode(event["documentKey"])
+        if operation == "delete":
+            documents.pop(key, None)
+        elif operation == "update":
+            changed = event["updateDescription"]["updatedFields"]
+            documents[key] = {**documents.get(key, event["documentKey"]), **changed}
+        else:
+            documents[key] = event["fullDocument"]
+
+    def shown(self) -> State:
+        return {name: documents for name, documents in self.state.items() if documents}
+
+
+def of(name: dict[str, str]) -> tuple[str, str]:
+    return name["db"], name.get("coll", "")
+
+
+def current(client: Client, *databases: str) -> State:
+    """What the databases hold."""
+    found: State = {}
+    for database in databases:
+        for name in client[database].list_collection_names(filter={"type": "collection"}):
+            documents = {bson.encode({"_id": each["_id"]}): each for each in client[database][name].find()}
+            if documents and not name.startswith("system."):
+                found[database, name] = documents
+    return found
+
+
+def source_at(client: Client, database: str, place: ResumeToken) -> State:
+    """What the collections held at a position, of the documents that the position covers."""
+    time, found = place.cluster_time - 1, State()
+    for name in NAMES:
+        stages: list[dict[str, Any]] = []
+        if place.copied is not None:
+            border = place.copied.namespace
+            if (database, name) > border:
+                continue
+            if (database, name) == border:
+                if not place.copied.up_to:
+                    continue
+                last = RawBSONDocument(place.copied.up_to)["_id"]
+                stages = [{"$match": {"$expr": {"$lte": ["$_id", {"$literal": last}]}}}]
+        command = {
+            "aggregate": name,
+            "pipeline": stages,
+            "cursor": {"batchSize": 100_000},
+            "readConcern": {"level": "snapshot", "atClusterTime": Timestamp(time >> 32, time & 0xFFFF_FFFF)},
+        }
+        documents = client[database].command(command)["cursor"]["firstBatch"]
+        if documents:
+            found[database, name] = {bson.encode({"_id": each["_id"]}): each for each in documents}
+    return found
+
+
+def scope(database: str = "", stages: str = "") -> feed_pb2.Feed:
+    wanted = feed_pb2.Feed(source="main", database=database)
+    if stages:
+        wanted.pipeline.extended_json = stages
+    return wanted
+
+
+def filled(database: Documents, count: int = 200) -> None:
+    """Collections with mixed `_id`s, and beside them what has no change stream."""
+    for name in NAMES:
+        ids = [number if number % 3 else f"s{number}" if number % 2 else ObjectId() for number in range(count)]
+        database[name].insert_many([{"_id": each, "v": 0} for each in ids])
+    database.create_collection("aview", viewOn="a", pipeline=[])
+    database.create_collection("bseries", timeseries={"timeField": "t"})
+
+
+async def write(uri: str, database: str, seed: int) -> None:
+    """Changes documents of all collections until it is cancelled."""
+    rng = random.Random(seed)
+    async with AsyncMongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=1000) as client:
+        for number in range(10**9):
+            collection, one, kind = client[database][rng.choice(NAMES)], rng.randrange(300), rng.random()
+            with contextlib.suppress(PyMongoError):
+                if kind < 0.5:
+                    await collection.update_one({"_id": one}, {"$inc": {"v": 1}})
+                elif kind < 0.75:
+                    await collection.delete_one({"_id": one})
+                else:
+                    await collection.replace_one({"_id": one}, {"v": 0, "n": number}, upsert=True)
+
+
+@contextlib.asynccontextmanager
+async def writers(uri: str, database: str) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(write(uri, database, seed)) for seed in range(2)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+@pytest_asyncio.fixture(scope="module")
+async def stepwise(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
+    async with serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here:
+        yield here
+
+
+@pytest.fixture(params=["mongo", "newer_mongo"])
+def each_version(request: pytest.FixtureRequest) -> ReplicaSet:
+    """MongoDB 6.0.5, and 6.0.27."""
+    mongo: ReplicaSet = request.getfixturevalue(request.param)
+    return mongo
+
+
+async def test_each_position_of_a_database_is_exact(
+    each_version: ReplicaSet, redis_server: RedisServer, name: str
+) -> None:
+    """A program that stores its state with its position, and continues there again and again."""
+    mongo = each_version
+    database, rng = f"test_{name[4:]}", random.Random(1)
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        filled(client[database])
+        mirror, position, checked, borders = Mirror(), b"", 0, set[str]()
+        async with (
+            serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here,
+            writers(mongo.uri, database),
+            feedmux.AsyncClient(f"127.0.0.1:{here.api.data_port}") as user,
+        ):
+            after_copy = 0
+            while after_copy < 5:
+                start = feedmux.Start.position(position) if position else feedmux.Start.snapshot()
+                async with user.feed(feedmux.Feed(database)).open(
+                    start, window_events=rng.choice((7, 60, 500))
+                ) as session:
+                    async for batch in session.batches():
+                        for event in batch:
+                            mirror.apply(event.document)
+                        position = batch.position
+                        place = inspect_position(position).token
+                        after_copy += place.copied is None
+                        borders.add(place.copied.collection if place.copied else "")
+                        if place.is_high_water_mark:
+                            assert mirror.shown() == await asyncio.to_thread(source_at, client, database, place)
+                            checked += 1
+                        if after_copy >= 5 or rng.random() < 0.1:
+                            break
+        assert checked > 15
+        assert borders >= set(NAMES)
+        client.drop_database(database)
+
+
+def _out(database: Documents) -> None:
+    """Writes a new collection under another name, and renames it."""
+    database["c.d"].aggregate([{"$out": "a"}])
+
+
+CHANGES: dict[str, Callable[[Documents], Any]] = {
+    "drop one that was passed": lambda database: database.a.drop(),
+    "drop the present one": lambda database: database.b.drop(),
+    "drop one to come": lambda database: database["c.d"].drop(),
+    "drop and create the present one": lambda database: (database.b.drop(), database.b.insert_one({"_id": "s9"})),
+    "create before": lambda database: database.a1.insert_one({"_id": 1}),
+    "create behind": lambda database: database.z.insert_one({"_id": 1}),
+    "rename to a name that was passed": lambda database: database["c.d"].rename("a1"),
+    "rename over one that was passed": lambda database: database["c.d"].rename("a", dropTarget=True),
+    "rename over the present one": lambda database: database["c.d"].rename("b", dropTarget=True),
+    "rename one that was passed": lambda database: database.a.rename("z"),
+    "rename the present one forth": lambda database: database.b.rename("z"),
+    "rename the present one back": lambda database: database.b.rename("a1"),
+    "rename among those to come": lambda database: database["c.d"].rename("z"),
+    "write and rename, then drop": lambda database: (_out(database), database["c.d"].drop()),
+    "drop all": lambda database: database.client.drop_database(database.name),
+}
+WITHOUT_RENAMES = json.dumps([{"$match": {"operationType": {"$ne": "rename"}}}])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_whatever_happens_to_collections_meanwhile(
+    stepwise: Here, database: Documents, mongo_client: Client, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """In the end a program that follows drops and renames holds what there is, also if it is interrupted after each
+    batch and keeps what it has applied."""
+    filled(database, 100)
+    reads = 0
+
+    async def open_documents(source: Source, spec: FeedSpec, *asked: Any) -> Any:
+        nonlocal reads
+        if spec.scope.collection == "b":
+            reads += 1
+            if reads == 2:
+                await asyncio.to_thread(CHANGES[change], database)
+        return await OPEN_DOCUMENTS(source, spec, *asked)
+
+    monkeypatch.setattr(Source, "open_documents", open_documents)
+    mirror, position, cuts, end = Mirror(), b"", 0, (database.name, "end")
+
+    def write_the_end(notice: feedmux.Notice) -> None:
+        if isinstance(notice, feedmux.SnapshotComplete):
+            database.end.insert_one({})
+
+    async with feedmux.AsyncClient(f"127.0.0.1:{stepwise.api.data_port}") as user:
+        while end not in mirror.state:
+            start = feedmux.Start.position(position) if position else feedmux.Start.snapshot()
+            opening = user.feed(feedmux.Feed(database.name)).open(start, on_notice=write_the_end)
+            try:
+                async with opening as session:
+                    async for batch in session.batches():
+                        for event in batch:
+                            mirror.apply(event.document)
+                        position = batch.position
+                        if batch.snapshot or end in mirror.state:
+                            cuts += 1
+                            break
+            except feedmux.FeedInvalidated as error:
+                position = error.position
+    assert reads >= 2
+    assert cuts > 3
+    assert mirror.shown() == current(mongo_client, database.name)
+
+
+async def test_a_rename_that_the_pipeline_drops(
+    stepwise: Here, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The documents come with their new name all the same."""
+    filled(database, 100)
+
+    async def open_documents(source: Source, spec: FeedSpec, *asked: Any) -> Any:
+        if spec.scope.collection == "b" and "c.d" in database.list_collection_names():
+            await asyncio.to_thread(database["c.d"].rename, "a1")
+        return await OPEN_DOCUMENTS(source, spec, *asked)
+
+    monkeypatch.setattr(Source, "open_documents", open_documents)
+    session = await stepwise.api.open(feed=scope(database.name, WITHOUT_RENAMES), start=SNAPSHOT)
+    await session.until(lambda: is_copied(session))
+    found = {event.document["ns"]["coll"] for event in await session.take(session.received)}
+    assert found == {"a", "a1", "b"}
+    session.cancel()
