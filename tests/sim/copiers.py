@@ -1,4 +1,4 @@
-"""Programs of the simulation that begin with the existing documents of a collection, and mirror it.
+"""Programs of the simulation that begin with the existing documents of a collection or of a database, and mirror it.
 
 Two kinds of sinks. One stores its state together with its position, and so knows exactly where it is. The other one
 keeps whatever it has applied, and acknowledges it later: after an interruption it gets some of it again.
@@ -38,6 +38,9 @@ from tests.sim.wire import hex_of
 DATABASE: Final = "shop"
 COLLECTION: Final = "c"
 COPIED: Final = FeedShape("shop.c", DATABASE, COLLECTION)
+ALL_COPIED: Final = FeedShape("shop", DATABASE)
+OTHERS: Final = ("b", "d", "e")
+"""Collections beside it, which are renamed at times."""
 
 
 _KINDS: Final[tuple[Kind, ...]] = ("upsert", "upsert", "update", "update", "delete")
@@ -85,6 +88,11 @@ class Copier(Reader):
         return self.habits.sink == "kept"
 
     @property
+    def is_wide(self) -> bool:
+        """It copies several collections. Its copy goes back at a rename, before the rename comes."""
+        return not self.shape.collection
+
+    @property
     def needs(self) -> int:
         """The cluster time from which it reads again, as far as it knows."""
         return inspect_position(self._position).token.cluster_time if self._position else 1 << 63
@@ -95,7 +103,7 @@ class Copier(Reader):
         return self.reached is None or (newest is not None and not self.reached.reaches(newest.token))
 
     def _wants(self, entry: Entry) -> bool:
-        return entry.is_of(DATABASE, COLLECTION)
+        return self.shape.shows(entry)
 
     async def _run(self) -> None:
         client = client_of(self.network, self.node, self.tenant, self.habits.options)
@@ -145,7 +153,7 @@ class Copier(Reader):
             if not self.durable:
                 self.state = dict(self._stored)
                 self._keep(session.position)
-                self._copied = copied_of(inspect_position(session.position).token)
+                self._copied = self._copied_at(inspect_position(session.position).token)
             within = False
             while not (self.leaving or self._begins_again):
                 try:
@@ -166,11 +174,19 @@ class Copier(Reader):
                     return
 
     def _apply(self, event: dict[str, Any]) -> None:
-        apply(self.state, event)
+        prefix = f"{event['ns']['coll']}/" if "ns" in event else f"{COLLECTION}/"
+        if event["operationType"] == "rename":
+            to, self._copied = f"{event['to']['coll']}/", ""  # the copy may go back
+            moved = {to + rank[len(prefix) :]: self.state[rank] for rank in self.state if rank.startswith(prefix)}
+            apply(self.state, event, to)
+            apply(self.state, event, prefix)
+            self.state |= moved
+            return
+        apply(self.state, event, prefix)
         if "snapshot" in event["_id"]:
             self.last_copied = event["documentKey"]["_id"]
-            rank = rank_of(self.last_copied)
-            if rank <= self._copied and not self.durable:
+            rank = prefix + rank_of(self.last_copied)
+            if rank <= self._copied and not self.durable and not self.is_wide:
                 self.problems.append(f"Ordered: {self.name} got document {rank} after {self._copied}")
             self._copied = rank
 
@@ -213,25 +229,27 @@ class Copier(Reader):
         """Store the state with its position."""
         if position and position != self._told:
             self._position, self._stored, self._told = position, dict(self.state), position
-            self.recorder.add(holds(self.name, position, self.state))
+            place = inspect_position(position).token
+            is_copying = place.copied is not None
+            self.recorder.add(self.holds(hex_of(place.outside_copy().raw), is_copying, self._copied_at(place)))
+
+    def holds(self, place: str, copying: bool = False, copied: str = "", *, is_last: bool = False) -> records.Holds:
+        """The record of what it holds at a position."""
+        within = "" if self.is_wide else f"{COLLECTION}/"
+        return records.Holds(self.name, place, shown(self.state), copying, copied, is_last, within, self.is_wide)
+
+    def _copied_at(self, place: ResumeToken) -> str:
+        """The rank of the last copied document of a position; empty for none."""
+        copied = place.copied
+        if copied is None or not (copied.up_to or copied.collection):
+            return ""
+        rank = rank_of(bson.decode(copied.up_to)["_id"]) if copied.up_to else ""
+        return f"{copied.collection or COLLECTION}/{rank}"
 
     def _notice(self, notice: Notice) -> None:
         self.recorder.note(f"{self.name} gets {type(notice).__name__}")
         if isinstance(notice, Gap):
             self._begins_again = True
-
-
-def holds(name: str, position: bytes, state: State) -> records.Holds:
-    """The record of a sink that has come to a position."""
-    place = inspect_position(position).token
-    at = hex_of(place.outside_copy().raw)
-    return records.Holds(name, at, shown(state), place.copied is not None, copied_of(place))
-
-
-def copied_of(place: ResumeToken) -> str:
-    """The rank of the last copied document of a position; empty for none."""
-    copied = place.copied
-    return rank_of(bson.decode(copied.up_to)["_id"]) if copied is not None and copied.up_to else ""
 
 
 def shown(state: State) -> tuple[str, ...]:
@@ -245,28 +263,40 @@ def version_of(document: dict[str, Any]) -> str:
 
 
 class Documents:
-    """Writes documents of the collection at random."""
+    """Writes documents of the collection, and of others beside it, at random."""
 
-    def __init__(self, mongo: SimMongo, rng: Random, drop_share: float) -> None:
+    def __init__(
+        self, mongo: SimMongo, rng: Random, drop_share: float, rename_share: float, others: tuple[str, ...]
+    ) -> None:
+        """`others` are renamed among themselves."""
         self.rng = rng
+        self.rename_share = rename_share
+        self._others = others
         self._mongo = mongo
         self._drop_share = drop_share
         self._keys = rng.sample(KEYS, rng.randint(5, len(KEYS)))
 
     def fill(self) -> None:
         """Write the documents that exist when the run begins."""
-        for key in self.rng.sample(self._keys, self.rng.randint(0, len(self._keys))):
-            self._mongo.change(DATABASE, COLLECTION, Change("upsert", key))
+        for collection in (COLLECTION, *self._others):
+            for key in self.rng.sample(self._keys, self.rng.randint(0, len(self._keys))):
+                self._mongo.change(DATABASE, collection, Change("upsert", key))
 
     def write(self, favoured: list[Any]) -> None:
         """Change documents, or drop them all. One of the `favoured` keys is changed often; None is no key."""
+        collection = self.rng.choice((COLLECTION, *self._others))
+        there = [each for each in self._others if self._mongo.created(DATABASE, each)]
+        if there and self.rng.random() < self.rename_share:
+            name = self.rng.choice(there)
+            self._mongo.rename(DATABASE, name, self.rng.choice([each for each in self._others if each != name]))
+            return
         if self.rng.random() < self._drop_share:
-            self._mongo.drop(DATABASE, COLLECTION)
+            self._mongo.drop(DATABASE, collection)
             return
         keys = [key for key in favoured if key is not None]
         count = self.rng.choice((1, 1, 1, 2, 4))
         changes = [self._change(keys if self.rng.random() < 0.3 else []) for _ in range(count)]
-        self._mongo.change(DATABASE, COLLECTION, *changes)
+        self._mongo.change(DATABASE, collection, *changes)
 
     def _change(self, keys: list[Any]) -> Change:
         return Change(self.rng.choice(_KINDS), self.rng.choice(keys or self._keys))

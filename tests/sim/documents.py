@@ -52,15 +52,16 @@ class Change:
         return event
 
 
-def apply(state: State, event: Event) -> None:
+def apply(state: State, event: Event, prefix: str = "") -> None:
     """Change the state as a program does that mirrors a collection: an event may name a document that it has or has
-    not."""
+    not. `prefix`: of the ranks of the event's collection."""
     kind = event["operationType"]
-    if kind == "drop":
-        state.clear()
+    if kind in ("drop", "rename"):
+        for rank in [rank for rank in state if rank.startswith(prefix)]:
+            del state[rank]
     if "documentKey" not in event:
         return
-    rank = rank_of(event["documentKey"]["_id"])
+    rank = prefix + rank_of(event["documentKey"]["_id"])
     match kind:
         case "delete":
             state.pop(rank, None)
@@ -79,9 +80,11 @@ class Versions:
         self._keys: list[PlaceKey] = []
         self._states: list[State] = [{}]
 
-    def add(self, token: ResumeToken, event: Event) -> None:
-        state = dict(self._states[-1])
-        apply(state, event)
+    def add(self, token: ResumeToken, event: Event, moved: State | None = None) -> None:
+        """`moved`: what a rename has brought."""
+        state = dict(self._states[-1] if moved is None else moved)
+        if moved is None:
+            apply(state, event)
         self._keys.append(token.key)
         self._states.append(state)
 
@@ -93,6 +96,7 @@ class Versions:
 # The stages of a copy.
 
 _COMPARISONS: Final[dict[str, Callable[[str, str], bool]]] = {
+    "$eq": lambda one, other: one == other,
     "$lt": lambda one, other: one < other,
     "$lte": lambda one, other: one <= other,
     "$gt": lambda one, other: one > other,
@@ -111,16 +115,28 @@ def without_gate(stages: list[dict[str, Any]]) -> tuple[Callable[[Event], bool],
 
 
 def _gate(branches: list[dict[str, Any]]) -> Callable[[Event], bool]:
-    kinds = [each["operationType"] for each in branches if "operationType" in each]
-    bounds = [_bound(each["$expr"], "$documentKey._id") for each in branches if "$expr" in each]
+    conditions = [[_condition(name, value) for name, value in each.items()] for each in branches]
 
     def passes(event: Event) -> bool:
-        if "documentKey" not in event or event["operationType"] in kinds:
-            return True
-        rank = rank_of(event["documentKey"]["_id"])
-        return any(bound(rank) for bound in bounds)
+        return any(all(condition(event) for condition in each) for each in conditions)
 
     return passes
+
+
+def _condition(name: str, value: Any) -> Callable[[Event], bool]:
+    """One condition of a branch of the gate."""
+    match name:
+        case "operationType":
+            return lambda event: event["operationType"] == value
+        case "documentKey":
+            return lambda event: "documentKey" not in event
+        case "ns.db" | "ns.coll":
+            compares, other = ("$eq", value) if isinstance(value, str) else next(iter(value.items()))
+            return lambda event: _COMPARISONS[compares](event["ns"][name[3:]], other)
+        case "$expr":
+            bound = _bound(value, "$documentKey._id")
+            return lambda event: "documentKey" in event and bound(rank_of(event["documentKey"]["_id"]))
+    raise ValueError(f"the model knows no {name} in a gate")
 
 
 def _bound(expression: dict[str, Any], field: str) -> Callable[[str], bool]:

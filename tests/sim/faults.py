@@ -769,6 +769,8 @@ class Scenario:
     """For so long MongoDB can read documents as they were; 0: as drawn."""
     profile: Profile | None = None
     """The version of MongoDB; None: 6.0 or 7.0, as drawn."""
+    wide_share: float = 0.0
+    """The share of them that copy a database."""
     drop_share: float = 0.0
     """The share of the changes to the copied collection that drop it; 0: as usual."""
     crews: bool = False
@@ -816,6 +818,7 @@ SCENARIOS: Final = {
     "feature version changes": Scenario(("feature version changes",) * 3, profile=MONGO_8_2, copiers=1),
     "MongoDB 9.0.1": Scenario(("connections cut", "reads fail"), profile=MONGO_9, copiers=2, drawn=1),
     "an idle shard": Scenario(("connections cut", "user killed"), profile=IDLE_SHARD),
+    "snapshot of a database": Scenario(copiers=2, drawn=3, wide_share=1.0),
     "short of memory": Scenario(("user frozen", "connections cut", "reads fail"), short_of_memory=True),
     "group": Scenario(crews=True, letters=True, deadly_share=0.01, drawn=4),
     "group hosts killed": Scenario(("server killed", "server killed", "server drained", "server killed"), crews=True),

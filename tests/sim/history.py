@@ -108,11 +108,13 @@ class History:
         changes = [record for record in self.records if isinstance(record, Changed)]
         versions: list[dict[str, str]] = [{}]
         for change in changes:
-            documents = dict(versions[-1]) if change.document else {}
+            documents = dict(versions[-1])
             if change.version:
                 documents[change.document] = change.version
-            else:
+            elif change.document and not change.document.endswith("/"):
                 documents.pop(change.document, None)
+            else:
+                documents = {rank: each for rank, each in documents.items() if not rank.startswith(change.document)}
             versions.append(documents)
         return [token(change.place).key for change in changes], versions
 

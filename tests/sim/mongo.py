@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from random import Random
@@ -68,9 +68,16 @@ class Entry:
     data: bytes
     invalidates: bool = False
     """Whether this is the invalidate event after a drop, which only change streams of that collection show."""
+    to: str = ""
+    """Of a rename: the new name."""
+    moved: State | None = None
+    """Of a rename: the documents of the collection."""
 
     def is_of(self, database: str, collection: str) -> bool:
         return self.collection == collection and self.database == database
+
+    def concerns(self, database: str, collection: str) -> bool:
+        return self.database == database and collection in (self.collection, self.to)
 
     def shown(self, *, split: bool) -> "list[Shown]":
         """The entry as one event, or as its fragments."""
@@ -270,6 +277,18 @@ class SimMongo:
         self._append(database, collection, time, {"operationType": "invalidate"}, invalidate=True)
         self._written(whole=False)
 
+    def rename(self, database: str, collection: str, to: str) -> None:
+        """Rename a collection, over another one if there is one."""
+        for cursor in self.open:
+            if isinstance(cursor, SimDocuments) and (cursor.is_of(database, collection) or cursor.is_of(database, to)):
+                cursor.is_dropped = True
+        event = {"operationType": "rename", "ns": {"db": database, "coll": collection}}
+        event["to"] = {"db": database, "coll": to}
+        moved = self._present(database, collection)
+        self._append(database, collection, self._tick(), event, key=self._next_number)
+        self._writing[-1] = replace(self._writing[-1], to=to, moved=moved)
+        self._written(whole=False)
+
     def roll_back(self) -> None:
         """Elect another primary, which has nothing that a majority does not have."""
         self._pending.clear()
@@ -314,8 +333,8 @@ class SimMongo:
         """What a collection held at a position."""
         versions = self._versions.setdefault((database, collection), Versions())
         for entry in self.entries[versions.read :]:
-            if entry.is_of(database, collection):
-                versions.add(entry.token, entry.event)
+            if entry.concerns(database, collection):
+                versions.add(entry.token, entry.event, entry.moved if entry.to == collection else None)
         versions.read = len(self.entries)
         return versions.after(token)
 
@@ -323,7 +342,9 @@ class SimMongo:
         """What it holds now, as the primary has it."""
         state = dict(self.state_after(database, collection, self.mark(self._last + 1)))
         for entry in self._uncommitted():
-            if entry.is_of(database, collection):
+            if entry.to == collection and entry.database == database:
+                state = dict(entry.moved or {})
+            elif entry.is_of(database, collection):
                 apply(state, entry.event)
         return state
 
@@ -342,14 +363,17 @@ class SimMongo:
         """The cluster time at which the collection was created that has this name now; 0 if there is none."""
         time = 0
         for entry in (*self.entries, *self._uncommitted()):
-            if entry.is_of(database, collection):
-                is_gone = entry.event["operationType"] in ("drop", "invalidate")
+            if entry.to == collection and entry.database == database:
+                time = entry.token.cluster_time
+            elif entry.is_of(database, collection):
+                is_gone = entry.event["operationType"] in ("drop", "invalidate", "rename")
                 time = 0 if is_gone else time or entry.token.cluster_time
         return time
 
     def collections(self, database: str) -> list[str]:
         """The names of the collections that a database has now."""
-        names = dict.fromkeys(each.collection for each in (*self.entries, *self._uncommitted()))
+        entries = [each for each in (*self.entries, *self._uncommitted()) if each.database == database]
+        names = dict.fromkeys(name for each in entries for name in (each.collection, each.to) if name)
         return [name for name in names if self.created(database, name)]
 
     def _written(self, *, whole: bool) -> None:
@@ -942,7 +966,7 @@ class _Client:
         return _Collections(self._mongo, database)
 
     async def list_database_names(self) -> list[str]:
-        return ["db"]
+        return sorted({each.database for each in self._mongo.entries})
 
     async def close(self) -> None:
         """Do nothing: cursors are closed by their readers."""
@@ -1048,21 +1072,22 @@ def _without_policy(spec: FeedSpec, stages: list[dict[str, Any]]) -> tuple[str, 
 def matcher(stages: list[dict[str, Any]]) -> Callable[[dict[str, Any]], bool]:
     """The condition of a pipeline of `$match` stages that compare fields with values. Raises OperationFailure for all
     others."""
-    wanted: list[tuple[list[str], Any]] = []
+    wanted: list[tuple[list[str], list[Any]]] = []
     for stage in stages:
         if set(stage) != {"$match"}:
             raise _operation_failure(40324, "Location40324", "Unrecognized pipeline stage name")
         for path, value in stage["$match"].items():
-            if path.startswith("$") or isinstance(value, dict):
+            values = value["$in"] if isinstance(value, dict) and set(value) == {"$in"} else [value]
+            if path.startswith("$") or any(isinstance(each, dict) for each in values):
                 raise _operation_failure(2, "BadValue", f"the model compares {path} with no expressions")
-            wanted.append((path.split("."), value))
+            wanted.append((path.split("."), values))
 
     def matches(event: dict[str, Any]) -> bool:
-        for path, value in wanted:
+        for path, values in wanted:
             found: Any = event
             for name in path:
                 found = found.get(name) if isinstance(found, dict) else None
-            if found != value:
+            if found not in values:
                 return False
         return True
 

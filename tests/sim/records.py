@@ -144,7 +144,8 @@ class Changed:
     place: str
     """The event's resume token."""
     document: str
-    """The rank of its `_id`: ranks sort as `_id`s do. Empty if the collection was dropped."""
+    """Its collection, and the rank of its `_id`: ranks sort as `_id`s do. Without a rank, all those that begin so are
+    gone."""
     version: str
     """Its new content; empty if it was deleted."""
 
@@ -163,6 +164,10 @@ class Holds:
     """The rank of the last copied document of a position within a copy; empty for none."""
     is_last: bool = False
     """Nothing is written any more, and the sink has had the time to catch up. It holds what it has ever applied."""
+    within: str = ""
+    """How the ranks of the documents begin that it copies."""
+    may_have_more: bool = False
+    """It may also hold documents that its position does not cover: of a collection that was renamed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from feedmux_server.streams.pump import PumpLimits
 from feedmux_server.streams.wide.stream import WideStreamLimits
 from tests.sim import records
 from tests.sim.checkers import check
-from tests.sim.copiers import COPIED, Copier, CopyHabits, Documents, shown, version_of
+from tests.sim.copiers import ALL_COPIED, COPIED, OTHERS, Copier, CopyHabits, Documents, shown, version_of
 from tests.sim.documents import rank_of
 from tests.sim.faults import FAULTS, SCENARIOS, Fault
 from tests.sim.history import Violation
@@ -448,18 +448,23 @@ class World:
             )
             self.settings.limits = replace(self.settings.limits, read=read)
         drop_share = (wanted.drop_share if wanted else 0.0) or 0.02
-        self.documents = Documents(self.mongo, Random(rng.random()), drop_share)
+        wide_share = wanted.wide_share if wanted else rng.choice((0.0, 0.5))
+        shapes = [ALL_COPIED if rng.random() < wide_share else COPIED for _ in range(count)]
+        renames = rng.choice((0.0, 0.03, 0.2)) if ALL_COPIED in shapes else 0.0
+        others = OTHERS if ALL_COPIED in shapes else ()
+        self.documents = Documents(self.mongo, Random(rng.random()), drop_share, renames, others)
         self.document_writes = rng.randint(10, 60) if count else 0
-        return [self._draw_copier(rng, number, tenant) for number in range(1, count + 1)]
+        return [self._draw_copier(rng, number, tenant, shape) for number, shape in enumerate(shapes, 1)]
 
-    def _draw_copier(self, rng: Random, number: int, tenant: Tenant) -> Copier:
+    def _draw_copier(self, rng: Random, number: int, tenant: Tenant, shape: FeedShape) -> Copier:
         options = SessionOptions(
             window_events=rng.choice((3, 10, 16_384)),
             window_bytes=rng.choice((2_000, 8 << 20)),
             heartbeat_s=rng.choice((1.0, 10.0)),
         )
         habits = CopyHabits(
-            sink=rng.choice(("stored", "kept")),
+            # A rename that comes again would be applied to what came after it, also without a copy.
+            sink=rng.choice(("stored", "kept") if shape is COPIED or not self.documents.rename_share else ("stored",)),
             whole_batches=rng.random() < 0.5,
             ack_share=rng.choice((0.0, 0.3, 1.0)),
             think_s=rng.choice((0.0, 0.2, 1.0)),
@@ -474,7 +479,7 @@ class World:
             self.network,
             self.recorder,
             f"copier{number}",
-            replace(COPIED, looks_up=self.mongo.profile.loses_lookups),
+            replace(shape, looks_up=self.mongo.profile.loses_lookups),
             tenant,
             habits=habits,
             subscription=f"copier{number}",
@@ -677,8 +682,9 @@ class World:
     def _committed(self, entries: list[Entry], whole: bool) -> None:
         """Record for the checkers what was written."""
         for entry in entries:
-            if self.copiers and entry.is_of(COPIED.database, COPIED.collection):
-                self.recorder.add(_changed(entry, self.mongo))
+            if self.copiers and entry.database == COPIED.database and not entry.invalidates:
+                for changed in _changed(entry, self.mongo):
+                    self.recorder.add(changed)
             fragments = entry.shown(split=True)
             unit = f"t{entries[0].number}" if whole else f"s{entry.number}"
             if len(fragments) == 1:
@@ -824,7 +830,7 @@ class World:
         place = hex_of(self.mongo.mark(self.mongo.visible + 1).raw)
         for copier in self.copiers:
             if not copier.is_late():
-                self.recorder.add(records.Holds(copier.name, place, shown(copier.state), is_last=True))
+                self.recorder.add(copier.holds(place, is_last=True))
 
     def _not_got(self) -> Iterator[str]:
         """Events that no program received, although a program had to receive each of them sooner or later."""
@@ -1041,14 +1047,19 @@ class World:
                 logger.propagate = propagate
 
 
-def _changed(entry: Entry, mongo: SimMongo) -> records.Changed:
-    """The record of a change to the collection that is copied."""
+def _changed(entry: Entry, mongo: SimMongo) -> Iterator[records.Changed]:
+    """The records of a change to collections that are copied."""
     place, key = hex_of(entry.token.raw), entry.event.get("documentKey")
     if key is None:
-        return records.Changed(place, "", "")
+        yield records.Changed(place, f"{entry.collection}/", "")
+        if entry.to:
+            yield records.Changed(place, f"{entry.to}/", "")
+        for rank, document in (entry.moved or {}).items():
+            yield records.Changed(place, f"{entry.to}/{rank}", version_of(document))
+        return
     rank = rank_of(key["_id"])
-    document = mongo.state_after(entry.database, entry.collection, entry.token).get(rank)
-    return records.Changed(place, rank, "" if document is None else version_of(document))
+    found = mongo.state_after(entry.database, entry.collection, entry.token).get(rank)
+    yield records.Changed(place, f"{entry.collection}/{rank}", "" if found is None else version_of(found))
 
 
 class _Logged(logging.Handler):

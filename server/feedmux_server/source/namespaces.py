@@ -4,9 +4,9 @@ MongoDB lists collections as they are now, and reads one that is gone as empty, 
 made after a time T, and the drops and renames since T, say together what there was at T.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import bson
 
@@ -29,14 +29,7 @@ WAIT_MS: Final = 5
 """How long MongoDB waits for changes at the end of the oplog, while documents are copied."""
 ESTIMATED_MAX: Final = 1_000
 """The documents of more collections are not counted: each takes a command."""
-_DROPS_AND_RENAMES: Final = bson.encode(
-    {
-        "pipeline": [
-            {"$match": {"operationType": {"$in": ["drop", "rename"]}}},
-            {"$project": {"operationType": 1, "ns": 1, "to": 1}},
-        ]
-    }
-)
+_DROPS_AND_RENAMES: Final = bson.encode({"pipeline": [{"$match": {"operationType": {"$in": ["drop", "rename"]}}}]})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +147,7 @@ class Namespaces:
         return self._collections[database]
 
 
-def _gone(event: dict[str, dict[str, str]]) -> Gone:
+def _gone(event: Mapping[str, Any]) -> Gone:
     name, to = event["ns"], event.get("to")
     return Gone((name["db"], name["coll"]), (to["db"], to["coll"]) if to else None)
 

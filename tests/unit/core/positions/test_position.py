@@ -1,5 +1,4 @@
 import zlib
-
 from dataclasses import replace
 
 import bson
