@@ -17,15 +17,18 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.errors import PyMongoError
 
 import feedmux
-from feedmux.v1 import feed_pb2
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.deployment import Source
+from tests.integration.grants_support import granted, key_of
 from tests.integration.servers import Here, serving, settings
 from tests.integration.test_faults import Client, Documents
 from tests.integration.test_snapshot import OPEN_DOCUMENTS, SMALL_STEPS, SNAPSHOT, is_copied
+from tests.integration.wire import refused
 
 State = dict[tuple[str, str], dict[bytes, dict[str, Any]]]
 NAMES = ("a", "b", "c.d")
@@ -278,3 +281,120 @@ async def test_a_rename_that_the_pipeline_drops(
     found = {event.document["ns"]["coll"] for event in await session.take(session.received)}
     assert found == {"a", "a1", "b"}
     session.cancel()
+
+
+async def test_what_a_client_sees_of_several_databases(
+    stepwise: Here, database: Documents, mongo_client: Client
+) -> None:
+    """Collection after collection, of one database and then of the next one, and no view, time series or internal
+    collection."""
+    other = mongo_client[f"{database.name}b"]
+    for each in (other, database):
+        filled(each, 30)
+    session = stepwise.api.watch(scope(), SNAPSHOT)
+    opened = await session.opened()
+    assert opened.snapshot.documents_estimated >= 180
+    await session.until(lambda: is_copied(session))
+    events = [each.document for each in await session.take(session.received)]
+    mine = [of(each["ns"]) for each in events if each["ns"]["db"].startswith(database.name)]
+    assert list(dict.fromkeys(mine)) == [(each.name, name) for each in (database, other) for name in NAMES]
+    assert len(mine) == 180
+    done = session.notices[-1].snapshot
+    assert (done.documents, done.namespace) == (len(events), "*")
+    session.cancel()
+    mongo_client.drop_database(other.name)
+
+
+async def test_a_subscription_to_a_database(stepwise: Here, database: Documents, name: str) -> None:
+    """It says which collection is being copied, and continues there."""
+    api, wanted = stepwise.api, scope(database.name)
+    filled(database, 60)
+    explained = await api.feeds.Explain(wire.ExplainRequest(feed=wanted, start=SNAPSHOT))
+    assert (explained.HasField("refusal"), explained.documents_estimated) == (False, 180)
+    await api.create(name, wanted, SNAPSHOT)
+    session = await api.session(name, credit=wire.Credit(events=100, bytes=1 << 20))
+    assert (await session.opened()).snapshot.documents_estimated == 180
+    await session.take(100)
+    await session.ack_and_wait(100)
+    await session.close()
+    stored = (await api.control.GetSubscription(subscriptions_pb2.GetSubscriptionRequest(name=name))).snapshot
+    assert (stored.documents, stored.namespace) == (100, f"{database.name}.b")
+    session = await api.open(name)
+    assert [each.document["ns"]["coll"] for each in await session.take(80)] == ["b"] * 20 + ["c.d"] * 60
+    await session.until(lambda: is_copied(session))
+    session.cancel()
+
+
+@pytest.mark.parametrize("kind", ["capped", "collation"])
+async def test_a_collection_that_cannot_be_copied_is_named(stepwise: Here, database: Documents, kind: str) -> None:
+    """A copy does not lack it in silence; a pipeline may leave it out."""
+    filled(database, 10)
+    options: dict[str, Any] = {"capped": True, "size": 4096} if kind == "capped" else {"collation": {"locale": "fr"}}
+    database.create_collection("log", **options)
+    resolve = wire.ResolvePositionRequest(feed=scope(database.name), start=SNAPSHOT)
+    end = await refused(stepwise.api.feeds.ResolvePosition(resolve))
+    assert (end.reason, end.metadata["kind"]) == ("SNAPSHOT_UNSUITABLE", kind)
+    assert f"{database.name}.log" in end.message
+    without = scope(database.name, json.dumps([{"$match": {"ns.coll": {"$in": list(NAMES)}}}]))
+    session = await stepwise.api.open(feed=without, start=SNAPSHOT)
+    assert len(await session.take(30)) == 30
+    session.cancel()
+
+
+async def test_one_that_appears_during_the_copy_ends_it(
+    stepwise: Here, database: Documents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(database, 60)
+
+    async def open_documents(source: Source, spec: FeedSpec, *asked: Any) -> Any:
+        if "log" not in await asyncio.to_thread(database.list_collection_names):
+            await asyncio.to_thread(database.create_collection, "log", capped=True, size=4096)
+        return await OPEN_DOCUMENTS(source, spec, *asked)
+
+    monkeypatch.setattr(Source, "open_documents", open_documents)
+    session = await stepwise.api.open(feed=scope(database.name), start=SNAPSHOT)
+    end = await session.end()
+    assert (end.reason, end.metadata["kind"]) == ("SNAPSHOT_UNSUITABLE", "capped")
+
+
+GRANTS: dict[str, list[dict[str, Any]] | None] = {
+    "some": [
+        {"database": "test_*", "collection": "a"},
+        {"database": "test_*", "collection": "c.d", "match": {"owner": "a"}, "hide": ["secret"]},
+    ],
+}
+
+
+async def test_grants_narrow_a_copy_by_collection(
+    mongo: ReplicaSet,
+    redis_server: RedisServer,
+    database: Documents,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """What a tenant may not see is not read, and no reason to reject its copy."""
+    filled(database, 30)
+    database["c.d"].insert_many([{"_id": f"x{n}", "owner": "ab"[n % 2], "secret": n} for n in range(10)])
+    database.create_collection("log", capped=True, size=4096)
+    read = set[str]()
+
+    async def open_documents(source: Source, spec: FeedSpec, *asked: Any) -> Any:
+        read.add(spec.scope.collection)
+        return await OPEN_DOCUMENTS(source, spec, *asked)
+
+    monkeypatch.setattr(Source, "open_documents", open_documents)
+    folder = tmp_path_factory.mktemp("scopes")
+    async with (
+        granted(mongo.uri, redis_server.url, folder, GRANTS, **SMALL_STEPS) as here,
+        here.api.with_key(key_of("some")) as api,
+    ):
+        session = await api.open(feed=scope(database.name), start=SNAPSHOT)
+        await session.until(lambda: is_copied(session))
+        events = [each.document for each in await session.take(session.received)]
+        assert [each["ns"]["coll"] for each in events] == ["a"] * 30 + ["c.d"] * 5
+        assert [each["fullDocument"] for each in events[30:]] == [
+            {"_id": f"x{n}", "owner": "a"} for n in range(0, 10, 2)
+        ]
+        assert session.notices[-1].snapshot.documents_estimated == 0, "how many documents are withheld is a secret"
+        session.cancel()
+    assert read == {"a", "c.d"}

@@ -1,0 +1,113 @@
+"""The collections that a copy goes through, against the model of MongoDB."""
+
+import asyncio
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import bson
+import pytest
+
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
+from feedmux_server.source import namespaces
+from feedmux_server.source.deployment import CollectionInfo
+from feedmux_server.source.namespaces import Gone, Namespaces
+from feedmux_server.source.read_limits import ReadLimits
+from tests.sim.loop import SimLoop
+from tests.sim.mongo import SimMongo, SimSource
+from tests.virtual_time import in_virtual_time
+
+SPEC = FeedSpec(Scope("main"))
+
+
+class ListedSource(SimSource):
+    """Databases `b-c`, `b` and `admin` with some collections."""
+
+    def __init__(self, mongo: SimMongo) -> None:
+        super().__init__(mongo)
+        self.listed = {name: CollectionInfo(b"u", "collection") for name in ("é", "z", "a.b", "system.buckets.x")}
+        self.lists = 0
+
+    async def databases(self) -> list[str]:
+        return ["b-c", "admin", "b"]
+
+    async def collection_infos(self, database: str) -> dict[str, CollectionInfo]:
+        self.lists += 1
+        return self.listed
+
+    async def estimated_count(self, database: str, name: str) -> int:
+        return 2
+
+
+async def made(key: StreamKey) -> tuple[Namespaces, ListedSource, SimMongo]:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    mongo = SimMongo(loop, Random(0))
+    source = ListedSource(mongo)
+    await source.connect()
+    return Namespaces(source, key, ReadLimits()), source, mongo
+
+
+@in_virtual_time
+async def test_collections_come_in_mongodbs_order() -> None:
+    names, source, _ = await made(stream_key(SPEC))
+    found, here = list[tuple[str, str]](), ("", "")
+    while (following := await names.next(here, after=True)) is not None:
+        found.append(here := following)
+    assert found == [(database, name) for database in ("b", "b-c") for name in ("a.b", "z", "é")]
+    assert found == await names.all() == sorted(found, key=lambda each: (each[0].encode(), each[1].encode()))
+    assert await names.next(("b", "z"), after=False) == ("b", "z")
+    assert await names.next(("b", "y"), after=False) == ("b", "z")
+    assert source.lists == 2
+    names.forget()
+    await names.next(("b", ""), after=False)
+    assert source.lists == 3
+
+
+@in_virtual_time
+async def test_what_a_tenant_may_not_see_or_a_pipeline_drops_is_not_looked_at() -> None:
+    source: Any
+    names, source, _ = await made(stream_key(SPEC, b"policy", shows=lambda database, name: name != "z"))
+    source.listed["z"] = CollectionInfo(b"u", "collection", capped=True)
+    assert await names.all() == [("b", "a.b"), ("b", "é"), ("b-c", "a.b"), ("b-c", "é")]
+    await names.check()
+    match = bson.encode({"pipeline": [{"$match": {"ns.coll": "é"}}]})
+    names, source, _ = await made(stream_key(replace(SPEC, scope=Scope("main", "b"), pipeline=match)))
+    assert (await names.all(), names.may_drop) == ([("b", "é")], False)
+    names, source, _ = await made(stream_key(SPEC))
+    source.listed["z"] = CollectionInfo(b"u", "collection", capped=True)
+    for checked in (names.check(), names.next(("b", "a.b"), after=True)):
+        with pytest.raises(FeedmuxError, match=r"b\.z is capped"):
+            await checked
+    assert await names.next(("b-c", "zz"), after=True) == ("b-c", "é"), "one that was passed is none of its business"
+
+
+@in_virtual_time
+async def test_documents_of_many_collections_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, _, _ = await made(stream_key(SPEC))
+    assert await names.estimate() == 12
+    monkeypatch.setattr(namespaces, "ESTIMATED_MAX", 5)
+    assert await names.estimate() == 0
+
+
+@in_virtual_time
+async def test_drops_and_renames_after_a_place_are_found() -> None:
+    names, _, mongo = await made(stream_key(SPEC))
+    mongo.insert("b", "x", 0)
+    mongo.drop("b", "x")
+    place = mongo.mark(mongo.latest + 1)
+    mongo.insert("b", "y", 0)
+    mongo.rename("b", "y", "z")
+    mongo.insert("b", "y", 0)
+    mongo.drop("b", "y")
+    gone, complete = await names.gone_after(place, mongo.latest)
+    assert gone == [Gone(("b", "y"), ("b", "z")), Gone(("b", "y"))]
+    assert complete >= mongo.latest
+    assert not mongo.open, "no cursor is left"
+    mongo.forget(place.cluster_time)
+    assert (await names.gone_after(place, mongo.latest))[0] == gone, "the oplog begins at the place"
+    mongo.forget(place.cluster_time + 1)
+    with pytest.raises(FeedmuxError, match="oplog"):
+        await names.gone_after(place, mongo.latest)
