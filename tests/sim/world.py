@@ -45,7 +45,7 @@ from feedmux_server.streams.pump import PumpLimits
 from feedmux_server.streams.wide.stream import WideStreamLimits
 from tests.sim import records
 from tests.sim.checkers import check
-from tests.sim.copiers import ALL_COPIED, COPIED, OTHERS, Copier, CopyHabits, Documents, shown, version_of
+from tests.sim.copiers import ALL_COPIED, COPIED, OTHERS, Copier, CopyHabits, Documents, version_of
 from tests.sim.documents import rank_of
 from tests.sim.faults import FAULTS, SCENARIOS, Fault
 from tests.sim.history import Violation

@@ -167,8 +167,8 @@ func Latest() Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_Latest{Latest: &feedmuxpb.Latest{}}}}
 }
 
-// StartSnapshot starts with the documents that exist, as insert events; every change after them follows. It is for feeds
-// of one collection without a pipeline. A server that does not know it is ErrSnapshotUnsupported.
+// StartSnapshot starts with the documents that exist, as insert events; every change after them follows. A server
+// that does not know it is ErrSnapshotUnsupported.
 func StartSnapshot() Start {
 	return Start{&feedmuxpb.Start{At: &feedmuxpb.Start_Snapshot{Snapshot: &feedmuxpb.Snapshot{}}}}
 }

@@ -69,13 +69,14 @@ type SnapshotStatus struct {
 	// Documents is the number of documents copied so far, and Bytes their size. After an interruption, some may count
 	// twice.
 	Documents, Bytes int64
-	// DocumentsEstimated is MongoDB's estimate of the number of documents in the collection.
+	// DocumentsEstimated is MongoDB's estimate of the number of documents in what is copied.
 	DocumentsEstimated int64
 	// Remaining is the time left at the present rate.
 	Remaining time.Duration
 	// ReadTime is the cluster time as of which the documents were read.
 	ReadTime bson.Timestamp
-	// Namespace is the collection that is being copied, in a copy of several.
+	// Namespace is the collection that is being copied; of several, before the first one and after the last one the
+	// database, or "*" for the deployment.
 	Namespace string
 }
 

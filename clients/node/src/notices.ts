@@ -74,13 +74,13 @@ export interface SnapshotStatus {
   readonly documents: number;
   /** Their size. */
   readonly bytes: number;
-  /** MongoDB's estimate of the number of documents in the collection. */
+  /** MongoDB's estimate of the number of documents in what is copied. */
   readonly documentsEstimated: number;
   /** The time left at the present rate; undefined where it is not known. */
   readonly remainingMs: number | undefined;
   /** The cluster time as of which the documents were read; undefined where it is not known. */
   readonly readTime: Timestamp | undefined;
-  /** The collection that is being copied, in a copy of several; empty otherwise. */
+  /** The collection that is being copied; of several, before the first and after the last one the feed's scope. */
   readonly namespace: string;
 }
 

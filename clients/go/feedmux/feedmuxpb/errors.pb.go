@@ -106,7 +106,7 @@ const (
 	ErrorReason_ERROR_REASON_ETAG_MISMATCH ErrorReason = 57
 	// FAILED_PRECONDITION. The feed does not have the fingerprint in the request: its pipeline or options have changed.
 	ErrorReason_ERROR_REASON_FEED_CHANGED ErrorReason = 58
-	// FAILED_PRECONDITION. The existing documents of this feed cannot be copied. Metadata: `kind`: `scope`, `collation`,
+	// FAILED_PRECONDITION. The existing documents of this feed cannot be copied. Metadata: `kind`: `collation`,
 	// `view`, `time series`, `capped`, `clustered`, `sharded cluster`, `mode` (a copy where a range is read).
 	ErrorReason_ERROR_REASON_SNAPSHOT_UNSUITABLE ErrorReason = 59
 	// ABORTED. The session lost its subscription. Metadata: `cause` (TAKEOVER, SEEK, UPDATE, DELETE, LEASE).

@@ -742,9 +742,9 @@ type Start_Latest struct {
 }
 
 type Start_Snapshot struct {
-	// The documents that exist, as insert events, then every change after them (docs/snapshot.md). For feeds of one
-	// collection; others are rejected with SNAPSHOT_UNSUITABLE. A server that does not know this field begins at `latest`, and does not set
-	// `Opened.snapshot`, `Subscription.snapshot` or `ResolvePositionResponse.snapshot`.
+	// The documents that exist, as insert events, then every change after them (docs/snapshot.md). Feeds of what
+	// cannot be copied are rejected with SNAPSHOT_UNSUITABLE. A server that does not know this field begins at
+	// `latest`, and does not set `Opened.snapshot`, `Subscription.snapshot` or `ResolvePositionResponse.snapshot`.
 	Snapshot *Snapshot `protobuf:"bytes,8,opt,name=snapshot,proto3,oneof"`
 }
 
@@ -884,14 +884,15 @@ type SnapshotStatus struct {
 	Documents int64 `protobuf:"varint,2,opt,name=documents,proto3" json:"documents,omitempty"`
 	// In a notice: the bytes of the events of documents that this session has sent. A position does not say it.
 	Bytes int64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// The number of documents in the collection, by MongoDB's metadata: an estimate, and `documents` may exceed it. Set
+	// The number of documents in the collections that are copied, by MongoDB's metadata: an estimate, and `documents` may exceed it. Set
 	// where the server that answers reads the copy.
 	DocumentsEstimated int64 `protobuf:"varint,4,opt,name=documents_estimated,json=documentsEstimated,proto3" json:"documents_estimated,omitempty"`
 	// The time left at the rate of this session's last minute. Set where `documents_estimated` is, and documents come.
 	Remaining *durationpb.Duration `protobuf:"bytes,5,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// The cluster time as of which the last of these documents was read. A position after a change does not say it.
 	ReadTime *ClusterTime `protobuf:"bytes,6,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
-	// The collection that is being copied, as `database.collection`.
+	// The collection that is being copied, as `database.collection`. In a copy of several, before the first one and after
+	// the last one: the database, or `*` for the deployment.
 	Namespace string `protobuf:"bytes,7,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Not sent yet. Grows with each copy of a subscription.
 	Generation    int64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`

@@ -9,10 +9,11 @@ import org.jspecify.annotations.Nullable;
  *
  * @param documents the number of documents copied so far; after an interruption, some may count twice
  * @param bytes the size of these documents
- * @param documentsEstimated MongoDB's estimate of the number of documents in the collection
+ * @param documentsEstimated MongoDB's estimate of the number of documents in what is copied
  * @param remaining the time left at the present rate; null if it is not known
  * @param readTime the cluster time as of which the documents were read; null if it is not known
- * @param namespace the collection that is being copied, in a copy of several; empty otherwise
+ * @param namespace the collection that is being copied; of several, before the first one and after the last one the
+ *     database, or {@code *} for the deployment
  */
 public record SnapshotStatus(
         long documents,
