@@ -28,7 +28,7 @@ from tests.integration.grants_support import granted, key_of
 from tests.integration.servers import Here, serving, settings
 from tests.integration.test_faults import Client, Documents
 from tests.integration.test_snapshot import OPEN_DOCUMENTS, SMALL_STEPS, SNAPSHOT, is_copied
-from tests.integration.wire import refused
+from tests.integration.wire import MANY, refused
 
 State = dict[tuple[str, str], dict[bytes, dict[str, Any]]]
 NAMES = ("a", "b", "c.d")
@@ -195,16 +195,20 @@ async def test_each_position_of_a_database_is_exact(
         client.drop_database(database)
 
 
-def _out(database: Documents) -> None:
-    """Writes a new collection under another name, and renames it."""
+def _out_and_drop(database: Documents) -> None:
+    """`$out` writes a collection under another name, and renames it."""
     database["c.d"].aggregate([{"$out": "a"}])
+    database["c.d"].drop()
 
 
-CHANGES: dict[str, Callable[[Documents], Any]] = {
-    "drop one that was passed": lambda database: database.a.drop(),
-    "drop the present one": lambda database: database.b.drop(),
-    "drop one to come": lambda database: database["c.d"].drop(),
-    "drop and create the present one": lambda database: (database.b.drop(), database.b.insert_one({"_id": "s9"})),
+CHANGES: dict[str, Callable[[Documents], object]] = {
+    "drop one that was passed": lambda database: database.drop_collection("a"),
+    "drop the present one": lambda database: database.drop_collection("b"),
+    "drop one to come": lambda database: database.drop_collection("c.d"),
+    "drop and create the present one": lambda database: (
+        database.drop_collection("b"),
+        database.b.insert_one({"_id": "s9"}),
+    ),
     "create before": lambda database: database.a1.insert_one({"_id": 1}),
     "create behind": lambda database: database.z.insert_one({"_id": 1}),
     "rename to a name that was passed": lambda database: database["c.d"].rename("a1"),
@@ -214,7 +218,7 @@ CHANGES: dict[str, Callable[[Documents], Any]] = {
     "rename the present one forth": lambda database: database.b.rename("z"),
     "rename the present one back": lambda database: database.b.rename("a1"),
     "rename among those to come": lambda database: database["c.d"].rename("z"),
-    "write and rename, then drop": lambda database: (_out(database), database["c.d"].drop()),
+    "write and rename, then drop": _out_and_drop,
     "drop all": lambda database: database.client.drop_database(database.name),
 }
 WITHOUT_RENAMES = json.dumps([{"$match": {"operationType": {"$ne": "rename"}}}])
@@ -398,3 +402,29 @@ async def test_grants_narrow_a_copy_by_collection(
         assert session.notices[-1].snapshot.documents_estimated == 0, "how many documents are withheld is a secret"
         session.cancel()
     assert read == {"a", "c.d"}
+
+
+async def test_a_token_does_not_say_to_which_collection_a_copy_has_gone_back(
+    stepwise: Here, database: Documents, name: str
+) -> None:
+    """So a session begins at the stored position, also if its client has acknowledged a later change."""
+    filled(database, 60)
+    await stepwise.api.create(name, scope(database.name), SNAPSHOT)
+    session = await stepwise.api.session(name, credit=wire.Credit(events=70, bytes=1 << 20))
+    epoch = (await session.opened()).epoch
+    documents = await session.take(70)
+    await session.ack_and_wait(70)
+    stored = session.position
+    database.a.update_one({"_id": documents[0].document["documentKey"]["_id"]}, {"$set": {"v": 1}})
+    await session.send(credit=wire.Credit(events=100, bytes=1 << 20))
+    events = [each.document for each in await session.take(100)]
+    [update] = [each for each in events if each["operationType"] == "update"]
+    await session.close()
+    token = wire.LastAcked(epoch=epoch, resume_token=bson.encode(update["_id"]))
+    session = await stepwise.api.session(name, last_acked=token, credit=MANY)
+    opened = await session.opened()
+    assert inspect_position(opened.position) == inspect_position(stored)
+    assert not opened.at_last_acked
+    await session.until(lambda: is_copied(session))
+    assert any(notice.HasField("rewound") for notice in session.notices)
+    session.cancel()

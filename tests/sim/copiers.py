@@ -43,6 +43,7 @@ OTHERS: Final = ("b", "d", "e")
 """Collections beside it, which are renamed at times."""
 
 
+Sink = Literal["stored", "kept"]
 _KINDS: Final[tuple[Kind, ...]] = ("upsert", "upsert", "update", "update", "delete")
 
 
@@ -50,7 +51,7 @@ _KINDS: Final[tuple[Kind, ...]] = ("upsert", "upsert", "update", "update", "dele
 class CopyHabits:
     """How a copier reads; drawn from the seed."""
 
-    sink: Literal["stored", "kept"]
+    sink: Sink
     whole_batches: bool
     ack_share: float
     think_s: float

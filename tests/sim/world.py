@@ -45,7 +45,7 @@ from feedmux_server.streams.pump import PumpLimits
 from feedmux_server.streams.wide.stream import WideStreamLimits
 from tests.sim import records
 from tests.sim.checkers import check
-from tests.sim.copiers import ALL_COPIED, COPIED, OTHERS, Copier, CopyHabits, Documents, version_of
+from tests.sim.copiers import ALL_COPIED, COPIED, OTHERS, Copier, CopyHabits, Documents, Sink, version_of
 from tests.sim.documents import rank_of
 from tests.sim.faults import FAULTS, SCENARIOS, Fault
 from tests.sim.history import Violation
@@ -462,9 +462,12 @@ class World:
             window_bytes=rng.choice((2_000, 8 << 20)),
             heartbeat_s=rng.choice((1.0, 10.0)),
         )
-        habits = CopyHabits(
+        sinks: tuple[Sink, ...] = "stored", "kept"
+        if shape is ALL_COPIED and self.documents.rename_share:
             # A rename that comes again would be applied to what came after it, also without a copy.
-            sink=rng.choice(("stored", "kept") if shape is COPIED or not self.documents.rename_share else ("stored",)),
+            sinks = ("stored",)
+        habits = CopyHabits(
+            sink=rng.choice(sinks),
             whole_batches=rng.random() < 0.5,
             ack_share=rng.choice((0.0, 0.3, 1.0)),
             think_s=rng.choice((0.0, 0.2, 1.0)),
