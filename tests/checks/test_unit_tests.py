@@ -73,6 +73,7 @@ ACROSS: Final = {
     "client/test_names.py": "the names that the package exports",
     "client/test_sync_and_async.py": "both interfaces have the same methods",
     "core/delivery/test_counted_sizes.py": "what is counted for an object is the memory that it takes",
+    "core/delivery/test_key_letters.py": "the part of the ledger that delivers dead letters again",
     "core/feeds/test_pipelines_page.py": "docs/pipelines.md lists what the code allows",
     "core/positions/test_long_tokens.py": "positions of events with a large `_id`, from the token to the subscriber",
     "core/positions/test_token_versions.py": "positions of one token version in a stream of the other",

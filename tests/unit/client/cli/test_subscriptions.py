@@ -169,6 +169,7 @@ def test_a_wait_ends_with_the_copy(
             None,
             feedmux.Group(None, 0.5, None, 0, "skip"),
         ),
+        (["--group", "--quarantine"], feedmux.Group(2.0), feedmux.Group(2.0, after_dead_letter="quarantine")),
         (["--no-group"], feedmux.Group(2.0), None),
         (["--on-invalidate", "stop"], feedmux.Group(2.0), UNCHANGED),
     ],

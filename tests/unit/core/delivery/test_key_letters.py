@@ -87,7 +87,6 @@ def test_a_settled_letter_counts_as_stored_when_it_is_deleted() -> None:
 def test_an_event_without_a_key_waits_for_letters_and_they_for_it() -> None:
     group, hand = Group("a", DROPPED, "a", per_chunk=1, reads=1), Hand()
     first = aside(group, pin=False)
-    assert group.ledger.may_replay
     assert first.key is not None
     group.ledger.replay(first.key, stored(first), 0.0)
     group.read(*group.chunks[1:])
