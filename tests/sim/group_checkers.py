@@ -73,8 +73,10 @@ class _Group:
     first: set[str] = field(default_factory=set)
     """The events that were begun."""
     sessions: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """By event, the sessions in which a member may have begun it."""
+    """By event, the sessions in which a member may have begun it, and in which it has not failed."""
     knows_sent: bool = False
+    loses: bool = False
+    """Whether a session has ended."""
     alone: set[str] = field(default_factory=set)
     """The events that were the only one of a message."""
     failures: Counter[str] = field(default_factory=Counter)
@@ -95,6 +97,7 @@ class _Group:
 
     def left(self, record: Left) -> None:
         member = record.member
+        self.loses = True
         self.epochs.pop(member, None)
         self.held = {key: hold for key, hold in self.held.items() if hold.member != member}
         if record.for_good:
@@ -127,7 +130,7 @@ class _Group:
             self.first.add(event)
             yield from self._in_order(event, rank, key)
         self.sessions[event].add(record.session)
-        if self.knows_sent and record.attempt > len(self.sessions[event]) + self.failures[event]:
+        if self.knows_sent and record.attempt > self._tries(event):
             yield self._violation(RIGHTLY, f"{event} came with the attempt {record.attempt}")
 
     def _overlapping(self, record: Started, key: str, epoch: int) -> Iterator[Violation]:
@@ -162,6 +165,8 @@ class _Group:
             self.done.add(event)
             return
         self.failures[event] += 1
+        if running is not None:
+            self.sessions[event].discard(running.session)  # it counts once
         if record.result == "rejected":
             self.rejected.add(event)
         elif running is not None and self.epochs.get(record.member) == running.epoch:
@@ -175,9 +180,9 @@ class _Group:
             self.held.pop(self.history.written[rank].key, None)
         if event in self.rejected or not self.knows_sent:
             return
-        tries, failures = len(self.sessions[event]), self.failures[event]
-        if not record.attempts_max or tries + failures < record.attempts_max:
-            yield self._violation(RIGHTLY, f"{event} was set aside after {failures} failures in {tries} sessions")
+        tries, failures = self._tries(event), self.failures[event]
+        if not record.attempts_max or tries < record.attempts_max:
+            yield self._violation(RIGHTLY, f"{event} was set aside after {failures} failures, {tries} tries")
         elif not failures and event not in self.alone:
             yield self._violation(RIGHTLY, f"{event} was set aside and never came alone")
 
@@ -214,6 +219,11 @@ class _Group:
                 self.told.add(event)
                 guarantee = DURABLE if self.failures[event] else COVERED
                 yield self._violation(guarantee, f"{event} is stored as settled")
+
+    def _tries(self, event: str) -> int:
+        """How often a member may have begun the event, or failed with it. A session that ends may have taken it without
+        sending it."""
+        return len(self.sessions[event]) + self.failures[event] + self.loses
 
     def sought(self, place: str) -> None:
         self.stored = None

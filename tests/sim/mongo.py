@@ -783,7 +783,10 @@ class SimDocuments:
         # MongoDB reads a collection that has been dropped as empty, whatever it held at that time.
         is_there = mongo.created(scope.database, scope.collection)
         state = mongo.state_after(scope.database, scope.collection, mongo.mark(cluster_time + 1)) if is_there else {}
-        self._left = deque(read_documents(stages, state))
+        try:
+            self._left = deque(read_documents(stages, state))
+        except (KeyError, ValueError):
+            raise _operation_failure(2, "BadValue", "the model reads documents with no stages of programs") from None
         self._documents = documents
         self._in_memory = documents + mongo.read_ahead
         self.failing: Failing | None = None

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from feedmux_server.core.positions.ahead import mark_of
 from tests.sim.checkers import check, main
 from tests.sim.events import BEGIN, event_token, hex_of
 from tests.sim.records import (
@@ -13,14 +14,22 @@ from tests.sim.records import (
     Delivered,
     Ended,
     Granted,
+    Handled,
     Held,
     Holds,
+    Joined,
+    Kept,
+    Left,
     Lost,
     Opened,
     Progress,
     Record,
+    Sent,
+    SetAside,
     Settled,
+    Skipped,
     Sought,
+    Started,
     Written,
     from_line,
     load,
@@ -87,6 +96,49 @@ GOOD += [
 ]
 
 
+OF_GROUP: list[Record] = [
+    *(Written(f"g{n}", place(20 + n), ("crew",), key=key) for n, key in enumerate(("a/1", "a/1", "a/2", ""))),
+    Kept("g", 0, place(19)),
+    Joined("g", "m1", 1, "crew"),
+    Joined("g", "m2", 1, "crew"),
+]
+
+
+def started(member: str, event: str, attempt: int = 1, at_s: float = 1.0) -> Started:
+    return Started("g", member, member, event, attempt, at_s)
+
+
+def handled(member: str, event: str, result: str = "done", until_s: float = 0.0) -> Handled:
+    return Handled("g", member, event, result, until_s=until_s)
+
+
+def done(event: str) -> list[Record]:
+    return [started("m1", event), handled("m1", event)]
+
+
+HOLE = mark_of(event_token(BEGIN + 20, key=20).raw).hex()
+"""Of g0."""
+GOOD += [
+    *OF_GROUP,
+    Sent("g", "m1", ("g0", "g1"), ("g0",)),
+    started("m1", "g0"),
+    started("m2", "g2"),
+    handled("m2", "g2"),
+    Kept("g", 1, place(19), place(22), (HOLE,)),
+    handled("m1", "g0", "failed", until_s=5.0),
+    started("m2", "g0", 2, at_s=5.0),
+    handled("m2", "g0", "rejected"),
+    SetAside("g", "g0", 3),
+    started("m1", "g1"),
+    Left("g", "m1", for_good=True),
+    started("m2", "g1", 2),
+    handled("m2", "g1"),
+    Kept("g", 1, place(22)),
+    started("m2", "g3"),
+    Skipped("g"),
+]
+
+
 def test_a_good_history_has_no_violations() -> None:
     assert check(GOOD) == []
 
@@ -122,6 +174,27 @@ BAD: list[tuple[str, list[Record]]] = [
     ("Snapshot exact", [*CHANGED, holds(3, "a=3")]),
     ("Snapshot converges", [*CHANGED, holds(5, "a=3", "b=5", "c=2", is_last=True)]),
 ]
+
+
+OF_GROUP_BAD: list[tuple[str, list[Record]]] = [
+    ("Key exclusive", [started("m1", "g0"), started("m2", "g1")]),
+    ("Key exclusive", [started("m1", "g0"), started("m2", "g3")]),
+    ("Key order", [*done("g1"), *done("g0")]),
+    ("Key order", [*done("g3"), *done("g2")]),
+    ("Settled stays settled", [*done("g2"), Kept("g", 1, place(19), place(22), (HOLE,)), started("m2", "g2")]),
+    ("Settled stays settled", [*done("g0"), Kept("g", 1, place(20)), started("m2", "g0")]),
+    ("Covered", [Kept("g", 1, place(20))]),
+    ("Covered", [Kept("g", 1, place(19), place(22), (HOLE,))]),
+    ("Dead letters durable", [started("m1", "g0"), handled("m1", "g0", "rejected"), Kept("g", 1, place(20))]),
+    ("Set aside rightly", [Sent("g", "m1", ("g0",), ("g0",)), started("m1", "g0", attempt=2)]),
+    ("Set aside rightly", [Sent("g", "m1", ("g0",), ("g0",)), started("m1", "g0"), SetAside("g", "g0", 2)]),
+    ("Held", [started("m1", "g0"), handled("m1", "g0", "failed", until_s=5.0), started("m2", "g0", 2, at_s=4.0)]),
+]
+
+
+@pytest.mark.parametrize(("guarantee", "records"), OF_GROUP_BAD)
+def test_a_bad_history_of_a_group_is_noticed(guarantee: str, records: list[Record]) -> None:
+    assert {violation.guarantee for violation in check([*OF_GROUP, *records])} == {guarantee}
 
 
 @pytest.mark.parametrize(("guarantee", "records"), BAD)

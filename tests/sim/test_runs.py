@@ -95,10 +95,11 @@ ERRORS: Final = {
 }  # fmt: skip
 RECORDS: Final = {
     "Written", "Opened", "Granted", "Delivered", "Acked", "Progress", "Committed", "Sought", "Lost", "Ended",
+    "Joined", "Left", "Sent", "Started", "Handled", "SetAside", "Kept", "Skipped",
 }  # fmt: skip
 
 
-SHOWING: Final = ("", "takeover", "lost and created again", "history lost", "protocol broken")
+SHOWING: Final = ("", "takeover", "lost and created again", "history lost", "protocol broken", "group")
 """These scenarios soon cause the errors."""
 
 
