@@ -4,12 +4,14 @@
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextvars import Context
+from types import SimpleNamespace
 from typing import Any, Final
 
 import bson
-from pymongo.errors import AutoReconnect, DuplicateKeyError
+from pymongo import UpdateOne
+from pymongo.errors import AutoReconnect, BulkWriteError
 from pymongo.results import DeleteResult
 
 from feedmux_server.source.commands import SourceCommands
@@ -19,7 +21,7 @@ from feedmux_server.telemetry.observer import NOBODY
 from tests.sim.mongo import FAILINGS, SimMongo, SimSource
 
 WAIT_S: Final = 5.0
-_PLACE: Final = LettersPlace("feedmux", "dead_letters", 86_400.0, 1 << 30, 100_000)
+_PLACE: Final = LettersPlace("feedmux", "dead_letters", 86_400.0, 1 << 30, 100_000, 1_000)
 
 
 class SimLetters:
@@ -53,39 +55,56 @@ class SimLetters:
     def get_collection(self, name: str, **_: Any) -> "_View":
         return _View(self, is_majority=False)
 
-    async def insert(self, document: dict[str, Any]) -> None:
-        own = bson.encode(document["_id"])
+    async def insert(self, documents: Sequence[dict[str, Any]]) -> None:
+        """Insert those that are not there, and wait until a majority has them."""
         await self._way()
-        if own in self._primary:
-            raise DuplicateKeyError("duplicate key", 11000)
-        self._primary[own] = document
+        owns = [bson.encode(each["_id"]) for each in documents]
+        there = [index for index, own in enumerate(owns) if own in self._primary]
+        new = [(own, each) for own, each in zip(owns, documents, strict=True) if own not in self._primary]
+        self._primary.update(new)
         applied = asyncio.get_running_loop().create_future()
 
         def replicated() -> None:
-            if self._primary.get(own) is document:
-                self._majority[own] = document
-                self.stored(document)
+            for own, document in new:
+                if self._primary.get(own) is document:
+                    self._majority[own] = document
+                    if "event_bytes" in document:
+                        self.stored(document)
             if not applied.done():
                 applied.set_result(None)
 
         self.mongo.loop.call_later(self.lag_s, replicated, context=Context())
         await applied
-        if own not in self._majority:
+        if any(own not in self._majority for own, _ in new):
             raise FAILINGS[1].make()
         await self._way()
+        if there:
+            errors = [{"index": index, "code": 11000} for index in there]
+            raise BulkWriteError({"writeErrors": errors, "writeConcernErrors": []})
 
-    async def found(self, wanted: dict[str, Any], *, is_majority: bool) -> list[dict[str, Any]]:
-        """Those whose fields are equal to the wanted ones."""
+    async def found(self, wanted: dict[str, Any], *, is_majority: bool = False) -> list[dict[str, Any]]:
         await self._way()
         documents = self._majority if is_majority else self._primary
-        return [each for each in documents.values() if all(each.get(name) == wanted[name] for name in wanted)]
+        return [each for each in documents.values() if _matches(each, wanted)]
 
-    async def deleted(self, own: Iterable[bytes]) -> int:
-        """Delete letters by their encoded `_id`; returns how many there were."""
-        await self._way()
-        found = [each for each in own if self._primary.pop(each, None) is not None]
+    async def updated(self, wanted: dict[str, Any], change: dict[str, Any], *, upsert: bool = False) -> tuple[int, int]:
+        """Change all that match. Returns how many there were, and how many were inserted."""
+        found = await self.found(wanted)
+        inserted = {"_id": wanted["_id"]}
+        for each in found or ([inserted] if upsert else []):
+            new = {name: value for name, value in each.items() if name not in change.get("$unset", {})}
+            new |= change.get("$set", {})
+            new |= {name: max(value, each.get(name, value)) for name, value in change.get("$max", {}).items()}
+            own = bson.encode(each["_id"])
+            self._primary[own] = self._majority[own] = new
+        return len(found), int(upsert and not found)
+
+    async def deleted(self, wanted: dict[str, Any]) -> int:
+        found = await self.found(wanted)
         for each in found:
-            self._majority.pop(each, None)
+            own = bson.encode(each["_id"])
+            self._primary.pop(own, None)
+            self._majority.pop(own, None)
         return len(found)
 
     async def _way(self) -> None:
@@ -109,19 +128,33 @@ class _View:
     async def create_indexes(self, _: Any) -> None:
         await self._letters._way()
 
-    async def insert_one(self, document: dict[str, Any]) -> None:
-        await self._letters.insert(document)
+    async def insert_many(self, documents: Sequence[dict[str, Any]], **_: Any) -> None:
+        await self._letters.insert(documents)
 
     async def find_one(self, wanted: dict[str, Any], _: Any = None, **__: Any) -> dict[str, Any] | None:
         found = await self._letters.found(wanted, is_majority=self._is_majority)
         return found[0] if found else None
 
-    def find(self, wanted: dict[str, Any], _: Any = None, **__: Any) -> "_Finding":
-        return _Finding(self._letters, {"tenant": wanted["tenant"], "subscription": wanted["subscription"]})
+    def find(
+        self, wanted: dict[str, Any], _: Any = None, *, sort: Sequence[tuple[str, int]] = (), limit: int = 0, **__: Any
+    ) -> "_Finding":
+        return _Finding(self._letters, wanted, [name for name, _ in sort], limit)
+
+    async def count_documents(self, wanted: dict[str, Any], **_: Any) -> int:
+        return len(await self._letters.found(wanted, is_majority=self._is_majority))
 
     async def delete_many(self, wanted: dict[str, Any]) -> DeleteResult:
-        own = [bson.encode(each) for each in wanted["_id"]["$in"]]
-        return DeleteResult({"n": await self._letters.deleted(own)}, acknowledged=True)
+        return DeleteResult({"n": await self._letters.deleted(wanted)}, acknowledged=True)
+
+    async def update_many(self, wanted: dict[str, Any], change: dict[str, Any]) -> Any:
+        matched, _ = await self._letters.updated(wanted, change)
+        return SimpleNamespace(matched_count=matched)
+
+    update_one = update_many
+
+    async def bulk_write(self, updates: Sequence[UpdateOne], **_: Any) -> Any:
+        done = [await self._letters.updated(each._filter, each._doc, upsert=True) for each in updates]  # type: ignore[arg-type]
+        return SimpleNamespace(upserted_count=sum(inserted for _, inserted in done))
 
     async def aggregate(self, stages: list[dict[str, Any]], **_: Any) -> "_Listed":
         found = await self._letters.found(stages[0]["$match"], is_majority=self._is_majority)
@@ -138,14 +171,53 @@ class _Listed:
 
 
 class _Finding:
-    """A cursor of the letters of a subscription."""
+    """A cursor."""
 
-    def __init__(self, letters: SimLetters, wanted: dict[str, Any]) -> None:
+    def __init__(self, letters: SimLetters, wanted: dict[str, Any], order: list[str], limit: int) -> None:
         self._letters = letters
         self._wanted = wanted
+        self._order = order
+        self._limit = limit
 
     async def to_list(self) -> list[dict[str, Any]]:
-        return await self._letters.found(self._wanted, is_majority=False)
+        found = await self._letters.found(self._wanted)
+        found.sort(
+            key=lambda each: [bson.encode({"": each[name]}) if name == "_id" else each[name] for name in self._order]
+        )
+        return found[: self._limit or None]
+
+    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
+        for each in await self.to_list():
+            yield each
+
+
+def _sortable(value: Any) -> Any:
+    return bson.encode(value) if isinstance(value, dict) else value
+
+
+def _matches(document: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    return all(_fits(_value_at(document, name), condition) for name, condition in wanted.items())
+
+
+def _value_at(document: dict[str, Any], path: str) -> Any:
+    value: Any = document
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _fits(value: Any, condition: Any) -> bool:
+    if isinstance(condition, dict) and any(name.startswith("$") for name in condition):
+        for name, operand in condition.items():
+            found = any(_equal(value, each) for each in (operand if name in ("$in", "$nin") else [operand]))
+            if found is not (name == "$in"):
+                return False
+        return True
+    return _equal(value, condition)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return bson.encode({"": one}) == bson.encode({"": other})
 
 
 class _LettersSource(SimSource):
