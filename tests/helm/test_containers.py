@@ -65,7 +65,9 @@ def test_what_is_copied_builds_the_package_with_the_server(steps: list[list[str]
     assert {"feedmux_server/store/lua/commit.lua", "feedmux/py.typed"} <= names
 
 
-@pytest.fixture(scope="module", params=["compose.yaml", "compose.valkey.yaml", "tests/deployments/sharded.compose.yaml"])
+@pytest.fixture(
+    scope="module", params=["compose.yaml", "compose.valkey.yaml", "tests/deployments/sharded.compose.yaml"]
+)
 def any_compose(request: pytest.FixtureRequest) -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load((ROOT / request.param).read_text())
     return content

@@ -159,8 +159,8 @@ def test_a_typed_schema_takes_its_columns_in_any_order_and_any_part() -> None:
 def test_nothing_of_events_that_newer_versions_add_is_lost() -> None:
     described = {"updatedFields": {"a.0": 1}, "removedFields": [], "disambiguatedPaths": {"a.0": ["a", "0"]}}
     updated = event(1, "update", nsType="collection", commitTimestamp=Timestamp(5, 6), updateDescription=described)
-    of_transaction = {"operationDescription": {"txnNumber": Int64(7)}, "lsid": {"id": Binary(bytes(16), 4)}}
-    ended = event(2, "endOfTransaction", fullDocument=None, ns=None, documentKey=None, **of_transaction)
+    session: dict[str, Any] = {"operationDescription": {"txnNumber": Int64(7)}, "lsid": {"id": Binary(bytes(16), 4)}}
+    ended = event(2, "endOfTransaction", fullDocument=None, ns=None, documentKey=None, **session)
     moved = event(3, "placementChange", fullDocument=None, documentKey=None, ns={"db": "shop"})
     schema = struct(
         operation=StringType(),
