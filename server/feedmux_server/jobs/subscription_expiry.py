@@ -9,7 +9,7 @@ import asyncio
 import logging
 
 from feedmux_server.clock import wall_s
-from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc.service import Service
 from feedmux_server.store.model import DAY_S, StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
@@ -45,7 +45,7 @@ async def sweep(service: Service) -> None:
 async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announced: dict[tuple[str, str], int]) -> None:
     async for stored in service.store.every(tenant):
         at_ms, key = stored.expires_ms(service.limits.unused_days), (tenant, stored.name)
-        if at_ms is None or not _is_ours(service, tenant, stored):
+        if at_ms is None or _may_be_foreign(service, tenant, stored):
             continue
         left_s = at_ms / 1000 - wall_s()
         if left_s > min(_NOTICE_MOST_S, unused_s / 10):
@@ -65,10 +65,11 @@ async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announce
             service.audit.log.record(AuditEvent.SUBSCRIPTION_EXPIRED, tenant=tenant, subscription=stored.name)
 
 
-def _is_ours(service: Service, tenant: str, stored: StoredSubscription) -> bool:
-    """Whether the subscription is known not to be that of another deployment of feedmux with the same keys."""
+def _may_be_foreign(service: Service, tenant: str, stored: StoredSubscription) -> bool:
+    """Whether the subscription may be that of another deployment of feedmux with the same keys. That of a source that
+    is no longer configured is not: nothing else would ever delete it."""
     try:
         service.check_origin(stored, tenant)
-    except FeedmuxError:
-        return False
-    return True
+    except FeedmuxError as error:
+        return error.reason is not ErrorReason.SOURCE_NOT_FOUND
+    return False

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.jobs.subscription_expiry import sweep
+from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.store.model import StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
-from tests.unit.rpc.service_support import served
+from tests.unit.rpc.service_support import call, served
 from tests.virtual_time import in_virtual_time
 
 DAY_S = 24 * 3600.0
@@ -43,6 +45,24 @@ async def test_that_of_another_deployment_with_the_same_keys_stays() -> None:
         assert there.audit.events[-1] == (AuditEvent.SUBSCRIPTION_EXPIRED, "ours")
         page, _ = await there.service.store.list("default", page_size=9)
         assert [each.name for each in page] == ["theirs"]
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@in_virtual_time
+async def test_that_of_a_source_that_is_gone_is_listed_and_expires() -> None:
+    async with served(limits={"unused_subscription_days": 0.02}) as there:
+        for name in ("unused", "unwanted"):
+            await there.create(name)
+        del there.service.manager.sources["main"]
+        subscriptions = Subscriptions(there.service)
+        data = await call(subscriptions.list_, subscriptions_pb2.ListSubscriptionsRequest())
+        listed = subscriptions_pb2.ListSubscriptionsResponse.FromString(data).subscriptions
+        assert [(each.name, each.HasField("expire_time")) for each in listed] == [("unused", True), ("unwanted", True)]
+        await call(subscriptions.delete, subscriptions_pb2.DeleteSubscriptionRequest(name="unwanted"))
+        task = asyncio.create_task(sweep(there.service))
+        await asyncio.sleep(0.02 * DAY_S * 1.5)
+        assert there.audit.events[-1] == (AuditEvent.SUBSCRIPTION_EXPIRED, "unused")
         task.cancel()
         await asyncio.wait([task])
 
