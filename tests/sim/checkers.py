@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.sim.group_checkers import GROUP_CHECKERS
-from tests.sim.history import History, Violation, token
+from tests.sim.history import History, Violation, is_lost, token
 from tests.sim.records import (
     GAP,
     Acked,
@@ -25,6 +25,7 @@ from tests.sim.records import (
     Opened,
     Progress,
     Record,
+    Restored,
     SetAside,
     Sought,
     load,
@@ -56,7 +57,7 @@ def complete(history: History) -> Iterator[Violation]:
         first, last = min(ranks), max(ranks)
         missing = [
             history.written[rank].event
-            for rank in history.ranks(session.opened.feed)
+            for rank in history.ranks_for(session)
             if first < rank < last and rank not in ranks
         ]
         if missing:
@@ -89,10 +90,13 @@ def at_least_once(history: History) -> Iterator[Violation]:
     sought: dict[str, Sought] = {}
     feed_of: dict[str, str] = {}
     sent: dict[str, list[str]] = {}
+    restores: list[Restored] = []
     unjudged: dict[str, str] = {}
     """By subscription: the session whose acks also cover events handed out before it, under other grants."""
     for record in history.records:
         match record:
+            case Restored():
+                restores.append(record)
             case Committed() | Sought() | Lost():
                 stored[record.subscription] = record.place
                 sought.pop(record.subscription, None)
@@ -124,6 +128,8 @@ def at_least_once(history: History) -> Iterator[Violation]:
                     first_rank[name] = begin
                 start = first_rank.setdefault(name, begin)
                 durable = history.rank_after(stored.get(name, ""))
+                if durable and any(is_lost(stored[name], each) for each in restores):
+                    durable = None
                 if durable is not None and begin < durable and not record.rewound:
                     yield Violation(
                         "At least once", record.session, "began before the stored position, without a notice"
@@ -131,6 +137,8 @@ def at_least_once(history: History) -> Iterator[Violation]:
                 done = acked.get(name, set())
                 for rank in history.ranks(record.feed):
                     if start <= rank < begin and history.written[rank].event not in done:
+                        if any(is_lost(history.written[rank].place, each) for each in restores):
+                            continue
                         event = history.written[rank].event
                         yield Violation("At least once", record.session, f"began after {event}, which was never acked")
                         break
@@ -143,6 +151,7 @@ def at_least_once(history: History) -> Iterator[Violation]:
                 name = subscription_of[record.session]
                 if record.reason == GAP:
                     first_rank.pop(name, None)
+                    stored.pop(name, None)  # after a restore, the session begins further back
                 if unjudged.get(name) == record.session:
                     del unjudged[name]
             case Acked():
@@ -265,12 +274,20 @@ def bounded(history: History) -> Iterator[Violation]:
 
 
 def monotone_commit(history: History) -> Iterator[Violation]:
-    """The stored position only moves forward, except by a seek."""
+    """The stored position only moves forward, except by a seek, or when the source was restored."""
     stored: dict[str, str] = {}
+    restored: set[str] = set()
+    """Subscriptions that may be moved back once, because the source was restored."""
     for record in history.records:
-        if isinstance(record, Committed):
+        if isinstance(record, Restored):
+            restored.update(stored)
+        elif isinstance(record, Committed):
             before = stored.get(record.subscription)
-            if before and record.place and token(before).is_after(token(record.place)):
+            if not before or not record.place or not token(before).is_after(token(record.place)):
+                pass
+            elif record.subscription in restored:
+                restored.remove(record.subscription)
+            else:
                 yield Violation(
                     "Monotone commit",
                     record.subscription,
@@ -325,6 +342,41 @@ def convergent(history: History) -> Iterator[Violation]:
             )
 
 
+def one_history(history: History) -> Iterator[Violation]:
+    """After a restore, a session that has passed something of the lost history gets nothing of the present one: it
+    ends, or continues after a gap."""
+    for session in history.sessions.values() if history.restores else ():
+        passed: dict[int, str] = {}
+        """By restore: what the session has passed of the lost history."""
+        handed: list[str] = []
+        for record in (session.opened, *session.records):
+            if isinstance(record, Acked):
+                seen = [(event, _place_of(history, event)) for event in handed[: record.sequence]]
+            elif isinstance(record, Delivered):
+                handed += record.events
+                seen = [(event, _place_of(history, event)) for event in record.events]
+                seen += [("a position", record.place)]
+            elif isinstance(record, Opened | Progress):
+                seen = [("a position", record.place)]
+            else:
+                continue
+            for what, place in seen:
+                for number, each in enumerate(history.restores) if place else ():
+                    if is_lost(place, each):
+                        # What was not acked may come again, or never.
+                        if not session.opened.reconnects or isinstance(record, Acked):
+                            passed.setdefault(number, what)
+                    elif number in passed and token(place).cluster_time >= each.until:
+                        yield Violation(
+                            "One history", session.name, f"{what} came after {passed[number]}, which was lost"
+                        )
+                        del passed[number]
+
+
+def _place_of(history: History, event: str) -> str:
+    return history.written[history.order[event]].place if event in history.order else ""
+
+
 def snapshot_exact(history: History) -> Iterator[Violation]:
     """At every position of a copy, and after it, a sink holds what the source held at that time, of the documents that
     the position covers."""
@@ -373,6 +425,7 @@ CHECKERS: dict[str, Checker] = {
     "Monotone commit": monotone_commit,
     "Fenced": fenced,
     "Convergent": convergent,
+    "One history": one_history,
     "Snapshot exact": snapshot_exact,
     "Snapshot converges": snapshot_converges,
     **GROUP_CHECKERS,

@@ -23,6 +23,7 @@ from feedmux import (
     SessionOptions,
     Start,
     SubscriptionNotFound,
+    TimelineForked,
 )
 from feedmux.feeds import OnHistoryLost
 from feedmux.notices import Gap, Notice
@@ -99,9 +100,11 @@ class Copier(Reader):
         return inspect_position(self._position).token.cluster_time if self._position else 1 << 63
 
     def is_late(self) -> bool:
-        """Whether changes are still to come."""
+        """Whether changes are still to come, or another copy."""
+        if self.reached is None or self._begins_again or self.mongo.has_lost(self.reached):
+            return True
         newest = next((entry for entry in reversed(self.mongo.entries) if self._wants(entry)), None)
-        return self.reached is None or (newest is not None and not self.reached.reaches(newest.token))
+        return newest is not None and not self.reached.reaches(newest.token)
 
     def _wants(self, entry: Entry) -> bool:
         return self.shape.shows(entry)
@@ -142,7 +145,7 @@ class Copier(Reader):
     def _meet(self, error: FeedmuxError) -> None:
         self.recorder.note(f"{self.name} got {type(error).__name__}: {error}")
         self.met.add(type(error).__name__)
-        if isinstance(error, HistoryLost | SubscriptionNotFound):
+        if isinstance(error, HistoryLost | SubscriptionNotFound | TimelineForked):
             self._begins_again = True
         elif isinstance(error, FeedInvalidated) and not self.durable:
             self._keep(error.position)

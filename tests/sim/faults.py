@@ -263,6 +263,26 @@ async def _mongo_away(world: "World") -> None:
     world.mongo.away = False
 
 
+async def _restore(world: "World") -> None:
+    """MongoDB is stopped, an older copy of its data is put back, and it starts again. The copy is so old that servers
+    have known a later entry."""
+    rng, mongo = world.rng, world.mongo
+    known: list[int] = []
+    while len(known) < 2:
+        known_time = int(mongo.loop.true_wall_s()) << 32
+        await asyncio.sleep(2 * world.settings.config.limits.oplog_check_interval_s + 1.0)
+        known = [time for time, _ in mongo.oplog() if time < known_time]
+    mongo.away = True
+    mongo.fail_reads(FAILINGS[0])
+    await asyncio.sleep(_while_s(rng) / 4)
+    world.restored(rng.choice(known[-30:-1]))
+    mongo.away = False
+    # The driver tells when it has lost a server.
+    for server in world.servers:
+        if server.assembly is not None:
+            server.assembly.manager.source("main").timeline.doubt()
+
+
 async def _slow_pipelines(world: "World") -> None:
     """MongoDB computes for a long time on programs' pipelines; or on everything, for which no pipeline is
     responsible."""
@@ -712,6 +732,8 @@ FAULTS: Final = (
     Fault("MongoDB unavailable", _mongo_away),
     Fault("oplog moves on", _oplog_moves_on),
     Fault("history lost", _history_lost, ("HistoryLost",)),
+    # The oplog may pass the end of the common history before a server has looked.
+    Fault("MongoDB restored", _restore, ("TimelineForked", "HistoryLost"), apart=True),
     Fault("Redis down", _redis_down, _BUSY),
     Fault("Redis silent", _redis_silent, _BUSY),
     Fault("Redis slow", _redis_slow, _BUSY),
@@ -808,6 +830,7 @@ SCENARIOS: Final = {
     "position keys rotate": Scenario(("position keys rotate", "connections cut") * 4),
     "seek": Scenario(("seek", "connections cut", "seek", "network silent", "seek")),
     "history lost": Scenario(("history lost",) * 2),
+    "MongoDB restored": Scenario(("MongoDB restored", "connections cut", "MongoDB restored"), drawn=1),
     "a slowed tenant": Scenario(one_is_slowed=True),
     "history left unread": Scenario(("history left unread", "connections cut", "user killed"), slots=1),
     "snapshot": Scenario(copiers=3, drawn=4),

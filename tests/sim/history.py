@@ -17,6 +17,7 @@ from tests.sim.records import (
     Opened,
     Progress,
     Record,
+    Restored,
     Settled,
     Written,
 )
@@ -66,6 +67,7 @@ class History:
         self.order = {record.event: index for index, record in enumerate(self.written)}
         if len(self.order) != len(self.written):
             raise ValueError("an event was written twice")
+        self.restores = [record for record in self.records if isinstance(record, Restored)]
         self.sessions: dict[str, SessionHistory] = {}
         self._ranks_of_feed: dict[str, list[int]] = {}
         for record in self.records:
@@ -105,9 +107,15 @@ class History:
     @cached_property
     def _versions(self) -> tuple[list[tuple[int, int, int, int, bytes]], list[dict[str, str]]]:
         """The keys of the changes to documents, and the documents before the first one and after each."""
-        changes = [record for record in self.records if isinstance(record, Changed)]
+        changes = [record for record in self.records if isinstance(record, Changed | Restored)]
         versions: list[dict[str, str]] = [{}]
+        keys: list[tuple[int, int, int, int, bytes]] = []
         for change in changes:
+            if isinstance(change, Restored):
+                keys.append(ResumeToken.high_water_mark(change.until).key)
+                versions.append(versions[bisect_right(keys, ResumeToken.high_water_mark(change.after + 1).key)])
+                continue
+            keys.append(token(change.place).key)
             documents = dict(versions[-1])
             if change.version:
                 documents[change.document] = change.version
@@ -116,7 +124,7 @@ class History:
             else:
                 documents = {rank: each for rank, each in documents.items() if not rank.startswith(change.document)}
             versions.append(documents)
-        return [token(change.place).key for change in changes], versions
+        return keys, versions
 
     def documents_at(self, place: str) -> dict[str, str]:
         """The versions of the documents that the source held at a position."""
@@ -151,8 +159,31 @@ class History:
         first = self.rank_after(session.opened.place)
         if first is None:
             return None
-        ranks = self.ranks(session.opened.feed)
+        ranks = self.ranks_for(session)
         return ranks[bisect_right(ranks, first - 1) :]
+
+    def ranks_for(self, session: SessionHistory) -> list[int]:
+        """Indices of the events that a session's feed shows, in the history of the source that the session has seen."""
+        ranks = self.ranks(session.opened.feed)
+        if not self.restores:
+            return ranks
+        newest = max((token(place).cluster_time for place in self._places(session)), default=0)
+        passed = self.restores if session.settled else [each for each in self.restores if each.until <= newest]
+        later = [each for each in self.restores if each not in passed]
+        return [
+            rank
+            for rank in ranks
+            if not any(is_lost(self.written[rank].place, each) for each in passed)
+            and not (later and token(self.written[rank].place).cluster_time >= later[0].until)
+        ]
+
+    def _places(self, session: SessionHistory) -> Iterator[str]:
+        """The places of what a session has seen."""
+        for record in (session.opened, *session.records):
+            if isinstance(record, Opened | Delivered | Progress) and record.place:
+                yield record.place
+            if isinstance(record, Delivered):
+                yield from (self.written[self.order[event]].place for event in record.events if event in self.order)
 
     def judged(self) -> "list[SessionHistory]":
         """The sessions for which the expected events are known."""
@@ -162,3 +193,14 @@ class History:
 @lru_cache(maxsize=65536)
 def token(place: str) -> ResumeToken:
     return ResumeToken.from_key_string(bytes.fromhex(place))
+
+
+def newest_time(place: str) -> int:
+    """The newest cluster time of which a position may have passed an event."""
+    at = token(place)
+    return at.cluster_time - at.is_high_water_mark
+
+
+def is_lost(place: str, restored: Restored) -> bool:
+    """Whether a position is of the history that a restore has taken away."""
+    return newest_time(place) > restored.after and token(place).cluster_time < restored.until

@@ -191,6 +191,9 @@ class SimMongo:
         self.profile = Profile("7.0.5" if token_version == 2 else "6.0.5")
         self.entries: list[Entry] = []
         """Entries that a majority has."""
+        self.written: list[Entry] = []
+        """All entries that a majority has ever had, by their numbers: also those that a restore has taken away."""
+        self._written_keys: list[Any] = []
         self.committed: Callable[[list[Entry], bool], None] = lambda entries, whole: None
         """Called when a majority has the entries; `whole` says that they are from one transaction."""
         self.lag_s = 0.0
@@ -308,6 +311,15 @@ class SimMongo:
         self._terms = [*(each for each in self._terms if each[0] <= common_time), (resumed, term)]
         self.fail_reads(FAILINGS[0])
 
+    def has_lost(self, place: ResumeToken) -> bool:
+        """Whether a restore has taken away the history of a position."""
+        return any(after < place.cluster_time < until for after, until in self._holes)
+
+    @property
+    def restores(self) -> int:
+        """How many restores there were."""
+        return len(self._holes)
+
     @property
     def committed_entry(self) -> tuple[int, int]:
         """The newest entry that a majority has, as its cluster time and term."""
@@ -389,16 +401,20 @@ class SimMongo:
         while any(each is written for each, _ in self._pending):
             entries, whole = self._pending.popleft()
             self.entries += entries
-            self._keys += [entry.token.key for entry in entries]
+            keys = [entry.token.key for entry in entries]
+            self._keys += keys
+            self.written += entries
+            self._written_keys += keys
             self.committed(entries, whole)
             self._wake()
 
     @property
     def _next_number(self) -> int:
-        return len(self.entries) + sum(len(entries) for entries, _ in self._pending) + len(self._writing)
+        return len(self.written) + sum(len(entries) for entries, _ in self._pending) + len(self._writing)
 
     def forget(self, before: int) -> None:
         """Truncate the oplog before this cluster time."""
+        before = max((until for after, until in self._holes if after < before < until), default=before)
         self._oldest = max(self._oldest, min(before, self._last))
 
     def _tick(self) -> int:
@@ -478,8 +494,12 @@ class SimMongo:
         return datetime.fromtimestamp(self.loop.true_wall_s(), UTC).replace(tzinfo=None)
 
     def rank_after(self, token: ResumeToken) -> int:
-        """The number of the first entry after the position."""
+        """The index of the first entry after the position."""
         return bisect_right(self._keys, token.key)
+
+    def number_after(self, token: ResumeToken) -> int:
+        """The number of the first entry that was ever after the position."""
+        return bisect_right(self._written_keys, token.key)
 
     def entry_of(self, token: ResumeToken) -> Entry | None:
         """The entry whose event, or a fragment of its event, has this token."""

@@ -163,11 +163,11 @@ class Ranging(Program):
             slices=self.rng.choice((1, 3)),
         )
         request.wait.seconds = 4
-        acknowledged = len(self.mongo.entries)
+        acknowledged, restores = len(self.mongo.entries), self.mongo.restores
         plan = await self._call(channel, "PlanRange", request, wire.PlanRangeResponse)
         parts = [await self._read(channel, feed, part, plan.feed_fingerprint) for part in plan.slices]
         got = list(chain.from_iterable(parts))
-        if granted == self.tenant.granted:
+        if granted == self.tenant.granted and restores == self.mongo.restores:
             counts = [(part.event_count, len(read)) for part, read in zip(plan.slices, parts, strict=True)]
             after, end = inspect_position(plan.after).token, inspect_position(plan.end).token
             self._judge(got, after, end, counts)

@@ -47,6 +47,8 @@ class Opened:
     """A notice announced that the session begins before a stored position."""
     judged: bool = True
     """Whether the expected events are known; otherwise only the session's acks count."""
+    reconnects: bool = False
+    """It begins again at its last ack whenever its connection is lost, and its program is not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +263,23 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """The source has lost everything between these two cluster times: it was restored from an older copy."""
+
+    after: int
+    """The time of the newest entry of the copy."""
+    until: int
+    """The time of the first entry since then."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settled:
     """Faults have stopped, nothing more is written, and every open session has had credit and time to catch up."""
 
 
 Record = (
     Written | Opened | Granted | Delivered | Acked | Progress | Committed | Sought | Lost | Ended | Held | Settled
-    | Changed | Holds | Joined | Left | Sent | Started | Handled | SetAside | Kept | Skipped
+    | Changed | Holds | Joined | Left | Sent | Started | Handled | SetAside | Kept | Skipped | Restored
 )  # fmt: skip
 
 _KINDS: dict[str, Callable[..., Record]] = {kind.__name__.lower(): kind for kind in get_args(Record)}

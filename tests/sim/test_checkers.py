@@ -1,5 +1,6 @@
 """Test the checkers on hand-written histories, and on a file as in offline use."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from feedmux_server.core.positions.ahead import mark_of
 from tests.sim.checkers import check, main
 from tests.sim.events import BEGIN, event_token, hex_of
 from tests.sim.records import (
+    GAP,
     Acked,
     Changed,
     Committed,
@@ -24,6 +26,7 @@ from tests.sim.records import (
     Opened,
     Progress,
     Record,
+    Restored,
     Sent,
     SetAside,
     Settled,
@@ -137,6 +140,31 @@ GOOD += [
     started("m2", "g3"),
     Skipped("g"),
 ]
+
+
+def test_a_restored_source_has_another_history() -> None:
+    restored: list[Record] = [Restored(BEGIN + 2, BEGIN + 9), Written("e9", place(9))]
+
+    def found(*records: Record, reconnects: bool = False) -> list[str]:
+        opened = replace(OPEN, reconnects=reconnects, unacked_max=0)
+        violations = check([*WRITTEN, opened, deliver("e1", "e2", at=place(2)), *records])
+        return [each.guarantee for each in violations]
+
+    assert found(*restored, deliver("e9", first=3, at=place(9)), Settled()) == []
+    assert "Convergent" in found(*restored, Settled())
+    assert found(deliver("e3", first=3, at=place(3)), *restored, Ended("s/1", "TIMELINE_FORKED")) == []
+    lost: list[Record] = [deliver("e3", first=3), *restored, deliver("e9", first=4)]
+    assert found(*lost) == ["One history"]
+    assert found(Progress("s/1", place(3)), *restored, deliver("e9", first=3)) == ["One history"]
+    assert found(*lost, reconnects=True) == []
+    assert found(lost[0], Acked("s/1", 3), *lost[1:], reconnects=True) == ["One history"]
+    gap: list[Record] = [Ended("s/1", GAP), Opened("s", "s/1+", place(0), feed="mine"), Committed("s", 1, place(0))]
+    assert found(deliver("e3", first=3), Committed("s", 1, place(3)), *restored, *gap) == []
+    twice = [*gap, Committed("s", 1, place(2)), Committed("s", 1, place(0))]
+    assert found(deliver("e3", first=3), Committed("s", 1, place(3)), *restored, *twice) == ["Monotone commit"]
+    copied: list[Record] = [*CHANGED, Restored(BEGIN + 2, BEGIN + 9)]
+    now = Holds("sink", place(9), ("a=1", "c=2"), is_last=True)
+    assert check([*copied, holds(4, "a=3"), now]) == []
 
 
 def test_a_good_history_has_no_violations() -> None:

@@ -92,14 +92,23 @@ def test_a_run_whose_numbers_another_thread_takes_fails() -> None:
 
 ERRORS: Final = {
     "FeedInvalidated", "Fenced", "HistoryLost", "ProtocolError", "SubscriptionBusy", "SubscriptionNotFound",
+    "TimelineForked",
 }  # fmt: skip
 RECORDS: Final = {
     "Written", "Opened", "Granted", "Delivered", "Acked", "Progress", "Committed", "Sought", "Lost", "Ended",
-    "Joined", "Left", "Sent", "Started", "Handled", "SetAside", "Kept", "Skipped",
+    "Joined", "Left", "Sent", "Started", "Handled", "SetAside", "Kept", "Skipped", "Restored",
 }  # fmt: skip
 
 
-SHOWING: Final = ("", "takeover", "lost and created again", "history lost", "protocol broken", "group")
+SHOWING: Final = (
+    "",
+    "takeover",
+    "lost and created again",
+    "history lost",
+    "protocol broken",
+    "group",
+    "MongoDB restored",
+)
 """These scenarios soon cause the errors."""
 
 

@@ -24,6 +24,7 @@ from feedmux import (
     SessionOptions,
     Start,
     SubscriptionNotFound,
+    TimelineForked,
 )
 from feedmux.feeds import OnHistoryLost
 from feedmux.notices import Disconnected, Gap, Notice, Rewound, Skipped
@@ -182,7 +183,7 @@ class User(Reader):
                 return
             except FeedmuxError as error:
                 self.recorder.note(f"{self.name} could not create: {error}")
-                if isinstance(error, HistoryLost):
+                if isinstance(error, HistoryLost | TimelineForked):
                     self._position, self.begins = b"", None
                 await asyncio.sleep(self.rng.uniform(0.5, 2.0))
 
@@ -201,7 +202,7 @@ class User(Reader):
             if isinstance(error, SubscriptionNotFound):
                 if not self.once:
                     await self._create(client)
-            elif isinstance(error, HistoryLost):
+            elif isinstance(error, HistoryLost | TimelineForked):
                 await self._begin_again(client)
             elif isinstance(error, FeedInvalidated) and not self.durable:
                 self._go_on_behind(error)
@@ -249,12 +250,12 @@ class User(Reader):
         if not self.habits.keeps_tokens:
             if session.position != self._position:
                 self._keep(session.position)
-                self._done(self.mongo.rank_after(inspect_position(self._position).token))
+                self._done(self.mongo.number_after(inspect_position(self._position).token))
         elif (token := session.resume_token) is not None and token != self._token:
             self._token = token
             place = ResumeToken.decode(bson.encode(token))
             self.needs = place.cluster_time
-            self._done(self.mongo.rank_after(place))
+            self._done(self.mongo.number_after(place))
 
     def _keep(self, position: bytes) -> None:
         """Store how far the program has come."""
@@ -360,7 +361,9 @@ class User(Reader):
         self._older = None
         name = self.subscription if self.durable else f"{self.name} beginning {self._beginnings}"
         feed = self.shape.name_for(self.tenant.granted)
-        opened = records.Opened(name, self._object, place, feed, stops_at_invalidate=False, judged=judged)
+        opened = records.Opened(
+            name, self._object, place, feed, stops_at_invalidate=False, judged=judged, reconnects=self.durable
+        )
         self.recorder.add(opened)
 
     def _end_object(self) -> None:

@@ -123,6 +123,9 @@ _DRAWN: Final = [fault for fault in FAULTS if not fault.apart]
 FORMATS: Final[tuple[Format, ...]] = ("bson", "bson", "bson", "extended_json_canonical", "extended_json_relaxed")
 KNOWN_S: Final = 0.5
 """A server that knows of new grants has ended every affected session within this time."""
+FORK_KNOWN_S: Final = 15.0
+"""A server has found out within this time that MongoDB was restored: it looks again after `source.commands` has given
+up."""
 MAY_MEET: Final = frozenset({"FeedInvalidated", "Unavailable"})
 """Errors that may end a session in every run; the faults add to them. No other error has a cause here."""
 
@@ -255,6 +258,8 @@ class World:
             by_name = {fault.name: fault for fault in FAULTS}
             self.faults = [by_name[name] for name in SCENARIOS[scenario].faults]
             self.faults += [rng.choice(_DRAWN) for _ in range(SCENARIOS[scenario].drawn)]
+        else:
+            self._draw_restore()
         self.writes = rng.randint(*size.writes)
         self.copiers: list[Copier] = self._draw_copies(scenario)
         self._keep_only(keep)
@@ -267,6 +272,7 @@ class World:
         """The newest watcher of each process."""
         self._administered = 0
         self._jumps = 0
+        self._restored_s = 0.0
         self.loop.before_jump = self._look_inside
 
     def _keep_only(self, keep: Keep) -> None:
@@ -487,6 +493,14 @@ class World:
             habits=habits,
             subscription=f"copier{number}",
         )
+
+    def _draw_restore(self) -> None:
+        """Draw whether MongoDB is restored. Nobody knows the lost history if Redis has lost what servers wrote there.
+        As for copies, the run is otherwise the same."""
+        rng = Random(f"feedmux restore {self.size.name} {self.seed}")
+        if rng.random() < 0.1 and not any("SubscriptionNotFound" in fault.meets for fault in self.faults):
+            (restored,) = [fault for fault in FAULTS if fault.name == "MongoDB restored"]
+            self.faults.insert(rng.randint(0, len(self.faults)), restored)
 
     def _draw_programs(self) -> list[Program]:
         rng = self.rng
@@ -712,6 +726,12 @@ class World:
                 key=f"{entry.collection}/{key['_id']}" if key is not None else "",
             )
             self.recorder.add(written)
+
+    def restored(self, copied: int) -> None:
+        """Let MongoDB go back to a copy that ends with this cluster time."""
+        self.mongo.restore(copied)
+        self._restored_s = self.loop.time()
+        self.recorder.add(records.Restored(copied, self.mongo.latest))
 
     def needed_time(self) -> int:
         """The earliest cluster time from which a user reads or may soon begin to read."""
@@ -1014,13 +1034,18 @@ class World:
             member.crew.told(response.committed.position)
 
     def _may_show(self, tenant: Tenant, server: str, batch: wire.Batch) -> None:
+        if self.mongo.restores and self.loop.awake_s(server, self._restored_s) > FORK_KNOWN_S:
+            tokens = {event: self.mongo.written[int(event) % PART].token for event in events_in(batch)[0]}
+            lost = [event for event, token in tokens.items() if self.mongo.has_lost(token)]
+            if lost:
+                self.problems.append(f"One history: {server} still shows the event {lost[0]}, which was lost")
         if not tenant.granted or self.loop.awake_s(server, tenant.changed_s) < KNOWN_S:
             return
         events = events_in(batch)[0]
         texts = (batch.bson, *(text.encode() for text in batch.json))
         if tenant.granted == HIDING and any(HIDDEN.encode() in text for text in texts):
             self.problems.append(f"Authorised: {server} shows {tenant.name} a hidden field in {events}")
-        hidden = [event for event in events if not allows(tenant.granted, self.mongo.entries[int(event) % PART])]
+        hidden = [event for event in events if not allows(tenant.granted, self.mongo.written[int(event) % PART])]
         if hidden:
             self.problems.append(f"Authorised: {server} shows {tenant.name} the event {hidden[0]}")
 
