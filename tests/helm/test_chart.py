@@ -200,7 +200,7 @@ MATRIX: dict[str, Values] = {
         "config": {
             "limits": {"memory_bytes": 64 << 20, "retained_bytes": 16 << 20, "sessions": 100, "connections": 100}
         },
-        "resources": {"limits": {"memory": "512Mi"}},
+        "resources": {"requests": {"memory": "256Mi"}, "limits": {"memory": "512Mi"}},
     },
 }
 WRONG: dict[str, tuple[Values, str]] = {
@@ -244,6 +244,18 @@ WRONG: dict[str, tuple[Values, str]] = {
     "too little memory": ({"resources": {"limits": {"memory": "2Gi"}}}, "is less than the servers may use"),
     "more memory in use": ({"config": {"limits": {"memory_bytes": 2 << 30}}}, "resources.limits.memory: 3Gi is less"),
     "an amount of memory": ({"resources": {"limits": {"memory": "3000m"}}}, "3000m is no amount of memory"),
+    "more memory reserved than allowed": (
+        {"resources": {"requests": {"memory": "4Gi"}}},
+        "resources.requests.memory: 4Gi is more than the limit of 3Gi, which Kubernetes rejects",
+    ),
+    "more memory reserved for Redis than allowed": (
+        {"redis": {"bundled": {"resources": {"limits": {"memory": "64Mi"}}}}},
+        "redis.bundled.resources.requests.memory: 128Mi is more than the limit of 64Mi",
+    ),
+    "more cores reserved than allowed": (
+        {"resources": {"requests": {"cpu": 1}, "limits": {"cpu": "750m"}}},
+        "resources.requests.cpu: 1 is more than the limit of 750m",
+    ),
     "a class of a load balancer without one": (
         {"service": {"loadBalancerClass": "x", "type": "NodePort"}},
         "only with service.type LoadBalancer, and it is NodePort",

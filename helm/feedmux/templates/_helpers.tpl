@@ -172,6 +172,12 @@ ipFamilies: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
+{{/* Cores of a Kubernetes quantity, such as 500m. */}}
+{{- define "feedmux.cores" -}}
+{{- $text := toString . -}}
+{{- if hasSuffix "m" $text }}{{ divf (float64 (trimSuffix "m" $text)) 1000 }}{{ else }}{{ float64 $text }}{{ end -}}
+{{- end -}}
+
 {{/* Bytes of a Kubernetes quantity, such as 2Gi. */}}
 {{- define "feedmux.bytes" -}}
 {{- if kindIs "string" . -}}
@@ -357,6 +363,21 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- $needed := int64 (include "feedmux.memory" $) -}}
 {{- if lt (int64 (include "feedmux.bytes" .)) $needed -}}
 {{- fail (printf "resources.limits.memory: %v is less than the servers may use by config.limits, %d Mi. Raise it, or lower memory_bytes, retained_bytes, sessions or connections there (docs/operations.md, Sizing)" . (div $needed 1048576)) -}}
+{{- end -}}
+{{- end -}}
+{{- range $path, $resources := dict "resources" .Values.resources "redis.bundled.resources" .Values.redis.bundled.resources -}}
+{{- $requests := default (dict) (default (dict) $resources).requests -}}
+{{- $limits := default (dict) (default (dict) $resources).limits -}}
+{{- $advice := "which Kubernetes rejects: lower the request, too" -}}
+{{- if and $requests.memory $limits.memory -}}
+{{- if gt (int64 (include "feedmux.bytes" $requests.memory)) (int64 (include "feedmux.bytes" $limits.memory)) -}}
+{{- fail (printf "%s.requests.memory: %v is more than the limit of %v, %s" $path $requests.memory $limits.memory $advice) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $requests.cpu $limits.cpu -}}
+{{- if gt (float64 (include "feedmux.cores" $requests.cpu)) (float64 (include "feedmux.cores" $limits.cpu)) -}}
+{{- fail (printf "%s.requests.cpu: %v is more than the limit of %v, %s" $path $requests.cpu $limits.cpu $advice) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- range $name := list "sources" "redis" "positions" "listen" "tls" "tenants_file" "operator_key_hashes" -}}
