@@ -182,6 +182,7 @@ def snapshot_status(status: CopyStatus | None) -> feed_pb2.SnapshotStatus | None
         remaining=duration(status.remaining_s) if status.remaining_s is not None else None,
         read_time=cluster_time(status.read_time) if status.read_time else None,
         namespace=status.namespace,
+        generation=status.generation,
     )
 
 

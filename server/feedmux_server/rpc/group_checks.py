@@ -36,6 +36,12 @@ def check_group(
             "a group cannot share a copy of existing documents yet; make the subscription a group when the copy is"
             " complete, or begin it elsewhere",
         )
+    if may_copy(content):
+        raise FeedmuxError(
+            ErrorReason.GROUP_UNSUITABLE,
+            "a group cannot share a copy of existing documents yet; set on_history_lost to FAIL or EARLIEST",
+            field="on_history_lost",
+        )
     group = content.group
     if not 0 <= reconnect_s(group) <= RECONNECT_MAX_S:
         raise _invalid("subscription.group.reconnect_time", f"must be 0 to {RECONNECT_MAX_S:.0f} s")
@@ -60,6 +66,11 @@ def check_group(
             f"a group cannot share events that {SPLIT} splits; remove the stage from the pipeline, or leave"
             " subscription.group unset",
         )
+
+
+def may_copy(content: subscriptions_pb2.Subscription) -> bool:
+    """Whether existing documents are copied when history is lost."""
+    return content.on_history_lost == feed_pb2.ON_HISTORY_LOST_SNAPSHOT
 
 
 def reconnect_s(group: subscriptions_pb2.Group) -> float:

@@ -16,6 +16,7 @@ from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.core.positions.start import StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
@@ -55,6 +56,7 @@ class _Target:
     batch_events_max: int = 0
     continue_on_invalidate: bool = False
     earliest_on_history_lost: bool = False
+    snapshot_on_history_lost: bool = False
     from_earliest: bool = False
     stored: StoredSubscription | None = None
     lease: Lease | None = None
@@ -63,6 +65,8 @@ class _Target:
     """Cluster time that the client had acknowledged, if the session begins before it; else 0."""
     skipped_from: ResumeToken | None = None
     """The position that the client had acknowledged, if others moved the stored position past it."""
+    completed: Copied | None = None
+    """The copy whose end the stored position does not show to be noticed."""
 
 
 class Subscribe:
@@ -97,6 +101,7 @@ class Subscribe:
             heartbeat_s,
             target.continue_on_invalidate,
             target.earliest_on_history_lost,
+            target.snapshot_on_history_lost,
             target.from_earliest,
             target.batch_events_max,
         )
@@ -141,6 +146,8 @@ class Subscribe:
                     session.notice(RewoundMark(at.place, target.rewound_from))
                 if target.skipped_from is not None:
                     session.notice(SkippedMark(target.skipped_from, at.place))
+                if target.completed is not None:
+                    session.repeat_end_of_copy(target.completed)
                 place = at.place
                 if target.at_last_acked and commits is not None and not place.may_be_inside_event:
                     commits.submit(positions.encode(place), place.cluster_time, order_bytes(place), 0)
@@ -268,11 +275,13 @@ class Subscribe:
             batch_events_max=feed.batch_size,
             continue_on_invalidate=content.on_invalidate == feed_pb2.ON_INVALIDATE_CONTINUE,
             earliest_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST,
+            snapshot_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_SNAPSHOT,
             stored=stored,
             lease=lease,
             at_last_acked=at_last_acked,
             rewound_from=rewound_from,
             skipped_from=skipped_from,
+            completed=None if at_last_acked else inspect_position(stored.position).completed,
         )
 
 

@@ -17,16 +17,17 @@ from feedmux_server.core.feeds.feed import route_of
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey
-from feedmux_server.core.positions.position import copied_of, without_ahead
+from feedmux_server.core.positions.position import as_shown, copied_of
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.caller import caller
-from feedmux_server.rpc.group_checks import check_group
+from feedmux_server.rpc.group_checks import check_group, may_copy
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.sessions.session import Session
+from feedmux_server.source.namespaces import check_copy
 from feedmux_server.store.model import StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
 
@@ -57,6 +58,7 @@ class Subscriptions:
         _check_policies(wanted)
         key = self._service.access.key_of(await self._service.access.feed_of(wanted.feed, tenant), tenant)
         place = await self._resolve(convert.start(request.start), tenant, key)
+        await self._check_copies(wanted, key)
         check_group(wanted, key, is_copying=place.copied is not None, has_letters=self._service.letters is not None)
         definition = _checked(convert.definition(wanted))
         await self._check_room(tenant, wanted.name)
@@ -146,6 +148,7 @@ class Subscriptions:
         is_copying = copied_of(stored.position) is not None
         if is_copying:
             check_feed(key)
+        await self._check_copies(content, key)
         check_group(content, key, is_copying=is_copying, has_letters=self._service.letters is not None)
         definition = _checked(convert.definition(content))
 
@@ -247,7 +250,7 @@ class Subscriptions:
 
     def _message(self, stored: StoredSubscription) -> subscriptions_pb2.Subscription:
         message = _message(stored, self._service.limits.unused_days)
-        message.position = without_ahead(stored.position, self._service.position_keys)
+        message.position = as_shown(stored.position, self._service.position_keys)
         live = self._service.sessions.reader_of(caller().tenant, stored.name)
         if live is not None and not message.HasField("group"):
             _add_session(message, live.session)
@@ -275,6 +278,11 @@ class Subscriptions:
         existing = (await store.names.count([tenant]))[tenant]
         if existing >= account.quotas.subscriptions and not await store.names.has(tenant, name):
             account.check_subscriptions(existing)
+
+    async def _check_copies(self, content: subscriptions_pb2.Subscription, key: StreamKey) -> None:
+        """Raises SNAPSHOT_UNSUITABLE if existing documents are to be copied when history is lost, and cannot be."""
+        if may_copy(content):
+            await check_copy(self._service.manager.source(key.spec.scope.source), key)
 
     async def _resolve(self, start: Start, tenant: str, key: StreamKey) -> ResumeToken:
         """The position to store. A native token is stored as its position; MongoDB checks it at the first read."""
@@ -307,13 +315,6 @@ def _check_policies(subscription: subscriptions_pb2.Subscription) -> None:
     for name, known in (("on_invalidate", feed_pb2.OnInvalidate), ("on_history_lost", feed_pb2.OnHistoryLost)):
         if getattr(subscription, name) not in known.values():
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{name} has an unknown value", {"field": name}, field=name)
-    if subscription.on_history_lost == feed_pb2.ON_HISTORY_LOST_SNAPSHOT:
-        raise FeedmuxError(
-            ErrorReason.MESSAGE_INVALID,
-            "on_history_lost SNAPSHOT is reserved for a later version of feedmux; use FAIL or EARLIEST",
-            {"field": "on_history_lost"},
-            field="on_history_lost",
-        )
 
 
 def _checked(definition: bytes) -> bytes:

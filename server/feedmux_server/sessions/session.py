@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from feedmux_server.clock import monotonic_s
-from feedmux_server.core.delivery.copy_progress import CopyProgress, CopyState, CopyStatus, status_at
+from feedmux_server.core.delivery.copy_progress import CopyProgress, CopyState, CopyStatus, completed_status, status_at
 from feedmux_server.core.delivery.feed_streams import FeedStreams, SubscriberState
 from feedmux_server.core.delivery.session_state import Phase, SessionState, SessionStep
 from feedmux_server.core.delivery.shared_stream import StreamState
@@ -22,7 +22,7 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder
-from feedmux_server.core.positions.resume_token import Given, ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken, beginning_of_copy
 from feedmux_server.sessions.outputs import (
     CopyMark,
     DegradedMark,
@@ -42,6 +42,8 @@ from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
 log = logging.getLogger(__name__)
 
 CONTINUE_PAUSE_S = 0.05
+RESTARTS_MAX = 3
+"""So often in a row a session begins a copy again because the oplog has lost its position."""
 HALF_CLOSED_S = 60.0
 """How long a session still sends after the client has ended its messages without Close."""
 SHUTTING_DOWN = "the server is shutting down; reconnect"
@@ -54,6 +56,7 @@ class SessionPolicy:
     heartbeat_s: float = 10.0
     continue_on_invalidate: bool = False
     earliest_on_history_lost: bool = False
+    snapshot_on_history_lost: bool = False
     from_earliest: bool = False
     """The session began at the oldest entry of the oplog; before its first event, it may restart at a newer oldest
     entry."""
@@ -90,10 +93,16 @@ class Session:
         """The client sends no more: close after the events up to this cluster time, and at this time at the latest."""
         self.copy: CopyProgress | None = None
         """The copy of existing documents; None outside a copy."""
+        self._restarts = 0
+        """Copies that were begun here because history was lost, since the last one that was completed."""
 
     @property
     def source(self) -> str:
         return self._key.spec.scope.source
+
+    @property
+    def _namespace(self) -> str:
+        return self._key.spec.scope.namespace
 
     @property
     def subscriber(self) -> Subscriber:
@@ -120,9 +129,9 @@ class Session:
         stream = self.streams.stream_of(self.subscriber)
         if stream is not None and stream.documents_estimated:
             self.copy.documents_estimated = stream.documents_estimated
-        scope, now_s = self._key.spec.scope.namespace, monotonic_s()
-        begun = status_at(self.subscriber.at.place, scope)
-        return self.copy.status(scope if begun is None else begun.namespace, now_s, running=begun is not None)
+        begun = status_at(self.subscriber.at.place, self._namespace)
+        namespace = self._namespace if begun is None else begun.namespace
+        return self.copy.status(namespace, monotonic_s(), running=begun is not None)
 
     @property
     def copy_state(self) -> CopyState | None:
@@ -174,9 +183,17 @@ class Session:
             wire_format=wire_format,
             batch_events_max=self._policy.batch_events_max,
         )
-        begun = status_at(at.place, self._key.spec.scope.namespace)
-        self.copy = CopyProgress(begun, monotonic_s()) if begun is not None else None
+        self._follow_copy(at.place)
         self._observer = self._manager.observer.session(tenant)
+
+    def _follow_copy(self, place: ResumeToken) -> None:
+        begun = status_at(place, self._namespace)
+        self.copy = CopyProgress(begun, monotonic_s()) if begun is not None else None
+
+    def repeat_end_of_copy(self, completed: Copied) -> None:
+        """An earlier session has completed a copy, and its client may not have noticed."""
+        self.commits.copy_completed(completed, 0)
+        self.notice(CopyMark(completed_status(completed, self._namespace)))
 
     async def opened(self) -> None:
         """Wait until MongoDB has accepted the feed, for one heartbeat interval at most. Raises MongoDB's rejection."""
@@ -191,7 +208,7 @@ class Session:
                 error = self.streams.end_met(self.subscriber)
                 if error is None:
                     continue
-                if self._continues_at_oldest(error):
+                if self._continues_after_loss(error):
                     return
                 raise error
             if stream.unavailable or stream.state is StreamState.RECOVERING:
@@ -350,9 +367,12 @@ class Session:
             self._marks.append(CopyMark(status))
         if place.copied is not None:
             return False
-        self.copy = None
+        self.copy, self._restarts = None, 0
+        sent = self.subscriber.events_sent
         if isinstance(taken, Delivery):
             self._marks.append(taken)
+            sent = taken.first_sequence - 1
+        self.commits.copy_completed(Copied(documents=copy.documents, generation=copy.generation), sent)
         return True
 
     def _take(self, *, has_turn: bool) -> Delivery | Ended | NeedsTurn | Wait:
@@ -396,20 +416,46 @@ class Session:
             place = subscriber.at.place
             self.streams.rejoin(subscriber, JoinPoint(place, exact=place.given is Given.BY_MONGODB))
             return
-        if self._continues_at_oldest(error):
-            oldest_time = await self._manager.source(self.source).oplog.oldest_time()
-            oldest = ResumeToken.high_water_mark(oldest_time)
-            if subscriber.at.place.copied is not None:
-                oldest = oldest.while_copying(subscriber.at.place.copied)
-            self.notice(GapMark(subscriber.at.place, oldest, error.reason.value))
-            self.streams.rejoin(subscriber, JoinPoint(oldest))
+        if self._continues_after_loss(error):
+            place = await self._place_after_loss()
+            self.notice(GapMark(subscriber.at.place, place, error.reason.value))
+            self.streams.rejoin(subscriber, JoinPoint(place))
+            if self._policy.snapshot_on_history_lost:
+                self._copy_begun_again(place, error)
             if error.reason is ErrorReason.TIMELINE_FORKED and subscriber.acks is not None:
-                # The stored position would otherwise remain in the lost history, which is later than the oldest entry.
-                subscriber.acks.move_back(oldest)
+                # The stored position would otherwise remain in the lost history, which is later than this place.
+                subscriber.acks.move_back(place)
                 self.commits.submit(subscriber.acks, moves_back=True)
             return
+        if self._restarts >= RESTARTS_MAX and error.reason is ErrorReason.HISTORY_LOST:
+            error = FeedmuxError(
+                error.reason,
+                f"the oplog has lost the position of a copy {RESTARTS_MAX + 1} times in a row before the copy was"
+                " complete; use a larger oplog, or a client that reads faster, and open the subscription again",
+                error.metadata,
+            )
         # The last position is after the event that ended the feed, even if the pipeline hides the invalidate event.
         await self._end_with(error)
+
+    async def _place_after_loss(self) -> ResumeToken:
+        source = self._manager.source(self.source)
+        if self._policy.snapshot_on_history_lost:
+            return beginning_of_copy(await source.clock.operation_time())
+        oldest = ResumeToken.high_water_mark(await source.oplog.oldest_time())
+        copied = self.subscriber.at.place.copied
+        return oldest if copied is None else oldest.while_copying(copied)
+
+    def _copy_begun_again(self, place: ResumeToken, error: FeedmuxError) -> None:
+        self._restarts += 1
+        self.commits.copy_begins()
+        self._follow_copy(place)
+        if (status := self.copy_status) is not None:
+            self.notice(CopyMark(status))
+        log.warning(
+            "a subscription has lost its history (%s): its existing documents are copied again",
+            error.reason.value,
+            extra={"tenant": self.subscriber.tenant, "subscription": self._subscription},
+        )
 
     async def _end_with(self, error: FeedmuxError) -> None:
         """End the session after its last position, with its acks flushed."""
@@ -419,7 +465,11 @@ class Session:
         await self.commits.flush()
         self.fail(error)
 
-    def _continues_at_oldest(self, error: FeedmuxError) -> bool:
+    def _continues_after_loss(self, error: FeedmuxError) -> bool:
+        """Whether the policy has the feed continue elsewhere."""
         policy = self._policy
-        wanted = policy.earliest_on_history_lost or (policy.from_earliest and not self.subscriber.events_sent)
+        if policy.snapshot_on_history_lost:
+            wanted = self._restarts < RESTARTS_MAX
+        else:
+            wanted = policy.earliest_on_history_lost or (policy.from_earliest and not self.subscriber.events_sent)
         return wanted and error.reason in (ErrorReason.HISTORY_LOST, ErrorReason.TIMELINE_FORKED)

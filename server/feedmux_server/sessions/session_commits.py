@@ -8,6 +8,7 @@ from feedmux_server.core.delivery.session_state import Phase, SessionState
 from feedmux_server.core.delivery.subscriber import Acks
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.sessions.outputs import CommittedMark, DegradedMark, Output
 
@@ -27,13 +28,15 @@ class Commits(Protocol):
 class SessionCommits:
     """Listens to the committer; without a `handle`, acks are accepted and not stored."""
 
-    __slots__ = ("_marks", "_positions", "_state", "_wake", "handle")
+    __slots__ = ("_completed", "_marks", "_positions", "_state", "_wake", "handle")
 
     def __init__(
         self, positions: PositionEncoder, state: SessionState, marks: deque[Output], wake: Callable[[], None]
     ) -> None:
         """`marks` are what the session sends next."""
         self.handle: Commits | None = None
+        self._completed: tuple[Copied, int] | None = None
+        """The copy whose end the client may not have noticed, and the last sequence before that end."""
         self._positions = positions
         self._state = state
         self._marks = marks
@@ -44,8 +47,25 @@ class SessionCommits:
         stored one."""
         if acks is not None and self.handle is not None:
             place = acks.place
-            position, order = self._positions.encode(place), order_bytes(place)
+            position, order = self._encode(acks), order_bytes(place)
             self.handle.submit(position, place.cluster_time, order, acks.acked, moves_back=moves_back)
+
+    def copy_completed(self, completed: Copied, sequence: int) -> None:
+        """The copy is complete; `sequence` is the last one before its end. An ack of a later event shows that the
+        client has noticed that. Until then the stored position says it, so that the next session can say it again."""
+        self._completed = completed, sequence
+
+    def copy_begins(self) -> None:
+        self._completed = None
+
+    def _encode(self, acks: Acks) -> bytes:
+        place = acks.place
+        if self._completed is not None and place.copied is None:
+            completed, sequence = self._completed
+            if acks.acked <= sequence:
+                return self._positions.encode_completed(place, completed)
+            self._completed = None
+        return self._positions.encode(place)
 
     async def flush(self) -> None:
         """Make the acks durable before the end. A flush that the client asked for with Close must not fail silently."""

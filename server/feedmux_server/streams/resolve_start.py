@@ -21,7 +21,13 @@ from feedmux_server.core.positions.position import (
     scope_fingerprint,
 )
 from feedmux_server.core.positions.position_keys import PositionKeys
-from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken, UnknownTokenLayout, without_document
+from feedmux_server.core.positions.resume_token import (
+    Given,
+    ResumeToken,
+    UnknownTokenLayout,
+    beginning_of_copy,
+    without_document,
+)
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.namespaces import check_copy
@@ -50,8 +56,7 @@ class StartResolver:
                 return JoinPoint(ResumeToken.high_water_mark(await self.source.oplog.oldest_time()))
             case StartKind.SNAPSHOT:
                 await check_copy(self.source, self.key)
-                latest = ResumeToken.high_water_mark(await self.source.clock.operation_time() + 1)
-                return JoinPoint(latest.while_copying(Copied()))
+                return JoinPoint(beginning_of_copy(await self.source.clock.operation_time()))
             case StartKind.POSITION:
                 return await self.position(start.data, "start")
             case StartKind.OPERATION_TIME | StartKind.TIME:

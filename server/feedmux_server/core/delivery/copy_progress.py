@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 
 RATE_OF_S: Final = 60.0
 """The rate is that of this last time."""
@@ -41,6 +41,13 @@ class CopyStatus:
     remaining_s: float | None = None
     read_time: int = 0
     """The cluster time as of which the last document was read."""
+    generation: int = 0
+    """`Copied.generation`."""
+
+
+def completed_status(completed: Copied, namespace: str) -> CopyStatus:
+    """The end of a copy that an earlier session has brought to its end."""
+    return CopyStatus(False, completed.documents, namespace, generation=completed.generation)
 
 
 def status_at(place: ResumeToken, namespace: str) -> CopyStatus | None:
@@ -51,17 +58,28 @@ def status_at(place: ResumeToken, namespace: str) -> CopyStatus | None:
     is_after_document = place.is_high_water_mark and copied.documents > 0
     if copied.collection:
         namespace = f"{copied.database}.{copied.collection}"
-    return CopyStatus(True, copied.documents, namespace, read_time=place.cluster_time - 1 if is_after_document else 0)
+    read_time = place.cluster_time - 1 if is_after_document else 0
+    return CopyStatus(True, copied.documents, namespace, read_time=read_time, generation=copied.generation)
 
 
 class CopyProgress:
     """The documents that one session has sent."""
 
-    __slots__ = ("_noticed_s", "_read_time", "_samples", "bytes", "documents", "documents_estimated", "sent_s")
+    __slots__ = (
+        "_noticed_s",
+        "_read_time",
+        "_samples",
+        "bytes",
+        "documents",
+        "documents_estimated",
+        "generation",
+        "sent_s",
+    )
 
     def __init__(self, begun: CopyStatus, now_s: float) -> None:
         self.documents = begun.documents
         """With those of earlier sessions."""
+        self.generation = begun.generation
         self.bytes = 0
         """Of the events of documents in this session."""
         self.documents_estimated = 0
@@ -112,4 +130,5 @@ class CopyProgress:
             self.documents_estimated,
             self.remaining_s(now_s) if running else None,
             self._read_time,
+            self.generation,
         )

@@ -68,7 +68,8 @@ class SnapshotSteps:
         """The documents of this collection are next: those of the collections before it were given out, or are to be
         given out again later."""
         self.up_to = b""
-        self.place = self.place.while_copying(Copied(b"", self.stored.documents, database, collection))
+        copied = replace(self.stored, up_to=b"", database=database, collection=collection)
+        self.place = self.place.while_copying(copied)
 
     def gave_changes(self, up_to: ResumeToken) -> None:
         """The changes up to a position were given out."""

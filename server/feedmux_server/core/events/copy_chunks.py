@@ -5,6 +5,7 @@ it takes them as chunks.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Self
 
 from feedmux_server.core.events.bson_walk import DOCUMENT, find, length_at
@@ -68,8 +69,8 @@ class DocumentsChunk(Chunk):
         if len(up_to) > COPIED_BYTES_MAX:
             # A position has no room for it. One that is not as far brings documents again, and loses nothing.
             up_to = self._copied.up_to
-        copied = self._copied
-        return self.start.while_copying(Copied(up_to, copied.documents + index + 1, copied.database, copied.collection))
+        documents = self._copied.documents + index + 1
+        return self.start.while_copying(replace(self._copied, up_to=up_to, documents=documents))
 
     def last_id(self) -> bytes:
         """`copied_id` of the last document, of any size."""

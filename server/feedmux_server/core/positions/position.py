@@ -7,15 +7,16 @@ resume after the token, must judge it first, or is to be asked for its cluster t
 high-water mark of that time. Of a long token, a position contains a summary (`ResumeToken.digest`).
 
 Layout: version, flags, key id (4), fingerprint (8), stream key (8), token, MAC of all before it (16). Within a copy of
-existing documents, the token has its length (2) before it, and after it the number of copied documents (8) and the last
-`_id`; in a copy of several collections before the `_id` the namespace, which has its length (2) before it. With what a
-group has settled ahead (`core.positions.ahead`), the token and the higher one have their lengths (2)
-before them, and the holes follow: mark (6), attempts (1). Who does not read for the group begins at the token. By the
-flags of such positions, servers that do not know them reject them.
+existing documents, the token has its length (2) before it, and after it the number of copied documents (8), the
+generation (8), in a copy of several collections the namespace with its length (2) before it, and the last `_id`. After
+a copy whose end the client may not have noticed, the number and the generation are before the token. With what a group
+has settled ahead (`core.positions.ahead`), the token and the higher one have their lengths (2) before them, and the
+holes follow: mark (6), attempts (1). Who does not read for the group begins at the token. By the flags of such
+positions, servers that do not know them reject them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
@@ -34,9 +35,18 @@ _FLAG_AS_TIME: Final = 0x04
 _FLAG_COPYING: Final = 0x08
 _FLAG_AHEAD: Final = 0x10
 _FLAG_NAMESPACE: Final = 0x20
+_FLAG_COMPLETED: Final = 0x40
+_FLAG_GENERATION: Final = 0x80
+"""Positions within copies were first without a generation."""
+_FORMS: Final = _FLAG_COPYING | _FLAG_AHEAD | _FLAG_COMPLETED
+"""At most one of these."""
+_OF_COPY: Final = _FLAG_NAMESPACE | _FLAG_GENERATION
+"""Only with `_FLAG_COPYING`."""
 _FLAGS_OF: Final = {Given.BY_MONGODB: 0, Given.BY_CLIENT: _FLAG_UNJUDGED, Given.AS_TIME: _FLAG_AS_TIME}
 _GIVEN_OF: Final = {flags: given for given, flags in _FLAGS_OF.items()}
 _PART_BYTES: Final = 8
+_COUNT_BYTES: Final = 16
+"""The number of copied documents, and the generation."""
 _KEY_ID: Final = slice(2, 2 + KEY_ID_BYTES)
 _FINGERPRINT: Final = slice(_KEY_ID.stop, _KEY_ID.stop + _PART_BYTES)
 _STREAM_KEY: Final = slice(_FINGERPRINT.stop, _FINGERPRINT.stop + _PART_BYTES)
@@ -50,6 +60,8 @@ class Position:
     """`StreamKey.short` of the feed that it came from."""
     token: ResumeToken
     ahead: Ahead | None = None
+    completed: Copied | None = None
+    """The copy before this position, whose end the client may not have noticed."""
 
 
 def scope_fingerprint(tenant: str, source_id: str, namespace: str) -> bytes:
@@ -90,6 +102,15 @@ class PositionEncoder:
         self._last = token, position
         return position
 
+    def encode_completed(self, token: ResumeToken, completed: Copied) -> bytes:
+        """The position after a copy whose end the client may not have noticed."""
+        token = token.as_summary()
+        data = key_string(token)
+        flags = _FLAGS_OF[token.given] | _FLAG_COMPLETED | (0 if data is None else _FLAG_COMPACT)
+        key = self._keys.signing
+        content = self._head(key, flags) + _count(completed) + (token.raw if data is None else data)
+        return content + key.sign(content)
+
     def encode_ahead(self, token: ResumeToken, ahead_of: Callable[[int], Ahead | None]) -> bytes:
         """The position of a group with what is settled ahead of it. `ahead_of` finds that with so many holes at most;
         what does not fit is left out."""
@@ -127,18 +148,23 @@ class PositionEncoder:
         part = token.raw if data is None else data
         namespace = f"{copied.database}.{copied.collection}".encode() if copied.collection else b""
         named = len(namespace).to_bytes(2) + namespace if namespace else b""
-        end = copied.documents.to_bytes(8) + named + copied.up_to
+        count = _count(copied) if copied.generation else copied.documents.to_bytes(8)
+        end = count + named + copied.up_to
         if _HEAD_BYTES + 2 + len(part) + len(end) + MAC_BYTES > POSITION_BYTES_MAX:
             # The token of a document with a large `_id`: the events of its time come again.
             token = token.before_time()
             data = part = key_string(token) or token.raw
         flags = _FLAGS_OF[token.given] | _FLAG_COPYING | (0 if data is None else _FLAG_COMPACT)
-        flags |= _FLAG_NAMESPACE if namespace else 0
+        flags |= (_FLAG_NAMESPACE if namespace else 0) | (_FLAG_GENERATION if copied.generation else 0)
         content = self._head(key, flags) + len(part).to_bytes(2) + part + end
         return content + key.sign(content)
 
     def _head(self, key: PositionKey, flags: int) -> bytes:
         return bytes((_VERSION, flags)) + key.id + self._scope
+
+
+def _count(copied: Copied) -> bytes:
+    return copied.documents.to_bytes(8) + copied.generation.to_bytes(8)
 
 
 def encode_position(position: Position, keys: PositionKeys) -> bytes:
@@ -159,9 +185,9 @@ def decode_position(data: bytes, fingerprint: bytes, keys: PositionKeys) -> Posi
     return _read(content)
 
 
-def without_ahead(data: bytes, keys: PositionKeys) -> bytes:
-    """A stored position as clients see it. One that this deployment has not made stays as it is."""
-    if len(data) < 2 or not data[1] & _FLAG_AHEAD:
+def as_shown(data: bytes, keys: PositionKeys) -> bytes:
+    """A stored position as clients see it: only where it is. One that this deployment has not made stays as it is."""
+    if len(data) < 2 or not data[1] & (_FLAG_AHEAD | _FLAG_COMPLETED):
         return data
     try:
         position = decode_position(data, data[_FINGERPRINT], keys)
@@ -209,21 +235,23 @@ def _content(data: bytes) -> bytes:
 
 def _read(content: bytes) -> Position:
     flags = content[1]
-    given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT & ~_FLAG_COPYING & ~_FLAG_AHEAD & ~_FLAG_NAMESPACE)
+    given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT & ~_FORMS & ~_OF_COPY)
     if (
         given is None
-        or (flags & _FLAG_AHEAD and flags & (_FLAG_COPYING | _FLAG_COMPACT) != _FLAG_COMPACT)
-        or (flags & _FLAG_NAMESPACE and not flags & _FLAG_COPYING)
+        or (flags & _FORMS).bit_count() > 1
+        or (flags & _FLAG_AHEAD and not flags & _FLAG_COMPACT)
+        or (flags & _OF_COPY and not flags & _FLAG_COPYING)
     ):
         raise _invalid("the position has flags that this server does not know")
     read = ResumeToken.from_key_string if flags & _FLAG_COMPACT else ResumeToken.from_position
-    data, copied, high, holes = content[_HEAD_BYTES:], None, b"", b""
+    data, copied, completed, high, holes = content[_HEAD_BYTES:], None, None, b"", b""
     if flags & _FLAG_COPYING:
         end = 2 + int.from_bytes(data[:2])
-        if end + 8 > len(data):
-            raise _invalid("the position is cut short")
-        copied = _copied(data[end:], has_namespace=bool(flags & _FLAG_NAMESPACE))
+        copied = _copied(data[end:], flags)
         data = data[2:end]
+    if flags & _FLAG_COMPLETED:
+        completed = _counted(data)
+        data = data[_COUNT_BYTES:]
     if flags & _FLAG_AHEAD:
         data, high, holes = _parts(data)
     try:
@@ -233,19 +261,31 @@ def _read(content: bytes) -> Position:
         raise _invalid("the position holds a resume token that this server cannot read") from None
     if copied is not None:
         token = token.while_copying(copied)
-    return Position(content[_FINGERPRINT], content[_STREAM_KEY], token.given_as(given), ahead)
+    return Position(content[_FINGERPRINT], content[_STREAM_KEY], token.given_as(given), ahead, completed)
 
 
-def _copied(data: bytes, *, has_namespace: bool) -> Copied:
-    """Raises POSITION_INVALID."""
-    documents, rest = int.from_bytes(data[:8]), data[8:]
-    if not has_namespace:
-        return Copied(rest, documents)
-    end = 2 + int.from_bytes(rest[:2])
-    database, _, collection = rest[2:end].decode("utf-8", "replace").partition(".")
-    if end > len(rest) or not database or not collection:
+def _counted(data: bytes) -> Copied:
+    """What `_count` has written. Raises POSITION_INVALID."""
+    if len(data) < _COUNT_BYTES:
         raise _invalid("the position is cut short")
-    return Copied(rest[end:], documents, database, collection)
+    return Copied(documents=int.from_bytes(data[:8]), generation=int.from_bytes(data[8:_COUNT_BYTES]))
+
+
+def _copied(data: bytes, flags: int) -> Copied:
+    """Raises POSITION_INVALID."""
+    if flags & _FLAG_GENERATION:
+        copied, rest = _counted(data), data[_COUNT_BYTES:]
+    elif len(data) < 8:
+        raise _invalid("the position is cut short")
+    else:
+        copied, rest = Copied(documents=int.from_bytes(data[:8])), data[8:]
+    if flags & _FLAG_NAMESPACE:
+        end = 2 + int.from_bytes(rest[:2])
+        database, _, collection = rest[2:end].decode("utf-8", "replace").partition(".")
+        if end > len(rest) or not database or not collection:
+            raise _invalid("the position is cut short")
+        copied, rest = replace(copied, database=database, collection=collection), rest[end:]
+    return replace(copied, up_to=rest)
 
 
 def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:

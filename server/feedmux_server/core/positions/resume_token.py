@@ -86,6 +86,8 @@ class Copied:
     database: str = ""
     """With `collection`: the one being copied, in a copy of several. Both are empty before the first one."""
     collection: str = ""
+    generation: int = 0
+    """Which copy it is. A document that neither this copy nor a change since its beginning has brought is gone."""
 
     @property
     def namespace(self) -> tuple[str, str]:
@@ -281,6 +283,16 @@ class ResumeToken:
             raise ValueError("no such high-water mark")
         data = b"\x82" + cluster_time.to_bytes(8) + _HIGH_WATER_MARKS[version]
         return cls(_document(data), version, (cluster_time, HIGH_WATER_MARK, 0, 0, b""))
+
+
+def beginning_of_copy(cluster_time: int) -> ResumeToken:
+    """The position at which a copy begins, after this time.
+
+    Its generation is the time: every delete since then is delivered, so two copies with one generation are as one. Up
+    to 2^53, numbers are exact in JavaScript too; a second does not have 2^20 entries in the oplog.
+    """
+    generation = (cluster_time >> 32) << 20 | cluster_time & 0xF_FFFF
+    return ResumeToken.high_water_mark(cluster_time + 1).while_copying(Copied(generation=generation))
 
 
 def without_document(raw: bytes) -> bytes:

@@ -11,7 +11,7 @@ from feedmux_server.core.positions.position import (
     decode_position,
     encode_position,
     inspect_position,
-    without_ahead,
+    as_shown,
 )
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
@@ -56,15 +56,15 @@ def test_round_trip_and_what_others_read(given: Given) -> None:
     data = encoded(low)
     read = decode_position(data, SCOPE, KEYS)
     assert (read.token, read.token.given, read.ahead) == (low, given, Ahead(EVENT, HOLES))
-    assert without_ahead(data, KEYS) == encode_position(Position(SCOPE, KEY, low), KEYS)
+    assert as_shown(data, KEYS) == encode_position(Position(SCOPE, KEY, low), KEYS)
     assert data[1] & ~0x0F, "a server that does not know it rejects flags that it does not know"
 
 
 def test_what_is_not_ours_stays() -> None:
     data, other = encoded(), PositionKeys([OTHER])
     for each in (b"", b"x", b"\xf2\x11", b"\xf2\x11damaged", ENCODER.encode(EVENT), data[:-1] + bytes((data[-1] ^ 1,))):
-        assert without_ahead(each, KEYS) == each
-    assert without_ahead(data, other) == data
+        assert as_shown(each, KEYS) == each
+    assert as_shown(data, other) == data
 
 
 def test_what_is_damaged_or_nonsense_is_invalid() -> None:
