@@ -86,6 +86,7 @@ class Batch(ABC):
         "_window",
         "feed_position",
         "first_sequence",
+        "generation",
         "snapshot",
     )
 
@@ -101,6 +102,8 @@ class Batch(ABC):
         self.feed_position = feed_position
         self.snapshot = False
         """Whether the events are documents of a copy (start `snapshot`) rather than changes: all of them, or none."""
+        self.generation = 0
+        """Of the last copy that this session has read, or reads; 0 for none. See `SnapshotComplete`."""
 
     def __len__(self) -> int:
         return self._count
@@ -207,6 +210,7 @@ class Batch(ABC):
         self.first_sequence = other.first_sequence + skipped
         self._owner = other._owner
         self.snapshot = other.snapshot
+        self.generation = other.generation
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.first_sequence}..{self.last_sequence}>"

@@ -10,8 +10,8 @@ from feedmux import requests
 from feedmux.connection_states import FIRST_OPENING
 from feedmux.delivery_tracker import DeliveryTracker
 from feedmux.errors import FeedInvalidated, FeedmuxError, SnapshotUnsupported
-from feedmux.feeds import Start
-from feedmux.notices import Draining, Rewound, SnapshotComplete
+from feedmux.feeds import SnapshotStatus, Start
+from feedmux.notices import Draining, Rewound, SnapshotComplete, SnapshotProgress
 from feedmux.options import SessionOptions
 from feedmux.responses import Committed, Delivery, Message, Opened, Progress
 from feedmux.session_buffer import NEVER, Ended, QueuedNotice, SessionBuffer
@@ -38,6 +38,10 @@ class Connection(StreamKeeper):
         self._rewound: Rewound | None = None
         self._asked_for_copy = False
         """The present stream asked for `Start.snapshot`."""
+        self._generation = 0
+        """Of the copy that was announced last."""
+        self._completing = False
+        """The end of that copy has come."""
 
     @property
     def _must_report(self) -> bool:
@@ -140,7 +144,8 @@ class Connection(StreamKeeper):
                 self._deliver(response)
             case Progress():
                 self._tracker.progress(response.feed_position)
-                self._buffer.latest = self._tracker.received, self._tracker.latest
+                if not (self._completing and self._buffer.copying):  # the user has not seen the end of the copy
+                    self._buffer.latest = self._tracker.received, self._tracker.latest
                 self._backoff.reset()
             case Committed():
                 self._buffer.committed = response.position
@@ -151,6 +156,13 @@ class Connection(StreamKeeper):
                 self._buffer.put(QueuedNotice(response))
             case Rewound():
                 self._say_rewound(response)
+            case SnapshotProgress(status):
+                if status.generation != self._generation:
+                    self._begin_copy(status)
+                self._buffer.put(QueuedNotice(response))
+            case SnapshotComplete():
+                self._generation, self._completing = response.generation, True
+                self._buffer.put(QueuedNotice(response))
             case _:
                 self._buffer.put(QueuedNotice(response))
 
@@ -158,6 +170,7 @@ class Connection(StreamKeeper):
         batch, buffer = delivery.batch, self._buffer
         events, size_bytes = len(batch), batch.size_bytes
         self._window.receive(events, size_bytes, lambda: len(batch.raw_event(events - 1)))
+        batch.generation = self._generation
         repeats = self._tracker.expects_repeats
         for fresh in self._tracker.arrive(delivery.first_sequence, batch, buffer.acked):
             events -= len(fresh)
@@ -175,8 +188,9 @@ class Connection(StreamKeeper):
         buffer, tracker, attempt = self._buffer, self._tracker, self._attempt
         if self._asked_for_copy and opened.copying is None:
             raise SnapshotUnsupported("has opened the feed at the present")
-        buffer.copying = opened.copying
+        buffer.copying = None
         if opened.copying:
+            self._begin_copy(opened.copying)
             self._withdraw_completion()
         had_reached = tracker.acked_position(self._open_acked)
         is_first = self._state in FIRST_OPENING
@@ -197,6 +211,10 @@ class Connection(StreamKeeper):
         self._ack_due = True
         self._mark_opened(opened)
         self._set_refill()
+
+    def _begin_copy(self, status: SnapshotStatus) -> None:
+        self._generation, self._completing = status.generation, False
+        self._buffer.copying = status
 
     def _forget(self) -> None:
         self._tracker.forget()

@@ -14,7 +14,7 @@ FullDocument = Literal["default", "updateLookup", "whenAvailable", "required"]
 FullDocumentBeforeChange = Literal["off", "whenAvailable", "required"]
 ReadPreference = Literal["primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"]
 OnInvalidate = Literal["stop", "continue"]
-OnHistoryLost = Literal["fail", "earliest"]
+OnHistoryLost = Literal["fail", "earliest", "snapshot"]
 AfterDeadLetter = Literal["skip", "quarantine"]
 Pipeline = Sequence[Mapping[str, Any]]
 
@@ -197,6 +197,8 @@ class SnapshotStatus:
     remaining_s: float | None = None
     read_time: Timestamp | None = None
     namespace: str = ""
+    generation: int = 0
+    """Which copy it is; 0 from a server that does not say."""
 
     @property
     def fraction(self) -> float | None:

@@ -49,7 +49,7 @@ class HistoryAtRisk:
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Events between the two cluster times are lost. After a restore of MongoDB (`reason` TIMELINE_FORKED), the second
-    is earlier: all available events follow. Only under `on_history_lost="earliest"`."""
+    is earlier. All available events follow, or with `on_history_lost="snapshot"` a copy of the existing documents."""
 
     after: tuple[int, int]
     before: tuple[int, int]
@@ -82,10 +82,13 @@ class SnapshotProgress:
 class SnapshotComplete:
     """The copy of existing documents is complete: every event after this is a change.
 
-    `documents` counts the documents of the copy. After an interruption, some may count twice.
+    `documents` counts the documents of the copy. After an interruption, some may count twice. A program that keeps what
+    it has deletes now what it has not applied with this `generation` (`Batch.generation`): it was deleted before the
+    copy began. After an interruption the notice may come again, until an event after it is acknowledged.
     """
 
     documents: int
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ _ON_INVALIDATE: Final[Mapping[OnInvalidate, feed_pb2.OnInvalidate]] = {
 _ON_HISTORY_LOST: Final[Mapping[OnHistoryLost, feed_pb2.OnHistoryLost]] = {
     "fail": feed_pb2.ON_HISTORY_LOST_FAIL,
     "earliest": feed_pb2.ON_HISTORY_LOST_EARLIEST,
+    "snapshot": feed_pb2.ON_HISTORY_LOST_SNAPSHOT,
 }
 _AFTER_DEAD_LETTER: Final[Mapping[AfterDeadLetter, subscriptions_pb2.AfterDeadLetter]] = {
     "skip": subscriptions_pb2.AFTER_DEAD_LETTER_SKIP,
@@ -241,6 +242,7 @@ def snapshot_value(message: feed_pb2.SnapshotStatus) -> SnapshotStatus:
         remaining_s=left.seconds + left.nanos / 1e9 if message.HasField("remaining") else None,
         read_time=timestamp_value(message.read_time) if message.HasField("read_time") else None,
         namespace=message.namespace,
+        generation=message.generation,
     )
 
 

@@ -255,7 +255,7 @@ def _copy_notice(status: feed_pb2.SnapshotStatus) -> Notice | None:
         case feed_pb2.SnapshotStatus.STATE_RUNNING:
             return SnapshotProgress(snapshot_value(status))
         case feed_pb2.SnapshotStatus.STATE_DONE:
-            return SnapshotComplete(status.documents)
+            return SnapshotComplete(status.documents, status.generation)
     return None
 
 

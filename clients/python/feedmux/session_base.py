@@ -216,10 +216,13 @@ class SessionBase:
 
     def _say(self, notice: Notice) -> None:
         of_copy = isinstance(notice, SnapshotProgress | SnapshotComplete)
-        if isinstance(notice, SnapshotComplete):
-            self._buffer.copying = None
-        elif isinstance(notice, SnapshotProgress) and self._buffer.copying is not None:
-            self._buffer.copying = notice.status  # else a later stream has passed the copy
+        copying = self._buffer.copying
+        if copying is not None and isinstance(notice, SnapshotComplete):
+            if notice.generation == copying.generation:  # else another copy has begun
+                self._buffer.copying = None
+        elif copying is not None and isinstance(notice, SnapshotProgress):
+            if notice.status.generation == copying.generation:
+                self._buffer.copying = notice.status
         if self._on_notice is not None:
             self._on_notice(notice)
         else:

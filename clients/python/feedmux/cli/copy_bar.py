@@ -40,6 +40,7 @@ def copy_json(status: SnapshotStatus) -> dict[str, Any]:
         "remaining_s": status.remaining_s,
         "read_time": f"{read.time}:{read.inc}" if read is not None else None,
         "namespace": status.namespace,
+        "generation": status.generation,
     }
 
 

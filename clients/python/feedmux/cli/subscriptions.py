@@ -98,8 +98,9 @@ def _add_policies(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--on-history-lost",
-        choices=("fail", "earliest"),
-        help="when the position has left the oplog: fail (default), or continue from the oldest event, with a notice",
+        choices=("fail", "earliest", "snapshot"),
+        help="when the position has left the oplog: fail (default), continue from the oldest event, or begin with the"
+        " existing documents; the last two with a notice",
     )
 
 
