@@ -87,6 +87,13 @@ class _Task(asyncio.Task[Any]):
     process = ""
 
 
+def _name(context: Context | None) -> None:
+    """Give a context its process. The server begins tasks and callbacks in empty contexts, which outlive their
+    cause."""
+    if context is not None and process not in context:
+        context.run(process.set, process.get())
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """The event loop that the module's docstring describes."""
 
@@ -199,6 +206,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
+        _name(context)
         handle = _Handle(callback, args, context)
         self._put(handle)
         return handle
@@ -244,8 +252,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _make_task(self, loop: Any, coroutine: Coroutine[Any, Any, T], **options: Any) -> "asyncio.Task[T]":
         context: Context | None = options.get("context")
-        if context is not None and process not in context:
-            context.run(process.set, process.get())  # the server gives tasks empty contexts that outlive their cause
+        _name(context)
         task = _Task(coroutine, loop=loop, **options)
         self._created += 1
         task.number = self._created

@@ -1,13 +1,16 @@
 """A run repeats itself exactly, and the runs reach the situations for which they exist."""
 
+import asyncio
 import dataclasses
 import gc
 import itertools
 from collections import deque
 from collections.abc import Iterator
+from contextvars import Context
 from enum import Enum
 from importlib import import_module
 from pkgutil import walk_packages
+from random import Random
 from threading import Thread
 from typing import Any, Final
 
@@ -16,7 +19,7 @@ import pytest
 import feedmux_server
 from feedmux_server.store import committer
 from tests.sim.__main__ import digests, digests_elsewhere
-from tests.sim.loop import SimLoop
+from tests.sim.loop import SimLoop, process
 from tests.sim.redis import SimRedis
 from tests.sim.world import SMALL, World, simulate
 
@@ -122,3 +125,22 @@ def test_the_runs_reach_what_they_are_for() -> None:
         missing -= {type(record).__name__ for record in world.run().history}
         missing = missing.difference(*(user.met for user in (*world.users, *world.rivals)))
     assert not missing
+
+
+def test_what_a_callback_in_an_empty_context_begins_ends_with_its_process() -> None:
+    """The server has such callbacks, so that nothing in them outlives its cause."""
+    loop, begun = SimLoop(Random(0)), list[asyncio.Task[Any]]()
+
+    def begin(_: object) -> None:
+        begun.append(loop.create_task(asyncio.sleep(1.0), context=Context()))
+
+    async def run() -> None:
+        process.set("server1.1")
+        loop.create_task(asyncio.sleep(0)).add_done_callback(begin, context=Context())
+        await asyncio.sleep(0.1)
+
+    loop.run_until_complete(loop.create_task(run()))
+    assert begun == loop.tasks_of("server1.1")
+    loop.kill("server1.1")
+    loop.bury()
+    loop.close()
