@@ -26,7 +26,7 @@ from feedmux import (
     TimelineForked,
 )
 from feedmux.feeds import OnHistoryLost
-from feedmux.notices import Gap, Notice
+from feedmux.notices import Gap, Notice, SnapshotComplete, SnapshotProgress
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim import records
@@ -84,6 +84,16 @@ class Copier(Reader):
     _copied: str = field(default="", init=False)
     """The rank of the last document that a `stored` sink was sent, or of its position."""
     problems: list[str] = field(default_factory=list, init=False)
+    _generation: int = field(default=0, init=False)
+    """Of the last copy that was announced."""
+    _stamps: dict[str, int] = field(default_factory=dict, init=False)
+    """With which generation a sink that sweeps has applied each of its documents."""
+    _must_sweep: bool = field(default=False, init=False)
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether it keeps its documents when another copy begins, and at the end deletes what is gone."""
+        return self.durable and self.habits.on_history_lost == "snapshot"
 
     @property
     def durable(self) -> bool:
@@ -127,8 +137,10 @@ class Copier(Reader):
             await client.close()
 
     async def _begin(self, client: AsyncClient) -> None:
-        """Begin a copy. A sink that keeps what it has would keep what was deleted before this copy."""
-        self.state, self._stored, self.reached = {}, {}, None
+        """Begin a copy. A sink that keeps what it has, and does not sweep, would keep what was deleted before it."""
+        if not self.sweeps:
+            self.state = {}
+        self._stored, self.reached = {}, None
         self._position = b""
         if self.durable:
             await client.create_subscription(
@@ -169,15 +181,16 @@ class Copier(Reader):
                 if isinstance(taken, Batch):
                     within = False
                     for event in taken:
-                        self._apply(event.document)
+                        self._apply(event.document, taken.generation)
                 elif taken is not None:
                     within = taken.sequence < taken.batch.last_sequence
-                    self._apply(taken.document)
+                    self._apply(taken.document, taken.batch.generation)
                 self._settle(session, within_batch=within)
                 if taken is not None and not self.calm and await self._hesitates():
                     return
 
-    def _apply(self, event: dict[str, Any]) -> None:
+    def _apply(self, event: dict[str, Any], generation: int) -> None:
+        self._follow(generation)
         prefix = f"{event['ns']['coll']}/" if "ns" in event else f"{COLLECTION}/"
         if event["operationType"] == "rename":
             to, self._copied = f"{event['to']['coll']}/", ""  # the copy may go back
@@ -185,8 +198,11 @@ class Copier(Reader):
             apply(self.state, event, to)
             apply(self.state, event, prefix)
             self.state |= moved
+            self._stamps |= dict.fromkeys(moved, self._generation)
             return
         apply(self.state, event, prefix)
+        if "documentKey" in event:
+            self._stamps[prefix + rank_of(event["documentKey"]["_id"])] = self._generation
         if "snapshot" in event["_id"]:
             self.last_copied = event["documentKey"]["_id"]
             rank = prefix + rank_of(self.last_copied)
@@ -221,7 +237,9 @@ class Copier(Reader):
             session.ack()
         if not self.durable and not within_batch:
             self._keep(session.position)
-        self.reached = None if session.copying else inspect_position(session.position).token
+        copying = session.copying
+        self._follow(copying.generation if copying else 0)
+        self.reached = None if copying or self._must_sweep else inspect_position(session.position).token
 
     async def _hesitates(self) -> bool:
         """Think, and say whether to close the session."""
@@ -252,8 +270,24 @@ class Copier(Reader):
 
     def _notice(self, notice: Notice) -> None:
         self.recorder.note(f"{self.name} gets {type(notice).__name__}")
-        if isinstance(notice, Gap):
-            self._begins_again = True
+        match notice:
+            case Gap():
+                self._begins_again = self._begins_again or not self.sweeps
+            case SnapshotProgress(status):
+                self._follow(status.generation)
+            case SnapshotComplete():
+                self._follow(notice.generation)
+                self._sweep()
+
+    def _follow(self, generation: int) -> None:
+        if self.sweeps and generation not in (0, self._generation):
+            self._generation, self._must_sweep = generation, True
+
+    def _sweep(self) -> None:
+        """Delete what neither a document nor a change of this generation has brought."""
+        if self._must_sweep:
+            self.state = {rank: each for rank, each in self.state.items() if self._stamps[rank] == self._generation}
+            self._must_sweep = False
 
 
 def shown(state: State) -> tuple[str, ...]:

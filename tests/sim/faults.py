@@ -256,6 +256,26 @@ async def _history_lost(world: "World") -> None:
     await asyncio.sleep(0)
 
 
+async def _history_of_copy_lost(world: "World") -> None:
+    """The oplog passes the position of a copier that is away, or that takes nothing."""
+    running = [copier for copier in world.copiers if copier.running and copier.node is not None]
+    if not running:
+        return
+    copier, dies = world.rng.choice(running), world.rng.random() < 0.5
+    if dies:
+        copier.kill()
+    else:
+        world.loop.freeze(copier.process)
+    await asyncio.sleep(world.rng.uniform(0.0, 3.0))
+    for user in (*world.users, *world.rivals):
+        user.moved = True
+    world.mongo.forget(world.mongo.latest)
+    if dies:
+        copier.start()
+    else:
+        world.loop.thaw(copier.process)
+
+
 async def _mongo_away(world: "World") -> None:
     world.mongo.away = True
     world.mongo.fail_reads(FAILINGS[0])
@@ -734,6 +754,7 @@ FAULTS: Final = (
     Fault("history lost", _history_lost, ("HistoryLost",)),
     # The oplog may pass the end of the common history before a server has looked.
     Fault("MongoDB restored", _restore, ("TimelineForked", "HistoryLost"), apart=True),
+    Fault("history lost of a copy", _history_of_copy_lost, ("HistoryLost",), apart=True),
     Fault("Redis down", _redis_down, _BUSY),
     Fault("Redis silent", _redis_silent, _BUSY),
     Fault("Redis slow", _redis_slow, _BUSY),
@@ -787,6 +808,8 @@ class Scenario:
     """So many programs copy a collection; 0: none."""
     drawn: int = 0
     """So many faults are drawn."""
+    copies_again: bool = False
+    """They keep what they have, copy again where history is lost, and sweep."""
     snapshot_window_s: float = 0.0
     """For so long MongoDB can read documents as they were; 0: as drawn."""
     profile: Profile | None = None
@@ -842,6 +865,11 @@ SCENARIOS: Final = {
     "MongoDB 9.0.1": Scenario(("connections cut", "reads fail"), profile=MONGO_9, copiers=2, drawn=1),
     "an idle shard": Scenario(("connections cut", "user killed"), profile=IDLE_SHARD),
     "snapshot of a database": Scenario(copiers=2, drawn=3, wide_share=1.0),
+    "snapshot again": Scenario(
+        ("history lost of a copy", "connections cut", "history lost of a copy", "user killed"),
+        copiers=2,
+        copies_again=True,
+    ),
     "short of memory": Scenario(("user frozen", "connections cut", "reads fail"), short_of_memory=True),
     "group": Scenario(crews=True, letters=True, deadly_share=0.01, drawn=4),
     "group hosts killed": Scenario(("server killed", "server killed", "server drained", "server killed"), crews=True),

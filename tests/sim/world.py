@@ -460,9 +460,12 @@ class World:
         others = OTHERS if ALL_COPIED in shapes else ()
         self.documents = Documents(self.mongo, Random(rng.random()), drop_share, renames, others)
         self.document_writes = rng.randint(10, 60) if count else 0
-        return [self._draw_copier(rng, number, tenant, shape) for number, shape in enumerate(shapes, 1)]
+        again = wanted is not None and wanted.copies_again
+        return [
+            self._draw_copier(rng, number, tenant, shape, copies_again=again) for number, shape in enumerate(shapes, 1)
+        ]
 
-    def _draw_copier(self, rng: Random, number: int, tenant: Tenant, shape: FeedShape) -> Copier:
+    def _draw_copier(self, rng: Random, number: int, tenant: Tenant, shape: FeedShape, *, copies_again: bool) -> Copier:
         options = SessionOptions(
             window_events=rng.choice((3, 10, 16_384)),
             window_bytes=rng.choice((2_000, 8 << 20)),
@@ -473,12 +476,12 @@ class World:
             # A rename that comes again would be applied to what came after it, also without a copy.
             sinks = ("stored",)
         habits = CopyHabits(
-            sink=rng.choice(sinks),
+            sink="kept" if copies_again else rng.choice(sinks),
             whole_batches=rng.random() < 0.5,
             ack_share=rng.choice((0.0, 0.3, 1.0)),
             think_s=rng.choice((0.0, 0.2, 1.0)),
             leave_share=rng.choice((0.0, 0.05, 0.2)),
-            on_history_lost=rng.choice(("fail", "earliest")),
+            on_history_lost="snapshot" if copies_again else rng.choice(("fail", "earliest", "snapshot")),
             options=options,
         )
         return Copier(
