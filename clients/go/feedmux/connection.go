@@ -348,6 +348,7 @@ func (c *connection) onOpened(first *opened) {
 	b.sentSequence, b.confirmedUntil = 0, 0
 	b.epoch, b.copying = first.epoch, first.copying
 	if first.copying != nil {
+		b.generation = first.copying.Generation
 		b.withdrawCompletion()
 	}
 	if isFirst {

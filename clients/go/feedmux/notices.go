@@ -43,7 +43,7 @@ type HistoryAtRisk struct {
 }
 
 // Gap says that events between two cluster times are lost. After a restore of MongoDB (TIMELINE_FORKED), the second is
-// earlier: all available events follow. It comes only with HistoryLostEarliest.
+// earlier. All available events follow with HistoryLostEarliest, and the existing documents with HistoryLostSnapshot.
 type Gap struct {
 	After, Before bson.Timestamp
 	Reason        string
@@ -78,15 +78,21 @@ type SnapshotStatus struct {
 	// Namespace is the collection that is being copied; of several, before the first one and after the last one the
 	// database, or "*" for the deployment.
 	Namespace string
+	// Generation is the number of the copy: see SnapshotComplete.
+	Generation int64
 }
 
-// SnapshotComplete says that the copy of existing documents is complete: every event after this is a change.
+// SnapshotComplete says that the copy of existing documents is complete: every event after this is a change. A program
+// that keeps what it has deletes now what it has not applied with this Generation. After an interruption the notice may
+// come again, until an event after it is acked.
 type SnapshotComplete struct {
 	// Documents is the number of documents of the copy, and Bytes their size. After an interruption, some may count
 	// twice.
 	Documents, Bytes int64
 	// ReadTime is the cluster time as of which the last documents were read.
 	ReadTime bson.Timestamp
+	// Generation is the number of the copy.
+	Generation int64
 }
 
 // Disconnected comes from the client: it lost the connection because of Err and tries again in RetryIn.
@@ -188,7 +194,9 @@ func snapshotNotice(status *feedmuxpb.SnapshotStatus) Notice {
 	case feedmuxpb.SnapshotStatus_STATE_RUNNING:
 		return SnapshotProgress{*snapshotStatus(status)}
 	case feedmuxpb.SnapshotStatus_STATE_DONE:
-		return SnapshotComplete{status.GetDocuments(), status.GetBytes(), timestamp(status.GetReadTime())}
+		return SnapshotComplete{
+			status.GetDocuments(), status.GetBytes(), timestamp(status.GetReadTime()), status.GetGeneration(),
+		}
 	}
 	return nil
 }
@@ -201,6 +209,7 @@ func snapshotStatus(status *feedmuxpb.SnapshotStatus) *SnapshotStatus {
 		Remaining:          status.GetRemaining().AsDuration(),
 		ReadTime:           timestamp(status.GetReadTime()),
 		Namespace:          status.GetNamespace(),
+		Generation:         status.GetGeneration(),
 	}
 }
 

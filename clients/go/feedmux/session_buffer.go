@@ -51,6 +51,8 @@ type sessionBuffer struct {
 	// copying is set when a stream is opened within a copy of existing documents, follows the notices that are handed out,
 	// and is nil from the end of the copy on.
 	copying *SnapshotStatus
+	// generation is that of the last copy that was announced.
+	generation int64
 }
 
 // item is a batch, or a notice in order among the batches.
@@ -115,11 +117,11 @@ func (b *sessionBuffer) advance() (Notice, <-chan struct{}, error) {
 		}
 		switch notice := next.notice.(type) {
 		case SnapshotProgress:
-			if b.copying != nil { // else a later stream has passed the copy
-				b.copying = &notice.SnapshotStatus
+			if b.copying != nil || notice.Generation != b.generation { // else a later stream has passed the copy
+				b.copying, b.generation = &notice.SnapshotStatus, notice.Generation
 			}
 		case SnapshotComplete:
-			b.copying = nil
+			b.copying, b.generation = nil, notice.Generation
 		}
 		return next.notice, nil, nil
 	case b.ended && b.err != nil:

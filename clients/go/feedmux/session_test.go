@@ -322,19 +322,31 @@ func TestNoticesComeBetweenTheirEvents(t *testing.T) {
 func TestANoticeSaysHowFarACopyIs(t *testing.T) {
 	running := noticed(&pb.Notice{Kind: &pb.Notice_Snapshot{Snapshot: &pb.SnapshotStatus{
 		State: pb.SnapshotStatus_STATE_RUNNING, Documents: 3, Bytes: 300, DocumentsEstimated: 10,
-		Remaining: durationpb.New(1500 * time.Millisecond), ReadTime: clusterTime(1), Namespace: "shop.orders",
+		Remaining: durationpb.New(1500 * time.Millisecond), ReadTime: clusterTime(1), Namespace: "shop.orders", Generation: 7,
+	}}})
+	complete := noticed(&pb.Notice{Kind: &pb.Notice_Snapshot{Snapshot: &pb.SnapshotStatus{
+		State: pb.SnapshotStatus_STATE_DONE, Documents: 3, Generation: 7,
+	}}})
+	again := noticed(&pb.Notice{Kind: &pb.Notice_Snapshot{Snapshot: &pb.SnapshotStatus{
+		State: pb.SnapshotStatus_STATE_RUNNING, Generation: 8,
 	}}})
 	within := openedAt(0, nil)
-	within.GetOpened().Snapshot = &pb.SnapshotStatus{State: pb.SnapshotStatus_STATE_RUNNING, Documents: 2}
+	within.GetOpened().Snapshot = &pb.SnapshotStatus{State: pb.SnapshotStatus_STATE_RUNNING, Documents: 2, Generation: 7}
 	var heard []Notice
-	session := subscribe(t, serve(t, nil, play(within, running, batchOf(1, 1))),
+	session := subscribe(t, serve(t, nil, play(within, running, batchOf(1, 1), complete, batchOf(2, 2), again, batchOf(3, 3))),
 		&SessionOptions{OnNotice: func(n Notice) { heard = append(heard, n) }})
 	same(t, session.Copying().Documents, int64(2))
 	same(t, take(t, session, 1), []int{1})
 	same(t, session.Copying().Documents, int64(3))
-	same(t, heard, []Notice{SnapshotProgress{SnapshotStatus{
-		3, 300, 10, 1500 * time.Millisecond, at(1).ClusterTime, "shop.orders",
-	}}})
+	same(t, take(t, session, 1), []int{2})
+	same(t, session.Copying(), nil)
+	same(t, take(t, session, 1), []int{3})
+	same(t, session.Copying().Generation, int64(8))
+	same(t, heard, []Notice{
+		SnapshotProgress{SnapshotStatus{3, 300, 10, 1500 * time.Millisecond, at(1).ClusterTime, "shop.orders", 7}},
+		SnapshotComplete{Documents: 3, Generation: 7},
+		SnapshotProgress{SnapshotStatus{Generation: 8}},
+	})
 	same(t, heard[0].String(), "documents copied so far: 3 of about 10")
 }
 

@@ -32,6 +32,8 @@ const (
 	HistoryLostFail = OnHistoryLost(feedmuxpb.OnHistoryLost_ON_HISTORY_LOST_FAIL)
 	// HistoryLostEarliest: a Gap notice comes, then the feed continues from the oldest available event.
 	HistoryLostEarliest = OnHistoryLost(feedmuxpb.OnHistoryLost_ON_HISTORY_LOST_EARLIEST)
+	// HistoryLostSnapshot: a Gap notice comes, then the existing documents are copied again: see SnapshotComplete.
+	HistoryLostSnapshot = OnHistoryLost(feedmuxpb.OnHistoryLost_ON_HISTORY_LOST_SNAPSHOT)
 )
 
 // Subscription is a durable subscription, by name: a feed whose position the server stores.

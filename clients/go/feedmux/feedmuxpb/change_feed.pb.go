@@ -1565,7 +1565,8 @@ type Notice_Skipped_ struct {
 
 type Notice_Snapshot struct {
 	// STATE_RUNNING: how far the copy of existing documents is, at most every five seconds while documents come.
-	// STATE_DONE: it is complete, and every event after this is a change.
+	// STATE_DONE: it is complete, and every event after this is a change. On a durable subscription, this notice comes
+	// again in each session until an event after it is acknowledged.
 	Snapshot *SnapshotStatus `protobuf:"bytes,7,opt,name=snapshot,proto3,oneof"`
 }
 
@@ -3058,7 +3059,8 @@ func (x *Notice_HistoryAtRisk) GetRemaining() *durationpb.Duration {
 }
 
 // Events between `from` and `to` are lost. After a restore of MongoDB (TIMELINE_FORKED) `to` is before `from`: what
-// was received after the common history is void, and all available events follow.
+// was received after the common history is void. All available events follow, or under ON_HISTORY_LOST_SNAPSHOT a
+// notice `snapshot` with STATE_RUNNING, and the existing documents.
 type Notice_Gap struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The last position before the gap.

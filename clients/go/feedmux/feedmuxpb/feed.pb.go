@@ -144,7 +144,10 @@ const (
 	OnHistoryLost_ON_HISTORY_LOST_FAIL OnHistoryLost = 1
 	// The server sends a gap notice, then the feed continues from the oldest available event.
 	OnHistoryLost_ON_HISTORY_LOST_EARLIEST OnHistoryLost = 2
-	// Reserved for a new copy of the existing documents. The server rejects it with MESSAGE_INVALID.
+	// The server sends a gap notice, then the existing documents are copied again, with a new
+	// `SnapshotStatus.generation`: what was deleted meanwhile is to be removed when that copy is complete. For feeds that
+	// can be copied (SNAPSHOT_UNSUITABLE), and not for groups (GROUP_UNSUITABLE). An older server rejects it with
+	// MESSAGE_INVALID.
 	OnHistoryLost_ON_HISTORY_LOST_SNAPSHOT OnHistoryLost = 3
 )
 
@@ -894,7 +897,8 @@ type SnapshotStatus struct {
 	// The collection that is being copied, as `database.collection`. In a copy of several, before the first one and after
 	// the last one: the database, or `*` for the deployment.
 	Namespace string `protobuf:"bytes,7,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Not sent yet. Grows with each copy of a subscription.
+	// Which copy it is: another number for each copy of a feed, up to 2^53. At STATE_DONE, what was applied from no document
+	// and no change since this generation was announced was deleted before the copy began.
 	Generation    int64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
