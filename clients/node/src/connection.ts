@@ -63,6 +63,8 @@ export class Connection {
   epoch = 0n;
   /** Set when a stream is opened within a copy of existing documents; follows the notices that the session hands out. */
   copying: SnapshotStatus | undefined;
+  /** That of the last copy that was announced. */
+  generation = 0;
 
   readonly #transport: Transport;
   readonly #opening: Opening;
@@ -433,6 +435,7 @@ export class Connection {
     }
     this.copying = opened.copying;
     if (opened.copying !== undefined) {
+      this.generation = opened.copying.generation;
       this.buffer.withdrawCompletion();
     }
     const isFirst = isFirstOpening(this.#state);

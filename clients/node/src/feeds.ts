@@ -67,9 +67,9 @@ export type OnInvalidate = "stop" | "continue";
 
 /**
  * What happens when the stored position is no longer in the oplog: the session ends, or a gap notice comes and the feed
- * continues from the oldest available event.
+ * continues from the oldest available event, or copies the existing documents again (see `SnapshotComplete`).
  */
-export type OnHistoryLost = "fail" | "earliest";
+export type OnHistoryLost = "fail" | "earliest" | "snapshot";
 
 /** A durable subscription as the server stores it. */
 export interface SubscriptionInfo {

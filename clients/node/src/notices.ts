@@ -38,7 +38,7 @@ export interface HistoryAtRisk {
 
 /**
  * Events between the two cluster times are lost. After a restore of MongoDB (`TIMELINE_FORKED`), the second is earlier:
- * all available events follow. It comes only with `onHistoryLost: "earliest"`.
+ * all available events follow with `onHistoryLost: "earliest"`, and the existing documents with `"snapshot"`.
  */
 export interface Gap {
   readonly kind: "gap";
@@ -82,9 +82,15 @@ export interface SnapshotStatus {
   readonly readTime: Timestamp | undefined;
   /** The collection that is being copied; of several, before the first and after the last one the feed's scope. */
   readonly namespace: string;
+  /** The number of the copy: see `SnapshotComplete`. 0 where the server does not say it. */
+  readonly generation: number;
 }
 
-/** The copy of existing documents is complete: every event after this is a change. */
+/**
+ * The copy of existing documents is complete: every event after this is a change. A program that keeps what it has
+ * deletes now what it has not applied with this `generation`. After an interruption the notice may come again, until an
+ * event after it is acked.
+ */
 export interface SnapshotComplete {
   readonly kind: "snapshotComplete";
   /** The number of documents of the copy. After an interruption, some may count twice. */
@@ -93,6 +99,8 @@ export interface SnapshotComplete {
   readonly bytes: number;
   /** The cluster time as of which the last documents were read; undefined where it is not known. */
   readonly readTime: Timestamp | undefined;
+  /** The number of the copy. */
+  readonly generation: number;
 }
 
 /** Comes from the client: it lost the connection because of `error` and tries again in `retryInMs`. */

@@ -62,6 +62,7 @@ const ON_INVALIDATE: Record<OnInvalidate, OnInvalidateMessage> = {
 const ON_HISTORY_LOST: Record<OnHistoryLost, OnHistoryLostMessage> = {
   fail: OnHistoryLostMessage.FAIL,
   earliest: OnHistoryLostMessage.EARLIEST,
+  snapshot: OnHistoryLostMessage.SNAPSHOT,
 };
 
 const FEED_NAMES = Object.keys({
@@ -220,7 +221,7 @@ export function subscriptionInfo(message: Subscription): SubscriptionInfo {
     name: message.name,
     feed: message.feed ? feedValue(message.feed) : {},
     onInvalidate: message.onInvalidate === OnInvalidateMessage.CONTINUE ? "continue" : "stop",
-    onHistoryLost: message.onHistoryLost === OnHistoryLostMessage.EARLIEST ? "earliest" : "fail",
+    onHistoryLost: historyLostValue(message.onHistoryLost),
     position: Buffer.from(message.position),
     clusterTime: clusterTimeValue(message.clusterTime),
     createTime: dateValue(message.createTime),
@@ -233,6 +234,17 @@ export function subscriptionInfo(message: Subscription): SubscriptionInfo {
   };
 }
 
+function historyLostValue(value: OnHistoryLostMessage): OnHistoryLost {
+  switch (value) {
+    case OnHistoryLostMessage.EARLIEST:
+      return "earliest";
+    case OnHistoryLostMessage.SNAPSHOT:
+      return "snapshot";
+    default:
+      return "fail";
+  }
+}
+
 /** How far a copy is. */
 export function snapshotValue(status: SnapshotStatusMessage): SnapshotStatus {
   return {
@@ -242,6 +254,7 @@ export function snapshotValue(status: SnapshotStatusMessage): SnapshotStatus {
     remainingMs: status.remaining && milliseconds(status.remaining),
     readTime: clusterTimeValue(status.readTime),
     namespace: status.namespace,
+    generation: Number(status.generation),
   };
 }
 

@@ -263,8 +263,8 @@ function snapshotNotice(status: SnapshotStatusMessage): Notice | undefined {
     case SnapshotStatus_State.RUNNING:
       return { kind: "snapshotProgress", ...snapshotValue(status) };
     case SnapshotStatus_State.DONE: {
-      const { documents, bytes, readTime } = snapshotValue(status);
-      return { kind: "snapshotComplete", documents, bytes, readTime };
+      const { documents, bytes, readTime, generation } = snapshotValue(status);
+      return { kind: "snapshotComplete", documents, bytes, readTime, generation };
     }
     default:
       return undefined;

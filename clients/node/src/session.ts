@@ -298,10 +298,16 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   }
 
   #follow(notice: Notice): void {
+    const connection = this.#connection;
     if (notice.kind === "snapshotComplete") {
-      this.#connection.copying = undefined;
-    } else if (notice.kind === "snapshotProgress" && this.#connection.copying !== undefined) {
-      this.#connection.copying = notice; // else a later stream has passed the copy
+      connection.copying = undefined;
+      connection.generation = notice.generation;
+    } else if (
+      notice.kind === "snapshotProgress" &&
+      (connection.copying !== undefined || notice.generation !== connection.generation)
+    ) {
+      connection.copying = notice; // else a later stream has passed the copy
+      connection.generation = notice.generation;
     }
   }
 

@@ -166,7 +166,7 @@ test("notices of every kind, and of none", () => {
     kind: "historyAtRisk",
     remainingMs: 2500,
   });
-  const copied = { documents: 3n, bytes: 300n, documentsEstimated: 10n, readTime: time };
+  const copied = { documents: 3n, bytes: 300n, documentsEstimated: 10n, readTime: time, generation: 7n };
   const running = {
     ...copied,
     state: SnapshotStatus_State.RUNNING,
@@ -181,12 +181,14 @@ test("notices of every kind, and of none", () => {
     remainingMs: 2000,
     readTime: stamp,
     namespace: "shop.orders",
+    generation: 7,
   });
   assert.deepEqual(said({ case: "snapshot", value: { ...copied, state: SnapshotStatus_State.DONE } }), {
     kind: "snapshotComplete",
     documents: 3,
     bytes: 300,
     readTime: stamp,
+    generation: 7,
   });
   assert.equal(said({ case: undefined }), undefined);
 });

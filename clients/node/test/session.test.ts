@@ -804,15 +804,29 @@ test("a session dropped without close ends its call", LIMIT, async () => {
 });
 
 test("a copy is as far as the notices that were handed out say", LIMIT, async () => {
-  const running: Response = {
+  const notice = (state: SnapshotStatus_State, generation: bigint): Response => ({
     case: "notice",
-    value: { kind: { case: "snapshot", value: { state: SnapshotStatus_State.RUNNING, documents: 3n } } },
-  };
-  const script = play(opened({ copied: 2n }), running, batch(1, [1]));
+    value: { kind: { case: "snapshot", value: { state, documents: 3n, generation } } },
+  });
+  const { RUNNING, DONE } = SnapshotStatus_State;
+  const script = play(
+    opened({ copied: 2n }),
+    notice(RUNNING, 0n),
+    batch(1, [1]),
+    notice(DONE, 0n),
+    batch(2, [2]),
+    notice(RUNNING, 8n),
+    batch(3, [3]),
+  );
   await serving([script], async (client) => {
     await using session = await open(client, { onNotice: () => undefined });
-    assert.equal(session.copying?.documents, 2);
+    const copying = () => session.copying;
+    assert.equal(copying()?.documents, 2);
     assert.deepEqual(await take(session, 1), [1]);
-    assert.equal(session.copying.documents, 3);
+    assert.equal(copying()?.documents, 3);
+    assert.deepEqual(await take(session, 1), [2]);
+    assert.equal(copying(), undefined);
+    assert.deepEqual(await take(session, 1), [3]);
+    assert.equal(copying()?.generation, 8);
   });
 });
