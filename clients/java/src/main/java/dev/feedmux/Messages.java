@@ -157,6 +157,7 @@ final class Messages {
                     switch (onHistoryLost) {
                         case FAIL -> dev.feedmux.v1.OnHistoryLost.ON_HISTORY_LOST_FAIL;
                         case EARLIEST -> dev.feedmux.v1.OnHistoryLost.ON_HISTORY_LOST_EARLIEST;
+                        case SNAPSHOT -> dev.feedmux.v1.OnHistoryLost.ON_HISTORY_LOST_SNAPSHOT;
                     });
         }
         return message.build();
@@ -164,12 +165,15 @@ final class Messages {
 
     static SubscriptionInfo info(dev.feedmux.v1.Subscription message) {
         boolean goesOn = message.getOnInvalidate() == dev.feedmux.v1.OnInvalidate.ON_INVALIDATE_CONTINUE;
-        boolean skips = message.getOnHistoryLost() == dev.feedmux.v1.OnHistoryLost.ON_HISTORY_LOST_EARLIEST;
         return new SubscriptionInfo(
                 message.getName(),
                 feed(message.getFeed()),
                 goesOn ? OnInvalidate.CONTINUE : OnInvalidate.STOP,
-                skips ? OnHistoryLost.EARLIEST : OnHistoryLost.FAIL,
+                switch (message.getOnHistoryLost()) {
+                    case ON_HISTORY_LOST_EARLIEST -> OnHistoryLost.EARLIEST;
+                    case ON_HISTORY_LOST_SNAPSHOT -> OnHistoryLost.SNAPSHOT;
+                    default -> OnHistoryLost.FAIL;
+                },
                 Position.of(message.getPosition()),
                 message.hasClusterTime() ? timestamp(message.getClusterTime()) : null,
                 message.hasCreateTime() ? instant(message.getCreateTime()) : null,
@@ -192,7 +196,8 @@ final class Messages {
                 status.getDocumentsEstimated(),
                 status.hasRemaining() ? duration(status.getRemaining()) : null,
                 status.hasReadTime() ? timestamp(status.getReadTime()) : null,
-                status.getNamespace());
+                status.getNamespace(),
+                status.getGeneration());
     }
 
     static Explanation explanation(ExplainResponse message) {

@@ -77,8 +77,9 @@ public sealed interface Notice extends Item {
     }
 
     /**
-     * Events are lost. After a restore of MongoDB ({@code TIMELINE_FORKED}), {@code before} is the earlier one: all
-     * available events follow. Reported only with {@link OnHistoryLost#EARLIEST}.
+     * Events are lost. After a restore of MongoDB ({@code TIMELINE_FORKED}), {@code before} is the earlier one. All
+     * available events follow with {@link OnHistoryLost#EARLIEST}, and the existing documents with
+     * {@link OnHistoryLost#SNAPSHOT}.
      *
      * @param after the cluster time of the last position before the gap
      * @param before the cluster time of the first position after the gap
@@ -130,14 +131,17 @@ public sealed interface Notice extends Item {
     }
 
     /**
-     * The copy of existing documents is complete: every event after this is a change.
+     * The copy of existing documents is complete: every event after this is a change. A program that keeps what it has
+     * deletes now what it has not applied with this generation. After an interruption the notice may come again, until
+     * an event after it is acknowledged.
      *
      * @param documents the number of documents of the copy; after an interruption, some may count twice
      * @param bytes the size of these documents; 0 if the server does not know it
      * @param readTime the cluster time as of which the last documents were read; null if it is not known
+     * @param generation the number of the copy
      */
     record SnapshotComplete(
-            long documents, long bytes, @Nullable BsonTimestamp readTime) implements Notice {
+            long documents, long bytes, @Nullable BsonTimestamp readTime, long generation) implements Notice {
         @Override
         public String toString() {
             return "the existing documents are copied: " + documents + ". Changes follow";

@@ -49,6 +49,9 @@ final class SessionBuffer {
      */
     private @Nullable SnapshotStatus copying;
 
+    /** That of the last copy that was announced. */
+    private long generation;
+
     /** {@code listener} receives notices in the thread that takes the events around them. */
     SessionBuffer(Consumer<Notice> listener) {
         this.listener = listener;
@@ -333,6 +336,7 @@ final class SessionBuffer {
             epoch = newEpoch;
             copying = copy;
             if (copy != null) {
+                generation = copy.generation();
                 // The documents before it come again before another end.
                 entries.removeIf(SessionBuffer::isCompletion);
             }
@@ -385,14 +389,21 @@ final class SessionBuffer {
         if (first instanceof Entry.Ended end) {
             throw end.error() == null ? new SessionClosedException("the session has ended") : seenHere(end.error());
         }
-        if (isCompletion(first)) {
-            copying = null;
-        } else if (copying != null
-                && first instanceof Entry.QueuedNotice said
-                && said.notice() instanceof Notice.SnapshotProgress progress) {
-            copying = progress.status();
+        if (first instanceof Entry.QueuedNotice said) {
+            followCopy(said.notice());
         }
         return entries.removeFirst();
+    }
+
+    private void followCopy(Notice notice) {
+        if (notice instanceof Notice.SnapshotComplete complete) {
+            copying = null;
+            generation = complete.generation();
+        } else if (notice instanceof Notice.SnapshotProgress progress
+                && (copying != null || progress.status().generation() != generation)) {
+            copying = progress.status(); // else a later stream has passed the copy
+            generation = progress.status().generation();
+        }
     }
 
     /** Whether it is the end of a copy. */

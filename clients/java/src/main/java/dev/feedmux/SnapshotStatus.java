@@ -14,6 +14,7 @@ import org.jspecify.annotations.Nullable;
  * @param readTime the cluster time as of which the documents were read; null if it is not known
  * @param namespace the collection that is being copied; of several, before the first one and after the last one the
  *     database, or {@code *} for the deployment
+ * @param generation the number of the copy, see {@link Notice.SnapshotComplete}
  */
 public record SnapshotStatus(
         long documents,
@@ -21,4 +22,5 @@ public record SnapshotStatus(
         long documentsEstimated,
         @Nullable Duration remaining,
         @Nullable BsonTimestamp readTime,
-        String namespace) {}
+        String namespace,
+        long generation) {}

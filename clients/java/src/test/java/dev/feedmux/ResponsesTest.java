@@ -137,9 +137,10 @@ final class ResponsesTest {
                 .setRemaining(Messages.duration(Duration.ofMillis(1_500)))
                 .setReadTime(Wire.time(1))
                 .setNamespace("shop.orders")
+                .setGeneration(7)
                 .build();
         Notice.SnapshotProgress expected = new Notice.SnapshotProgress(
-                new SnapshotStatus(3, 300, 10, Duration.ofMillis(1_500), new BsonTimestamp(1001, 1), "shop.orders"));
+                new SnapshotStatus(3, 300, 10, Duration.ofMillis(1_500), new BsonTimestamp(1001, 1), "shop.orders", 7));
         SubscribeResponse message = SubscribeResponse.newBuilder()
                 .setNotice(dev.feedmux.v1.Notice.newBuilder().setSnapshot(running))
                 .build();

@@ -29,16 +29,23 @@ final class SessionBufferTest {
 
     @Test
     void aCopyIsAsFarAsTheNoticesThatWereTakenSay() throws Exception {
-        SnapshotStatus first = new SnapshotStatus(2, 0, 0, null, null, "");
-        SnapshotStatus second = new SnapshotStatus(3, 0, 0, null, null, "");
+        SnapshotStatus first = new SnapshotStatus(2, 0, 0, null, null, "", 7);
+        SnapshotStatus second = new SnapshotStatus(3, 0, 0, null, null, "", 7);
         buffer.publishOpened(1, FeedPosition.NONE, first);
         buffer.put(new Entry.QueuedNotice(new Notice.SnapshotProgress(second)));
-        buffer.put(new Entry.QueuedNotice(new Notice.SnapshotComplete(3, 0, null)));
+        buffer.put(new Entry.QueuedNotice(new Notice.SnapshotComplete(3, 0, null, 7)));
         assertEquals(first, buffer.copying());
         buffer.next(-1, true, false);
         assertEquals(second, buffer.copying());
         buffer.next(-1, true, false);
         assertNull(buffer.copying());
+        SnapshotStatus again = new SnapshotStatus(0, 0, 0, null, null, "", 8);
+        buffer.put(new Entry.QueuedNotice(new Notice.SnapshotProgress(second)));
+        buffer.next(-1, true, false);
+        assertNull(buffer.copying());
+        buffer.put(new Entry.QueuedNotice(new Notice.SnapshotProgress(again)));
+        buffer.next(-1, true, false);
+        assertEquals(again, buffer.copying());
     }
 
     @Test
