@@ -267,6 +267,8 @@ async def _history_of_copy_lost(world: "World") -> None:
     else:
         world.loop.freeze(copier.process)
     await asyncio.sleep(world.rng.uniform(0.0, 3.0))
+    for _ in range(world.rng.randint(3, 15)):
+        world.documents.write([])
     for user in (*world.users, *world.rivals):
         user.moved = True
     world.mongo.forget(world.mongo.latest)

@@ -895,22 +895,6 @@ MUTANTS: Final = (
         scenario="snapshot again",
     ),
     Mutant(
-        "a copy counts as complete before its last documents",
-        "Snapshot converges",
-        "feedmux_server.sessions.session:Session._copy_begun_again",
-        "self.notice(CopyMark(status))",
-        "self.notice(CopyMark(status)); self.notice(CopyMark(replace(status, running=False)))",
-        scenario="snapshot again",
-    ),
-    Mutant(
-        "the end of a copy is forgotten before the client has noticed it",
-        "Snapshot ends",
-        "feedmux_server.sessions.session_commits:SessionCommits._encode",
-        "if acks.acked <= sequence:",
-        "if False:",
-        scenario="snapshot again",
-    ),
-    Mutant(
         "no client is notified that a copy is complete",
         "Snapshot ends",
         "feedmux_server.sessions.session:Session._copy_ended",

@@ -217,12 +217,12 @@ class SessionBase:
     def _say(self, notice: Notice) -> None:
         of_copy = isinstance(notice, SnapshotProgress | SnapshotComplete)
         copying = self._buffer.copying
-        if copying is not None and isinstance(notice, SnapshotComplete):
-            if notice.generation == copying.generation:  # else another copy has begun
-                self._buffer.copying = None
-        elif copying is not None and isinstance(notice, SnapshotProgress):
-            if notice.status.generation == copying.generation:
-                self._buffer.copying = notice.status
+        generation = copying.generation if copying is not None else None
+        # A notice of another generation is of a copy before this one, or a later stream has passed it.
+        if isinstance(notice, SnapshotComplete) and notice.generation == generation:
+            self._buffer.copying = None
+        elif isinstance(notice, SnapshotProgress) and notice.status.generation == generation:
+            self._buffer.copying = notice.status
         if self._on_notice is not None:
             self._on_notice(notice)
         else:

@@ -8,10 +8,10 @@ from feedmux_server.core.positions.position import (
     POSITION_BYTES_MAX,
     Position,
     PositionEncoder,
+    as_shown,
     decode_position,
     encode_position,
     inspect_position,
-    as_shown,
 )
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
