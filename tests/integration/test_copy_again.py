@@ -1,6 +1,6 @@
 """A copy once more: after lost history, a restore or a seek, a sink that sweeps ends equal to the collection."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -89,7 +89,7 @@ async def user(shallow: tuple[ReplicaSet, Here]) -> AsyncIterator[feedmux.AsyncC
 
 
 @pytest.fixture
-def client(shallow: tuple[ReplicaSet, Here]) -> AsyncIterator[Client]:
+def client(shallow: tuple[ReplicaSet, Here]) -> Iterator[Client]:
     with MongoClient[dict[str, Any]](shallow[0].uri) as client:
         yield client
 
@@ -113,7 +113,7 @@ async def test_what_was_deleted_while_the_oplog_rolled_over_is_gone_when_the_cop
     await sink.read(user, name, lambda: sink.swept[-1:] not in ([], [before]))
     assert [gap.reason for gap in sink.gaps] == ["HISTORY_LOST"]
     assert sink.documents == held(client, name)
-    # It goes on from there as any feed.
+    # It continues from there as any feed.
     documents.delete_one({"_id": 99})
     documents.insert_one({"_id": 200})
     await sink.read(user, name, lambda: 200 in sink.rows)
@@ -124,7 +124,7 @@ async def test_what_was_deleted_while_the_oplog_rolled_over_is_gone_when_the_cop
 async def test_a_copy_whose_position_is_lost_begins_again_as_another_generation(
     user: feedmux.AsyncClient, client: Client, name: str
 ) -> None:
-    """The consumer is away in the middle of a copy."""
+    """The consumer is disconnected in the middle of a copy."""
     documents, sink = client[name].c, Sink()
     documents.insert_many([{"_id": number, "v": 0} for number in range(200)])
     await user.create_subscription(name, feedmux.Feed(name, "c"), start="snapshot", on_history_lost="snapshot")

@@ -257,7 +257,7 @@ async def _history_lost(world: "World") -> None:
 
 
 async def _history_of_copy_lost(world: "World") -> None:
-    """The oplog passes the position of a copier that is away, or that takes nothing."""
+    """The oplog passes the position of a copier that is dead, or that takes nothing."""
     running = [copier for copier in world.copiers if copier.running and copier.node is not None]
     if not running:
         return
