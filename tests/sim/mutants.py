@@ -857,7 +857,7 @@ MUTANTS: Final = (
     Mutant(
         "changes to collections that were copied are withheld",
         "Snapshot exact",
-        "feedmux_server.core.feeds.snapshot_stages:gate",
+        "feedmux_server.core.feeds.snapshot_stages:_before",
         '"ns.coll": {"$lt": collection}',
         '"ns.coll": {"$gt": collection}',
         scenario="snapshot of a database",

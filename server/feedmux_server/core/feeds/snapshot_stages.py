@@ -39,12 +39,16 @@ def gate(copied: Copied) -> dict[str, Any]:
     passes: list[dict[str, Any]] = [{"operationType": "delete"}, {"documentKey": {"$exists": False}}]
     here: dict[str, Any] = {}
     if copied.collection:
-        database, collection = copied.namespace
-        here = {"ns.db": database, "ns.coll": collection}
-        passes += [{"ns.db": {"$lt": database}}, {"ns.db": database, "ns.coll": {"$lt": collection}}]
+        here = {"ns.db": copied.database, "ns.coll": copied.collection}
+        passes += _before(*copied.namespace)
     if copied.up_to:
         passes.append({**here, "$expr": {"$lte": ["$documentKey._id", _literal(copied.up_to)]}})
     return {"$match": {"$or": passes}}
+
+
+def _before(database: str, collection: str) -> list[dict[str, Any]]:
+    """The conditions for the collections before this one."""
+    return [{"ns.db": {"$lt": database}}, {"ns.db": database, "ns.coll": {"$lt": collection}}]
 
 
 def bound(key: StreamKey, copied: Copied, count: int) -> dict[str, Any] | None:
