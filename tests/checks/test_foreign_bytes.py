@@ -32,6 +32,8 @@ DECODERS = {
     "source/cursor.py": "MongoDB's replies without their events, and with a replacement for what is not UTF-8",
     "source/deployment.py": "collations and comments that were checked, without decoding what is in them",
     "source/letters.py": "keys of events, of up to 1 KiB, without decoding what is in them",
+    "source/namespaces.py": "drops and renames, which hold names and no documents, and a replacement for what is not"
+    " UTF-8",
     "source/stream_request.py": "resume tokens, without decoding what is in them",
     "source/token_check.py": "resume tokens, without decoding what is in them",
     "workers/check_worker.py": "pipelines, in a separate process",

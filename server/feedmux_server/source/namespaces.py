@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
@@ -30,6 +31,10 @@ WAIT_MS: Final = 5
 ESTIMATED_MAX: Final = 1_000
 """The documents of more collections are not counted: each takes a command."""
 _DROPS_AND_RENAMES: Final = bson.encode({"pipeline": [{"$match": {"operationType": {"$in": ["drop", "rename"]}}}]})
+
+_NAMES: Final = CodecOptions[dict[str, Any]](
+    unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ class Namespaces:
                 batch = await reader.read()
                 for chunk in batch.chunks:
                     first = chunk.first_after(place)
-                    events = bson.decode_all(chunk.bson.data) if chunk.bson is not None else []
+                    events = bson.decode_all(chunk.bson.data, _NAMES) if chunk.bson is not None else []
                     found += [_gone(each) for each in events[first:]]
                 complete = max(complete, batch.complete_time, reader.at.place.cluster_time - 1)
                 if batch.exhausted:  # by a dropDatabase, which the copy comes to as well
