@@ -4,7 +4,6 @@ import json
 import shlex
 import signal
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -17,6 +16,7 @@ from pymongo.database import Database
 
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, Site
 from tests.cli.test_watch import on_terminal
+from tests.waiting import wait_until
 
 Documents = Database[dict[str, Any]]
 Consume = Callable[..., subprocess.CompletedProcess[str]]
@@ -256,10 +256,7 @@ def test_two_commands_share_a_group(database: Documents, name: str, site: Site, 
         return [each for each in subscribers if each["subscription"] == name]
 
     def wait_for(condition: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while not condition():
-            assert time.monotonic() < deadline_s, (members(), log.read_text())
-            time.sleep(0.05)
+        wait_until(condition, lambda: (members(), log.read_text()), guard_s=TIMEOUT_S)
 
     arguments = ("consume", name, "--join", "--exec", f"cat >> {log}", "--jobs", "3")
     with site.start(*arguments) as one, site.start(*arguments) as two:

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from tests.cli.conftest import clean_environment
 from tests.cli.guides import DOCS, run_steps, run_until
 from tests.cli.pages import blocks
 from tests.started import Started
+from tests.waiting import wait_until
 
 REPOSITORY = DOCS.parent
 START = "./run dev --workload\n"
@@ -191,12 +191,12 @@ def test_ctrl_c_ends_the_program_in_silence(
         ) as program:  # fmt: skip
             try:
                 # Updates alone: the program waits for inserts in the end.
-                guard_s = time.monotonic() + TIMEOUT_S
-                while not output.read_text():
+                def has_printed() -> str:
                     assert program.poll() is None
-                    assert time.monotonic() < guard_s, "the program has printed nothing"
                     orders.update_one({}, {"$inc": {"changes": 1}})
-                    time.sleep(0.1)
+                    return output.read_text()
+
+                wait_until(has_printed, lambda: "the program has printed nothing", guard_s=TIMEOUT_S, every_s=0.1)
                 os.killpg(program.pid, signal.SIGINT)
                 assert program.wait(60) == CLIENTS[page]
             finally:

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from feedmux_server.cli.dev import _command as dev_command
 from feedmux_server.config.sections import LimitsSection
 from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
 from tests.started import Started, descendants
+from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 MARK = "FEEDMUX_TEST_MARK"
@@ -193,19 +193,25 @@ def test_dev_from_start_to_ctrl_c(tmp_path: Path) -> None:
 def test_dev_interrupted_while_it_starts(program: str) -> None:
     mark = f"dev-{os.getpid()}-{program}"
     with start("dev", "--port", "0", **{MARK: mark}) as dev:
-        assert dev.stderr is not None
+        stderr = dev.stderr
+        assert stderr is not None
         seen: dict[int, str] = {}
-        give_up_s = time.monotonic() + 120
-        while not any(program in command for command in seen.values()):
-            assert dev.poll() is None, dev.stderr.read()
-            assert time.monotonic() < give_up_s, seen
-            seen |= descendants(dev.pid)
+
+        def has_started() -> bool:
+            assert dev.poll() is None, stderr.read()
+            seen.update(descendants(dev.pid))
+            return any(program in command for command in seen.values())
+
+        def has_ended() -> bool:
+            seen.update(descendants(dev.pid))
+            return dev.poll() is not None
+
+        # Without a pause, so that no process comes and goes unseen.
+        wait_until(has_started, lambda: seen, guard_s=120, every_s=0)
         dev.send_signal(signal.SIGINT)
-        while dev.poll() is None:
-            assert time.monotonic() < give_up_s, seen
-            seen |= descendants(dev.pid)
+        wait_until(has_ended, lambda: seen, guard_s=120, every_s=0)
         assert dev.returncode in (0, 130)
-        assert "Traceback" not in dev.stderr.read()
+        assert "Traceback" not in stderr.read()
     assert marked(mark) == []
     assert running(seen) == []
 

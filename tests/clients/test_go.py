@@ -7,13 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from feedmux_embedded import Process
+from tests.waiting import wait_until
 
 FOLDER = Path(__file__).parents[2] / "clients" / "go" / "feedmux"
 TIMEOUT_S = 280.0
@@ -97,25 +97,24 @@ def lines_of(program: Path, environment: dict[str, str], output: Path, count: in
 
 def printed(process: Process, count: int, beginning: str = "") -> list[str]:
     """The lines of a process's output that begin so, when there are `count` of them."""
-    patience_s = time.monotonic() + 120
-    while time.monotonic() < patience_s:
+
+    def found() -> list[str]:
         lines = process.output.read_text().splitlines(keepends=True)
-        found = [line for line in lines if line.startswith(beginning) and line.endswith("\n")]
-        if len(found) >= count:
-            return found
-        assert process.running, process.log_tail()
-        time.sleep(0.05)
-    raise AssertionError(process.log_tail())
+        return [line for line in lines if line.endswith("\n") and line.startswith(beginning)]
+
+    def are_there() -> bool:
+        there = len(found()) >= count
+        assert there or process.running, process.log_tail()
+        return there
+
+    wait_until(are_there, process.log_tail, guard_s=120)
+    return found()
 
 
 def end(process: Process) -> None:
     """As Ctrl-C does."""
     process.send_signal(signal.SIGINT)
-    patience_s = time.monotonic() + 60
-    while process.running and time.monotonic() < patience_s:
-        time.sleep(0.05)
-    if process.running:
-        process.send_signal(signal.SIGKILL)
+    wait_until(lambda: not process.running, process.log_tail)
 
 
 def go(*command: str) -> str:

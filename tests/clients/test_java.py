@@ -6,13 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from feedmux_embedded import Process
+from tests.waiting import wait_until
 
 FOLDER = Path(__file__).parents[2] / "clients" / "java"
 EXAMPLE = FOLDER / "examples" / "OrdersToSearch.java"
@@ -82,25 +82,24 @@ def lines_of_the_example(environment: dict[str, str], output: Path, count: int) 
 
 def printed(process: Process, count: int, beginning: str = "") -> list[str]:
     """The first `count` lines of a process's output that begin so, when they are there."""
-    patience_s = time.monotonic() + 120
-    while time.monotonic() < patience_s:
+
+    def found() -> list[str]:
         lines = process.output.read_text().splitlines(keepends=True)
-        found = [line for line in lines if line.endswith("\n") and line.startswith(beginning)]
-        if len(found) >= count:
-            return found[:count]
-        assert process.running, process.log_tail()
-        time.sleep(0.05)
-    raise AssertionError(process.log_tail())
+        return [line for line in lines if line.endswith("\n") and line.startswith(beginning)]
+
+    def are_there() -> bool:
+        there = len(found()) >= count
+        assert there or process.running, process.log_tail()
+        return there
+
+    wait_until(are_there, process.log_tail, guard_s=120)
+    return found()[:count]
 
 
 def end(process: Process) -> None:
     """As Ctrl-C does."""
     process.send_signal(signal.SIGINT)
-    patience_s = time.monotonic() + 60
-    while process.running and time.monotonic() < patience_s:
-        time.sleep(0.05)
-    if process.running:
-        process.send_signal(signal.SIGKILL)
+    wait_until(lambda: not process.running, process.log_tail)
 
 
 def run(*command: str, **environment: str) -> None:

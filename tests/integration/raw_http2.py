@@ -2,11 +2,10 @@
 
 import socket
 import struct
-import time
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from tests.integration.wire import PATIENCE_S
+from tests.waiting import wait_until
 
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
 _END_HEADERS, _ACK = 4, 1
@@ -129,14 +128,13 @@ class RawConnection:
 
 def pump_until(connections: Sequence[RawConnection], condition: Callable[[], object]) -> None:
     """Sends as much as the server takes, until the condition holds and the server takes no more for now."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while True:
-        sent = sum(each.pump() for each in connections)
-        if not sent and condition():
-            return
-        ended = sum(len(each.ended) for each in connections)
-        assert time.monotonic() < give_up_s, f"the condition does not hold after {PATIENCE_S} s; {ended} streams ended"
-        time.sleep(0 if sent else 0.005)
+
+    def done() -> object:
+        while sum(each.pump() for each in connections):
+            pass
+        return condition()
+
+    wait_until(done, lambda: f"{sum(len(each.ended) for each in connections)} streams ended", every_s=0.005)
 
 
 def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:

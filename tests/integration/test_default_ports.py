@@ -3,12 +3,12 @@
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests import default_ports
 from tests.started import Started
+from tests.waiting import wait_until
 
 
 def test_a_port_of_this_process_and_of_its_children_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,9 +21,7 @@ def test_a_port_of_this_process_and_of_its_children_is_found(monkeypatch: pytest
             server.settimeout(30)
             connection, _ = server.accept()
             server.close()
-            deadline_s = time.monotonic() + 60
-            while not default_ports.used() and time.monotonic() < deadline_s:
-                time.sleep(0.02)
+            wait_until(default_ports.used)
             assert code in default_ports.used().get(port, "")
             child.kill()
             connection.close()

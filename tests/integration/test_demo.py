@@ -17,6 +17,7 @@ from demo.check import Truth, check, compare
 from demo.group_check import check_group, read_steps
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.started import Started
+from tests.waiting import wait_until
 
 DEMO = Path(__file__).parents[2] / "demo" / "demo.py"
 MARK = "DEMO_TEST_MARK"
@@ -171,10 +172,7 @@ def test_nothing_is_left_whatever_ends_it(number: signal.Signals, after_s: float
         _, err = demo.communicate(timeout=60)
     assert demo.returncode == (-9 if number is signal.SIGKILL else 130)
     assert "Traceback" not in err
-    deadline_s = time.monotonic() + 60
-    while left(mark) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    assert left(mark) == []
+    wait_until(lambda: not left(mark), lambda: left(mark))
 
 
 @pytest.mark.parametrize("arguments", [["--seconds", "1"], ["--rate", "0"], ["--bogus"]])

@@ -1,7 +1,6 @@
 """Helpers for the Spark tests: a sink that tolerates repeats, queries into it, and waiting for what they do."""
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 import feedmux
+from tests import waiting
 from tests.integration.servers import ServerProcess
 
 Document = dict[str, Any]
@@ -130,9 +130,10 @@ def running(query: StreamingQuery) -> Iterator[StreamingQuery]:
 
 def wait_until(condition: Callable[[], object], query: StreamingQuery | None = None) -> None:
     """Wait until the condition holds; a query that fails meanwhile fails the test."""
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
+
+    def holds() -> object:
         if query is not None and not query.isActive:
             raise AssertionError(f"the query has ended: {query.exception()}")
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.05)
+        return condition()
+
+    waiting.wait_until(holds, guard_s=PATIENCE_S)

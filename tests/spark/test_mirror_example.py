@@ -3,8 +3,7 @@
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from feedmux_embedded import Process
 from feedmux_server.cli.sample_workload import Shop
 from tests.integration.servers import REPOSITORY
 from tests.spark.support import Site
+from tests.waiting import wait_until
 
 PATIENCE_S = 250.0
 """For a Java of its own, and several Python workers, on a slow machine."""
@@ -26,13 +26,6 @@ SCRIPT = REPOSITORY / "spark_connector" / "examples" / "mirror_collection.py"
 def process(log: Path, *arguments: str) -> Process:
     """The running script, which ends with the test."""
     return Process("the example", [sys.executable, str(SCRIPT), *arguments], log, cwd=REPOSITORY)
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    end_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -73,10 +66,10 @@ def test_it_mirrors_a_collection_that_is_being_written(
     try:
         with writing(database, shop):
             # From before the position until the copy is done: the copy has changes that come again.
-            wait_until(lambda: list(folder.glob("table/*/_SUCCESS")) or not script.running)
+            wait_until(lambda: list(folder.glob("table/*/_SUCCESS")) or not script.running, guard_s=PATIENCE_S)
             copied = shop.changes
         assert copied > 2_000
-        wait_until(lambda: not script.running)
+        wait_until(lambda: not script.running, guard_s=PATIENCE_S)
     finally:
         script.send_signal(signal.SIGKILL)
     said = log.read_text()
@@ -96,9 +89,9 @@ def test_ctrl_c_ends_it_in_silence(site: Site, database: Database[dict[str, Any]
     script.start()
     try:
         # The stream has begun.
-        wait_until(lambda: list(folder.glob("checkpoint/commits/0")) or not script.running)
+        wait_until(lambda: list(folder.glob("checkpoint/commits/0")) or not script.running, guard_s=PATIENCE_S)
         script.send_signal(signal.SIGINT)
-        wait_until(lambda: not script.running)
+        wait_until(lambda: not script.running, guard_s=PATIENCE_S)
     finally:
         script.send_signal(signal.SIGKILL)
     said = log.read_text()
@@ -109,6 +102,6 @@ def test_ctrl_c_ends_it_in_silence(site: Site, database: Database[dict[str, Any]
 def test_it_explains_itself(tmp_path: Path) -> None:
     script = process(tmp_path / "log", "--help")
     script.start()
-    wait_until(lambda: not script.running)
+    wait_until(lambda: not script.running, guard_s=PATIENCE_S)
     assert script.returncode == 0
     assert "feedmux dev --workload" in (tmp_path / "log").read_text()
