@@ -7,12 +7,20 @@ from xdist.workermanage import WorkerController
 
 from tests.kinds import CHECKS, UNIT
 
+LANGUAGES = ("go", "java", "node")
+"""The clients whose builds and runners share a folder: one process runs all tests of each."""
+
 TOGETHER = {
-    "clients": ["tests/clients", "tests/conformance/clients", "tests/integration/test_bench.py"],
     "spark": ["tests/spark"],
+    **{language: [f"tests/clients/test_{language}.py"] for language in LANGUAGES},
+    # With what tests the harness.
+    "python": ["tests/conformance/clients"],
 }
-"""One process runs each of these groups alone, and first because they take longest: `spark` has one Java process,
-`clients` builds in the folders of the clients."""
+"""One process runs each of these groups alone, and first because they take longest, in this order: `spark` has one Java
+process."""
+
+BUILDS = "tests/integration/test_bench.py::test_a_benchmark_ends_with_its_result[clients]"
+"""Builds the clients too. Node's build is the one that replaces what its tests run."""
 
 FIRST = ("tests/packaging", "tests/wide", "tests/cli")
 """The folders with the files that take longest, so that no process is left with one at the end."""
@@ -23,10 +31,13 @@ APART = "tests/sim"
 
 def scope_of(nodeid: str) -> str:
     """What one process runs: a group, a test, or a file, because its tests share servers."""
-    file = nodeid.partition("::")[0]
+    file, _, test = nodeid.partition("::")
+    if nodeid == BUILDS:
+        return "node"
     for group, places in TOGETHER.items():
         if any(Path(file).is_relative_to(place) for place in places):
-            return group
+            named = test.partition("[")[2].rstrip("]").split("-")
+            return next((each for each in LANGUAGES if group == "python" and each in named), group)
     return nodeid if Path(file).is_relative_to(APART) else file
 
 
@@ -60,5 +71,7 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has
 
 def in_order(nodeid: str) -> int:
     """A key for sorting: what takes longest comes first."""
-    scope = scope_of(nodeid)
-    return 0 if scope in TOGETHER else 1 if any(Path(scope).is_relative_to(folder) for folder in FIRST) else 2
+    scope, groups = scope_of(nodeid), list(TOGETHER)
+    if scope in groups:
+        return groups.index(scope)
+    return len(groups) + (not any(Path(scope).is_relative_to(folder) for folder in FIRST))

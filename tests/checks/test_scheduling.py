@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.scheduling import Scheduling, computes, in_order, scope_of
+from tests.scheduling import LANGUAGES, TOGETHER, Scheduling, computes, in_order, scope_of
 
 WAITS = [f"tests/integration/test_{name}.py::test_{number}" for name in "abc" for number in range(4)]
 COMPUTES = [f"tests/sim/test_small.py::test_small_runs[{number}]" for number in range(6)]
@@ -45,7 +45,14 @@ def scheduled(tests: list[str], count: int) -> tuple[Scheduling, list[Node]]:
     [
         ("tests/integration/test_a.py::test_b[c::d]", "tests/integration/test_a.py"),
         ("tests/sim/test_large.py::test_larger_runs[0]", "tests/sim/test_large.py::test_larger_runs[0]"),
-        ("tests/conformance/clients/test_clients.py::test_scenario[a]", "clients"),
+        ("tests/conformance/clients/test_clients.py::test_scenario[python-going]", "python"),
+        ("tests/conformance/clients/test_clients.py::test_scenario[go-python-b]", "go"),
+        ("tests/clients/test_go.py::test_a[go vet-b]", "go"),
+        ("tests/integration/test_bench.py::test_a_benchmark_ends_with_its_result[clients]", "node"),
+        (
+            "tests/integration/test_bench.py::test_a_benchmark_ends_with_its_result[single]",
+            "tests/integration/test_bench.py",
+        ),
         ("tests/spark/test_faults.py::test_a", "spark"),
     ],
 )
@@ -74,9 +81,10 @@ def test_one_process_computes_while_the_others_wait(tests: list[str]) -> None:
 
 
 def test_nobody_computes_before_a_group_is_done() -> None:
-    groups = ["tests/clients/test_a.py::test_a", "tests/spark/test_a.py::test_a"]
+    groups = [f"{TOGETHER[group][0]}/test_a.py::test_a" for group in TOGETHER if group not in LANGUAGES]
+    groups += [f"{TOGETHER[group][0]}::test_a" for group in LANGUAGES]
     waits = [f"tests/integration/test_{number}.py::test_a" for number in range(9)]
-    scheduling, nodes = scheduled([*groups, *waits, *COMPUTES], 3)
+    scheduling, nodes = scheduled([*groups, *waits, *COMPUTES], len(groups) + 1)
     assert [node.given[0] for node in nodes] == [*groups, waits[0]]
     assert not any(test in COMPUTES for node in nodes for test in node.given)
     run_next(scheduling, nodes[0])

@@ -1,6 +1,9 @@
 """One world for all scenarios, and one runner for all scenarios of a language."""
 
 import asyncio
+import fcntl
+import os
+import pickle
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -67,6 +70,16 @@ async def runners() -> AsyncIterator[Runners]:
 
 
 @pytest.fixture(scope="session")
-def histories() -> dict[str, History]:
-    """Recorded before an event loop runs, because a run of the simulation has one of its own."""
-    return select()
+def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
+    """Recorded by the first process that needs them, and before an event loop runs, because a run of the simulation has
+    one of its own."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    file = folder / "histories"
+    with (folder / "histories.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_bytes(pickle.dumps(select()))
+    found: dict[str, History] = pickle.loads(file.read_bytes())
+    return found
