@@ -54,7 +54,7 @@ WANTED: Final = {
     "feed-of-texts": _wanted(
         "feed again", "opened again", "extended_json_canonical", scenario="position keys rotate", first=10
     ),
-    "relaxed-texts": _wanted("repeats", "extended_json_relaxed", "events together", scenario="late commands", first=11),
+    "relaxed-texts": _wanted("repeats", "extended_json_relaxed", "events together", scenario="late commands", first=52),
     "fragments": _wanted("event_fragment", "bson", "subscription", scenario="short of memory", first=3),
     "fragments-of-texts": _wanted("fragments of texts", scenario="short of memory", first=7),
     "split-events": _wanted("split events", "opened again", scenario="takeover"),
@@ -70,7 +70,9 @@ WANTED: Final = {
     "at-risk-and-lost": _wanted("told Gap", "told HistoryAtRisk", scenario="history lost"),
     "invalidated": _wanted("failed FeedInvalidated", "taken"),
     "history-lost": _wanted("failed HistoryLost", "taken", scenario="history lost"),
-    "lease-lost": _wanted("ended by FENCED LEASE", "opened again", "acked after repeats", scenario="late takeover"),
+    "lease-lost": _wanted(
+        "ended by FENCED LEASE", "opened again", "acked after repeats", scenario="late takeover", first=35
+    ),
     "not-stored": _wanted("ended by STATE_UNAVAILABLE", "opened again", scenario="Redis unavailable at a drain"),
     "busy": _wanted("failed SubscriptionBusy", scenario="takeover"),
     "pipeline-failed": _wanted("failed FailedPrecondition", "taken", scenario="slow pipelines"),
