@@ -1,7 +1,5 @@
 """Decides which process runs which tests when several processes share them (pytest-xdist)."""
 
-from pathlib import Path
-
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -11,10 +9,10 @@ LANGUAGES = ("go", "java", "node")
 """The clients whose builds and runners share a folder: one process runs all tests of each."""
 
 TOGETHER = {
-    "spark": ["tests/spark"],
-    **{language: [f"tests/clients/test_{language}.py"] for language in LANGUAGES},
+    "spark": ("tests/spark/",),
+    **{language: (f"tests/clients/test_{language}.py",) for language in LANGUAGES},
     # With what tests the harness.
-    "python": ["tests/conformance/clients"],
+    "python": ("tests/conformance/clients/",),
 }
 """One process runs each of these groups alone, and first because they take longest, in this order: `spark` has one Java
 process."""
@@ -22,29 +20,30 @@ process."""
 BUILDS = "tests/integration/test_bench.py::test_a_benchmark_ends_with_its_result[clients]"
 """Builds the clients too. Node's build is the one that replaces what its tests run."""
 
-FIRST = ("tests/packaging", "tests/wide", "tests/cli")
+FIRST = ("tests/packaging/", "tests/wide/", "tests/cli/")
 """The folders with the files that take longest, so that no process is left with one at the end."""
 
-APART = "tests/sim"
+APART = "tests/sim/"
 """These tests share no servers, and some files take minutes: any process may run any of the tests."""
+
+COMPUTING = tuple(f"{folder}/" for folder in (*CHECKS, *UNIT))
 
 
 def scope_of(nodeid: str) -> str:
     """What one process runs: a group, a test, or a file, because its tests share servers."""
-    file, _, test = nodeid.partition("::")
     if nodeid == BUILDS:
         return "node"
+    file, _, test = nodeid.partition("::")
     for group, places in TOGETHER.items():
-        if any(Path(file).is_relative_to(place) for place in places):
+        if file.startswith(places):
             named = test.partition("[")[2].rstrip("]").split("-")
             return next((each for each in LANGUAGES if group == "python" and each in named), group)
-    return nodeid if Path(file).is_relative_to(APART) else file
+    return nodeid if file.startswith(APART) else file
 
 
 def computes(scope: str) -> bool:
     """Whether tests never wait for servers: they keep a core busy."""
-    file = Path(scope.partition("::")[0])
-    return any(file.is_relative_to(folder) for folder in (*CHECKS, *UNIT))
+    return scope.startswith(COMPUTING)
 
 
 class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
@@ -74,4 +73,4 @@ def in_order(nodeid: str) -> int:
     scope, groups = scope_of(nodeid), list(TOGETHER)
     if scope in groups:
         return groups.index(scope)
-    return len(groups) + (not any(Path(scope).is_relative_to(folder) for folder in FIRST))
+    return len(groups) + (not scope.startswith(FIRST))

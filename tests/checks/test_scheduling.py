@@ -81,7 +81,7 @@ def test_one_process_computes_while_the_others_wait(tests: list[str]) -> None:
 
 
 def test_nobody_computes_before_a_group_is_done() -> None:
-    groups = [f"{TOGETHER[group][0]}/test_a.py::test_a" for group in TOGETHER if group not in LANGUAGES]
+    groups = [f"{TOGETHER[group][0]}test_a.py::test_a" for group in TOGETHER if group not in LANGUAGES]
     groups += [f"{TOGETHER[group][0]}::test_a" for group in LANGUAGES]
     waits = [f"tests/integration/test_{number}.py::test_a" for number in range(9)]
     scheduling, nodes = scheduled([*groups, *waits, *COMPUTES], len(groups) + 1)

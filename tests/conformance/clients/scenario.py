@@ -16,6 +16,9 @@ STAGES: Final = ("server", "own", "guarded", "certified", "scripted")
 
 Step = tuple[str, Any]
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The one in C where PyYAML has it: each process of a test run loads all scenarios."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -49,7 +52,7 @@ def scenarios() -> tuple[Scenario, ...]:
     """All of them, by file and place. Raises ValueError for a file that cannot be played."""
     found: list[Scenario] = []
     for path in sorted(FOLDER.glob("*.yaml")):
-        content = yaml.safe_load(path.read_text("utf-8"))
+        content = yaml.load(path.read_text("utf-8"), LOADER)
         found += [_scenario(path.stem, name, entry) for name, entry in content.items()]
     return tuple(found)
 
