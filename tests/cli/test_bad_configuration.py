@@ -43,6 +43,7 @@ def test_the_process_says_it_in_one_message(tmp_path: Path, redis_server: RedisS
     done = run("serve", "--config", config)
     assert done.returncode == 1
     assert done.stderr.startswith("feedmux: no authentication is configured")
+    assert "--insecure-no-auth" in done.stderr
     tls = {"url": redis_server.url, "ca_file": "ca.pem"}
     config = write_config(tmp_path, sources=MAIN, redis=tls)
     done = run("serve", "--config", config, "--insecure-no-auth")

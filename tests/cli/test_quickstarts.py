@@ -40,7 +40,7 @@ TOOLS = {
 }
 CLIENTS = {"python": 0, "go": 1, "node": 0, "java": 128 + signal.SIGINT}
 """The pages with a program that Ctrl-C ends, and the exit code of its command then. For Go, it is that of `go run`."""
-LONG = {"java", "spark"}
+LONG = {"java", "node", "spark"}
 """Their packages take more than 20 s."""
 
 

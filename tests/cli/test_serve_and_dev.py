@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from feedmux_embedded import Mongod, RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.cli.dev import _command as dev_command
 from feedmux_server.config.sections import LimitsSection
-from tests.cli.conftest import FEEDMUX, Site, clean_environment, run, write_config
+from tests.cli.conftest import FEEDMUX, clean_environment, run, write_config
 from tests.started import Started, descendants
 from tests.waiting import wait_until
 
@@ -40,55 +40,10 @@ def test_without_a_configuration_it_says_what_to_do() -> None:
     assert "--print-sample-config" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"sources": {}}, "sources"),
-        ({"sources": {"main": {"uri": "mongodb://127.0.0.1:1"}}, "limits": {"ring_bites": 1}}, "limits.ring_bites"),
-        (
-            {"sources": {"main": {"uri": "mongodb://127.0.0.1:1"}}, "limits": {"ring_bytes": "many"}},
-            "limits.ring_bytes",
-        ),
-        ({"sources": {"main": {"uri": "mongodb://"}}}, "main"),
-    ],
-)
-def test_a_wrong_configuration(tmp_path: Path, values: dict[str, Any], words: str) -> None:
-    done = run("serve", "--config", write_config(tmp_path, **values), "--insecure-no-auth")
-    assert done.returncode == 1
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_file_that_is_not_there() -> None:
     done = run("serve", "--config", "/nonexistent.toml")
     assert done.returncode == 1
     assert "/nonexistent.toml cannot be read" in done.stderr
-
-
-def test_it_wants_authentication(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    config = write_config(tmp_path, sources={"main": {"uri": mongo.uri}}, redis={"url": redis_server.url})
-    done = run("serve", "--config", config)
-    assert done.returncode == 1
-    assert "--insecure-no-auth" in done.stderr
-
-
-async def test_a_standalone_mongod_is_refused(redis_server: RedisServer, tmp_path: Path) -> None:
-    async with Mongod() as mongod:
-        uri = f"mongodb://{mongod.address}/"
-        config = write_config(tmp_path, sources={"main": {"uri": uri}}, redis={"url": redis_server.url})
-        done = run("serve", "--config", config, "--insecure-no-auth")
-    assert done.returncode == 1
-    assert "--replSet" in done.stderr
-
-
-def test_a_port_in_use(site: Site, mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    listen = {"data": site.endpoint.replace("localhost", "127.0.0.1")}
-    config = write_config(
-        tmp_path, sources={"main": {"uri": mongo.uri}}, redis={"url": redis_server.url}, listen=listen
-    )
-    done = run("serve", "--config", config, "--insecure-no-auth")
-    assert done.returncode == 1
-    assert "listen.data" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

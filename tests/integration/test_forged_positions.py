@@ -198,7 +198,7 @@ def time_of(token: bytes) -> feed_pb2.ClusterTime:
     return feed_pb2.ClusterTime(seconds=time >> 32, increment=time & 0xFFFF_FFFF)
 
 
-@pytest.mark.parametrize("same_feed", [True, False])
+@pytest.mark.parametrize("same_feed", [True, pytest.param(False, marks=pytest.mark.full)])
 async def test_tenants_on_the_same_feed_see_no_error_and_no_gap(
     tenants: Here, database: Documents, name: str, same_feed: bool
 ) -> None:

@@ -89,7 +89,9 @@ def made(base: Path, folder: Path) -> tuple[Path, tuple[str | Path, ...]]:
 
 @pytest.mark.long
 @pytest.mark.skipif(not UV.exists(), reason="no uv in this environment")
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] if name == "newest" else []) for name in ENVIRONMENTS]
+)
 def test_the_client_works_beside(name: str, tmp_path: Path) -> None:
     environment = ENVIRONMENTS[name]
     base = interpreter(environment.python)
