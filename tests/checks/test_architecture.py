@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.tables import over
 
 REPOSITORY: Final = Path(__file__).parents[2]
 SERVER: Final = REPOSITORY / "server/feedmux_server"
@@ -28,14 +28,12 @@ def shown(comment: str) -> Layers:
     return [{part.strip() for part in re.split(r" {2,}", line)[0].split("|")} for line in block.strip().splitlines()]
 
 
-@pytest.mark.parametrize(("contract", "comment"), [("layers", "layers:"), ("layers-of-core", "layers of core")])
+@over(("contract", "comment"), [("layers", "layers:"), ("layers-of-core", "layers of core")])
 def test_the_page_shows_the_layers(contract: str, comment: str) -> None:
     assert shown(comment) == enforced(contract)
 
 
-@pytest.mark.parametrize(
-    ("folder", "contract", "shared"), [("", "layers", SHARED), ("core", "layers-of-core", frozenset())]
-)
+@over(("folder", "contract", "shared"), [("", "layers", SHARED), ("core", "layers-of-core", frozenset())])
 def test_every_part_belongs_to_a_layer(folder: str, contract: str, shared: frozenset[str]) -> None:
     parts = {
         path.stem for path in (SERVER / folder).iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()

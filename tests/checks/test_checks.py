@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from tests.tables import over
 
 REPOSITORY = Path(__file__).parents[2]
 TOOLS = Path(sys.executable).parent
@@ -28,7 +28,7 @@ def output_of(command: list[str]) -> tuple[int, str]:
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@over("name", COMMANDS)
 def test_check(name: str) -> None:
     tool, *arguments = COMMANDS[name].split()
     status, output = output_of([str(TOOLS / tool), *arguments])

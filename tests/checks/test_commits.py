@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from tests.checks.test_docs import REPOSITORY
+from tests.tables import over
 
 LAST_BEFORE: Final = "650211707c"
 """The last commit before the rule."""
@@ -26,7 +27,7 @@ def test_subjects_have_the_form() -> None:
     assert [each for each in subjects if not SUBJECT.fullmatch(each.partition(" ")[2])] == []
 
 
-@pytest.mark.parametrize(
+@over(
     ("subject", "expected"),
     [
         ("server: Reject a pipeline with $out", True),

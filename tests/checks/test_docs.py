@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
+from tests.tables import over
 
 REPOSITORY = Path(__file__).parents[2]
 README_LINES_MAX = 120
@@ -157,7 +157,7 @@ def wrong_words(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", pages())
+@over("page", pages())
 def test_links_lead_somewhere(page: str) -> None:
     assert dead_links(REPOSITORY / page) == []
 
@@ -212,12 +212,12 @@ def test_the_readme_is_short() -> None:
     assert len((REPOSITORY / "README.md").read_text().splitlines()) <= README_LINES_MAX
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if page not in GENERATED])
+@over("page", [page for page in pages() if page not in GENERATED])
 def test_prose_is_not_too_wide(page: str) -> None:
     assert wide_lines((REPOSITORY / page).read_text()) == []
 
 
-@pytest.mark.parametrize("page", [page for page in pages() if not page.startswith(RECORDS)])
+@over("page", [page for page in pages() if not page.startswith(RECORDS)])
 def test_words_mean_what_they_say(page: str) -> None:
     assert wrong_words((REPOSITORY / page).read_text()) == []
 
@@ -235,7 +235,7 @@ def test_a_wide_line_is_found() -> None:
     assert wide_lines(f"[^1]: {wide}\n[name]: {link}\n\n    {wide}\n\n    {wide}\n\nProse\n") == []
 
 
-@pytest.mark.parametrize("word", WORDS, ids=lambda word: word.instead)
+@over("word", WORDS)
 def test_a_wrong_word_is_found(word: Word) -> None:
     [found] = wrong_words(f"First.\n{word.example}\n")
     assert found.startswith("2: ")
@@ -245,7 +245,7 @@ def test_a_wrong_word_is_found(word: Word) -> None:
     assert wrong_words(f"<!-- words of the code -->\n| {word.example} |\n<!-- end -->\n") == []
 
 
-@pytest.mark.parametrize(
+@over(
     "sentence",
     [
         "A consumer that is five minutes or two events behind MongoDB falls further behind.",

@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-import pytest
-
 from feedmux_server.config.server import Config
 from tests.checks.test_docs import RECORDS, REPOSITORY, listed, pages
 from tests.checks.test_words import python_texts
+from tests.tables import over
 
 GENERATED: Final = "clients/python/feedmux/v1/"
 SERVER: Final = "server/feedmux_server/"
@@ -73,7 +72,7 @@ def test_modules_exist() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
+@over(
     ("line", "names"),
     [
         ("`core.errors`, `core.delivery.wide_plan.group_of()`, `streams/pump.py`, `app.py`, `tests/kinds.py`", []),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.tables import over
 
 REPOSITORY = Path(__file__).parents[2]
 OUTSIDE: Final = (
@@ -65,7 +65,7 @@ def test_what_is_outside_is_there() -> None:
     assert [each for each in OUTSIDE if not (REPOSITORY / each).exists()] == []
 
 
-@pytest.mark.parametrize(
+@over(
     "line",
     [
         "import time",
@@ -81,7 +81,7 @@ def test_it_finds(line: str) -> None:
     assert list(find(line))
 
 
-@pytest.mark.parametrize(
+@over(
     "line",
     [
         "from datetime import datetime",

@@ -10,6 +10,7 @@ from feedmux.cli import _parser
 from feedmux.cli.failure import CliError
 from tests.checks.test_docs import REPOSITORY, pages
 from tests.cli.pages import NOT_RUN, RUN, SHOWN, Block, fenced, reason
+from tests.tables import over
 
 COMMAND: Final = re.compile(
     r"^ *(?:\./run|curl|docker|feedmux|go|helm|kubectl|mvn|node|npm|openssl|pip|python -m) [a-z.']", re.MULTILINE
@@ -51,7 +52,7 @@ def calls(text: str) -> list[list[str]]:
     return [words for words in found if not any("$" in word and "{" not in word for word in words)]
 
 
-@pytest.mark.parametrize("page", [page for page, all_ in PAGES.items() if any(calls(each.text) for each in all_)])
+@over("page", [page for page, all_ in PAGES.items() if any(calls(each.text) for each in all_)])
 def test_commands_have_the_options_that_exist(page: str) -> None:
     for block in PAGES[page]:
         for words in calls(block.text) if "[OPTION …]" not in block.text else ():
@@ -61,7 +62,7 @@ def test_commands_have_the_options_that_exist(page: str) -> None:
                 pytest.fail(f"{page}: feedmux {shlex.join(words)}: {error.message}")
 
 
-@pytest.mark.parametrize(
+@over(
     ("page", "block", "expected"),
     [
         ("docs/operations.md", Block("sh", "feedmux drain\n"), False),

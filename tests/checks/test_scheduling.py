@@ -3,9 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from tests.scheduling import LANGUAGES, TOGETHER, Scheduling, computes, in_order, scope_of
+from tests.tables import over
 
 WAITS = [f"tests/integration/test_{name}.py::test_{number}" for name in "abc" for number in range(4)]
 COMPUTES = [f"tests/sim/test_small.py::test_small_runs[{number}]" for number in range(6)]
@@ -40,7 +39,7 @@ def scheduled(tests: list[str], count: int) -> tuple[Scheduling, list[Node]]:
     return scheduling, nodes
 
 
-@pytest.mark.parametrize(
+@over(
     ("nodeid", "scope"),
     [
         ("tests/integration/test_a.py::test_b[c::d]", "tests/integration/test_a.py"),
@@ -70,7 +69,7 @@ def test_checks_and_unit_tests_compute_and_groups_do_not() -> None:
     assert list(map(computes, tests)) == [True, True, True, False, False]
 
 
-@pytest.mark.parametrize("tests", [WAITS + COMPUTES, COMPUTES + WAITS], ids=["waits first", "computes first"])
+@over("tests", [WAITS + COMPUTES, COMPUTES + WAITS])
 def test_one_process_computes_while_the_others_wait(tests: list[str]) -> None:
     scheduling, nodes = scheduled(tests, 3)
     assert sorted(node.given[0] in COMPUTES for node in nodes) == [False, False, True]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.tables import over
 
 REPOSITORY = Path(__file__).parents[2]
 _TEXTS = {
@@ -27,7 +27,7 @@ def rows() -> Iterator[tuple[str, str]]:
 ROWS = list(rows())
 
 
-@pytest.mark.parametrize(("attack", "test"), ROWS, ids=[str(number) for number in range(len(ROWS))])
+@over(("attack", "test"), ROWS)
 def test_every_attack_has_tests_that_exist(attack: str, test: str) -> None:
     names = re.findall(r"`([^`]+)`", test)
     assert names, attack

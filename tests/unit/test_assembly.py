@@ -2,15 +2,14 @@
 
 from typing import Any
 
-import pytest
-
 from feedmux_server.assembly import manager_limits
 from feedmux_server.config.sections import LimitsSection, WideSection
+from tests.tables import over
 
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
+@over(
     ("option", "value", "found"),
     [
         ("ring_events", 1_234, lambda limits: limits.streams.ring.events_max),
@@ -36,7 +35,7 @@ def test_an_option_reaches_what_it_bounds(option: str, value: Any, found: Any) -
     assert found(manager_limits(LimitsSection(**given), WideSection())) == value
 
 
-@pytest.mark.parametrize(("ring_bytes", "read_ahead"), [(64 * MIB, 4 * MIB), (6 * MIB, 3 * MIB)])
+@over(("ring_bytes", "read_ahead"), [(64 * MIB, 4 * MIB), (6 * MIB, 3 * MIB)])
 def test_a_small_ring_is_not_read_ahead_to_its_end(ring_bytes: int, read_ahead: int) -> None:
     """Otherwise the fastest subscriber pushes others out."""
     limits = manager_limits(LimitsSection(ring_bytes=ring_bytes), WideSection())

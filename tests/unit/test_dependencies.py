@@ -9,6 +9,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.dependencies import check_source, make_source
 from feedmux_server.source.deployment import SourceConfig
 from feedmux_server.telemetry.observer import NOBODY
+from tests.tables import over
 
 
 class Source:
@@ -44,7 +45,7 @@ async def test_a_source_that_was_there_once_is_never_unfit(
     assert caught.value.reason is told
 
 
-@pytest.mark.parametrize("uri", ["postgres://u:canary@h/", "mongodb://u:canary@:@h/", "mongodb://h/?canary"])
+@over("uri", ["postgres://u:canary@h/", "mongodb://u:canary@:@h/", "mongodb://h/?canary"])
 def test_a_uri_that_cannot_be_used_is_not_quoted(uri: str) -> None:
     with pytest.raises(ConfigError, match=r"sources\.main\.uri") as caught:
         make_source(SourceConfig("main", uri), NOBODY)

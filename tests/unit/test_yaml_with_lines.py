@@ -3,6 +3,7 @@
 import pytest
 
 from feedmux_server.yaml_with_lines import MarkedError, parse_yaml
+from tests.tables import over
 
 TEXT = """\
 tenants:
@@ -14,7 +15,7 @@ tenants:
 """
 
 
-@pytest.mark.parametrize(
+@over(
     ("path", "line"),
     [
         (["tenants"], 1),
@@ -34,7 +35,7 @@ def test_a_line_is_that_of_the_value_or_of_what_is_around_it(path: list[int | st
     assert parse_yaml(TEXT).line(path) == line
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "message"),
     [
         ("a: 1\na: 2\n", "line 2: this key appears twice in its mapping"),
@@ -64,7 +65,7 @@ def test_aliases_are_checked_once_however_often_they_are_used() -> None:
     assert marked.line(["a40", 0]) == 40
 
 
-@pytest.mark.parametrize("word", ["no", "yes", "On", "off", "0123", "12:30", "1_000", "0x1F", "0b1", "+5", "1:30.5"])
+@over("word", ["no", "yes", "On", "off", "0123", "12:30", "1_000", "0x1F", "0b1", "+5", "1:30.5"])
 def test_what_is_compared_with_data_is_read_as_it_is_written_or_refused(word: str) -> None:
     for text in (f"match: {{a: {word}}}", f"match:\n  a: {{$in: [x,\n {word}]}}", f"b: &b {{a: {word}}}\nmatch: *b"):
         with pytest.raises(MarkedError, match=r"^line \d+, column \d+: YAML reads this word or number as another"):

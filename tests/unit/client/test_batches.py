@@ -9,6 +9,7 @@ from bson.datetime_ms import DatetimeMS
 from feedmux.batches import Batch, BsonBatch, JsonBatch
 from feedmux.errors import ProtocolError
 from feedmux.positions import FeedPosition
+from tests.tables import over
 from tests.unit.client.scripted_server import event, token
 
 AT = FeedPosition(b"P", bson.encode(token(9)))
@@ -24,10 +25,9 @@ def texts(*documents: str) -> JsonBatch:
     return JsonBatch(documents, AT, 0, CodecOptions())
 
 
-@pytest.mark.parametrize(
+@over(
     "made",
     [of(*map(event, range(200))), texts(*(json_util.dumps(bson.decode(event(n))) for n in range(200)))],
-    ids=["BSON", "JSON"],
 )
 def test_events_in_any_order_are_those_of_the_whole(made: Batch) -> None:
     events = list(made)
@@ -63,7 +63,7 @@ def test_an_event_that_cannot_be_decoded_fails_alone() -> None:
         _ = made.documents
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@over("count", [1, 3])
 def test_a_wrong_count_is_found_when_decoding_and_when_splitting(count: int) -> None:
     with pytest.raises(ProtocolError):
         _ = of(event(1), event(2), count=count).documents
@@ -71,7 +71,7 @@ def test_a_wrong_count_is_found_when_decoding_and_when_splitting(count: int) -> 
         of(event(1), event(2), count=count).check()
 
 
-@pytest.mark.parametrize("data", [b"", b"\xff\0\0\0\0", b"\x06\0\0\0\0"])
+@over("data", [b"", b"\xff\0\0\0\0", b"\x06\0\0\0\0"])
 def test_lengths_that_do_not_add_up_are_found_at_once(data: bytes) -> None:
     with pytest.raises(ProtocolError, match="do not add up"):
         of(data, count=1)

@@ -12,6 +12,7 @@ from feedmux.batches import Batch, BsonBatch, JsonBatch
 from feedmux.delivery_tracker import DeliveryTracker
 from feedmux.errors import ProtocolError
 from feedmux.positions import FeedPosition, token_time
+from tests.tables import over
 from tests.unit.client.scripted_server import event, feed_position, token
 
 
@@ -165,7 +166,7 @@ def test_time_of_a_token_is_none_for_what_is_not_understood() -> None:
     assert token_time(b"rubbish") is None
 
 
-@pytest.mark.parametrize("seed", range(200))
+@over("seed", range(200))
 def test_random_reconnects_give_every_event_once_in_order(seed: int) -> None:
     """The server begins after the event that was acked when the stream was asked for, as far as its last one had come:
     there could have been new events among what it had not repeated."""
@@ -287,7 +288,7 @@ def test_what_was_acked_makes_room_for_whole_batches() -> None:
     assert tracker.whole_bytes == 0
 
 
-@pytest.mark.parametrize("seed", range(200))
+@over("seed", range(200))
 def test_random_reconnects_under_a_growing_filter_lose_nothing(seed: int) -> None:
     """Whatever was received and is not acked comes again when the next process begins where this one would."""
     rng = random.Random(seed)

@@ -7,9 +7,10 @@ import pytest
 import feedmux
 from feedmux.cli.reachability import Server, endpoint, server_at
 from feedmux.endpoint import checked_endpoint, host_and_port
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "host", "port"),
     [
         ("localhost:7117", "localhost", 7117),
@@ -25,12 +26,12 @@ def test_a_host_and_a_port(text: str, host: str, port: int) -> None:
     assert server_at(text, 1.0) == Server(text, host, port, 1.0)
 
 
-@pytest.mark.parametrize("text", ["dns:///feedmux:7117", "unix:/run/feedmux.sock", "IPV4:10.0.0.1:1,10.0.0.2:1"])
+@over("text", ["dns:///feedmux:7117", "unix:/run/feedmux.sock", "IPV4:10.0.0.1:1,10.0.0.2:1"])
 def test_another_target_of_grpc_is_taken_as_it_is(text: str) -> None:
     assert checked_endpoint(text) == text
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "words"),
     [
         ("localhost", "is not HOST:PORT, as in localhost:7117"),

@@ -14,6 +14,7 @@ from feedmux.errors import ProtocolError
 from feedmux.extended_json import decode
 from feedmux.options import SESSION_CODEC
 from feedmux_server.core.events.extended_json import render_events
+from tests.tables import over
 from tests.unit.core.events.test_extended_json import DOCUMENTS, EXACT
 
 MILLISECONDS = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_MS)
@@ -108,7 +109,7 @@ def text_of(raw: bytes, canonical: bool) -> str:
     return text.decode()
 
 
-@pytest.mark.parametrize("canonical", [True, False])
+@over("canonical", [True, False])
 def test_a_document_with_names_of_its_own_stays_as_it_is(canonical: bool) -> None:
     for own in OWN + (IN_CANONICAL if canonical else []):
         for value in (own, [own], {"x": {"y": own}}):
@@ -161,7 +162,7 @@ NO_EVENTS = [
 ]
 
 
-@pytest.mark.parametrize("text", NO_EVENTS, ids=lambda text: text[:20])
+@over("text", NO_EVENTS)
 def test_any_other_text_is_an_error_that_names_the_way_out(text: str) -> None:
     with pytest.raises(ProtocolError, match="use format 'bson'"):
         decode(text, SESSION_CODEC)

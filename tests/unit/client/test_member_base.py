@@ -6,6 +6,7 @@ import pytest
 
 import feedmux
 from feedmux.member_base import check_run, member_options
+from tests.tables import over
 
 
 def test_a_member_has_defaults_of_its_own() -> None:
@@ -16,7 +17,7 @@ def test_a_member_has_defaults_of_its_own() -> None:
         member_options(feedmux.SessionOptions(), {"format": "extended_json_relaxed"})
 
 
-@pytest.mark.parametrize(
+@over(
     ("arguments", "error"),
     [
         (("f", 1, None), TypeError),

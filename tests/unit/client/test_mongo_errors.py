@@ -1,13 +1,13 @@
 """The client's errors as pymongo's exceptions."""
 
-import pytest
 from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 from feedmux.errors import make_error
 from feedmux.mongo_errors import as_pymongo
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     ("status", "reason", "kind", "code"),
     [
         ("OUT_OF_RANGE", "HISTORY_LOST", OperationFailure, 286),

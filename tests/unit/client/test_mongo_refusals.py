@@ -9,12 +9,13 @@ from bson.codec_options import CodecOptions
 from pymongo.errors import OperationFailure
 
 from feedmux import mongo_refusals as refusals
+from tests.tables import over
 
 CODEC: CodecOptions[Any] = CodecOptions()
 SECRET = "826B02F300000000142B022C0100296E5A1004"
 
 
-@pytest.mark.parametrize(
+@over(
     ("check", "code", "words"),
     [
         (lambda: refusals.check_namespace("admin", None), 73, "internal admin database"),

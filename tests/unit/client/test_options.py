@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 import feedmux
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     "wrong",
     [
         {"window_events": 0},
@@ -23,7 +24,7 @@ def test_options_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
         feedmux.SessionOptions(**wrong)
 
 
-@pytest.mark.parametrize(
+@over(
     ("wrong", "words"),
     [
         ({"window_events": 1e4}, "window_events is a whole number, not float"),

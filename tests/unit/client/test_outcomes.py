@@ -3,6 +3,7 @@
 import pytest
 
 from feedmux.outcomes import Failed, Reject, RetryAfter, failed, outcome_of, rejected
+from tests.tables import over
 
 
 class Unprintable(Exception):
@@ -10,7 +11,7 @@ class Unprintable(Exception):
         raise RuntimeError
 
 
-@pytest.mark.parametrize(
+@over(
     ("error", "outcome"),
     [
         (ValueError("bad"), Failed(reason="ValueError: bad")),
@@ -26,7 +27,7 @@ def test_errors(error: Exception, outcome: Failed) -> None:
     assert outcome_of(error) == outcome
 
 
-@pytest.mark.parametrize(
+@over(
     ("delay", "error"),
     [("1", TypeError), (True, TypeError), (-1, ValueError), (float("nan"), ValueError), (1e12, ValueError)],
 )

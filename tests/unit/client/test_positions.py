@@ -12,6 +12,7 @@ from bson.codec_options import CodecOptions
 from feedmux.batches import JsonBatch
 from feedmux.errors import ProtocolError
 from feedmux.positions import FeedPosition, event_id, json_event_id
+from tests.tables import over
 
 DATA = Path(__file__).parents[3] / "clients" / "testdata"
 EVENTS: list[dict[str, str]] = json.loads((DATA / "resume_tokens.json").read_text())
@@ -22,7 +23,7 @@ def by_id(each: Any) -> str:
     return str(each["id"])
 
 
-@pytest.mark.parametrize("each", EVENTS, ids=by_id)
+@over("each", EVENTS)
 def test_a_token_is_the_same_bytes_in_every_format(each: dict[str, str]) -> None:
     token = base64.b64decode(each["token"])
     assert event_id(base64.b64decode(each["event"])) == token
@@ -39,12 +40,12 @@ def test_the_data_has_type_bits() -> None:
     assert len({each["token"] for each in EVENTS if b"_typeBits" in base64.b64decode(each["token"])}) > 10
 
 
-@pytest.mark.parametrize("text", NO_TOKENS)
+@over("text", NO_TOKENS)
 def test_what_is_no_token_gives_none(text: str) -> None:
     assert json_event_id(text) == b""
 
 
-@pytest.mark.parametrize(
+@over(
     "types",
     ['{"$binary":{"base64":"g","subType":"00"}}', '{"$binary":{"base64":"gYA=","subType":"xx"}}', '{"$binary":"gYA="}'],
 )

@@ -1,10 +1,9 @@
 """The class of each error, how a session reacts to it, and how long it waits."""
 
-import pytest
-
 import feedmux
 from feedmux.errors import make_error
 from feedmux.recovery import Backoff, Step, next_step
+from tests.tables import over
 
 REOPEN, STORED, RAISE = Step.REOPEN, Step.REOPEN_AT_STORED, Step.RAISE
 
@@ -44,7 +43,7 @@ CASES: list[tuple[str, str, dict[str, str], float | None, type[feedmux.FeedmuxEr
 ]
 
 
-@pytest.mark.parametrize(("status", "reason", "metadata", "retry_after_s", "kind", "step"), CASES)
+@over(("status", "reason", "metadata", "retry_after_s", "kind", "step"), CASES)
 def test_table(
     status: str,
     reason: str,

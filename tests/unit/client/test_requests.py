@@ -17,6 +17,7 @@ from feedmux.positions import FeedPosition
 from feedmux.requests import subscription_value
 from feedmux.v1 import change_feed_pb2, subscriptions_pb2
 from feedmux_server.core.feeds.feed import Scope, route_of
+from tests.tables import over
 from tests.unit.client.scripted_server import token
 
 WHOLE = Feed(
@@ -46,9 +47,7 @@ def test_policies_of_a_newer_server_read_as_their_defaults() -> None:
     assert (info.on_invalidate, info.on_history_lost) == ("stop", "fail")
 
 
-@pytest.mark.parametrize(
-    "feed", [WHOLE, Feed(source="main"), Feed("shop", pipeline='[{"$match": {}}]', source="main")], ids=repr
-)
+@over("feed", [WHOLE, Feed(source="main"), Feed("shop", pipeline='[{"$match": {}}]', source="main")])
 def test_a_feed_comes_back_as_it_was(feed: Feed) -> None:
     found = requests.feed_value(requests.feed_message(feed, "main"))
     naive = bson.decode(bson.encode({"pipeline": feed.pipeline}))["pipeline"]
@@ -105,7 +104,7 @@ def test_what_is_no_list_of_stages_is_refused() -> None:
             assert requests.feed_message(feed, "main").pipeline.bson == bson.encode({"pipeline": stages})
 
 
-@pytest.mark.parametrize(("database", "collection"), [(None, None), ("shop", None), ("shop", "orders.eu")])
+@over(("database", "collection"), [(None, None), ("shop", None), ("shop", "orders.eu")])
 def test_a_route_is_the_one_that_the_server_reports(database: str | None, collection: str | None) -> None:
     message = requests.feed_message(Feed(database, collection), "main")
     assert requests.route_of(message) == route_of(Scope("main", database or "", collection or ""))

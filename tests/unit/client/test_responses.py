@@ -19,6 +19,7 @@ from feedmux.notices import (
 from feedmux.responses import Delivery, Reader
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.v1 import feed_pb2
+from tests.tables import over
 from tests.unit.client.scripted_server import batch, event, fragments, opened, progress, token
 
 
@@ -33,7 +34,7 @@ def delivered(message: bytes) -> BsonBatch:
     return delivery.batch
 
 
-@pytest.mark.parametrize("pad", [0, 5000])
+@over("pad", [0, 5000])
 def test_a_batch_small_and_large(pad: int) -> None:
     got = delivered(batch(7, [1, 2, 3], pad).SerializeToString())
     assert [document["n"] for document in got.documents] == [1, 2, 3]
@@ -90,7 +91,7 @@ def test_fragments_are_joined() -> None:
     assert delivery.batch.position == b"P9"
 
 
-@pytest.mark.parametrize("pad", [0, 5000])
+@over("pad", [0, 5000])
 def test_a_batch_says_whether_its_events_are_documents_of_a_copy(pad: int) -> None:
     message = batch(1, [1, 2, 3], pad)
     assert not delivered(message.SerializeToString()).snapshot
@@ -118,7 +119,7 @@ def test_an_unfinished_event_is_forgotten_with_its_stream() -> None:
     assert read.read(parts[1]) is not None
 
 
-@pytest.mark.parametrize("second", [0, 2])
+@over("second", [0, 2])
 def test_fragments_out_of_order(second: int) -> None:
     read = reader()
     parts = [part.SerializeToString() for part in fragments(1, 9, 1000, 3)]
@@ -134,7 +135,7 @@ def test_something_between_fragments() -> None:
         read.read(progress(9).SerializeToString())
 
 
-@pytest.mark.parametrize(
+@over(
     "message",
     [
         b"\x12\xff",

@@ -13,6 +13,7 @@ from feedmux.outcomes import DONE, Failed
 from feedmux.positions import NO_POSITION
 from feedmux.requests import settle_bytes
 from feedmux.settlements import Settlement, Settlements
+from tests.tables import over
 from tests.unit.client.scripted_server import event
 
 
@@ -144,7 +145,7 @@ def test_a_run_in_hand_goes_on_with_new_events_and_others_are_recognized_after_i
     assert stream.outgoing() == ([(1, 1), (3, 3)], [])
 
 
-@pytest.mark.parametrize("when", ["told before the loss", "not told", "while the stream was lost"])
+@over("when", ["told before the loss", "not told", "while the stream was lost"])
 def test_what_finished_meanwhile_is_settled_under_its_new_sequence(when: str) -> None:
     stream = Stream()
     stream.deliver([1, 2], [3])

@@ -1,8 +1,7 @@
 """SilenceDetector counts only time during which the process ran."""
 
-import pytest
-
 from feedmux.silence_detector import SilenceDetector
+from tests.tables import over
 
 
 def silent_ticks(silence: SilenceDetector, ticks: int, now_s: float) -> list[bool]:
@@ -22,7 +21,7 @@ def test_a_message_begins_the_count_again() -> None:
     assert silent_ticks(silence, 31, 29.0) == [False] * 30 + [True]
 
 
-@pytest.mark.parametrize("blocked_s", [2.0, 29.5, 31.0, 3600.0])
+@over("blocked_s", [2.0, 29.5, 31.0, 3600.0])
 def test_time_in_which_nothing_could_be_heard_counts_as_two_ticks(blocked_s: float) -> None:
     silence = SilenceDetector(10.0, 0.0)
     assert not any(silent_ticks(silence, 27, 0.0))

@@ -3,13 +3,13 @@
 from typing import Any
 
 import grpc
-import pytest
 from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 import feedmux
 from feedmux.errors import FeedmuxError
 from feedmux.status import error_from_status
+from tests.tables import over
 
 KEY = "grpc-status-details-bin"
 INFO = error_details_pb2.ErrorInfo(
@@ -40,9 +40,7 @@ def test_the_details_say_the_reason_its_facts_and_when_to_try_again() -> None:
     assert error(retry(-5)).retry_after_s == 0.0
 
 
-@pytest.mark.parametrize(
-    "trailing", [None, [], [("grpc-status-details-bin", b"\xff")], [("grpc-status-details-bin", "")]]
-)
+@over("trailing", [None, [], [("grpc-status-details-bin", b"\xff")], [("grpc-status-details-bin", "")]])
 def test_details_that_cannot_be_read_leave_the_status(trailing: Any) -> None:
     found = error_from_status(grpc.StatusCode.OUT_OF_RANGE, "said", trailing)
     assert (type(found), found.reason, found.metadata, found.retry_after_s) == (feedmux.OutOfRange, "", {}, None)

@@ -7,9 +7,8 @@ import inspect
 from types import ModuleType
 from typing import Final
 
-import pytest
-
 from feedmux import async_client, async_member, async_session, async_watch, client, member, session, watch
+from tests.tables import over
 
 MODULES: Final = ((client, async_client), (member, async_member), (session, async_session), (watch, async_watch))
 ONLY_ASYNC: Final = {
@@ -46,12 +45,12 @@ def signature(member: object) -> str:
     return text.replace("asynchronous", "synchronous").replace("async_", "").replace("Async", "")
 
 
-@pytest.mark.parametrize(("sync", "asynchronous"), MODULES, ids=lambda module: module.__name__)
+@over(("sync", "asynchronous"), MODULES)
 def test_each_class_has_a_counterpart(sync: ModuleType, asynchronous: ModuleType) -> None:
     assert classes(sync).keys() == classes(asynchronous).keys()
 
 
-@pytest.mark.parametrize(
+@over(
     ("name", "sync", "asynchronous"),
     [(name, sync, asynchronous) for sync, asynchronous in MODULES for name in classes(sync)],
 )

@@ -9,11 +9,10 @@ import pytest
 
 import feedmux
 from feedmux import target
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
-    "made", [{"api_key": "  \n"}, {"api_key": "two words"}, {"token": "schlüssel"}, {"api_key": 7}]
-)
+@over("made", [{"api_key": "  \n"}, {"api_key": "two words"}, {"token": "schlüssel"}, {"api_key": 7}])
 def test_a_key_that_cannot_be_sent_is_refused_and_not_quoted(made: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="cannot be sent") as caught:
         feedmux.Client("127.0.0.1:1", **made)
@@ -21,7 +20,7 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_quoted(made: dict[str, Any
     assert "words" not in str(caught.value)
 
 
-@pytest.mark.parametrize("only", [{"certificate": "client.pem"}, {"key": "client.key"}])
+@over("only", [{"certificate": "client.pem"}, {"key": "client.key"}])
 def test_a_certificate_needs_its_key(only: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="a certificate and its key"):
         feedmux.Tls(root="ca.pem", **only)

@@ -15,6 +15,7 @@ from pymongo.read_preferences import Nearest, Secondary
 import feedmux
 from feedmux.watch_options import WatchPlan, watch_plan
 from feedmux.watch_target import TargetOptions
+from tests.tables import over
 from tests.unit.client.scripted_server import token
 
 NOTHING = dict.fromkeys((
@@ -29,7 +30,7 @@ def planned(options: TargetOptions | None = None, **arguments: Any) -> WatchPlan
     return watch_plan(options or TargetOptions(CodecOptions()), "shop", "orders", ClientSession, **chosen)
 
 
-@pytest.mark.parametrize(
+@over(
     ("arguments", "kind"),
     [
         ({"pipeline": {"$match": {}}}, TypeError),
@@ -46,7 +47,7 @@ def test_arguments_are_checked_before_anything_is_sent(arguments: dict[str, Any]
         feedmux.Client("127.0.0.1:1").shop.orders.watch(**arguments)
 
 
-@pytest.mark.parametrize(
+@over(
     ("arguments", "kind", "first"),
     [
         ({}, None, None),

@@ -3,7 +3,6 @@
 from typing import Any
 
 import bson
-import pytest
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
@@ -14,6 +13,7 @@ from feedmux.session_base import SessionBase
 from feedmux.session_buffer import SessionBuffer
 from feedmux.watch_options import WatchPlan
 from feedmux.watch_state import FIRST_ANSWER_S, WatchState
+from tests.tables import over
 from tests.unit.client.scripted_server import event, token
 
 INVALIDATE = {"_data": "82000003E9000000012B022C0100296F5A1004"}
@@ -72,7 +72,7 @@ def test_a_closed_session_ends_the_stream() -> None:
     assert not stream.alive
 
 
-@pytest.mark.parametrize(
+@over(
     ("await_s", "start", "first_s"),
     [(0.1, None, 0.1), (0.1, Start.earliest(), FIRST_ANSWER_S), (5.0, Start.earliest(), 5.0)],
 )

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from feedmux.errors import ProtocolError
 from feedmux.window import CreditWindow, Grant
+from tests.tables import over
 
 
 def nothing() -> int:
@@ -73,7 +74,7 @@ def test_one_event_may_overdraw_the_bytes() -> None:
     assert window.refill(2, 5000) == Grant(2, 5000)
 
 
-@pytest.mark.parametrize(("events", "size_bytes", "last"), [(101, 10, 1), (2, 2000, 1000), (2, 2000, 500)])
+@over(("events", "size_bytes", "last"), [(101, 10, 1), (2, 2000, 1000), (2, 2000, 500)])
 def test_more_than_granted_is_a_violation(events: int, size_bytes: int, last: int) -> None:
     window = CreditWindow(100, 1000)
     window.open(0, 0)

@@ -6,11 +6,12 @@ import pytest
 
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import make_config
+from tests.tables import over
 
 JWT = {"issuer": "https://login.example.com/", "audience": "feedmux", "jwks_file": "jwks.json"}
 
 
-@pytest.mark.parametrize(
+@over(
     "change",
     [
         {"jwks_file": None},
@@ -30,7 +31,7 @@ def test_jwt_settings_that_contradict_each_other_or_trust_anyone(change: dict[st
         make_config(values)
 
 
-@pytest.mark.parametrize(
+@over(
     ("change", "told"),
     [
         ({}, "name a source, or a uri"),

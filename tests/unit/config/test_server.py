@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import pytest
-
 from feedmux_server.config.load import make_config
+from tests.tables import over
 
 PLAIN = {"sources": {"main": {"uri": "mongodb://x"}}}
 
@@ -12,7 +11,7 @@ PLAIN = {"sources": {"main": {"uri": "mongodb://x"}}}
 FILES = {"certificate_file": "c", "key_file": "k"}
 
 
-@pytest.mark.parametrize(
+@over(
     ("listen", "tls", "exposed"),
     [
         ({}, None, ()),

@@ -1,11 +1,10 @@
 """What a check says: when a clock is off, and which findings prevent a start."""
 
-import pytest
-
 from feedmux_server.core.check_result import CheckResult, Level, check_clock, failures
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     ("skew_s", "unsure_s", "says"),
     [
         (2.0, 0.0, "within 2 s of"),

@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from feedmux_server.core.errors import _BY_STATUS, STATUS, ErrorReason, FeedmuxError
+from tests.tables import over
 
 PROTO = (Path(__file__).parents[3] / "proto/feedmux/v1/errors.proto").read_text()
 REASON = re.compile(r"^  // ([A-Z_]+)\. (?:.*\n  //)*.*\n  ERROR_REASON_(\w+) =", re.MULTILINE)
@@ -17,7 +16,7 @@ def test_reasons_and_their_statuses_are_those_of_the_protocol() -> None:
     assert {reason.value: status for reason, status in STATUS.items()} == promised
 
 
-@pytest.mark.parametrize("reason", ErrorReason)
+@over("reason", ErrorReason)
 def test_each_reason_has_one_status(reason: ErrorReason) -> None:
     assert [status for status, reasons in _BY_STATUS.items() if reason in reasons] == [FeedmuxError(reason, "").status]
 

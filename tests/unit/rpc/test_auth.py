@@ -10,6 +10,7 @@ from feedmux_server.rpc import auth as auth_module
 from feedmux_server.rpc.auth import ANONYMOUS, Authenticator
 from feedmux_server.rpc.tls import PeerCertificate
 from feedmux_server.tenants.model import CredentialKind, Identity, Unauthenticated
+from tests.tables import over
 
 BY_KEY = Identity("by-key", CredentialKind.API_KEY, "hash")
 BY_JWT = Identity("by-jwt", CredentialKind.JWT, "key id")
@@ -102,7 +103,7 @@ async def test_without_authentication_everybody_is_one_tenant() -> None:
     assert auth.name_of(ANONYMOUS) == "none"
 
 
-@pytest.mark.parametrize(
+@over(
     ("identity", "jwt", "holds"),
     [
         (BY_KEY, True, True),

@@ -12,6 +12,7 @@ from feedmux_server.rpc import bounds
 from feedmux_server.rpc.bounds import BOUNDS, SMALL_BYTES, check_shape, unbounded
 from feedmux_server.rpc.convert import parse
 from feedmux_server.rpc.subscriptions import DEFINITION_BYTES_MAX
+from tests.tables import over
 
 SERVICES = [
     service
@@ -31,7 +32,7 @@ ROWS = {
 REQUESTS = {method.full_name: method.input_type for service in SERVICES for method in service.methods}
 
 
-@pytest.mark.parametrize("method", REQUESTS)
+@over("method", REQUESTS)
 def test_every_field_of_every_request_has_a_bound(method: str) -> None:
     assert not list(unbounded(REQUESTS[method]))
 
@@ -125,7 +126,7 @@ MANY: dict[str, tuple[Any, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("case", MANY)
+@over("case", MANY)
 def test_a_large_message_is_one_long_field(case: str) -> None:
     kind, data = MANY[case]
     with pytest.raises(FeedmuxError) as caught:

@@ -13,6 +13,7 @@ from feedmux_server.rpc.status import Context
 from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.telemetry.observer import Observer
 from feedmux_server.tenants.model import Identity, Unauthenticated
+from tests.tables import over
 
 CONTEXT = cast(Context, SimpleNamespace(peer=lambda: "ipv4:10.0.0.1:5"))
 
@@ -59,7 +60,7 @@ def test_a_credential_that_ends_during_a_call_is_revoked_and_a_wrong_one_fails(k
     assert facts["reason"] == "expired"
 
 
-@pytest.mark.parametrize("reason", [ErrorReason.NAMESPACE_DENIED, ErrorReason.METHOD_DENIED])
+@over("reason", [ErrorReason.NAMESPACE_DENIED, ErrorReason.METHOD_DENIED])
 def test_what_a_caller_may_not_do_is_recorded(reason: ErrorReason) -> None:
     book = Book()
     book.audit.refused("Watch", CONTEXT, FeedmuxError(reason, "no"))

@@ -11,11 +11,12 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX
+from tests.tables import over
 
 TOKEN = bson.encode({"_data": "82"})
 
 
-@pytest.mark.parametrize(
+@over(
     ("message", "start"),
     [
         ({}, Start()),
@@ -50,7 +51,7 @@ WRONG: list[tuple[Any, ErrorReason, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("convert_", "reason", "field"), WRONG)
+@over(("convert_", "reason", "field"), WRONG)
 def test_what_is_out_of_range_is_named(convert_: Any, reason: ErrorReason, field: str) -> None:
     with pytest.raises(FeedmuxError) as caught:
         convert_()
@@ -64,7 +65,7 @@ def test_the_source_of_a_definition() -> None:
     assert not convert.is_definition(b"\xff")
 
 
-@pytest.mark.parametrize("pipeline", [feed_pb2.Pipeline(extended_json=""), feed_pb2.Pipeline(bson=b"")])
+@over("pipeline", [feed_pb2.Pipeline(extended_json=""), feed_pb2.Pipeline(bson=b"")])
 def test_an_empty_pipeline_is_rejected_unless_an_earlier_version_stored_it(pipeline: feed_pb2.Pipeline) -> None:
     feed = feed_pb2.Feed(source="main", pipeline=pipeline)
     with pytest.raises(FeedmuxError) as caught:
@@ -81,7 +82,7 @@ def test_defaults_and_bounds() -> None:
     assert convert.wire_format(feed_pb2.FORMAT_UNSPECIFIED) == convert.wire_format(feed_pb2.FORMAT_BSON) == BSON
 
 
-@pytest.mark.parametrize("name", ["batch_size", "max_await_time_ms"])
+@over("name", ["batch_size", "max_await_time_ms"])
 def test_numbers_of_a_feed_are_not_negative(name: str) -> None:
     more: dict[str, Any] = {name: -1}
     with pytest.raises(FeedmuxError) as caught:
@@ -126,7 +127,7 @@ def test_a_stored_definition_holds_what_its_user_defines_alone() -> None:
     assert subscriptions_pb2.Subscription.FromString(convert.definition(one)).name == ""
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.25, 1_700_000_000.5])
+@over("seconds", [0.0, 1.25, 1_700_000_000.5])
 def test_times_keep_their_fractions(seconds: float) -> None:
     assert convert.seconds(convert.duration(seconds)) == seconds
     stamp = convert.timestamp(seconds)

@@ -8,6 +8,7 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.retry import RetryPolicy
 from feedmux_server.rpc.group_checks import retry_policy
 from feedmux_server.rpc.subscriptions import Subscriptions
+from tests.tables import over
 from tests.unit.rpc.service_support import NoLetters, call, refused, served
 from tests.virtual_time import in_virtual_time
 
@@ -50,7 +51,7 @@ async def test_what_a_group_may_not_say(group: dict[str, Any], reason: str, name
             assert (await refused(Subscriptions(there.service).update, update)).reason == reason
 
 
-@pytest.mark.parametrize(
+@over(
     ("given", "first_s", "most_s"),
     [
         ({}, 1.0, 300.0),

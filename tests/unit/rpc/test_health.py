@@ -1,13 +1,12 @@
 """What each name of a probe says, by what is available and what the server does."""
 
-import pytest
-
 from feedmux_server.rpc.health import CHANGE_FEED, LIVENESS, OPERATOR, READINESS, REDIS, STARTUP, SUBSCRIPTIONS, Health
+from tests.tables import over
 
 HERE, BOTH = {REDIS: True, "source/a": True, "source/b": False}, {LIVENESS, STARTUP}
 
 
-@pytest.mark.parametrize(
+@over(
     ("started", "there", "draining", "serving"),
     [
         (False, {}, False, {LIVENESS}),

@@ -3,7 +3,6 @@
 from typing import Any, cast
 
 import bson
-import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.delivery.copy_progress import CopyStatus
@@ -12,6 +11,7 @@ from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.response_encoder import FRAME_BYTES, ResponseEncoder
 from feedmux_server.sessions import outputs
+from tests.tables import over
 from tests.unit.core.delivery.streams_support import mark, token
 from tests.unit.workers.test_render_worker import NoPositions
 
@@ -40,7 +40,7 @@ def test_a_batch_holds_the_bytes_of_mongodb_unchanged() -> None:
     assert (batch.read_time.seconds, batch.read_time.nanos) == (1, 500_000_000)
 
 
-@pytest.mark.parametrize(("size", "pieces"), [(100, 0), (101, 2), (200, 2), (201, 3)])
+@over(("size", "pieces"), [(100, 0), (101, 2), (200, 2), (201, 3)])
 def test_only_a_larger_event_comes_in_fragments_and_the_last_has_the_position(size: int, pieces: int) -> None:
     messages = sent(delivery(bytes(size)))
     if not pieces:
@@ -75,7 +75,7 @@ MARKS = [
 ]
 
 
-@pytest.mark.parametrize(("output", "kind", "notice"), MARKS)
+@over(("output", "kind", "notice"), MARKS)
 def test_every_mark_has_its_message(output: Any, kind: str, notice: str) -> None:
     (message,) = sent(output)
     assert message.WhichOneof("message") == kind

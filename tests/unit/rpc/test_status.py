@@ -15,11 +15,12 @@ from google.rpc import error_details_pb2, status_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc.status import abort, error_status, guarded
 from feedmux_server.telemetry.observer import NOBODY
+from tests.tables import over
 
 INFO, BAD, BROKEN, QUOTA, RETRY = "ErrorInfo", "BadRequest", "PreconditionFailure", "QuotaFailure", "RetryInfo"
 
 
-@pytest.mark.parametrize(
+@over(
     ("reason", "more", "details"),
     [
         (ErrorReason.NAME_INVALID, {"field": "name"}, [INFO, BAD]),

@@ -8,6 +8,7 @@ from cryptography import x509
 from feedmux_server.rpc.tls import Tls, TlsMaterial, peer_certificate
 from feedmux_server.tenants.model import CertificateName, NameKind, Unauthenticated
 from tests.integration.certificates import Authority
+from tests.tables import over
 
 
 def test_names_of_a_certificate(tmp_path: Path) -> None:
@@ -24,12 +25,12 @@ def test_names_of_a_certificate(tmp_path: Path) -> None:
     assert found.not_after_s == x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
 
 
-@pytest.mark.parametrize("context", [{}, {"x509_pem_cert": []}])
+@over("context", [{}, {"x509_pem_cert": []}])
 def test_a_call_without_a_certificate(context: dict[str, list[bytes]]) -> None:
     assert peer_certificate(context) is None
 
 
-@pytest.mark.parametrize("pem", [b"", b"junk", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+@over("pem", [b"", b"junk", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
 def test_a_certificate_that_cannot_be_read(pem: bytes) -> None:
     with pytest.raises(Unauthenticated) as caught:
         peer_certificate({"x509_pem_cert": [pem]})

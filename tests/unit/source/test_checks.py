@@ -6,6 +6,7 @@ import pytest
 
 from feedmux_server.core.check_result import Level
 from feedmux_server.source.checks import judge_hello, unsuitable_option
+from tests.tables import over
 
 SET: dict[str, Any] = {"setName": "rs0", "hosts": ["a", "b"]}
 
@@ -14,7 +15,7 @@ def version(*numbers: int) -> dict[str, Any]:
     return {"version": ".".join(map(str, numbers)), "versionArray": [*numbers, 0]}
 
 
-@pytest.mark.parametrize(
+@over(
     ("hello", "build", "levels"),
     [
         (SET, version(6, 0, 5), [Level.OK, Level.OK]),

@@ -5,9 +5,9 @@ from typing import Any
 
 import bson
 import bson.raw_bson
-import pytest
 
 from feedmux_server.source.cursor import _Cursor, find_batch
+from tests.tables import over
 
 AROUND = {"ok": 1.0, "operationTime": bson.Timestamp(1, 2)}
 ODD = b"\x0e\0\0\0\x02a\0\x02\0\0\0\xff\0\0"
@@ -27,7 +27,7 @@ def cut(data: bytes) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
+@over(
     "events",
     [
         [bson.encode({"n": 1})],
@@ -47,7 +47,7 @@ def test_a_reply_without_events() -> None:
     assert cut(reply([]))["cursor"]["nextBatch"] == []
 
 
-@pytest.mark.parametrize(
+@over(
     "other",
     [
         {"ok": 0.0, "errmsg": "no", "code": 43},

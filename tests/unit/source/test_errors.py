@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from pymongo.errors import (
     AutoReconnect,
     NetworkTimeout,
@@ -14,6 +13,7 @@ from pymongo.errors import (
 
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.source.errors import as_error, judge, kind_of
+from tests.tables import over
 
 
 def failure(code: int, name: str = "", *labels: str) -> OperationFailure:
@@ -21,7 +21,7 @@ def failure(code: int, name: str = "", *labels: str) -> OperationFailure:
     return OperationFailure("canary", code, details)
 
 
-@pytest.mark.parametrize(
+@over(
     ("error", "kind"),
     [
         (failure(43, "CursorNotFound"), "CursorNotFound"),
@@ -34,7 +34,7 @@ def test_statistics_get_mongodbs_name_or_the_drivers(error: PyMongoError, kind: 
     assert kind_of(error) == kind
 
 
-@pytest.mark.parametrize(
+@over(
     ("error", "reason"),
     [
         (AutoReconnect("canary"), ErrorReason.SOURCE_UNAVAILABLE),
@@ -50,7 +50,7 @@ def test_a_plain_command_that_fails(error: PyMongoError, reason: ErrorReason) ->
     assert "canary" not in told.message
 
 
-@pytest.mark.parametrize(
+@over(
     ("error", "resumes"),
     [
         (AutoReconnect("no"), True),

@@ -8,6 +8,7 @@ import pytest
 
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import BACKLOG_BYTES, HISTORY_AWAIT_MS, HISTORY_S, IDLE_S, ReadPace
+from tests.tables import over
 from tests.virtual_time import in_virtual_time
 
 NOW = 1_000 << 32
@@ -52,7 +53,7 @@ async def test_the_end_of_the_oplog_does_not_count_for_long() -> None:
     assert pace.needs_turn(old)
 
 
-@pytest.mark.parametrize(
+@over(
     ("cursors", "is_watched", "size", "wait_ms"),
     [
         (1, False, 0, USUAL_MS),
@@ -61,7 +62,6 @@ async def test_the_end_of_the_oplog_does_not_count_for_long() -> None:
         (300, True, 0, USUAL_MS),
         (300, False, 1, USUAL_MS),
     ],
-    ids=["few cursors", "many", "at most", "somebody wants to know progress", "events came"],
 )
 def test_idle_reads_share_a_rate(cursors: int, is_watched: bool, size: int, wait_ms: float) -> None:
     pace = make_pace(cursors=cursors, is_watched=is_watched)
@@ -69,7 +69,7 @@ def test_idle_reads_share_a_rate(cursors: int, is_watched: bool, size: int, wait
     assert pace.wait_ms == wait_ms
 
 
-@pytest.mark.parametrize(("is_mongos", "wait_ms"), [(False, HISTORY_AWAIT_MS), (True, USUAL_MS)])
+@over(("is_mongos", "wait_ms"), [(False, HISTORY_AWAIT_MS), (True, USUAL_MS)])
 def test_a_plan_learns_soon_that_nothing_follows(is_mongos: bool, wait_ms: int) -> None:
     pace = make_pace(is_awaited=True, is_mongos=is_mongos)
     pace.saw(1, exhausted=False)
@@ -78,6 +78,6 @@ def test_a_plan_learns_soon_that_nothing_follows(is_mongos: bool, wait_ms: int) 
     assert pace.wait_ms == USUAL_MS, "it is not asked again and again"
 
 
-@pytest.mark.parametrize(("is_mongos", "wait_ms"), [(False, HISTORY_AWAIT_MS), (True, USUAL_MS)])
+@over(("is_mongos", "wait_ms"), [(False, HISTORY_AWAIT_MS), (True, USUAL_MS)])
 def test_a_read_of_history_leaves_its_turn_soon(is_mongos: bool, wait_ms: int) -> None:
     assert make_pace(is_mongos=is_mongos).history_wait_ms == wait_ms

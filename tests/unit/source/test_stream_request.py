@@ -3,7 +3,6 @@
 from typing import Any
 
 import bson
-import pytest
 from bson.timestamp import Timestamp
 
 from feedmux_server.core.events.chunk import Chunk, cut_batch
@@ -13,6 +12,7 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.stream_request import StreamRequest
 from tests.sim.events import BEGIN, event, event_token
+from tests.tables import over
 from tests.unit.core.delivery.streams_support import mark, token
 from tests.unit.core.positions.test_long_tokens import document as long_document
 from tests.unit.core.positions.test_long_tokens import key_string
@@ -32,7 +32,7 @@ def start(request: StreamRequest) -> dict[str, Any]:
     return {name: value if isinstance(value, Timestamp) else bson.encode(value) for name, value in found.items()}
 
 
-@pytest.mark.parametrize(
+@over(
     ("at", "wanted"),
     [
         (JoinPoint(token(1), exact=True), {"resumeAfter": token(1).raw}),
@@ -41,14 +41,6 @@ def start(request: StreamRequest) -> dict[str, Any]:
         (JoinPoint(token(1), native="start_after"), {"startAfter": token(1).raw}),
         (JoinPoint(token(1)), {"startAtOperationTime": timestamp(token(1).cluster_time)}),
         (JoinPoint(INVALIDATE), {"startAtOperationTime": timestamp(INVALIDATE.cluster_time + 1)}),
-    ],
-    ids=[
-        "token",
-        "after an invalidate",
-        "resumeAfter of a user",
-        "startAfter of a user",
-        "time",
-        "time of an invalidate",
     ],
 )
 def test_the_option_of_a_start(at: JoinPoint, wanted: dict[str, Any]) -> None:
@@ -75,7 +67,7 @@ def test_a_start_at_a_time_drops_what_was_read_before() -> None:
     assert counts(request.after([chunk(1)])) == [1], "only until the first event after the position"
 
 
-@pytest.mark.parametrize("at", [JoinPoint(token(3), exact=True), JoinPoint(mark(3)), JoinPoint(INVALIDATE)])
+@over("at", [JoinPoint(token(3), exact=True), JoinPoint(mark(3)), JoinPoint(INVALIDATE)])
 def test_any_other_start_drops_nothing(at: JoinPoint) -> None:
     request = StreamRequest(KEY, at)
     request.stages()

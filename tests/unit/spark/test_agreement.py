@@ -15,6 +15,7 @@ from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
 from feedmux_spark.planning import Planner
+from tests.tables import over
 from tests.unit.spark.answers import FEED, Answers, resolved
 
 STAGES = [{"$match": {"n": 1}}]
@@ -55,7 +56,7 @@ def test_a_checkpoint_that_names_no_feed_is_said_once(
     assert "were not compared" in message
 
 
-@pytest.mark.parametrize(
+@over(
     ("options", "names"),
     [
         ({"comment": "why", "read_preference": "primaryPreferred", "batch_size": 5}, []),

@@ -1,12 +1,11 @@
 """What a Spark user reads for each error of the client: the option to look at, and no more of it than is known."""
 
-import pytest
-
 from feedmux.errors import make_error
 from feedmux_spark.errors import explained
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     ("status", "reason", "metadata", "says"),
     [
         ("OUT_OF_RANGE", "HISTORY_LOST", {}, "has left MongoDB's oplog. Either set failOnDataLoss=false"),

@@ -6,6 +6,7 @@ import pytest
 
 from feedmux_spark.errors import OptionError
 from feedmux_spark.offsets import Offset, parse_start
+from tests.tables import over
 
 
 def test_an_offset_is_canonical() -> None:
@@ -16,7 +17,7 @@ def test_an_offset_is_canonical() -> None:
     assert Offset.from_json({"position": "AQI="}).position == b"\x01\x02"
 
 
-@pytest.mark.parametrize(
+@over(
     "text",
     ["newest", "2026-11-21T15:00:00", '{"position": 1}', '{"position": "?"}', '{"version": 2, "position": ""}', "{"],
 )
@@ -39,7 +40,7 @@ def test_an_offset_from_elsewhere_is_an_error_of_the_option() -> None:
             Offset.from_json(content)
 
 
-@pytest.mark.parametrize("text", ["2026-11-21T15:00:00", "2026-11-21"])
+@over("text", ["2026-11-21T15:00:00", "2026-11-21"])
 def test_a_time_without_a_zone_is_told_what_to_write(text: str) -> None:
     with pytest.raises(OptionError, match=r"without a time zone: write .* for UTC") as caught:
         parse_start(text, "startingOffsets")

@@ -8,6 +8,7 @@ import pytest
 from feedmux_spark.errors import OptionError
 from feedmux_spark.options import TABLE, Options, markdown_table, parse_options
 from feedmux_spark.ranges import Slice
+from tests.tables import over
 
 README = Path(__file__).parents[3] / "spark_connector" / "README.md"
 
@@ -20,7 +21,7 @@ def test_the_readme_has_the_table() -> None:
     assert markdown_table() in README.read_text()
 
 
-@pytest.mark.parametrize(
+@over(
     ("given", "message"),
     [
         ({}, "option endpoint is missing"),

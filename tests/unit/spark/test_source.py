@@ -15,9 +15,10 @@ import pyspark_feedmux
 from feedmux_spark.batch import FeedmuxBatchReader
 from feedmux_spark.errors import OptionError
 from feedmux_spark.source import FeedmuxSource
+from tests.tables import over
 
 
-@pytest.mark.parametrize("more", [{}, {"consumerName": "q", "endingOffsets": "earliest"}])
+@over("more", [{}, {"consumerName": "q", "endingOffsets": "earliest"}])
 def test_a_stream_needs_a_name_and_no_end(more: dict[str, str]) -> None:
     source = FeedmuxSource({"endpoint": "x:1", **more})
     with pytest.raises(OptionError, match=r"consumerName|endingOffsets"):

@@ -6,6 +6,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.answers import check, digits, outcome, subscription
 from feedmux_server.store.model import CommitOutcome, CommitStatus, FenceCause
 from feedmux_server.store.scripts import Answer
+from tests.tables import over
 
 FIELDS = {
     b"definition": b"feed", b"etag": b"e1", b"position": b"p", b"cluster_time": b"00000000000000000007", b"order": b"o",
@@ -31,7 +32,7 @@ def test_a_lease_that_is_over_has_no_owner() -> None:
         assert (stored.owner, stored.active) == ("", False)
 
 
-@pytest.mark.parametrize("field", ["definition", "position", "cluster_time", "order", "etag"])
+@over("field", ["definition", "position", "cluster_time", "order", "etag"])
 def test_a_missing_field_that_a_session_needs_is_damage(field: str) -> None:
     with pytest.raises(FeedmuxError) as caught:
         subscription("s", answer(without=field))
@@ -39,7 +40,7 @@ def test_a_missing_field_that_a_session_needs_is_damage(field: str) -> None:
     assert caught.value.metadata == {"redis_error": "DAMAGED"}
 
 
-@pytest.mark.parametrize(
+@over(
     ("field", "value"),
     [
         ("epoch", b"1180591620717411303424"),  # 2^70
@@ -61,7 +62,7 @@ def test_what_feedmux_would_not_have_written_is_damage(field: str, value: bytes)
     assert caught.value.metadata == {"redis_error": "DAMAGED"}
 
 
-@pytest.mark.parametrize(
+@over(
     ("status", "reason"),
     [
         (b"NOT_FOUND", ErrorReason.SUBSCRIPTION_NOT_FOUND),
@@ -75,7 +76,7 @@ def test_an_answer_that_is_an_error_is_raised(status: bytes, reason: ErrorReason
     assert caught.value.reason is reason
 
 
-@pytest.mark.parametrize(
+@over(
     ("answered", "wanted"),
     [
         ([b"OK", b"position"], CommitOutcome(CommitStatus.OK, position=b"position")),

@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-import pytest
-
 from feedmux_server.core.limits.lease import LeaseRules
 from feedmux_server.store.commit_queue import REJECTED_KEY_S, CommitQueue
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import CommitOutcome, CommitStatus, FenceCause, Lease
 from tests.integration.state_support import Recorder, place, submit
+from tests.tables import over
 from tests.unit.store.test_handle import LEASE, Woken, stored_at
 
 RULES = LeaseRules(lease_s=30.0, tombstone_s=3600.0)
@@ -29,7 +28,7 @@ class Site:
         return self.queue.answered(handle, handle.waiting, outcome, sent_s, sent_s)
 
 
-@pytest.mark.parametrize(("instance", "cause"), [("me", "LEASE"), ("other", "TAKEOVER")])
+@over(("instance", "cause"), [("me", "LEASE"), ("other", "TAKEOVER")])
 def test_a_newer_session_fences_the_older_one(instance: str, cause: str) -> None:
     site = Site()
     older, newer = site.handle(), site.handle(replace(LEASE, epoch=8, instance_id=instance))
@@ -86,7 +85,7 @@ def test_a_rejected_key_waits_alone() -> None:
     assert (site.recorders[handle].available, site.recorders[other].available) == ([False], [])
 
 
-@pytest.mark.parametrize(("sent_s", "restores"), [(1.0, True), (RULES.tombstone_s, False)])
+@over(("sent_s", "restores"), [(1.0, True), (RULES.tombstone_s, False)])
 def test_a_lost_subscription_is_restored_unless_it_may_have_been_deleted(sent_s: float, *, restores: bool) -> None:
     site = Site()
     handle = site.handle()

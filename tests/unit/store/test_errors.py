@@ -1,14 +1,14 @@
 """What the errors of Redis mean."""
 
-import pytest
 from redis import exceptions
 from redis.asyncio.sentinel import MasterNotFoundError
 from redis.exceptions import ResponseError
 
 from feedmux_server.store.errors import code_of, is_of_one_key, state_unavailable, words_of
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "code"),
     [
         # As Redis 6.2 and 7 tell of a command that fails in a script.
@@ -29,7 +29,7 @@ def test_what_a_script_failed_with(text: str, code: str) -> None:
     assert is_of_one_key(error) == (code in ("ERR", "WRONGTYPE"))
 
 
-@pytest.mark.parametrize(
+@over(
     ("error", "code"),
     [
         (TimeoutError(), "TIMEOUT"),

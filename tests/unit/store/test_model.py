@@ -1,14 +1,13 @@
 """When a subscription that nobody uses is deleted."""
 
-import pytest
-
 from feedmux_server.store.model import StoredSubscription
+from tests.tables import over
 
 DAY_MS = 24 * 3600 * 1000
 USED_MS = 5 * DAY_MS
 
 
-@pytest.mark.parametrize(
+@over(
     ("unused_days", "active", "expires_ms"),
     [(2.0, False, 7 * DAY_MS), (0.5, False, USED_MS + DAY_MS // 2), (0.0, False, None), (2.0, True, None)],
 )

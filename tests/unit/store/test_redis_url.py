@@ -4,9 +4,10 @@ import pytest
 
 from feedmux_server.store.connection import StartupError, connect
 from feedmux_server.store.redis_url import parse_redis_url
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     ("url", "words"),
     [
         ("http://localhost", "redis://HOST"),
@@ -27,7 +28,7 @@ def test_urls_that_cannot_be_used(url: str, words: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@over(
     ("url", "hosts", "shown"),
     [
         ("redis://u:secret@a", (("a", 6379),), "redis://a:6379/0"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.tables import over
 from tests.telemetry.promql import RULES, RUNBOOK, asked, dashboard, queries, rules
 
 WANTED = {
@@ -82,7 +83,7 @@ def test_promtool_takes_rules_and_queries(tmp_path: Path) -> None:
         assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.parametrize(
+@over(
     ("expression", "series", "labels"),
     [
         ("up", {"up": {}}, set()),

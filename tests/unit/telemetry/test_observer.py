@@ -2,12 +2,11 @@
 
 import inspect
 
-import pytest
-
 from feedmux_server.telemetry import observer, otel_observer
+from tests.tables import over
 
 
-@pytest.mark.parametrize("kind", ["Observer", "SessionObserver", "Span", "Call"])
+@over("kind", ["Observer", "SessionObserver", "Span", "Call"])
 def test_what_is_reported_is_observed(kind: str) -> None:
     silent = getattr(observer, kind)
     observing = [

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-import pytest
 from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -14,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.labels import Labels
 from feedmux_server.telemetry.otel_observer import OtelObserver
+from tests.tables import over
 from tests.virtual_time import in_virtual_time
 
 
@@ -36,10 +36,9 @@ async def test_a_session_has_a_span_for_one_message_a_second_at_most() -> None:
     assert counts == [1, 2, 3]
 
 
-@pytest.mark.parametrize(
+@over(
     ("happened_s", "read_s", "seconds"),
     [(1_700_000_000.0, 1_700_000_001.5, 1.5), (1_700_000_001.0, 1_700_000_000.0, 0.0)],
-    ids=["the difference", "MongoDB's clock is ahead"],
 )
 def test_the_stage_read_is_from_mongodb_s_clock_to_ours(happened_s: float, read_s: float, seconds: float) -> None:
     reader = InMemoryMetricReader()

@@ -4,10 +4,10 @@ import logging
 import sys
 from typing import Any
 
-import pytest
 from opentelemetry._logs import SeverityNumber
 
 from feedmux_server.telemetry.otlp_logs import OtlpHandler
+from tests.tables import over
 
 
 class Provider:
@@ -27,7 +27,7 @@ def emitted(**facts: Any) -> list[Any]:
     return list(provider.records)
 
 
-@pytest.mark.parametrize(
+@over(
     ("level", "severity"),
     [
         (logging.DEBUG, SeverityNumber.DEBUG),

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.tenants.jwks import WAITING_MAX, Jwks, JwksAway, JwksUnusable, parse_jwks
+from tests.tables import over
 
 
 def rsa_key(kid: str, bits: int = 2048) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def document(*keys: object) -> bytes:
     return json.dumps({"keys": keys}).encode()
 
 
-@pytest.mark.parametrize("case", UNUSABLE)
+@over("case", UNUSABLE)
 def test_a_key_that_cannot_be_used_costs_no_other(case: str) -> None:
     found = parse_jwks(document(GOOD, UNUSABLE[case], OTHER))
     assert set(found.keys) == {"good", "other"}
@@ -69,7 +70,7 @@ def test_what_is_not_for_signatures_is_no_news() -> None:
     assert (set(found.keys), found.left_out) == ({"good"}, ())
 
 
-@pytest.mark.parametrize("data", [b"", b"[1", b"{}", b"[]", document(7), document()])
+@over("data", [b"", b"[1", b"{}", b"[]", document(7), document()])
 def test_what_is_no_key_set(data: bytes) -> None:
     with pytest.raises(JwksUnusable):
         parse_jwks(data)

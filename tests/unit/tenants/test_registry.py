@@ -12,6 +12,7 @@ from feedmux_server.tenants.model import (
     Unauthenticated,
 )
 from feedmux_server.tenants.registry import Registry, hash_key
+from tests.tables import over
 
 NOW_S = 1_000.0
 COMMON_NAME = CertificateName(NameKind.COMMON_NAME, "search")
@@ -52,7 +53,7 @@ def test_all_messages_are_one() -> None:
     assert len({Unauthenticated(cause).message for cause in ("a", "b")}) == 1
 
 
-@pytest.mark.parametrize(
+@over(
     ("after", "holds"),
     [
         ([tenant("a", "one")], True),

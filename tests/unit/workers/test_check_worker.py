@@ -3,9 +3,9 @@
 from typing import Any
 
 import bson
-import pytest
 
 from feedmux_server.workers.check_worker import answer
+from tests.tables import over
 
 MATCH = {"pipeline": [{"$match": {"a": 1}}]}
 
@@ -31,7 +31,7 @@ def test_a_verdict_is_the_pipeline_or_the_error() -> None:
     )
 
 
-@pytest.mark.parametrize(("most", "text"), [(22, '[{"$match": {"a": 1}}]'), (9, '[{"$match… (22 characters)')])
+@over(("most", "text"), [(22, '[{"$match": {"a": 1}}]'), (9, '[{"$match… (22 characters)')])
 def test_a_rendering_is_cut_and_says_so(most: int, text: str) -> None:
     assert answered(render=bson.encode(MATCH), chars=most) == {"text": text}
 

@@ -13,6 +13,7 @@ from feedmux.cli.consume import Sink, _explained, process_events
 from feedmux.cli.event_output import Notices
 from feedmux.cli.signals import Signals
 from feedmux.errors import make_error
+from tests.tables import over
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_it_is_caught_up_after_all_events_before_the_head(
             process_events(*arguments, lambda: None, lambda: nothing_left)
 
 
-@pytest.mark.parametrize(
+@over(
     ("status", "reason", "metadata", "hint"),
     [
         ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND", {}, "Create it: feedmux consume orders --create DB.COLL"),

@@ -10,11 +10,12 @@ from bson.timestamp import Timestamp
 
 import feedmux
 from feedmux.cli.dead_letters import _id, _key, as_json
+from tests.tables import over
 
 OID = "0123456789abcdef01234567"
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "key"),
     [
         ('{"_id": 5}', {"_id": 5}),

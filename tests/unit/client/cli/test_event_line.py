@@ -9,6 +9,7 @@ from bson import Binary, Decimal128, MaxKey, ObjectId, Regex, Timestamp
 
 from feedmux.cli.event_line import event_line, value_text
 from feedmux.cli.terminal import Terminal
+from tests.tables import over
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_shapes(terminal: Terminal, event: dict[str, Any], words: str) -> None:
     assert "\n" not in line
 
 
-@pytest.mark.parametrize(
+@over(
     ("value", "text"),
     [
         (None, "null"),

@@ -11,6 +11,7 @@ from bson.timestamp import Timestamp
 import feedmux
 from feedmux.cli.event_output import EventOutput, Notices, count
 from feedmux.cli.failure import UsageError
+from tests.tables import over
 
 
 def test_a_lost_connection_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,7 +82,7 @@ def test_the_format_depends_on_who_reads(monkeypatch: pytest.MonkeyPatch) -> Non
         output(raw=True, json=True)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "²", "many"])
+@over("text", ["0", "-1", "1.5", "", "²", "many"])
 def test_a_count_is_a_whole_number_from_1(text: str) -> None:
     assert count("1") == 1
     with pytest.raises(argparse.ArgumentTypeError, match="1 or more"):

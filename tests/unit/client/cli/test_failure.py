@@ -7,6 +7,7 @@ import pytest
 from feedmux import cli
 from feedmux.cli.failure import PORTS_HINT, SERVER_HINT, WAITS_HINT, CliError, as_cli_error
 from feedmux.errors import Unavailable, make_error
+from tests.tables import over
 
 
 def test_a_server_that_waits_is_not_called_unreachable() -> None:
@@ -15,7 +16,7 @@ def test_a_server_that_waits_is_not_called_unreachable() -> None:
     assert (found.message, found.hint) == ("here:1 has not answered in time", WAITS_HINT)
 
 
-@pytest.mark.parametrize(
+@over(
     ("status", "reason", "metadata", "message", "hint"),
     [
         ("UNAVAILABLE", "", {}, "cannot reach here:1 (Connection refused)", SERVER_HINT),

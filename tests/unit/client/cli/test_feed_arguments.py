@@ -9,6 +9,7 @@ from bson import Timestamp
 
 from feedmux.cli.feed_arguments import namespace, pipeline, place_of, position_text, scope_name, start
 from feedmux.feeds import Feed
+from tests.tables import over
 
 
 def test_a_pipeline_from_a_file(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_a_pipeline_file_without_the_at_sign(tmp_path: Path) -> None:
         pipeline("x" * 5_000)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "[" + "9" * 5_000 + "]", '["\udcff"]'])
+@over("text", ["[" * 100_000, "[" + "9" * 5_000 + "]", '["\udcff"]'])
 def test_a_pipeline_that_cannot_be_read(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"^(nested too deeply, or has a number .*|not UTF-8)$"):
         pipeline(text)
@@ -54,13 +55,13 @@ def test_a_pipeline_is_sent_as_it_is_typed() -> None:
     assert pipeline(text) == text
 
 
-@pytest.mark.parametrize("text", ["tomorrow", "2026-11-27T25:00:00Z", "5 min", "1795799726000"])
+@over("text", ["tomorrow", "2026-11-27T25:00:00Z", "5 min", "1795799726000"])
 def test_what_is_no_start_is_told_what_a_start_is(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=r"is not a time \(.*Z\), how long ago \(15m\), earliest"):
         start(text)
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "found"),
     [
         ("*", (None, None)),
@@ -83,7 +84,7 @@ def test_a_namespace_is_split_at_its_first_dot(text: str, found: tuple[str | Non
         assert scope_name(Feed(*found)) == text
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "kind", "time"),
     [
         ("now", "latest", (0, 0)),
@@ -122,7 +123,7 @@ def test_tokens_and_positions_as_any_command_prints_them() -> None:
     assert (start(TOKEN).kind, start(position_text(position)).kind) == ("start_after", "position")
 
 
-@pytest.mark.parametrize("text", ["{", "{}", '{"_data": 5}', '{"$oid": "x"}', "82F", "?", ""])
+@over("text", ["{", "{}", '{"_data": 5}', '{"$oid": "x"}', "82F", "?", ""])
 def test_what_is_neither_a_token_nor_a_position(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="a resume token"):
         place_of(text)

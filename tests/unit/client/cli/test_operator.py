@@ -4,10 +4,10 @@ import argparse
 from typing import Any
 
 import grpc
-import pytest
 
 from feedmux.cli import operator
 from feedmux.cli.failure import CliError
+from tests.tables import over
 
 
 class Failed:
@@ -33,7 +33,7 @@ def failure(code: grpc.StatusCode, key: str | None = None) -> CliError:
     return found
 
 
-@pytest.mark.parametrize("code", [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED])
+@over("code", [grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED])
 def test_a_rejected_key_is_told_apart_from_no_key(code: grpc.StatusCode) -> None:
     assert failure(code, "k").message == "the operator port unix:/here rejects this operator key"
     assert failure(code).message == "the operator port unix:/here wants the operator's key, and none was given"

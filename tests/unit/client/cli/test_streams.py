@@ -2,12 +2,12 @@
 
 import io
 
-import pytest
 from google.protobuf import duration_pb2
 
 from feedmux.cli.streams import _text, as_json, state_name
 from feedmux.cli.terminal import Terminal
 from feedmux.v1 import feed_pb2, operator_pb2
+from tests.tables import over
 
 HOSTILE = "t\x1b[2J"
 ONE = operator_pb2.Subscriber(
@@ -75,7 +75,7 @@ def test_subscribers_are_shown_on_demand() -> None:
     assert "1 subscribers that wait for credit" in text(answer(detached_subscribers=[ONE]))
 
 
-@pytest.mark.parametrize(
+@over(
     ("more", "shown"),
     [
         ({"cursor_open": True}, "open"),

@@ -10,6 +10,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, event, event_token
+from tests.tables import over
 
 START = ResumeToken.high_water_mark(BEGIN)
 
@@ -26,7 +27,7 @@ def token(n: int) -> ResumeToken:
     return event_token(BEGIN + 10 * n + 5, key=n)
 
 
-@pytest.mark.parametrize("dropped", [False, True])
+@over("dropped", [False, True])
 def test_places_inside_and_at_the_end_of_a_chunk(dropped: bool) -> None:
     acks = AckTracker(START, 10)
     chunk = chunk_of(0, 4)
@@ -144,7 +145,7 @@ def test_a_release_of_many_chunks_has_parts() -> None:
     assert [chunk.holders for chunk in chunks] == [0, 0]
 
 
-@pytest.mark.parametrize("seed", range(25))
+@over("seed", range(25))
 def test_like_a_naive_tracker(seed: int) -> None:
     rng = random.Random(seed)
     acks = AckTracker(START, 10**6)

@@ -6,6 +6,7 @@ from feedmux_server.core.delivery.copy_progress import CopyProgress, CopyStatus,
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.rpc import convert
 from tests.sim.events import BEGIN, event_token
+from tests.tables import over
 
 MARK = ResumeToken.high_water_mark(BEGIN + 7)
 
@@ -62,7 +63,7 @@ def test_after_a_pause_the_rate_begins_anew() -> None:
     assert progress.remaining_s(510.0) == pytest.approx(80)
 
 
-@pytest.mark.parametrize("estimated", [0, 50, 99])
+@over("estimated", [0, 50, 99])
 def test_what_is_not_known_is_not_said(estimated: int) -> None:
     """The number of documents is not known, or more than the estimate were copied."""
     progress = begun()

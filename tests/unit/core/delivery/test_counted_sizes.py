@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import bson
-import pytest
 
 from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.cached_range import held_bytes
@@ -16,6 +15,7 @@ from feedmux_server.core.limits.account import Account
 from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS
 from feedmux_server.sessions.quota_gate import QuotaGate
 from tests.sim.events import event
+from tests.tables import over
 from tests.unit.core.delivery.streams_support import mark, token
 
 COUNT = 2_000
@@ -78,7 +78,7 @@ def deliveries() -> tuple[Callable[[], Any], Callable[[Any], int]]:
     return keep, lambda kept: sum(map(held_bytes, kept))
 
 
-@pytest.mark.parametrize("made", [indexes, trackers, deliveries])
+@over("made", [indexes, trackers, deliveries])
 def test_what_is_counted_is_what_it_takes(made: Callable[[], tuple[Callable[[], Any], Callable[[Any], int]]]) -> None:
     make, counted_of = made()
     tracemalloc.start()

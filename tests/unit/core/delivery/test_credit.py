@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from feedmux_server.core.delivery.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX, CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from tests.tables import over
 
 
 def test_credit_adds_up_to_the_server_s_maximum() -> None:
@@ -20,7 +21,7 @@ def test_credit_adds_up_to_the_server_s_maximum() -> None:
     assert (window.events, window.bytes) == (10, 100)
 
 
-@pytest.mark.parametrize(
+@over(
     ("events", "size", "field"),
     [
         (0, 1, "credit.events"),

@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import bson
-import pytest
 
 from feedmux_server.core.delivery.feed_streams import SubscriberState, covering, far_behind, is_ahead
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
@@ -18,6 +17,7 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.core.positions.timeline import Fork
 from tests.sim.events import BEGIN, event, event_token
+from tests.tables import over
 from tests.unit.core.delivery.streams_support import (
     Feed,
     behind,
@@ -278,7 +278,7 @@ def test_two_heads_at_one_place_merge_into_the_older() -> None:
     assert old.ring is new.ring is feed.port.started[0].ring
 
 
-@pytest.mark.parametrize(("version", "merges"), [(1, True), (2, False)])
+@over(("version", "merges"), [(1, True), (2, False)])
 def test_streams_of_different_token_version_never_merge(version: int, merges: bool) -> None:
     """The two streams could merge in every other respect: with one token version they do."""
     feed = Feed()
@@ -456,7 +456,7 @@ def test_removing_gives_everything_back() -> None:
     assert not feed.streams.open.is_superfluous(stream), "the leading stream lingers"
 
 
-@pytest.mark.parametrize("waiting", [False, True])
+@over("waiting", [False, True])
 def test_one_who_goes_while_detached_is_forgotten(waiting: bool) -> None:
     feed = Feed()
     opened(feed.stream_of(feed.subscriber(behind(100))))

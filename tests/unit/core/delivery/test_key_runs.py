@@ -2,9 +2,8 @@
 
 import random
 
-import pytest
-
 from feedmux_server.core.delivery.key_runs import Hand
+from tests.tables import over
 
 
 def test_a_settle_of_many_events_has_parts() -> None:
@@ -26,7 +25,7 @@ def test_what_is_stored_is_told_in_a_bounded_number_of_steps() -> None:
     assert (hand.stored(5_001), hand.committed) == (True, 5_001)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@over("seed", range(20))
 def test_what_is_in_hand_after_any_settlements(seed: int) -> None:
     """As a dict by sequence has it, whose ranges would take as long as they are wide."""
     rng, hand, model, number = random.Random(seed), Hand(), dict[int, int](), 0

@@ -4,6 +4,7 @@ import pytest
 
 from feedmux_server.core.delivery.resume_policy import RESUMABLE_LABEL, Action, MongoFailure, classify, without_words
 from feedmux_server.core.errors import ErrorReason
+from tests.tables import over
 
 GET_MORE = MongoFailure(1, "InternalError", "something", frozenset(), False, "getMore", 17)
 AGGREGATE = replace(GET_MORE, during="aggregate")
@@ -22,7 +23,7 @@ FROM_INVALIDATE = (
 )
 
 
-@pytest.mark.parametrize(("failure", "action"), [(GET_MORE, Action.RESUME), (AGGREGATE, Action.RETRY)])
+@over(("failure", "action"), [(GET_MORE, Action.RESUME), (AGGREGATE, Action.RETRY)])
 def test_network_errors(failure: MongoFailure, action: Action) -> None:
     verdict = classify(replace(failure, network=True, code=None, code_name="", message="host:27017: refused"))
     assert verdict.action is action
@@ -31,12 +32,12 @@ def test_network_errors(failure: MongoFailure, action: Action) -> None:
     assert "27017" not in verdict.error.message
 
 
-@pytest.mark.parametrize("wire_version", [8, 9, 17])
+@over("wire_version", [8, 9, 17])
 def test_cursor_not_found_is_resumable(wire_version: int) -> None:
     assert classify(replace(GET_MORE, code=43, wire_version=wire_version)).action is Action.RESUME
 
 
-@pytest.mark.parametrize("code", [1, 2, *BEFORE_LABELS])
+@over("code", [1, 2, *BEFORE_LABELS])
 def test_labelled_errors_are_resumable_from_4_4_on(code: int) -> None:
     labelled = replace(GET_MORE, code=code, labels=frozenset({RESUMABLE_LABEL}))
     assert classify(replace(labelled, wire_version=9)).action is Action.RESUME
@@ -46,12 +47,12 @@ def test_labelled_errors_are_resumable_from_4_4_on(code: int) -> None:
     assert before.action is (Action.RESUME if code in BEFORE_LABELS else Action.FATAL)
 
 
-@pytest.mark.parametrize("code", BEFORE_LABELS)
+@over("code", BEFORE_LABELS)
 def test_codes_are_resumable_before_4_4(code: int) -> None:
     assert classify(replace(GET_MORE, code=code, wire_version=8)).action is Action.RESUME
 
 
-@pytest.mark.parametrize("code", [*BEFORE_LABELS, 43, 94, 237])
+@over("code", [*BEFORE_LABELS, 43, 94, 237])
 def test_aggregate_errors_are_never_resumed_but_tried_again(code: int) -> None:
     for wire_version in (8, 17):
         verdict = classify(replace(AGGREGATE, code=code, wire_version=wire_version))
@@ -63,7 +64,7 @@ def test_a_label_on_an_aggregate_error_means_later() -> None:
     assert classify(replace(AGGREGATE, labels=frozenset({RESUMABLE_LABEL}))).action is Action.RETRY
 
 
-@pytest.mark.parametrize("code", [237, 11601, 11602])
+@over("code", [237, 11601, 11602])
 def test_killed_reads_without_a_label_are_tried_again_and_not_blamed_on_the_feed(code: int) -> None:
     verdict = classify(replace(GET_MORE, code=code))
     assert verdict.action is Action.RETRY
@@ -106,7 +107,7 @@ def test_the_table(failure: MongoFailure, code: int, message: str, action: Actio
     assert verdict.error.metadata["labels"] == "NonResumableChangeStreamError"
 
 
-@pytest.mark.parametrize(
+@over(
     ("code", "message"),
     [
         (40324, "Unrecognized pipeline stage name: '$foo'"),
@@ -131,7 +132,7 @@ def test_a_failing_stage() -> None:
     assert classify(first_batch).error.reason is ErrorReason.PIPELINE_FAILED
 
 
-@pytest.mark.parametrize("text", [" " * 5_000_000, "First element: " * 300_000, "{ _id: " * 500_000, "x" * 5_000_000])
+@over("text", [" " * 5_000_000, "First element: " * 300_000, "{ _id: " * 500_000, "x" * 5_000_000])
 def test_a_value_that_mongodb_quotes_may_be_megabytes_long(text: str) -> None:
     message = f"PlanExecutor error during aggregation :: caused by :: Failed to parse objectId '{text}' in $convert"
     error = classify(replace(AGGREGATE, code=241, message=message)).error
@@ -143,7 +144,7 @@ def test_a_value_that_mongodb_quotes_may_be_megabytes_long(text: str) -> None:
 TOKEN = '{ _data: "826B01A164" }'
 
 
-@pytest.mark.parametrize(
+@over(
     ("code", "message", "kept"),
     [
         (280, NOT_FOUND, "the resume token was not found."),
@@ -179,7 +180,7 @@ def test_words_about_a_pipeline_that_was_not_run_stay() -> None:
     assert "$foo" in without_words(classify(answer)).error.message
 
 
-@pytest.mark.parametrize("code", [13, 18, 8000])
+@over("code", [13, 18, 8000])
 def test_a_refused_command_is_quoted_to_nobody(code: int) -> None:
     """MongoDB quotes the whole command: with grants, that includes the stages of the policy."""
     quoted = 'not authorized on shop to execute command { aggregate: "orders", pipeline: [ canary ] }'

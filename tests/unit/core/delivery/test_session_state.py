@@ -6,6 +6,7 @@ import pytest
 
 from feedmux_server.core.delivery.session_state import TRANSITIONS, Phase, SessionState, SessionStep
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from tests.tables import over
 
 FENCED = FeedmuxError(ErrorReason.FENCED, "fenced")
 UNTIL_S = 100.0
@@ -37,7 +38,7 @@ def test_a_request_that_comes_too_late_changes_nothing(phase: Phase, asked: Phas
     assert phase is asked or (asked in TRANSITIONS[phase]) != ((phase, asked) in LATE)
 
 
-@pytest.mark.parametrize(
+@over(
     ("phase", "step"),
     [(Phase.OPEN, SessionStep.SEND), (Phase.CLOSING, SessionStep.FLUSH), (Phase.FAILED, SessionStep.FAIL)],
 )

@@ -1,9 +1,8 @@
 """When a stream reads, rests, closes its cursor and ends."""
 
-import pytest
-
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.stream_steps import RestLimits, Step, after_rest, next_step, rest_s
+from tests.tables import over
 from tests.unit.core.delivery.streams_support import Feed, behind, error, fill, opened
 
 LIMITS = RestLimits(unused_stream_s=10.0, idle_close_s=60.0)
@@ -35,7 +34,7 @@ def test_it_opens_for_a_subscriber_without_credit() -> None:
     assert step(feed, feed.stream_of(subscriber)) is Step.READ
 
 
-@pytest.mark.parametrize("unwanted", [False, True])
+@over("unwanted", [False, True])
 def test_without_subscribers_it_lingers_unless_its_tenant_needs_the_room(*, unwanted: bool) -> None:
     feed = Feed()
     subscriber = feed.subscriber(behind(0))

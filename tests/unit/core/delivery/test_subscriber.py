@@ -8,6 +8,7 @@ from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import View
 from feedmux_server.core.positions.join_point import JoinPoint
+from tests.tables import over
 from tests.unit.core.delivery.streams_support import (
     EVENT_BYTES,
     Feed,
@@ -211,7 +212,7 @@ def test_the_end_comes_behind_the_last_event() -> None:
     assert ended.error.reason is ErrorReason.FEED_INVALIDATED
 
 
-@pytest.mark.parametrize("reason", [ErrorReason.HISTORY_LOST, ErrorReason.FEED_INVALIDATED])
+@over("reason", [ErrorReason.HISTORY_LOST, ErrorReason.FEED_INVALIDATED])
 def test_an_end_before_its_place_is_not_its_own(reason: ErrorReason) -> None:
     feed = Feed(join_distance_s=30)
     first, waiting = feed.subscriber(behind(0)), feed.subscriber(behind(5))

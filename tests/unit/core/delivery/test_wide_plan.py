@@ -1,13 +1,13 @@
 """Which feeds become views: depends on their number and their share of the traffic, with hysteresis."""
 
 import bson
-import pytest
 
 from feedmux_server.core.delivery.wide_plan import WideLimits, WidePlan, WideState, group_of, view_of
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.grants.grant import Grant, make_grant
 from feedmux_server.core.grants.stages import apply_grants
+from tests.tables import over
 
 LIMITS = WideLimits(feeds_min=4, events_per_s_max=1_000.0, share_min=0.5, retry_s=60.0)
 
@@ -106,9 +106,7 @@ def test_many_feeds_are_worth_many_events_of_others() -> None:
     assert plan.state(GROUP) is WideState.TOO_BUSY
 
 
-@pytest.mark.parametrize(
-    ("feeds", "writes_per_s", "shared"), [(8, 130.0, True), (8, 150.0, False), (35, 400.0, False), (45, 400.0, True)]
-)
+@over(("feeds", "writes_per_s", "shared"), [(8, 130.0, True), (8, 150.0, False), (35, 400.0, False), (45, 400.0, True)])
 def test_few_feeds_are_not_worth_a_read_for_each_write_of_others(feeds: int, writes_per_s: float, shared: bool) -> None:
     plan = planned(feeds)
     plan.measured(GROUP, 10.0, writes_per_s, 0.0, reads_per_s=writes_per_s)
@@ -148,7 +146,7 @@ def test_it_can_be_switched_off() -> None:
     assert plan.state(GROUP) is WideState.DISABLED
 
 
-@pytest.mark.parametrize(
+@over(
     ("key", "may"),
     [
         (feed("d", "c"), True),
@@ -167,7 +165,7 @@ def test_which_feeds_may_be_views(key: StreamKey, may: bool) -> None:
     assert (view_of(key) is not None) is may
 
 
-@pytest.mark.parametrize(
+@over(
     ("grant", "spec", "may"),
     [
         (make_grant("main", "d", "c"), FeedSpec(Scope("main", "d", "c")), True),

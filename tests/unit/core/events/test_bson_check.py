@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.bson_check import check_bson, walk
+from tests.tables import over
 
 EVERYTHING: dict[str, Any] = {
     "double": 1.5,
@@ -68,7 +69,7 @@ def test_elements_come_with_their_paths() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@over(
     "document",
     [
         b"",

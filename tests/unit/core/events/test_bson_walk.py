@@ -8,6 +8,7 @@ import pytest
 from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 
 from feedmux_server.core.events.bson_walk import ARRAY, DOCUMENT, STRING, find, find_text, text_at, value_end
+from tests.tables import over
 
 EVERY_TYPE: dict[str, Any] = {
     "double": 1.5,
@@ -35,7 +36,7 @@ DEPRECATED = {0x06: b"", 0x0C: b"\2\0\0\0c\0" + b"i" * 12, 0x0E: b"\2\0\0\0s\0"}
 """Values of the types that the encoder does not write: undefined, DBPointer, symbol."""
 
 
-@pytest.mark.parametrize("name", EVERY_TYPE)
+@over("name", EVERY_TYPE)
 def test_a_value_of_every_type_is_passed(name: str) -> None:
     data = b"before" + bson.encode({name: EVERY_TYPE[name], "wanted": "text"}) + b"after"
     at = find(data, 6, b"wanted", STRING)
@@ -44,7 +45,7 @@ def test_a_value_of_every_type_is_passed(name: str) -> None:
     assert find_text(data, 6, b"wanted") == b"text"
 
 
-@pytest.mark.parametrize("kind", DEPRECATED)
+@over("kind", DEPRECATED)
 def test_deprecated_types_are_passed(kind: int) -> None:
     value = DEPRECATED[kind]
     assert value_end(b"before" + value + b"after", kind, 6) == 6 + len(value)

@@ -22,6 +22,7 @@ from feedmux_server.core.events.chunk import (
 )
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, Event, event, event_token, hex_of
+from tests.tables import over
 
 START = ResumeToken.high_water_mark(BEGIN)
 
@@ -56,7 +57,7 @@ def test_offsets_are_where_documents_begin() -> None:
     assert list(document_offsets(b"")) == [0]
 
 
-@pytest.mark.parametrize(
+@over(
     "data", [b"\x05\0\0", b"\x04\0\0\0\0", b"\0\0\0\0\0\0\0\0", b"\xff\xff\xff\xff\0", b"\x06\0\0\0\0", b"\5\0\0\0\0x"]
 )
 def test_lengths_that_do_not_add_up(data: bytes) -> None:
@@ -87,9 +88,7 @@ def test_the_token_need_not_be_the_first_field() -> None:
     assert event_id(b"before" + document, 6) == token.raw
 
 
-@pytest.mark.parametrize(
-    "document", [{"n": 1}, {"_id": 5, "n": 1}, {str(n): None for n in range(500_000)} | {"_id": {"_data": "00"}}]
-)
+@over("document", [{"n": 1}, {"_id": 5, "n": 1}, {str(n): None for n in range(500_000)} | {"_id": {"_data": "00"}}])
 def test_an_event_without_its_token_or_with_too_much_before_it(document: dict[str, object]) -> None:
     # The encoder would put `_id` first.
     fields = b"".join(bson.encode({name: value})[4:-1] for name, value in document.items())
@@ -196,7 +195,7 @@ def fragments(n: int, count: int) -> list[Event]:
     return [event(n + i, event_token(BEGIN + n, key=n, fragment=i), part=(i + 1, count)) for i in range(count)]
 
 
-@pytest.mark.parametrize("dropped", [False, True])
+@over("dropped", [False, True])
 def test_no_ack_place_inside_a_split_event(dropped: bool) -> None:
     run = [event(0, event_token(BEGIN, fragment=0)), *fragments(1, 3), *fragments(4, 2)[:1]]
     chunk = chunk_of(run, split=True)
@@ -225,7 +224,7 @@ def test_dropping_keeps_the_tokens_only_for_holders() -> None:
         held.token(0)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@over("whole", [False, True])
 def test_an_evicted_chunk_is_paid_for_once_until_nobody_holds_it(whole: bool) -> None:
     run = events(30, padding=200)
     chunk, payers = chunk_of(run), [Payer(), Payer(), Payer()]
@@ -273,7 +272,7 @@ IN_TRANSACTION: dict[str, Any] = {"txnNumber": Int64(1), "lsid": {"id": bytes(16
 """What MongoDB writes before the `_id` of an event in a transaction."""
 
 
-@pytest.mark.parametrize("before", [{}, IN_TRANSACTION])
+@over("before", [{}, IN_TRANSACTION])
 def test_eviction_keeps_the_tokens_alone_as_mongodb_writes_them(before: dict[str, Any]) -> None:
     tokens = [event_token(BEGIN, n) for n in range(9)]
     data = b"".join(moved(each, before, {"pad": bytes(1000)}) for each in tokens)
@@ -284,22 +283,20 @@ def test_eviction_keeps_the_tokens_alone_as_mongodb_writes_them(before: dict[str
     assert [chunk.ack_place(index) for index in range(9)] == tokens
 
 
-@pytest.mark.parametrize("before", [{}, IN_TRANSACTION])
+@over("before", [{}, IN_TRANSACTION])
 def test_a_document_that_looks_like_a_large_token_ends_no_chunk(before: dict[str, Any]) -> None:
     event = moved(event_token(BEGIN), before, {"fullDocument": {"_id": {"_data": "00" * 9_000}}})
     chunks = cut_batch(event + event, START, None, 0.0, bytes_max=10**9)
     assert [(each.count, each.ends_delivery) for each in chunks] == [(2, False)]
 
 
-@pytest.mark.parametrize(
-    "changed", [{"txnNumber": 1, "lsid": {}}, {"txnNumber": Int64(1)}, {"txnNumber": Int64(1), "lsid": {}, "n": 1}]
-)
+@over("changed", [{"txnNumber": 1, "lsid": {}}, {"txnNumber": Int64(1)}, {"txnNumber": Int64(1), "lsid": {}, "n": 1}])
 def test_fields_that_only_look_like_those_of_a_transaction(changed: dict[str, Any]) -> None:
     token = event_token(BEGIN)
     assert event_id(moved(token, changed, {"n": 2}), 0) == token.raw
 
 
-@pytest.mark.parametrize(
+@over(
     "second",
     [{"splitEvent": "text"}, {"splitEvent": {"a": [{}] * 9}}, {"splitEvent": {}}, {"other": 1, "splitEvent": 1}, {}],
 )

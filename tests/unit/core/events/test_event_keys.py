@@ -10,6 +10,7 @@ from bson.timestamp import Timestamp
 from feedmux_server.core.events import bson_walk, event_keys
 from feedmux_server.core.events.chunk import View, document_offsets
 from feedmux_server.core.events.event_keys import KEY_BYTES_MAX, keys_of
+from tests.tables import over
 from tests.unit.core.delivery.group_events import in_transaction, ordered
 
 NS = {"db": "shop", "coll": "orders"}
@@ -43,7 +44,7 @@ def test_events_in_the_order_of_mongodb_need_no_search(monkeypatch: pytest.Monke
     assert set(keys(*STRAIGHT.values())) == {ordered(NS) + b"\x03documentKey\x00" + ordered(KEY)}
 
 
-@pytest.mark.parametrize("event", REARRANGED.values(), ids=REARRANGED)
+@over("event", REARRANGED.values())
 def test_an_event_in_another_order_has_the_same_key(event: dict[str, Any]) -> None:
     assert keys(event) == keys(STRAIGHT["delete"])
 
@@ -57,10 +58,9 @@ def test_a_pipeline_that_drops_the_collection_leaves_the_key() -> None:
     assert keys({**HEAD, "documentKey": KEY}) == [b"\x03documentKey\x00" + ordered(KEY)]
 
 
-@pytest.mark.parametrize(
+@over(
     "changed",
     [{}, {"documentKey": [KEY]}, {"documentKey": "text"}, {str(n): 1 for n in range(10_020)} | {"documentKey": KEY}],
-    ids=["missing", "array", "text", "after too many fields"],
 )
 def test_events_without_a_key(changed: dict[str, Any]) -> None:
     assert keys({**HEAD, "ns": NS, **changed}) == [None]

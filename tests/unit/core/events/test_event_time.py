@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import bson
-import pytest
 from bson.timestamp import Timestamp
 
 from feedmux_server.core.events.event_time import event_time_s
+from tests.tables import over
 
 AT = datetime(2026, 3, 4, 5, 6, 7, 89_000, UTC)
 TIMES: dict[str, Any] = {"clusterTime": Timestamp(5, 1), "wallTime": AT}
@@ -19,7 +19,7 @@ def test_it_is_mongodbs_wall_clock() -> None:
     assert event_time_s(before + event, len(before), len(before) + len(event)) == AT.timestamp()
 
 
-@pytest.mark.parametrize(
+@over(
     "event",
     [
         HEAD,

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.extended_json import pipeline_as_json, render_events
 from feedmux_server.core.feeds.pipeline_policy import pipeline_from_extended_json
+from tests.tables import over
 
 SCALARS = st.one_of(
     st.none(),
@@ -187,7 +188,7 @@ def retained_after_long_names(write: Callable[[bytes], object]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("canonical", [True, False])
+@over("canonical", [True, False])
 def test_long_names_are_not_kept(canonical: bool) -> None:
     assert retained_after_long_names(lambda data: list(render_events(data, [0], canonical))) < 1_000_000
 

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from feedmux_server.core.feeds.feed import FeedSpec, Scope, change_stream_options, route_of
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     ("scope", "namespace", "route"),
     [
         (Scope("main"), "*", "584b1f1dae61d1eb"),
@@ -22,7 +21,7 @@ def test_clients_compute_the_same_route(scope: Scope, namespace: str, route: str
     assert route_of(scope) == route
 
 
-@pytest.mark.parametrize(
+@over(
     ("spec", "options"),
     [
         (FeedSpec(Scope("main", "shop", "orders")), {}),

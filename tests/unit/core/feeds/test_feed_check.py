@@ -9,13 +9,14 @@ import pytest
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed_check import FeedParts, check_parts
+from tests.tables import over
 from tests.unit.core.feeds.queries import PAIRS, QUERIES
 
 MATCH = bson.encode({"pipeline": [{"$match": {"a": 1}}]})
 WHERE = bson.encode({"pipeline": [{"$match": {"$where": "1"}}]})
 
 
-@pytest.mark.parametrize(
+@over(
     ("parts", "pipeline"),
     [
         (FeedParts(), b""),
@@ -29,7 +30,7 @@ def test_a_pipeline_becomes_bson(parts: FeedParts, pipeline: bytes) -> None:
     assert check_parts(parts) == pipeline
 
 
-@pytest.mark.parametrize(
+@over(
     ("parts", "reason", "field"),
     [
         (FeedParts(b"[{]", is_json=True), "PIPELINE_INVALID", "feed.pipeline"),
@@ -48,7 +49,7 @@ def test_what_is_rejected_is_named(parts: FeedParts, reason: str, field: str) ->
     assert (caught.value.reason, caught.value.field) == (reason, field)
 
 
-@pytest.mark.parametrize("bounded", [True, False])
+@over("bounded", [True, False])
 def test_both_notations_have_the_same_verdict(bounded: bool) -> None:
     conditions = [{f"fullDocument.{name}": each} for name, pairs in PAIRS.items() for each in pairs]
     verdicts = []
@@ -66,7 +67,7 @@ def verdict(parts: FeedParts) -> bytes | tuple[str, str]:
         return error.message, error.metadata["path"]
 
 
-@pytest.mark.parametrize(
+@over(
     "other",
     [
         {"pipeline": WHERE},

@@ -7,6 +7,7 @@ from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint, feed_fingerprint
 from feedmux_server.core.feeds.pipeline_policy import pipeline_from_extended_json
+from tests.tables import over
 
 STAGES = [{"$match": {"operationType": "insert", "fullDocument.n": {"$gt": 3}}}, {"$unset": "a"}]
 SPEC = FeedSpec(Scope("main", "shop", "orders"), pipeline=bson.encode({"pipeline": STAGES}))
@@ -49,13 +50,13 @@ def test_every_field_that_decides_what_comes_separates_feeds() -> None:
     assert told == {field.name for field in fields(FeedSpec)}, "a new field: decide which kind it is"
 
 
-@pytest.mark.parametrize("same", SAME)
+@over("same", SAME)
 def test_what_changes_no_event_changes_no_fingerprint(same: FeedSpec) -> None:
     assert feed_fingerprint(same) == feed_fingerprint(SPEC)
     check_fingerprint(same, feed_fingerprint(SPEC))
 
 
-@pytest.mark.parametrize(
+@over(
     "text",
     [
         '[{"$match": {"operationType": "insert", "fullDocument.n": {"$gt": 3}}}, {"$unset": "a"}]',
@@ -76,7 +77,7 @@ def test_the_fingerprint_is_stable_over_releases() -> None:
     assert feed_fingerprint(SPEC).hex() == "c33339a7d1a727283e3d29b99434ce5b"
 
 
-@pytest.mark.parametrize(
+@over(
     ("given", "reason"),
     [(b"x", "FEED_CHANGED"), (feed_fingerprint(SPEC)[:8], "FEED_CHANGED"), (bytes(65), "MESSAGE_INVALID")],
 )

@@ -3,12 +3,11 @@
 import json
 from typing import Any
 
-import pytest
-
 from feedmux_server.core.feeds.former_json import changed_conditions
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     "condition",
     [
         {"$regex": "^a"},
@@ -22,7 +21,7 @@ def test_the_same_meaning(condition: Any) -> None:
     assert changed_conditions(json.dumps([{"$match": {"$or": [{"a": 1}, {"b": condition}]}}])) == []
 
 
-@pytest.mark.parametrize(
+@over(
     ("condition", "path"),
     [
         ({"$regex": "^a", "$ne": "abc"}, ""),

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.core.feeds.names import check_name, check_scope
+from tests.tables import over
 
 
 def refused(scope: Scope) -> ErrorReason:
@@ -13,14 +14,12 @@ def refused(scope: Scope) -> ErrorReason:
     return caught.value.reason
 
 
-@pytest.mark.parametrize("name", ["a", "0", "orders-to-search", "A.b_c-9", "x" * 120])
+@over("name", ["a", "0", "orders-to-search", "A.b_c-9", "x" * 120])
 def test_good_names(name: str) -> None:
     check_name("subscription", name)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "-a", ".a", "_a", "a b", "a/b", "a\0", "é", "x" * 121, "\ud800", "a\n", "{a}", "٣"]
-)
+@over("name", ["", "-a", ".a", "_a", "a b", "a/b", "a\0", "é", "x" * 121, "\ud800", "a\n", "{a}", "٣"])
 def test_bad_names(name: str) -> None:
     with pytest.raises(FeedmuxError) as caught:
         check_name("subscription", name)
@@ -29,7 +28,7 @@ def test_bad_names(name: str) -> None:
     caught.value.message.encode()
 
 
-@pytest.mark.parametrize(
+@over(
     ("database", "collection"),
     [
         ("", ""),
@@ -50,7 +49,7 @@ def test_good_scopes(database: str, collection: str) -> None:
     check_scope(Scope("main", database, collection))
 
 
-@pytest.mark.parametrize(
+@over(
     ("database", "collection"),
     [
         ("", "orders"),
@@ -77,12 +76,12 @@ def test_bad_scopes(database: str, collection: str) -> None:
     assert refused(Scope("main", database, collection)) is ErrorReason.NAME_INVALID
 
 
-@pytest.mark.parametrize("source", ["", "a b", "x" * 121])
+@over("source", ["", "a b", "x" * 121])
 def test_bad_sources(source: str) -> None:
     assert refused(Scope(source)) is ErrorReason.NAME_INVALID
 
 
-@pytest.mark.parametrize(
+@over(
     ("database", "collection"),
     [
         ("admin", ""),

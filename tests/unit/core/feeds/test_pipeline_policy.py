@@ -15,6 +15,7 @@ from feedmux_server.core.feeds.pipeline_policy import (
     pipeline_from_extended_json,
 )
 from feedmux_server.core.feeds.query_json import FORMS
+from tests.tables import over
 from tests.unit.core.feeds.pipeline_bounds.pipelines import REFUSED, check, set_
 
 MATCH = {"$match": {"operationType": "insert"}}
@@ -34,7 +35,7 @@ def refused_text(text: str) -> FeedmuxError:
     return caught.value
 
 
-@pytest.mark.parametrize(
+@over(
     "stages",
     [
         [],
@@ -55,14 +56,14 @@ def test_no_pipeline() -> None:
     check_pipeline(b"", bounded=False)
 
 
-@pytest.mark.parametrize("stage", ["$group", "$lookup", "$out", "$merge", "$changeStream", "$facet", "match", ""])
+@over("stage", ["$group", "$lookup", "$out", "$merge", "$changeStream", "$facet", "match", ""])
 def test_other_stages(stage: str) -> None:
     error = refused([MATCH, {stage: {}}])
     assert error.reason is ErrorReason.STAGE_NOT_ALLOWED
     assert error.metadata == {"operator": stage, "path": f"pipeline.1.{stage}"}
 
 
-@pytest.mark.parametrize(
+@over(
     ("stage", "meant"),
     [
         ("$mach", "$match"),
@@ -79,7 +80,7 @@ def test_a_misspelt_stage(stage: str, meant: str) -> None:
     assert f"did you mean {meant}?" in message or not meant
 
 
-@pytest.mark.parametrize(
+@over(
     ("stage", "operator", "path"),
     [
         ({"$match": {"$where": "1"}}, "$where", "pipeline.0.$match.$where"),
@@ -107,7 +108,7 @@ def test_operators_at_any_depth(stage: dict[str, Any], operator: str, path: str)
     assert error.metadata == {"operator": operator, "path": path}
 
 
-@pytest.mark.parametrize(
+@over(
     "stages",
     [
         [MATCH] * (STAGES_MAX + 1),
@@ -180,7 +181,7 @@ def test_extended_json() -> None:
     assert pipeline_from_extended_json("[]") == bson.encode({"pipeline": []})
 
 
-@pytest.mark.parametrize(
+@over(
     "text",
     [
         "",

@@ -3,12 +3,11 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from feedmux_server.core.feeds.pipeline_bounds import budget, expressions, match_query, stages
 from feedmux_server.core.feeds.pipeline_policy import STAGES_MAX
 from feedmux_server.core.feeds.query_json import FORMS, parse_query
 from feedmux_server.core.feeds.regex_bounds import PATTERN_BYTES_MAX, REPETITIONS_MAX
+from tests.tables import over
 
 PAGE = Path(__file__).parents[4] / "docs" / "pipelines.md"
 LISTS = {
@@ -23,7 +22,7 @@ def written(names: set[str] | frozenset[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names))
 
 
-@pytest.mark.parametrize("name", LISTS)
+@over("name", LISTS)
 def test_the_lists_are_those_of_the_code(name: str) -> None:
     found = re.search(f"<!-- {name} -->(.*?)<!-- end -->", PAGE.read_text(), re.DOTALL)
     assert found is not None

@@ -24,6 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.feeds.query_json import QueryInvalid, parse_query
+from tests.tables import over
 from tests.unit.core.feeds.queries import CONDITIONS, EXPRESSIONS, OBJECTS, PAIRS, QUERIES
 
 DAY = "2026-11-28T05:30:00"
@@ -43,7 +44,7 @@ def test_operators_stay_as_they_are_written() -> None:
         assert parsed(json.dumps(query)) == bson.encode({"q": query}), query
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "value"),
     [
         (f'{{"$oid": "{OID}"}}', ObjectId(OID)),
@@ -92,7 +93,7 @@ def test_values(text: str, value: Any) -> None:
     assert parsed(within) == bson.encode({"q": [{"$match": {"a": {"$in": [value]}}}]})
 
 
-@pytest.mark.parametrize(
+@over(
     "text",
     [
         *('{"$oid": "abc"}', '{"$oid": 5}', f'{{"$oid": "{OID}", "a": 1}}', f'{{"$ne": 1, "$oid": "{OID}"}}'),
@@ -128,7 +129,7 @@ def test_a_value_that_is_not_in_its_form_is_named(text: str) -> None:
     assert caught.value.path[:6] == ("pipeline", "0", "$match", "a.b", "$in", "1")
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "message", "path"),
     [
         ("", "not JSON (line 1, column 1)", "q"),

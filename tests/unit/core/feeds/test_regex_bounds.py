@@ -3,9 +3,10 @@
 import pytest
 
 from feedmux_server.core.feeds.regex_bounds import check_regex
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     "pattern",
     ["^a.*b$", "a{1,3}", "[^a-z]+x", "(a|b)c", "(?i)foo", "(?:ab)+", "\\d+\\.\\d*?", "[]a]+", "a{", "(a|b)?", "\\p{L}"],
 )
@@ -13,7 +14,7 @@ def test_plain_patterns_pass(pattern: str) -> None:
     check_regex(pattern, "i")
 
 
-@pytest.mark.parametrize(
+@over(
     "pattern",
     [
         "(a+)+", "((a|b))*", "(a{1,9}){2}", "(?<n>a)", "(?P<n>a)", "(?!a)", "(?>a)", "(?R)", "(*UTF)a", "a\\1",

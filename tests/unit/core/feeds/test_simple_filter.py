@@ -3,11 +3,11 @@
 from typing import Any
 
 import bson
-import pytest
 from bson import Regex
 
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.simple_filter import EVERYTHING, SimpleFilter, simple_filter_of
+from tests.tables import over
 
 
 def of(*stages: dict[str, Any], **options: Any) -> SimpleFilter | None:
@@ -18,7 +18,7 @@ def match(**conditions: Any) -> dict[str, Any]:
     return {"$match": {name.replace("_", "."): condition for name, condition in conditions.items()}}
 
 
-@pytest.mark.parametrize(
+@over(
     ("stages", "operations", "collections"),
     [
         ((match(operationType="insert"),), {b"insert"}, None),
@@ -41,7 +41,7 @@ def test_what_a_pipeline_admits(
     assert of(*stages) == SimpleFilter(frozen(operations), frozen(collections))
 
 
-@pytest.mark.parametrize(
+@over(
     "stage",
     [
         match(operationType={"$ne": "insert"}),
@@ -88,7 +88,7 @@ def test_admitted_means_all_conditions() -> None:
     assert not narrowing.admits(b"delete", b"a")
 
 
-@pytest.mark.parametrize(("names", "is_read"), [(2_400, True), (2_700, False)])
+@over(("names", "is_read"), [(2_400, True), (2_700, False)])
 def test_pipelines_of_the_usual_quota_are_read(names: int, is_read: bool) -> None:
     narrowing = of(match(ns_coll={"$in": [f"collection-{number:04}" for number in range(names)]}))
     assert (narrowing is not None and len(narrowing.collections or ()) == names) == is_read

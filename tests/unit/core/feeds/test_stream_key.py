@@ -1,10 +1,10 @@
 from dataclasses import fields, replace
 
 import bson
-import pytest
 
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import effective_stages, stream_key
+from tests.tables import over
 
 PIPELINE = bson.encode({"pipeline": [{"$match": {"operationType": "insert"}}, {"$unset": "a"}]})
 POLICY = bson.encode({"pipeline": [{"$match": {"fullDocument.tenant": "acme"}}]})
@@ -58,7 +58,7 @@ def test_the_digest_is_stable_over_releases() -> None:
     assert str(key) == "91f68c9f0948ab59706ee29a35bd8aa6"
 
 
-@pytest.mark.parametrize(
+@over(
     ("policy", "pipeline", "names"),
     [
         (b"", b"", []),

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.grants.grant import fits, granted, make_grant
+from tests.tables import over
 
 SPEC = FeedSpec(Scope("main", "shop", "orders"))
 DATABASE = FeedSpec(Scope("main", "shop"))
@@ -13,7 +14,7 @@ SHOP = make_grant("main", "shop", "*")
 TEAM_A = make_grant("main", "shop", "orders", {"owner": "team-a"}, ["secret"])
 
 
-@pytest.mark.parametrize(
+@over(
     ("pattern", "yes", "no"),
     [
         ("*", ["", "a", "a.b", "a\nb"], []),
@@ -76,7 +77,7 @@ def test_id_cannot_be_hidden() -> None:
             make_grant("*", "*", "*", None, [path])
 
 
-@pytest.mark.parametrize("pattern", ["", "a\0", "a" * 256])
+@over("pattern", ["", "a\0", "a" * 256])
 def test_patterns_that_cannot_be(pattern: str) -> None:
     for arguments in ((pattern, "*", "*"), ("*", pattern, "*"), ("*", "*", pattern)):
         with pytest.raises(ValueError, match=r"source|database|collection"):

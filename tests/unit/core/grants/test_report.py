@@ -8,6 +8,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.grants.grant import Grants, make_grant
 from feedmux_server.core.grants.report import judged_by_images, withheld
+from tests.tables import over
 
 ORDERS = FeedSpec(Scope("main", "shop", "orders"))
 SHOP = FeedSpec(Scope("main", "shop"))
@@ -20,7 +21,7 @@ def texts(grants: Grants, spec: FeedSpec) -> list[str]:
     return [what for what, _ in withheld(grants, spec)]
 
 
-@pytest.mark.parametrize("grants", [None, (make_grant("*", "*", "*"),), (make_grant("main", "shop", "*"),)])
+@over("grants", [None, (make_grant("*", "*", "*"),), (make_grant("main", "shop", "*"),)])
 def test_nothing_is_withheld_of_what_is_granted_in_full(grants: Grants) -> None:
     assert withheld(grants, ORDERS) == []
 
@@ -35,9 +36,7 @@ def test_a_feed_that_is_wider_than_its_grants() -> None:
     assert "dropDatabase events" not in whole
 
 
-@pytest.mark.parametrize(
-    ("grants", "keeps_fields"), [((PLAIN,), True), ((MATCHING,), False), ((HIDING,), False), ((PLAIN, HIDING), True)]
-)
+@over(("grants", "keeps_fields"), [((PLAIN,), True), ((MATCHING,), False), ((HIDING,), False), ((PLAIN, HIDING), True)])
 def test_unknown_fields_of_changes_come_with_a_plain_grant_alone(grants: Grants, keeps_fields: bool) -> None:
     found = texts(grants, ORDERS)
     assert any(each.endswith("other than document changes") for each in found) == keeps_fields
@@ -52,7 +51,7 @@ def test_conditions_and_hidden_fields_are_counted_but_not_named() -> None:
     assert "shard key holds a hidden field" in said
 
 
-@pytest.mark.parametrize(("grant", "withholds"), [(PLAIN, False), (MATCHING, True), (HIDING, True)])
+@over(("grant", "withholds"), [(PLAIN, False), (MATCHING, True), (HIDING, True)])
 def test_descriptions_are_withheld_where_documents_are_narrowed(grant: object, withholds: bool) -> None:
     grants: Grants = (grant,)  # type: ignore[assignment]
     expanded = texts(grants, replace(ORDERS, show_expanded_events=True))
@@ -66,7 +65,7 @@ def test_it_fails_as_an_open_would() -> None:
     assert caught.value.reason is ErrorReason.NAMESPACE_DENIED
 
 
-@pytest.mark.parametrize(
+@over(
     ("grants", "needed"),
     [(None, False), ((PLAIN, MATCHING), False), ((MATCHING, PLAIN), True), ((HIDING,), False), ((), None)],
 )

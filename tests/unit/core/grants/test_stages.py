@@ -16,6 +16,7 @@ from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.grants import stages as grant_stages
 from feedmux_server.core.grants.grant import Grants, make_grant
 from feedmux_server.core.grants.stages import Asked, PolicyCache, apply_grants
+from tests.tables import over
 
 SPEC = FeedSpec(Scope("main", "shop", "orders"))
 DATABASE = FeedSpec(Scope("main", "shop"))
@@ -50,13 +51,13 @@ def test_a_scope_that_no_grant_reaches_is_denied_in_the_same_words() -> None:
     assert refused((TEAM_A,), replace(SPEC, scope=Scope("main", "bank"))).reason is ErrorReason.NAMESPACE_DENIED
 
 
-@pytest.mark.parametrize("spec", [SPEC, DATABASE, CLUSTER])
+@over("spec", [SPEC, DATABASE, CLUSTER])
 def test_a_grant_of_everything_shares_with_those_who_have_no_grants(spec: FeedSpec) -> None:
     assert key_of((ALL,), spec) == key_of(None, spec)
     assert key_of((ORDERS, ALL), SPEC) == key_of(None, SPEC)
 
 
-@pytest.mark.parametrize(
+@over(
     ("grants", "spec"),
     [
         ((ORDERS,), SPEC),
@@ -125,7 +126,7 @@ def test_a_forced_match_asks_for_both_images_and_refuses_what_shows_other_times(
     assert apply_grants((hiding,), replace(SPEC, full_document="updateLookup"))[0].full_document == "updateLookup"
 
 
-@pytest.mark.parametrize("name", ["full_document", "full_document_before_change"])
+@over("name", ["full_document", "full_document_before_change"])
 def test_an_image_that_is_required_would_tell_of_changes_that_are_hidden(name: str) -> None:
     hiding, plain = make_grant("*", "shop", "*", None, ["secret"]), make_grant("*", "shop", "orders")
     required: dict[str, Any] = {name: "required"}

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux_server.core.limits.backoff import Backoff
+from tests.tables import over
 
 
 def test_delays_grow_to_the_maximum_and_start_again() -> None:
@@ -25,7 +26,7 @@ def test_delays_stay_within_bounds(initial_s: float, multiplier: float, jitter: 
         assert 0 <= backoff.next_delay(draw) <= 10
 
 
-@pytest.mark.parametrize("arguments", [(0, 1, 2, 0), (2, 1, 2, 0), (1, 2, 0.5, 0), (1, 2, 2, -0.1), (1, 2, 2, 1.1)])
+@over("arguments", [(0, 1, 2, 0), (2, 1, 2, 0), (1, 2, 0.5, 0), (1, 2, 2, -0.1), (1, 2, 2, 1.1)])
 def test_senseless_settings(arguments: tuple[float, float, float, float]) -> None:
     with pytest.raises(ValueError, match="initial_s"):
         Backoff(*arguments)

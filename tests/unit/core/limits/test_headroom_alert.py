@@ -1,11 +1,10 @@
 """The alarm: once for each threshold, and not again while a forecast fluctuates around it."""
 
-import pytest
-
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
+from tests.tables import over
 
 
-@pytest.mark.parametrize(
+@over(
     ("headrooms", "told"),
     [
         ([9000, 4000], []),

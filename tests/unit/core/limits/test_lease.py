@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux_server.core.limits.lease import LeaseRules
+from tests.tables import over
 
 RULES = LeaseRules(lease_s=30.0, tombstone_s=3600.0)
 
 
-@pytest.mark.parametrize(("age_s", "due"), [(0.0, False), (9.9, False), (10.0, True), (31.0, True)])
+@over(("age_s", "due"), [(0.0, False), (9.9, False), (10.0, True), (31.0, True)])
 def test_renewal_is_due_after_a_third(age_s: float, due: bool) -> None:
     assert RULES.renew_due(100.0, 100.0 + age_s) is due
 
@@ -30,7 +31,7 @@ def test_two_renewals_may_fail_before_the_lease_does(lease_s: float, confirmed_s
         assert age_s > lease_s
 
 
-@pytest.mark.parametrize(("lease_s", "tombstone_s"), [(0.0, 10.0), (-1.0, 10.0), (10.0, 39.0)])
+@over(("lease_s", "tombstone_s"), [(0.0, 10.0), (-1.0, 10.0), (10.0, 39.0)])
 def test_senseless_rules_are_refused(lease_s: float, tombstone_s: float) -> None:
     with pytest.raises(ValueError, match="must be"):
         LeaseRules(lease_s=lease_s, tombstone_s=tombstone_s)

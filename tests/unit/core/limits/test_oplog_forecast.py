@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from feedmux_server.core.limits.oplog_forecast import HEADROOM_MAX_S, OplogForecast, OplogState
+from tests.tables import over
 
 GB = 1 << 30
 
@@ -87,7 +88,7 @@ def test_what_was_sparse_falls_off_at_once_when_the_cut_comes_to_it() -> None:
     assert forecast.headroom_s(place) <= really_left_s(oplog, place, 60 << 20) + 30
 
 
-@pytest.mark.parametrize("rate", [0, 1000])
+@over("rate", [0, 1000])
 def test_a_young_oplog_that_is_far_from_full_puts_nobody_at_risk(rate: int) -> None:
     oplog = Oplog()
     oplog.run(120, 1000)

@@ -1,7 +1,5 @@
 """Positions of groups, with what is settled ahead of them."""
 
-import pytest
-
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.positions.ahead import HOLES_MAX, Ahead, mark_of
 from feedmux_server.core.positions.position import (
@@ -16,6 +14,7 @@ from feedmux_server.core.positions.position import (
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
 from feedmux_server.core.positions.stored_order import group_order, order_bytes
+from tests.tables import over
 from tests.unit.core.positions.test_position import (
     EVENT,
     EVENT_DATA_BYTES,
@@ -50,7 +49,7 @@ def test_a_vector() -> None:
     assert mark_of(b"\1").hex() == "03db45068185"
 
 
-@pytest.mark.parametrize("given", list(Given))
+@over("given", list(Given))
 def test_round_trip_and_what_others_read(given: Given) -> None:
     low = LOW.given_as(given)
     data = encoded(low)

@@ -28,6 +28,7 @@ from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import WHOLE_BYTES_MAX, Given, ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from tests.sim.events import BEGIN, number
+from tests.tables import over
 from tests.unit.core.delivery.streams_support import Feed, error, opened
 
 SCOPE, KEY = scope_fingerprint("acme", "rs0:65f0", "shop.orders"), b"streamky"
@@ -82,7 +83,7 @@ def test_a_position_has_the_very_event(version: int, fragment: int | None, type_
     assert not back.is_same(other)
 
 
-@pytest.mark.parametrize("type_bits", [b"", b"@"])
+@over("type_bits", [b"", b"@"])
 def test_up_to_the_bound_a_position_has_the_whole_token(type_bits: bytes) -> None:
     """A server of an older version, and MongoDB, can read it."""
     rest = len(key_string("", fragment=None))
@@ -132,7 +133,7 @@ def test_a_client_gives_the_whole_token() -> None:
         ResumeToken.from_client(kept.raw)
 
 
-@pytest.mark.parametrize("digest", [b"", b"short", "x" * 16, 5])
+@over("digest", [b"", b"short", "x" * 16, 5])
 def test_a_malformed_digest(digest: Any) -> None:
     raw = bson.encode({"_data": key_string("x").hex().upper(), "digest": digest})
     with pytest.raises(ValueError, match="digest"):

@@ -20,6 +20,7 @@ from feedmux_server.core.positions.position import (
 )
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
+from tests.tables import over
 
 SCOPE = scope_fingerprint("acme", "rs0:65f0", "shop.orders")
 KEY = b"streamky"
@@ -44,7 +45,7 @@ def signed(content: bytes) -> bytes:
     return content + KEYS.signing.sign(content)
 
 
-@pytest.mark.parametrize("token", [EVENT, TYPED, LOWER, MARK])
+@over("token", [EVENT, TYPED, LOWER, MARK])
 def test_round_trip(token: ResumeToken) -> None:
     position = Position(SCOPE, KEY, token)
     data = encode_position(position, KEYS)
@@ -58,7 +59,7 @@ def test_any_operation_time_round_trips(cluster_time: int, version: int, key: by
     assert decode_position(encode_position(position, KEYS), SCOPE, KEYS) == position
 
 
-@pytest.mark.parametrize("token", [EVENT, MARK])
+@over("token", [EVENT, MARK])
 def test_every_flipped_bit_and_every_truncation_is_refused(token: ResumeToken) -> None:
     data = encode_position(Position(SCOPE, KEY, token), KEYS)
     for bit in range(len(data) * 8):
@@ -70,7 +71,7 @@ def test_every_flipped_bit_and_every_truncation_is_refused(token: ResumeToken) -
     assert refused(data + b"\0") is ErrorReason.POSITION_INVALID
 
 
-@pytest.mark.parametrize(
+@over(
     "other",
     [
         ("acme2", "rs0:65f0", "shop.orders"),
@@ -114,7 +115,7 @@ def test_a_position_of_another_deployment_is_refused() -> None:
     assert refused(forged) is ErrorReason.POSITION_INVALID
 
 
-@pytest.mark.parametrize("given_by", list(Given))
+@over("given_by", list(Given))
 def test_who_gave_the_token_stays_with_it(given_by: Given) -> None:
     for token in (EVENT, TYPED, MARK):
         data = encode_position(Position(SCOPE, KEY, token.given_as(given_by)), KEYS)

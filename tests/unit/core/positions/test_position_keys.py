@@ -4,6 +4,7 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position_keys import KEYS_MAX, PositionKey, PositionKeys, format_keys, parse_keys
+from tests.tables import over
 
 OLD, NEW = (bytes([each]) * 32 for each in (1, 2))
 
@@ -41,7 +42,7 @@ def test_replacing_says_whether_anything_changed() -> None:
     assert keys.verifying(b"none") is None
 
 
-@pytest.mark.parametrize("ask", [lambda keys: keys.signing, lambda keys: keys.verifying(b"any")])
+@over("ask", [lambda keys: keys.signing, lambda keys: keys.verifying(b"any")])
 def test_without_keys_the_client_is_asked_to_wait(ask: object) -> None:
     keys = PositionKeys()
     assert not keys.known

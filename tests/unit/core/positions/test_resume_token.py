@@ -20,6 +20,7 @@ from feedmux_server.core.positions.resume_token import (
 )
 from feedmux_server.core.positions.stored_order import order_bytes
 from tests.sim.events import BEGIN, event_token
+from tests.tables import over
 
 UUID_1 = "5A1004942584E96D514A63B59E7230E38388D7"
 UUID_2 = "5A10049AEA45DEEBB048A78715E2D985F0F3C6"
@@ -104,7 +105,7 @@ def token(data: str, **more: Any) -> ResumeToken:
     return ResumeToken.decode(bson.encode({"_data": data, **more}))
 
 
-@pytest.mark.parametrize("run", [VERSION_1, VERSION_2], ids=["version 1", "version 2"])
+@over("run", [VERSION_1, VERSION_2])
 def test_tokens_sort_as_the_events_came(run: list[str]) -> None:
     tokens = [token(data) for data in run]
     for earlier, later in pairwise(tokens):
@@ -113,7 +114,7 @@ def test_tokens_sort_as_the_events_came(run: list[str]) -> None:
         assert not earlier.is_after(earlier)
 
 
-@pytest.mark.parametrize("data", VERSION_1 + VERSION_2)
+@over("data", VERSION_1 + VERSION_2)
 def test_raw_and_key_string_round_trip(data: str) -> None:
     raw = bson.encode({"_data": data})
     decoded = ResumeToken.decode(raw)
@@ -122,7 +123,7 @@ def test_raw_and_key_string_round_trip(data: str) -> None:
     assert ResumeToken.from_key_string(bytes.fromhex(data)) == decoded
 
 
-@pytest.mark.parametrize(("tail", "type_bits", "value"), DOCUMENT_KEYS)
+@over(("tail", "type_bits", "value"), DOCUMENT_KEYS)
 def test_document_keys(tail: str, type_bits: str, value: object) -> None:
     data = f"826B01668B000000042B022C0100296E{UUID_1}46{tail}0004"
     fields: dict[str, Any] = {"_data": data}
@@ -210,7 +211,7 @@ def test_versions_compare_by_time_type_transaction_and_invalidate() -> None:
     assert token(f"826B0168CA000000022B022C0100296F{UUID_2}04").is_after(event_2)
 
 
-@pytest.mark.parametrize(
+@over(
     "data",
     [
         "",
@@ -237,7 +238,7 @@ def test_unknown_layouts(data: str) -> None:
         token(data)
 
 
-@pytest.mark.parametrize(
+@over(
     "raw",
     [b"", b"\x05\0\0\0\0", bson.encode({"_data": Binary(b"\x82")}), bson.encode({"_data": VERSION_1[0]})[:-1]],
 )

@@ -3,17 +3,17 @@
 from itertools import product
 
 import bson
-import pytest
 
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from tests.sim.events import BEGIN
+from tests.tables import over
 from tests.unit.core.positions.test_token_versions import Change
 
 FIRST, SAME_TIME, LATER_TXN = Change(1, 0, 1, 1, "insert"), Change(1, 0, 1, 2, "insert"), Change(1, 3, 1, 1, "insert")
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@over("version", [1, 2])
 def test_events_of_one_time_are_ordered_as_mongodb_orders_them(version: int) -> None:
     tokens = [each.token(version) for each in (FIRST, SAME_TIME, LATER_TXN)]
     assert sorted(tokens, key=order_bytes) == tokens

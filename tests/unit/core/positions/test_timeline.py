@@ -6,6 +6,7 @@ from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.timeline import FORKS_MAX, Fork, OplogEntry, TimelineRecord
 from tests.sim.events import event_token
+from tests.tables import over
 
 COPIED, RESTORED = OplogEntry(100 << 32 | 5, 1), OplogEntry(200 << 32 | 1, 2)
 EXACT = Fork.between(COPIED, RESTORED)
@@ -15,7 +16,7 @@ def mark(time: int) -> ResumeToken:
     return ResumeToken.high_water_mark(time)
 
 
-@pytest.mark.parametrize(
+@over(
     ("place", "lost"),
     [
         (event_token(COPIED.time, key=1), False),
@@ -38,7 +39,7 @@ def test_a_reader_from_before_the_restore_has_lost_what_is_after_the_copy() -> N
     assert not EXACT.may_have_lost(event_token(COPIED.time, key=1))
 
 
-@pytest.mark.parametrize(
+@over(
     "fork",
     [
         Fork(),
@@ -46,7 +47,6 @@ def test_a_reader_from_before_the_restore_has_lost_what_is_after_the_copy() -> N
         Fork.between(None, RESTORED),
         Fork.between(RESTORED, OplogEntry(RESTORED.time + 9, 2)),
     ],
-    ids=["unknown", "nothing after", "nothing before", "times were used again"],
 )
 def test_without_the_election_of_the_restore_any_reader_may_have_lost_history(fork: Fork) -> None:
     assert fork.may_have_lost(event_token(1 << 32, key=1))
@@ -61,9 +61,7 @@ def test_the_error_says_how_far_the_histories_are_equal() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("found", "gone"), [(None, True), (OplogEntry(7, 2), True), (OplogEntry(7, 1), False)], ids=str
-)
+@over(("found", "gone"), [(None, True), (OplogEntry(7, 2), True), (OplogEntry(7, 1), False)])
 def test_an_entry_is_known_by_its_time_and_term(found: OplogEntry | None, gone: bool) -> None:
     assert OplogEntry(7, 1).is_other_than(found) is gone
     assert OplogEntry(7, None).is_other_than(found) is (found is None)

@@ -7,15 +7,16 @@ from pyspark.sql.types import BooleanType, DataType, DateType, FloatType, LongTy
 
 from feedmux_spark.apply import ParquetMirror, mirror_schema
 from feedmux_spark.rows import SchemaRefused
+from tests.tables import over
 
 
-@pytest.mark.parametrize("kind", [FloatType(), DateType()])
+@over("kind", [FloatType(), DateType()])
 def test_a_key_that_would_make_one_of_several_is_refused(kind: DataType) -> None:
     with pytest.raises(SchemaRefused, match="make one document of several"):
         mirror_schema(StructType([StructField("_id", kind)]))
 
 
-@pytest.mark.parametrize("namespace", ["orders", "shop.", ".orders", ""])
+@over("namespace", ["orders", "shop.", ".orders", ""])
 def test_a_namespace_has_two_parts(namespace: str) -> None:
     spark: Any = None
     with pytest.raises(ValueError, match=r"database\.collection"):

@@ -8,6 +8,7 @@ from bson import Regex
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from feedmux_spark.rows import InvalidEvents, default_schema, row_maker
+from tests.tables import over
 from tests.unit.spark.events import event, stream, token
 
 
@@ -46,7 +47,7 @@ def test_of_a_name_that_stands_twice_the_first_counts() -> None:
     assert batch.column("document").to_pylist() == [{"a": 1, "b": 3}, {"a": 5, "b": 6}]
 
 
-@pytest.mark.parametrize(
+@over(
     "events",
     [
         b"abc",
@@ -59,18 +60,6 @@ def test_of_a_name_that_stands_twice_the_first_counts() -> None:
         stream(event(1)).replace(b"\x02operationType", b"\x42operationType"),
         stream(event(1)).replace(b"\x07\0\0\0insert", b"\xff\xff\xff\xffinsert"),
         stream(event(1)).replace(b"\x07\0\0\0insert", b"\xff\xff\xff\x7finsert"),
-    ],
-    ids=[
-        "text",
-        "cut",
-        "tail",
-        "no token",
-        "short token",
-        "odd token",
-        "new token",
-        "unknown type",
-        "negative",
-        "huge",
     ],
 )
 def test_bytes_that_are_no_events_are_an_error(events: bytes) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql.types import (
 )
 
 from feedmux_spark.rows import SchemaRefused, default_schema, row_maker
+from tests.tables import over
 
 
 def struct(**fields: DataType) -> StructType:
@@ -23,7 +24,7 @@ def struct(**fields: DataType) -> StructType:
 TWICE = StructType([StructField("id", LongType())] * 2)
 
 
-@pytest.mark.parametrize(
+@over(
     ("mode", "schema", "says"),
     [
         ("avro", default_schema("json"), "envelope, json, typed"),

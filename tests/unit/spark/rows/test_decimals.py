@@ -4,11 +4,11 @@ import struct
 
 import bson
 import numpy as np
-import pytest
 from bson import Decimal128, Int64
 
 from feedmux_spark.rows.bson_walk import DOCUMENT, Buffer, Values, find
 from feedmux_spark.rows.decimals import decimals
+from tests.tables import over
 
 DIGITS_34 = 10**34 - 1
 
@@ -21,7 +21,7 @@ def units(value: object, precision: int, scale: int) -> int | None:
     return int.from_bytes(words[0].tobytes(), "little", signed=True) if taken[0] else None
 
 
-@pytest.mark.parametrize(
+@over(
     ("value", "precision", "scale", "found"),
     [
         (5, 1, 0, 5),

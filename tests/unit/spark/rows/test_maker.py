@@ -37,6 +37,7 @@ from feedmux_spark.rows import (
     row_maker,
     typed_schema,
 )
+from tests.tables import over
 from tests.unit.spark.events import WALL, event, stream, token
 
 
@@ -80,7 +81,7 @@ def test_events_are_laid_over_the_batch_without_a_copy() -> None:
     assert data.size == len(events)
 
 
-@pytest.mark.parametrize(
+@over(
     ("shape", "found"),
     [
         ({"operationType": None}, {"operation": None}),
@@ -237,7 +238,7 @@ def test_far_dates_are_kept_as_far_as_microseconds_reach() -> None:
         row_maker("typed", schema, "fail").record_batches(events)
 
 
-@pytest.mark.parametrize("mismatch", ["fail", "null"])
+@over("mismatch", ["fail", "null"])
 def test_a_column_that_may_not_be_null_fails_where_it_would_be(mismatch: str) -> None:
     inner = StructType([StructField("name", StringType(), nullable=False)])
     schema = struct(document=inner)
@@ -269,7 +270,7 @@ def old_binary(payload: bytes) -> bytes:
     return len(changed).to_bytes(4, "little") + changed[4:]
 
 
-@pytest.mark.parametrize(
+@over(
     ("payload", "value"),
     [
         (b"", b""),
@@ -290,7 +291,7 @@ def test_the_old_binary_is_without_its_inner_length(payload: bytes, value: bytes
             rows("typed", both, schema)
 
 
-@pytest.mark.parametrize(
+@over(
     ("value", "held"),
     [
         (1e300, None),

@@ -3,12 +3,12 @@
 import itertools
 import random
 
-import pytest
 from bson import Int64
 
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_spark.rows import default_schema, row_maker
 from feedmux_spark.rows.token_order import SORT_KEY_BYTES
+from tests.tables import over
 from tests.unit.spark.events import event, stream, token
 
 PLACES = [
@@ -43,7 +43,7 @@ def test_fragments_of_one_event_come_in_their_order() -> None:
     assert [number for _, number in sorted(zip(keys, numbers, strict=True))] == sorted(numbers)
 
 
-@pytest.mark.parametrize("identifier", [Int64(5), "x" * 3000, None])
+@over("identifier", [Int64(5), "x" * 3000, None])
 def test_what_names_the_document_has_no_part_in_it(identifier: object) -> None:
     (plain,) = sort_keys(event(1))
     (other,) = sort_keys(event(1, documentKey={"_id": identifier}, _id=token(1_700_000_000, 1, tail="46" * 900)))

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
+from tests.tables import over
 from tests.unit.core.feeds.pipeline_bounds.pipelines import REFUSED_BUDGET, assert_refused
 
 
-@pytest.mark.parametrize(("stages", "operator"), REFUSED_BUDGET, ids=lambda value: repr(value)[:100])
+@over(("stages", "operator"), REFUSED_BUDGET)
 def test_what_exceeds_a_limit_is_refused(stages: list[Any], operator: str) -> None:
     assert_refused(stages, operator)

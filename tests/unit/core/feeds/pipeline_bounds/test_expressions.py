@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
+from tests.tables import over
 from tests.unit.core.feeds.pipeline_bounds.pipelines import REFUSED_EXPRESSIONS, assert_refused
 
 
-@pytest.mark.parametrize(("stages", "operator"), REFUSED_EXPRESSIONS, ids=lambda value: repr(value)[:100])
+@over(("stages", "operator"), REFUSED_EXPRESSIONS)
 def test_what_grows_is_refused(stages: list[Any], operator: str) -> None:
     assert_refused(stages, operator)

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
+from tests.tables import over
 from tests.unit.core.feeds.pipeline_bounds.pipelines import REFUSED_LITERALS, assert_refused
 
 
-@pytest.mark.parametrize(("stages", "operator"), REFUSED_LITERALS, ids=lambda value: repr(value)[:100])
+@over(("stages", "operator"), REFUSED_LITERALS)
 def test_patterns_are_checked_wherever_they_stand(stages: list[Any], operator: str) -> None:
     assert_refused(stages, operator)

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
+from tests.tables import over
 from tests.unit.core.feeds.pipeline_bounds.pipelines import REFUSED_MATCH_QUERY, assert_refused
 
 
-@pytest.mark.parametrize(("stages", "operator"), REFUSED_MATCH_QUERY, ids=lambda value: repr(value)[:100])
+@over(("stages", "operator"), REFUSED_MATCH_QUERY)
 def test_other_conditions_are_refused(stages: list[Any], operator: str) -> None:
     assert_refused(stages, operator)

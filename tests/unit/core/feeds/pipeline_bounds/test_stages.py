@@ -6,10 +6,10 @@ from types import FrameType
 from typing import Any
 
 import bson
-import pytest
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.pipeline_policy import PIPELINE_BYTES_MAX, check_pipeline
+from tests.tables import over
 from tests.unit.core.feeds.pipeline_bounds.pipelines import (
     ALLOWED,
     DOCUMENT,
@@ -21,12 +21,12 @@ from tests.unit.core.feeds.pipeline_bounds.pipelines import (
 )
 
 
-@pytest.mark.parametrize("stages", ALLOWED, ids=lambda stages: repr(stages)[:100])
+@over("stages", ALLOWED)
 def test_what_people_write_passes(stages: list[Any]) -> None:
     check(stages)
 
 
-@pytest.mark.parametrize(("stages", "operator"), REFUSED_STAGES, ids=lambda value: repr(value)[:100])
+@over(("stages", "operator"), REFUSED_STAGES)
 def test_what_grows_from_stage_to_stage_is_refused(stages: list[Any], operator: str) -> None:
     assert_refused(stages, operator)
 
@@ -107,7 +107,7 @@ def check_with_lines_counted(pipeline: bytes) -> None:
         sys.settrace(before)
 
 
-@pytest.mark.parametrize("stages", COSTLY.values(), ids=COSTLY)
+@over("stages", COSTLY.values())
 def test_the_check_takes_few_steps(stages: list[Any]) -> None:
     pipeline = bson.encode({"pipeline": stages})
     assert 15_000 < len(pipeline) <= PIPELINE_BYTES_MAX
