@@ -5,7 +5,6 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +28,8 @@ LINE_COMMENT: Final = {
     ".sh": r"(?:^|\s)#(.*)",
 }
 CODE: Final = re.compile(r"`[^`\n]*`")
+ANY_WORD: Final = re.compile("|".join(word.pattern for word in WORDS), re.IGNORECASE)
+"""Most files have none: one search of their text for all of them is quicker than finding the comments."""
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -43,9 +44,8 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield number, next(text for text in found.groups() if text is not None)
 
 
-@cache
 def python_texts(source: str) -> list[tuple[int, str]]:
-    """Comments, and strings that are statements of their own. Cached: several checks read each file."""
+    """Comments, and strings that are statements of their own."""
     found = [
         (token.start[0], token.string)
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -60,7 +60,7 @@ def python_texts(source: str) -> list[tuple[int, str]]:
 def wrong(path: Path) -> list[str]:
     """Phrases with another word in the glossary, with their lines."""
     found = []
-    for number, line in texts(path):
+    for number, line in texts(path) if ANY_WORD.search(path.read_text()) else ():
         for word in WORDS:
             found += [
                 f"{number}: {match[0]!r}: write {word.instead}"

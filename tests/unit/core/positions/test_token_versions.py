@@ -101,7 +101,7 @@ def check(delivered: list[Change], wanted: list[Change], place: Change) -> None:
 
 
 @given(HISTORIES, VERSIONS, CUTS, st.data())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_a_subscriber_that_goes_on_in_a_ring_of_another_version(
     history: set[Change], versions: tuple[int, int], cuts: list[int], data: st.DataObject
 ) -> None:
@@ -144,7 +144,7 @@ def drain(feed: Feed, subscriber: Subscriber) -> list[Change]:
 
 
 @given(HISTORIES, VERSIONS, CUTS, st.data())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_a_start_at_the_time_of_a_place_of_another_version(
     history: set[Change], versions: tuple[int, int], cuts: list[int], data: st.DataObject
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_start_at_the_time_of_a_place_of_another_version(
 
 
 @given(HISTORIES, VERSIONS, CUTS, st.data())
-@settings(max_examples=300)
+@settings(max_examples=100)
 def test_ranges_that_meet_at_a_place_of_another_version(
     history: set[Change], versions: tuple[int, int], cuts: list[int], data: st.DataObject
 ) -> None:

@@ -159,7 +159,7 @@ def as_numbers(array: pa.Array) -> list[Any]:
     return found
 
 
-@settings(max_examples=400)
+@settings(max_examples=100)
 @given(CASES)
 def test_every_column_holds_what_the_rules_say(case: tuple[StructType, list[Any]]) -> None:
     schema, documents = case

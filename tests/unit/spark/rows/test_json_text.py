@@ -41,7 +41,7 @@ def shown(*events: bytes) -> list[str]:
     return [row["event"] for row in batch.to_pylist()]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.lists(DOCUMENTS, min_size=1, max_size=3))
 def test_the_text_is_the_one_of_the_server(documents: list[dict[str, Any]]) -> None:
     events = [changed(each) for each in documents]
