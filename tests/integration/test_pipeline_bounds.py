@@ -19,7 +19,7 @@ from feedmux_server.core.feeds.pipeline_bounds import operators
 from feedmux_server.core.feeds.pipeline_bounds.budget import PipelineUnbounded
 from feedmux_server.core.feeds.pipeline_bounds.stages import check_bounds
 
-EXAMPLES = int(os.environ.get("FEEDMUX_BOUNDS_EXAMPLES", "300"))
+EXAMPLES = int(os.environ.get("FEEDMUX_BOUNDS_EXAMPLES", "100"))
 _RAW = CodecOptions(document_class=RawBSONDocument)
 NAMES = ("a", "b", "c", "k", "v")
 

@@ -567,7 +567,7 @@ async def opened_with_room(api: Api, wanted: feed_pb2.Feed) -> Session:
                 raise
 
 
-@pytest.mark.parametrize("way", [*WAYS, "all of them"])
+@pytest.mark.parametrize("way", [*(pytest.param(way, marks=pytest.mark.full) for way in WAYS), "all of them"])
 async def test_no_call_opens_more_cursors_than_the_quota(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, database: Documents, name: str, way: str
 ) -> None:
