@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from feedmux.errors import InvalidArgument, OutOfRange
 from feedmux.positions import FeedPosition
-from feedmux_spark.connection import FIRST_CONTACT_S, Connection, Located
+from feedmux_spark.connection import Connection, Located
 from feedmux_spark.errors import OptionError
 from feedmux_spark.offsets import parse_start, shown_time
 from feedmux_spark.options import Options
@@ -33,7 +33,7 @@ class FeedmuxBatchReader(DataSourceReader):
         planner = Planner(options, connection)
         with connection.explaining():
             with _naming("endingOffsets", options.ending_offsets):
-                found = connection.locate(options, end, most_s=FIRST_CONTACT_S)
+                found = connection.locate(options, end)
             with _naming("startingOffsets", starting):
                 after = connection.resolve(options, start)
             until = found.feed_position.position

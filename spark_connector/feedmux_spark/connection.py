@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 import grpc
 
 from feedmux import requests
+from feedmux.endpoint import host_and_port, proxy_of
 from feedmux.errors import FeedmuxError, Fenced, SubscriptionBusy, Unavailable
 from feedmux.feeds import Start
 from feedmux.positions import FeedPosition
@@ -39,7 +40,7 @@ T = TypeVar("T")
 HEARTBEAT_S: Final = 10.0
 """How often a server sends a message while it reads a range. Three silent intervals end the connection."""
 FIRST_CONTACT_S: Final = 15.0
-"""A mistyped endpoint is reported after this time, however long a running query would retry."""
+"""An endpoint at which no server has answered yet is reported after this time: it may be mistyped."""
 BUSY_S: Final = 60.0
 """A driver that was killed holds its subscription until its lease ends, by default 15 s."""
 
@@ -96,12 +97,14 @@ class Connection:
     """The connection to the server named in a query's options. Cheap to create: it opens nothing until the first
     call."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, *, on_executor: bool = False) -> None:
         token: Token | None = TokenFile(options.token_file) if options.token_file else options.token
         self._target = Target(options.endpoint, token, options.tls_settings)
         self._consumer_name = options.consumer_name or ""
         self._call_s = options.call_timeout_ms / 1000
-        self._retry_s = options.retry_timeout_ms / 1000
+        self.retry_s = options.retry_timeout_ms / 1000
+        self._on_executor = on_executor
+        self.answered = False
 
     def start(self, service: str, method: str, request: Any, response_type: Any, wait_s: float = 0.0) -> Call:
         """Sends one unary call; `wait_s` is how long the request lets the server wait."""
@@ -145,17 +148,16 @@ class Connection:
         """Resolves a start to a position. Raises FeedmuxError."""
         return self.locate(options, start).feed_position
 
-    def locate(self, options: Options, start: Start, *, most_s: float | None = None) -> Located:
+    def locate(self, options: Options, start: Start) -> Located:
         """Resolves a start to a position in the options' feed, with its fingerprint. Raises FeedmuxError."""
-        return self.locate_in(requests.feed_message(options.feed, options.source), start, most_s=most_s)
+        return self.locate_in(requests.feed_message(options.feed, options.source), start)
 
-    def locate_in(self, feed: feed_pb2.Feed, start: Start, *, most_s: float | None = None) -> Located:
+    def locate_in(self, feed: feed_pb2.Feed, start: Start) -> Located:
         """Resolves a start to a position in any feed, with the feed's fingerprint. Raises FeedmuxError."""
         request = change_feed_pb2.ResolvePositionRequest(feed=feed, start=requests.start_message(start))
         answer = self.retrying(
             lambda: self.unary("ChangeFeed", "ResolvePosition", request, change_feed_pb2.ResolvePositionResponse),
             "resolving a position",
-            most_s=most_s,
         )
         if not answer.feed_fingerprint:
             raise FeedmuxSparkError(
@@ -164,29 +166,37 @@ class Connection:
         feed_position = FeedPosition(answer.position, time=(answer.cluster_time.seconds, answer.cluster_time.increment))
         return Located(feed_position, answer.feed_fingerprint)
 
-    def retrying(self, attempt: Callable[[], T], what: str, *, most_s: float | None = None) -> T:
+    def retrying(self, attempt: Callable[[], T], what: str) -> T:
         """Runs `attempt` until it succeeds, fails permanently, or `retryTimeoutMs` has passed.
 
         Raises FeedmuxError.
         """
-        patience = self.patience(what, most_s)
+        patience = Patience(what, self)
         while True:
             try:
-                return attempt()
+                answer = attempt()
             except FeedmuxError as error:
                 patience.wait(error)
+            else:
+                self.answered = True
+                return answer
 
-    def patience(self, what: str, most_s: float | None = None) -> "Patience":
-        return Patience(what, self._retry_s if most_s is None else min(most_s, self._retry_s))
+    def may_be_mistyped(self, error: FeedmuxError) -> bool:
+        """Whether `error` is the only thing that is known about the endpoint."""
+        self.answered |= bool(error.reason)  # The server always adds a reason; gRPC and proxies have none.
+        if self.answered:
+            return False
+        # The driver has just reached the server, so an executor may meet it while it restarts.
+        return not self._on_executor or not _resolves(self._target.address)
 
     @contextmanager
-    def explaining(self, *, on_executor: bool = False, offset_time: str = "") -> Iterator[None]:
+    def explaining(self, *, offset_time: str = "") -> Iterator[None]:
         """Converts a FeedmuxError in the block to a FeedmuxSparkError with advice for the user. `offset_time` is the
         cluster time of the checkpoint's offset that the block uses."""
         try:
             yield
         except FeedmuxError as error:
-            executor = socket.gethostname() if on_executor else ""
+            executor = socket.gethostname() if self._on_executor else ""
             raise explained(
                 error,
                 endpoint=self._target.address,
@@ -256,12 +266,23 @@ class Listening:
                 return
 
 
+def _resolves(address: str) -> bool:
+    """Whether the host of an endpoint has an address, as far as this host has to know it."""
+    parts = host_and_port(address)
+    if parts is None or proxy_of(parts[0]) is not None:
+        return True
+    try:
+        return bool(socket.getaddrinfo(*parts))
+    except OSError:
+        return False
+
+
 class Patience:
     """Decides how long an operation is retried."""
 
-    def __init__(self, what: str, most_s: float) -> None:
+    def __init__(self, what: str, connection: Connection) -> None:
         self._what = what
-        self._most_s = most_s
+        self._connection = connection
         self._began_s = time.monotonic()
         self._backoff = Backoff(0.1, 5.0, random.random)
 
@@ -269,7 +290,11 @@ class Patience:
         """Sleeps before the next attempt. Raises `error` if another attempt is useless."""
         # Our own earlier attempt, still in flight, may have caused Fenced.
         busy = isinstance(error, SubscriptionBusy | Fenced)
-        most_s = min(self._most_s, BUSY_S) if busy else self._most_s
+        most_s = self._connection.retry_s
+        if busy:
+            most_s = min(most_s, BUSY_S)
+        elif self._connection.may_be_mistyped(error):
+            most_s = min(most_s, FIRST_CONTACT_S)
         delay_s = self._backoff.next_s(error.retry_after_s)
         left_s = self._began_s + most_s - time.monotonic()
         if not (busy or next_step(error) is Step.REOPEN) or left_s <= 0:
@@ -279,5 +304,6 @@ class Patience:
 
     def restart(self) -> None:
         """Restarts the clock after a success: the next failure has the full time again."""
+        self._connection.answered = True
         self._began_s = time.monotonic()
         self._backoff.reset()

@@ -16,7 +16,7 @@ from feedmux.errors import Unavailable
 from feedmux.feeds import Start
 from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
-from feedmux_spark.connection import FIRST_CONTACT_S, Call, Connection
+from feedmux_spark.connection import Call, Connection
 from feedmux_spark.options import Options
 from feedmux_spark.ranges import Slice
 
@@ -67,7 +67,7 @@ class Planner:
         self.requested_s = float("-inf")
         """When a plan was last requested: each opens the subscription, which renews its lease."""
 
-    def create(self, start: Start, most_s: float = FIRST_CONTACT_S) -> FeedPosition:
+    def create(self, start: Start) -> FeedPosition:
         """Returns the stored position of the subscription, and creates it at `start` if it does not exist. Raises
         FeedmuxError."""
         request = subscriptions_pb2.CreateSubscriptionRequest(
@@ -79,7 +79,6 @@ class Planner:
                 "Subscriptions", "CreateSubscription", request, subscriptions_pb2.Subscription
             ),
             "storing the start",
-            most_s=most_s,
         )
         return _feed_position(found)
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 
 from feedmux.feeds import Start
-from feedmux_spark.connection import FIRST_CONTACT_S, Connection
+from feedmux_spark.connection import Connection
 from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
 
@@ -17,5 +17,5 @@ def latest_offsets(options: Mapping[str, str]) -> str:
     parsed = parse_options({name.lower(): value for name, value in options.items()})
     connection = Connection(parsed)
     with connection.explaining():
-        found = connection.locate(parsed, Start.latest(), most_s=FIRST_CONTACT_S)
+        found = connection.locate(parsed, Start.latest())
         return json.dumps(Offset.at(found.feed_position, found.feed).as_json())

@@ -14,7 +14,7 @@ from feedmux.errors import FeedmuxError, HistoryLost, InvalidArgument, TimelineF
 from feedmux.feeds import Start
 from feedmux.responses import Delivery, Reader
 from feedmux.v1 import change_feed_pb2
-from feedmux_spark.connection import Connection
+from feedmux_spark.connection import Connection, Patience
 from feedmux_spark.options import Options
 
 log = logging.getLogger("feedmux_spark")
@@ -41,9 +41,9 @@ def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
     After a broken stream, continues after the last event yielded, so that no event comes twice. Raises
     FeedmuxSparkError.
     """
-    connection = Connection(options)
-    with connection.explaining(on_executor=True):
-        patience, behind_a_gap = connection.patience("reading a range"), False
+    connection = Connection(options, on_executor=True)
+    with connection.explaining():
+        patience, behind_a_gap = Patience("reading a range", connection), False
         while True:
             try:
                 for batch in _batches(connection, options, wanted):

@@ -247,7 +247,7 @@ class Progress:
             return self._behind_the_gap(after, error)
         # The checkpoint has the position, even if Redis lost its data.
         log.warning("the subscription %s does not exist any more; creating it again", self._options.consumer_name)
-        self._planner.create(Start.position(after.position), self._options.retry_timeout_ms / 1000)
+        self._planner.create(Start.position(after.position))
         return after
 
     def _wanted(self, after: Offset, until: FeedPosition | None, events_max: int | None) -> Wanted:

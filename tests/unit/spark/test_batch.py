@@ -7,8 +7,7 @@ import pytest
 from feedmux.errors import make_error
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark.batch import FeedmuxBatchReader
-from feedmux_spark.connection import FIRST_CONTACT_S, Connection, Patience
-from feedmux_spark.errors import FeedmuxSparkError, OptionError
+from feedmux_spark.errors import OptionError
 from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import Slice
@@ -76,17 +75,3 @@ def test_bounds_that_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     # MongoDB's clock may advance between the two questions.
     Answers(monkeypatch, ResolvePosition=[resolved(b"end"), resolved(b"start", 1001)], PlanRange=[empty])
     assert len(reader(startingOffsets="latest").partitions()) == 1
-
-
-def test_a_server_that_never_answered_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float | None] = []
-
-    def patience(_connection: Connection, what: str, most_s: float | None = None) -> Patience:
-        waits.append(most_s)
-        return Patience(what, 0.0)
-
-    monkeypatch.setattr(Connection, "patience", patience)
-    Answers(monkeypatch, ResolvePosition=[make_error("UNAVAILABLE", "nobody there")])
-    with pytest.raises(FeedmuxSparkError, match="check the option endpoint"):
-        reader().partitions()
-    assert waits == [FIRST_CONTACT_S]

@@ -1,5 +1,6 @@
 """A dead connection, tested against a server that accepts calls and never answers, and a credential from a file."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent import futures
@@ -9,13 +10,18 @@ from typing import Any
 import grpc
 import pytest
 
-from feedmux.errors import Unavailable
+from feedmux.errors import FeedmuxError, Unavailable, make_error
 from feedmux.silence_detector import SilenceDetector
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark import connection
-from feedmux_spark.connection import Connection
+from feedmux_spark.batch import FeedmuxBatchReader
+from feedmux_spark.connection import FIRST_CONTACT_S, Connection, Patience
 from feedmux_spark.errors import FeedmuxSparkError
+from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
+from feedmux_spark.rows import default_schema
+from feedmux_spark.stream import Progress
+from tests.unit.spark.answers import Answers
 
 REQUEST = change_feed_pb2.ReadRangeRequest()
 
@@ -110,6 +116,85 @@ def test_a_call_that_had_no_answer_leaves_its_connection(silent: Server) -> None
     with pytest.raises(Unavailable):
         made.unary("ChangeFeed", "ResolvePosition", REQUEST, change_feed_pb2.ResolvePositionResponse)
     assert made._channel() is not before
+
+
+class Clock:
+    """In place of the module `time`: a sleep takes no time, and the clock shows that it did."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_s += max(duration_s, 0.01)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(connection, "time", made)
+    return made
+
+
+NOBODY = make_error("UNAVAILABLE", "failed to connect to all addresses")
+MONGODB_DOWN = make_error("UNAVAILABLE", "MongoDB is unavailable", "SOURCE_UNAVAILABLE")
+RETRY_S = 300.0
+
+
+@pytest.mark.parametrize(
+    ("on_executor", "resolves", "answered", "error", "expected_s"),
+    [
+        (False, True, False, NOBODY, FIRST_CONTACT_S),
+        (False, True, False, MONGODB_DOWN, RETRY_S),
+        (False, False, True, NOBODY, RETRY_S),
+        (True, True, False, NOBODY, RETRY_S),
+        (True, False, False, NOBODY, FIRST_CONTACT_S),
+    ],
+)
+def test_an_endpoint_that_may_be_mistyped_is_reported_soon(
+    on_executor: bool,
+    resolves: bool,
+    answered: bool,
+    error: FeedmuxError,
+    expected_s: float,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def addresses(*_: object) -> list[object]:
+        if not resolves:
+            raise socket.gaierror
+        return [object()]
+
+    monkeypatch.setattr(socket, "getaddrinfo", addresses)
+    made = Connection(parse_options({"endpoint": "host:1"}), on_executor=on_executor)
+    patience = Patience("reading", made)
+    if answered:
+        patience.restart()
+    with pytest.raises(Unavailable):  # noqa: PT012
+        while True:
+            patience.wait(error)
+    assert clock.now_s == pytest.approx(expected_s, abs=0.1)
+
+
+def test_a_mistyped_endpoint_is_reported_soon_with_and_without_a_checkpoint(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = parse_options({"endpoint": "host:1", "consumerName": "q", "retryTimeoutMs": "3600000"})
+    nobody = [NOBODY] * 10_000
+    offset = {"position": "AAAA", "clusterTime": "2026-11-21T14:00:00Z/1"}
+    for ask in (
+        lambda: FeedmuxBatchReader(options, default_schema("envelope")).partitions(),
+        lambda: Progress(options).begin(),
+        lambda: Progress(options).advance(Offset.from_json(offset), 1000),
+        lambda: Progress(options).slices(Offset.from_json(offset), Offset.from_json({**offset, "position": "BBBB"})),
+    ):
+        Answers(monkeypatch, ResolvePosition=list(nobody), CreateSubscription=list(nobody))
+        began_s = clock.now_s
+        with pytest.raises(FeedmuxSparkError, match=r"feedmux at 'host:1'.* check the option endpoint"):
+            ask()
+        assert clock.now_s - began_s < FIRST_CONTACT_S + 1
 
 
 def test_a_token_file_that_is_not_there_is_no_network_that_is_away(tmp_path: Path) -> None:
