@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 __all__ = ["DefaultSource"]
 
 _SPARK = (4, 2)
-_PACKAGES = ("bson", "google.protobuf", "grpc", "numpy", "pandas", "pyarrow")
+_PACKAGES = ("bson", "google.protobuf", "grpc", "numpy", "orjson", "pandas", "pyarrow")
 
 
 class DefaultSource(DataSource):

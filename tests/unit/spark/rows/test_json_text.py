@@ -9,14 +9,14 @@ from typing import Any
 
 import bson
 import pytest
-from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp, json_util
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from feedmux_spark.rows import InvalidEvents, default_schema, json_bytes, row_maker
-from tests.unit.core.events.test_extended_json import DOCUMENTS, EXACT, render
+from tests.unit.core.events.test_extended_json import BOUNDS, DOCUMENTS, EXACT, MILLISECONDS, SYMBOL, render
 from tests.unit.spark.events import event, stream
 
 UNUSUAL = {
@@ -43,9 +43,35 @@ def shown(*events: bytes) -> list[str]:
 
 @settings(max_examples=100)
 @given(st.lists(DOCUMENTS, min_size=1, max_size=3))
-def test_the_text_is_the_one_of_the_server(documents: list[dict[str, Any]]) -> None:
+@example([{"n": [0.0, -0.0, *BOUNDS, *(-each for each in BOUNDS)]}])
+@example([{"t": "".join(map(chr, range(0x250)))}])
+def test_the_text_is_the_one_of_json_util_and_of_the_server(documents: list[dict[str, Any]]) -> None:
     events = [changed(each) for each in documents]
-    assert shown(*events) == [json_bytes.text_of(each) for each in events] == render(*events)
+    expected = [
+        json_util.dumps(
+            bson.decode(each, MILLISECONDS),
+            json_options=json_util.RELAXED_JSON_OPTIONS,
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+        for each in events
+    ]
+    assert shown(*events) == expected
+    assert [json_bytes.text_of(each) for each in events] == render(*events) == expected
+
+
+def test_only_an_event_that_decoding_changes_is_written_from_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow: list[bytes] = []
+
+    def text_of(event: bytes) -> str:
+        slow.append(event)
+        return "{}"
+
+    monkeypatch.setattr(json_bytes, "text_of", text_of)
+    shown(changed(UNUSUAL | {"numbers": [math.nan, -math.inf, *BOUNDS]}))
+    assert not slow
+    shown(changed(SYMBOL))
+    assert len(slow) == 1
 
 
 def test_every_type_has_its_text_and_no_document_is_taken_for_another() -> None:
