@@ -1,16 +1,14 @@
 """Events as MongoDB's Extended JSON, for clients that do not speak BSON.
 
-The only module that reads all of an event, and only for clients that ask for JSON; its caller retains the texts of a
-chunk. Canonical text parses back to the same document. The text is written from BSON's bytes, since decoded documents
-are no longer the same: pymongo has no type for Symbol, Undefined and DBPointer, and it takes every document with the
-name `$ref` for a DBRef, whose fields it puts in order.
+Only this module and `relaxed_json` read all of an event, and only for clients that ask for JSON; the caller retains the
+texts of a chunk. Canonical text parses back to the same document. The text is written from BSON's bytes, since decoded
+documents may no longer be the same: `relaxed_json`, which is faster, writes those that are, in relaxed Extended JSON.
 """
 
 import math
 import struct
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache, partial
 from json.encoder import encode_basestring as quoted
 from typing import Final, NamedTuple
@@ -18,10 +16,8 @@ from typing import Final, NamedTuple
 from bson.decimal128 import Decimal128
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events import relaxed_json
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_ISO_MS_MAX: Final = 253402300799999
-"""The end of the year 9999. Relaxed dates after it, and before 1970, are numbers."""
 _INT32: Final = struct.Struct("<i").unpack_from
 _INT64: Final = struct.Struct("<q").unpack_from
 _DOUBLE: Final = struct.Struct("<d").unpack_from
@@ -46,6 +42,9 @@ def render_events(data: bytes, offsets: Sequence[int], canonical: bool) -> Itera
         if start == len(data):
             continue
         try:
+            if not canonical and (fast := relaxed_json.text_of(data[start : _end(data, start) + 1])) is not None:
+                yield fast
+                continue
             text, _ = _document(data, start, style)
         except (ValueError, IndexError, KeyError, struct.error, RecursionError):
             raise FeedmuxError(
@@ -174,10 +173,8 @@ def _boolean(data: bytes, at: int) -> _Value:
 
 def _date(data: bytes, at: int, canonical: bool) -> _Value:
     (ms,) = _INT64(data, at)
-    if canonical or not 0 <= ms <= _ISO_MS_MAX:
-        return f'{{"$date":{{"$numberLong":"{ms}"}}}}', at + 8
-    time = (_EPOCH + timedelta(milliseconds=ms)).replace(tzinfo=None)
-    return f'{{"$date":"{time.isoformat(timespec="milliseconds" if ms % 1000 else "seconds")}Z"}}', at + 8
+    text = None if canonical else relaxed_json.date(ms)
+    return f'{{"$date":"{text}"}}' if text else f'{{"$date":{{"$numberLong":"{ms}"}}}}', at + 8
 
 
 def _regex(data: bytes, at: int) -> _Value:

@@ -48,6 +48,10 @@ DOCUMENTS = st.dictionaries(
     ),
     max_size=4,
 )
+BOUNDS = [
+    each for limit in (1e-5, 1e-4, 1e15, 1e16, 1e17) for each in (math.nextafter(limit, 0), limit, limit * (1 + 1e-15))
+]
+"""Where the notation of a number changes, in Python or in orjson."""
 MILLISECONDS = CodecOptions[dict[str, Any]](datetime_conversion=bson.DatetimeConversion.DATETIME_MS)
 LOSSLESS = json_util.JSONOptions(
     json_mode=json_util.JSONMode.CANONICAL, datetime_conversion=bson.DatetimeConversion.DATETIME_MS
@@ -93,6 +97,8 @@ def test_relaxed_text_is_json(document: dict[str, Any]) -> None:
 
 @settings(max_examples=50)
 @given(DOCUMENTS, st.booleans())
+@example({"n": [0.0, -0.0, *BOUNDS, *(-each for each in BOUNDS)]}, False)
+@example({"t": "".join(map(chr, range(0x250)))}, False)
 def test_the_text_is_the_one_of_json_util(document: dict[str, Any], canonical: bool) -> None:
     options = json_util.CANONICAL_JSON_OPTIONS if canonical else json_util.RELAXED_JSON_OPTIONS
     ordered = bson.decode(bson.encode(document), MILLISECONDS)
