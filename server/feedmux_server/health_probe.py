@@ -11,6 +11,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from feedmux.cli.reachability import endpoint
+
 _TIMEOUT_S = 5.0
 _WITHOUT_PROXY = ("grpc.enable_http_proxy", 0)
 
@@ -31,7 +33,7 @@ def status_of(address: str, service: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m feedmux_server.health_probe", description=__doc__)
-    parser.add_argument("address", metavar="HOST:PORT")
+    parser.add_argument("address", metavar="HOST:PORT", type=endpoint)
     parser.add_argument("service", nargs="?", default="", help="such as readiness (all of the server)")
     args = parser.parse_args()
     status = status_of(args.address, args.service)

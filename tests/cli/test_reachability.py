@@ -243,3 +243,10 @@ def http_proxy(routes: dict[str, str]) -> Iterator[str]:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
         listening.shutdown(socket.SHUT_RDWR)
     thread.join()
+
+
+def test_the_health_probe_takes_no_url(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["health_probe", "http://localhost:7119"])
+    with pytest.raises(SystemExit, match="2"):
+        health_probe.main()
+    assert "give HOST:PORT, as in localhost:7119" in capsys.readouterr().err
