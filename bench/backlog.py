@@ -60,16 +60,15 @@ def load(client: MongoClient[dict[str, Any]], count: int) -> Backlog:
         orders.insert_many([order(number, padding) for number in numbers], ordered=True)
     # A majority write after them: writes that are not majority-committed do not appear in a change stream yet.
     client[DATABASE].get_collection("marks", write_concern=WriteConcern("majority")).insert_one({})
-    sizes = [len(raw) for raw in _events(client, start, min(count, 1_000))]
+    sizes = [len(raw) for raw in _events(client, COLLECTION, start, min(count, 1_000))]
     return Backlog(start, count, sum(sizes) / len(sizes), padding)
 
 
 def find_padding(client: MongoClient[dict[str, Any]]) -> str:
     """Return the padding that makes an insert's event EVENT_BYTES long."""
-    start = operation_time(client)
-    orders = client[DATABASE][COLLECTION]
-    orders.insert_one(order(FIRST_ID - 1, ""))
-    bare = len(next(_events(client, start, 1)))
+    start, sample = operation_time(client), "x" * len(COLLECTION)
+    client[DATABASE][sample].insert_one(order(FIRST_ID - 1, ""))
+    bare = len(next(_events(client, sample, start, 1)))
     # Random, so that WiredTiger's compression does not make the oplog smaller than a real one.
     letters = random.Random(0).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=EVENT_BYTES - bare)
     return "".join(letters)
@@ -84,8 +83,8 @@ def operation_time(client: MongoClient[dict[str, Any]]) -> Timestamp:
     return Timestamp(time_.time, time_.inc + 1)
 
 
-def _events(client: MongoClient[dict[str, Any]], start: Timestamp, count: int) -> Iterator[bytes]:
-    raw: Any = client[DATABASE].get_collection(COLLECTION, CodecOptions(document_class=RawBSONDocument))
+def _events(client: MongoClient[dict[str, Any]], collection: str, start: Timestamp, count: int) -> Iterator[bytes]:
+    raw: Any = client[DATABASE].get_collection(collection, CodecOptions(document_class=RawBSONDocument))
     with raw.watch(start_at_operation_time=start) as stream:
         for _ in range(count):
             yield bytes(next(stream).raw)

@@ -13,7 +13,6 @@ import grpc.aio
 from google.protobuf import duration_pb2
 from pymongo import MongoClient
 
-from bench.backlog import find_padding
 from bench.crew import Crew, Gate
 from bench.measure import MIB, watched
 from bench.report import Result, Target, medians, progress
@@ -126,7 +125,7 @@ async def run(settings: Settings) -> Result:
 async def _once(count: int, seconds: float, heartbeat_s: int) -> dict[str, float]:
     async with Stage() as stage:
         with stage.mongo_client() as client:
-            find_padding(client)  # makes the collection
+            client[DATABASE].create_collection(COLLECTION)
             names = [f"idle-{number}" for number in range(count)]
             async with Crew([(idle, Idling(stage.endpoint, names, seconds, heartbeat_s))]) as crew:
                 before = stage.cpu()

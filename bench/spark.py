@@ -1,70 +1,68 @@
 """`spark`: a backlog through PySpark into Parquet and into a hash of all columns, beside MongoDB's own connector."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
-from bson.codec_options import CodecOptions
-from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import WriteConcern
 
 from bench.backlog import Backlog, load, operation_time, order
-from bench.crew import Crew, Job, WorkerFailed
+from bench.crew import Crew, WorkerFailed
 from bench.readers import CheckFailed
-from bench.report import Result, Target, median_ratio, medians, progress
-from bench.settings import COLLECTION, DATABASE, Settings
+from bench.report import Result, Target, median_ratio, progress
+from bench.settings import DATABASE, Settings
 from bench.spark_jobs import (
+    ENVELOPE_HASH,
     KINDS,
+    SAME_HASH,
     WARM_COLLECTION,
     WARM_EVENTS,
     Kind,
+    Measured,
+    Source,
     Task,
-    Timed,
-    by_connector,
-    by_feedmux,
-    by_nothing,
-    by_raw_cursor,
+    drive,
 )
 from bench.stage import Stage
 
-EVENTS = 1_000_000
+EVENTS = 250_000
+ROUNDS_LEAST = 3
+"""The first one is dropped: in it, Java compiles the code."""
 CONNECTOR = "org.mongodb.spark:mongo-spark-connector_2.13"
 CONNECTOR_VERSIONS = ("11.0.1", "10.5.0")
 """Versions, newest first: not every mirror of Maven Central has the newest."""
-ENVELOPE_HASH: Kind = ("envelope", "hash")
+EQUAL: Sequence[Kind] = (SAME_HASH, ("json", "hash"))
+"""The kinds with equal columns on both sides."""
 _READY_TIMEOUT_S = 600.0
 
-Rates = dict[Kind, float]
+Runs = Mapping[tuple[Source, Kind], Sequence[Measured]]
+"""The measured queries without those of the first round."""
 
 
 async def run(settings: Settings) -> Result:
-    count = settings.backlog(EVENTS, 200_000, 2_000)
-    kinds = (ENVELOPE_HASH,) if settings.tiny else KINDS
-    ours: list[Rates] = []
-    ceiling: list[Rates] = []
-    cursor: list[float] = []
-    theirs: list[Rates] = []
-    notes = ["MongoDB's connector is not measured at this size"] if settings.tiny else []
+    count = settings.backlog(EVENTS, 100_000, 2_000)
     async with Stage() as stage:
         with stage.mongo_client() as client:
             backlog = load(client, count)
+            end = operation_time(client)
             warm_start = _warm(client, backlog)
-            sample = _sample(client, backlog, min(count, 2_000))
-        task = Task(kinds, backlog.start, warm_start, count, stage.endpoint, stage.mongo.uri, sample=sample)
-        connector = None if settings.tiny else await _connector(task, notes)
-        for number in range(settings.runs):
-            ours.append(await _measured(by_feedmux, task))
-            if connector is not None:
-                theirs.append(await _measured(by_connector, connector))
-            cursor.append((await _measured(by_raw_cursor, task))[ENVELOPE_HASH])
-            if not settings.tiny:
-                ceiling.append(await _measured(by_nothing, task))
-            progress(f"run {number + 1}: feedmux {_shown(ours[-1])}; raw cursor {cursor[-1]:,.0f} rows/s")
-            for name, runs in (("connector", theirs), ("without a source", ceiling)):
-                if runs:
-                    progress(f"run {number + 1}: {name} {_shown(runs[-1])} rows/s")
-    return _result(backlog, kinds, ours, theirs, cursor, ceiling, notes)
+        task = Task(
+            (SAME_HASH, ENVELOPE_HASH) if settings.tiny else KINDS,
+            2 if settings.tiny else max(ROUNDS_LEAST, settings.runs),
+            backlog.start,
+            end,
+            warm_start,
+            count,
+            stage.endpoint,
+            stage.mongo.uri,
+            {"mongod": stage.mongo.nodes[0].process.pid, "server": stage.server.pid},
+        )
+        measured, note = await _measured(task, [] if settings.tiny else CONNECTOR_VERSIONS)
+    _check(measured, count)
+    return _result(backlog, measured, note)
 
 
 def _warm(client: Any, backlog: Backlog) -> Timestamp:
@@ -75,80 +73,89 @@ def _warm(client: Any, backlog: Backlog) -> Timestamp:
     return start
 
 
-def _sample(client: Any, backlog: Backlog, count: int) -> bytes:
-    """Return the first events of the backlog."""
-    raw: Any = client[DATABASE].get_collection(COLLECTION, CodecOptions(document_class=RawBSONDocument))
-    with raw.watch(start_at_operation_time=backlog.start) as stream:
-        return b"".join(bytes(next(stream).raw) for _ in range(count))
+async def _measured(task: Task, versions: Sequence[str]) -> tuple[list[Measured], str]:
+    """Return what the driver measures, with the newest version of MongoDB's connector that it can fetch and that works;
+    and a note that says which."""
+    async with AsyncExitStack() as stack:
+        for packages in (*(f"{CONNECTOR}:{version}" for version in versions), ""):
+            job = drive, replace(task, packages=packages)
+            try:
+                crew = await stack.enter_async_context(Crew([job], _READY_TIMEOUT_S))
+            except WorkerFailed as error:
+                if not packages:
+                    raise
+                progress(f"{packages} does not run: {str(error).strip().splitlines()[-1]}")
+            else:
+                crew.go()
+                (found,) = await crew.results()
+                return found, packages or "MongoDB's connector is not measured: the alternative is the raw cursor alone"
+    raise AssertionError("unreachable")
 
 
-async def _connector(task: Task, notes: list[str]) -> Task | None:
-    """Return the newest available version of MongoDB's connector that works, tried on the warm-up alone."""
-    for version in CONNECTOR_VERSIONS:
-        tried = replace(task, packages=f"{CONNECTOR}:{version}")
-        try:
-            async with Crew([(by_connector, tried)], _READY_TIMEOUT_S):
-                notes.append(f"{CONNECTOR}:{version}")
-                return tried
-        except WorkerFailed as error:
-            progress(f"MongoDB's connector {version} does not run: {str(error).strip().splitlines()[-1]}")
-    notes.append("MongoDB's connector could not be had or does not run here; the alternative is the raw cursor alone")
-    return None
+def _check(measured: Sequence[Measured], count: int) -> None:
+    for each in measured:
+        if each.count != count:
+            raise CheckFailed(f"{each.count} of {count} rows came ({each.source}, {_name(each.kind)})")
+    if len({each.hash for each in measured if each.kind == SAME_HASH}) > 1:
+        raise CheckFailed("the sources gave other values for equal columns")
 
 
-async def _measured(job: Job, task: Task) -> Rates:
-    async with Crew([(job, task)], _READY_TIMEOUT_S) as crew:
-        crew.go()
-        (found,) = await crew.results()
-    timed: Sequence[Timed] = found
-    for each in timed:
-        if each.count != task.count:
-            raise CheckFailed(f"{each.count} of {task.count} rows came ({job.__name__}, {' to '.join(each.kind)})")
-    return {each.kind: each.count / each.elapsed_s for each in timed}
-
-
-def _result(
-    backlog: Backlog,
-    kinds: Sequence[Kind],
-    ours: Sequence[Rates],
-    theirs: Sequence[Rates],
-    cursor: Sequence[float],
-    ceiling: Sequence[Rates],
-    notes: Sequence[str],
-) -> Result:
-    figures = _figures(kinds, ours)
-    if ceiling:
-        figures |= {f"{name}_without_a_source": rate for name, rate in _figures(kinds, ceiling).items()}
-    alternative = _figures(kinds, theirs) if theirs else {}
-    alternative |= medians([{"raw_cursor_events_per_s": rate} for rate in cursor])
-    of_cursor = median_ratio([rates[ENVELOPE_HASH] for rates in ours], cursor)
+def _result(backlog: Backlog, measured: Sequence[Measured], note: str) -> Result:
+    runs: dict[tuple[Source, Kind], list[Measured]] = {}
+    for each in measured:
+        if each.round > 0:
+            runs.setdefault((each.source, each.kind), []).append(each)
+    figures, alternative = _figures(runs, "feedmux"), _figures(runs, "connector")
+    alternative |= {f"even_{name}": value for name, value in _figures(runs, "connector_even").items()}
+    cursor = _rates(runs["raw_cursor", ENVELOPE_HASH])
+    alternative["raw_cursor_events_per_s"] = median(cursor)
+    of_cursor = median_ratio(_rates(runs["feedmux", ENVELOPE_HASH]), cursor)
     figures["envelope_to_hash_of_raw_cursor"] = of_cursor
     targets = [Target("envelope_to_hash_of_raw_cursor", "at_least", 0.6, of_cursor)]
-    ratios = {kind: median_ratio([o[kind] for o in ours], [t[kind] for t in theirs]) for kind in kinds if theirs}
-    targets += [Target(f"{_name(kind)}_ratio", "at_least", 2.0, ratio) for kind, ratio in ratios.items()]
+    compared = [kind for kind in EQUAL if ("connector_even", kind) in runs]
+    ratios = {kind: _ratio(runs, kind) for kind in compared}
+    targets += [Target(f"{_name(kind)}_ratio", "at_least", 1.0, ratio) for kind, ratio in ratios.items()]
     return Result(
         "spark",
         f"spark: a backlog of {backlog.count:,} events of {backlog.event_bytes:.0f} bytes through PySpark, local[2]",
         "feedmux",
-        "MongoDB's connector" if theirs else "without Spark",
+        "MongoDB's connector" if compared else "without Spark",
         figures,
         alternative,
         min(ratios.values()) if ratios else of_cursor,
-        "rows/s of feedmux ÷ rows/s of MongoDB's connector; the least of the kinds, each the median of the runs"
+        "rows/s of feedmux ÷ rows/s of MongoDB's connector, cut evenly or not, whichever is faster; the least of the"
+        " kinds with equal columns, each the median of the rounds"
         if ratios
-        else "rows/s of feedmux (envelope to hash) ÷ events/s of the raw cursor, median of the runs",
+        else "rows/s of feedmux (envelope to hash) ÷ events/s of the raw cursor, median of the rounds",
         targets,
-        notes,
+        [note],
     )
 
 
-def _figures(kinds: Sequence[Kind], runs: Sequence[Rates]) -> dict[str, float]:
-    return medians([{f"{_name(kind)}_rows_per_s": rates[kind] for kind in kinds} for rates in runs])
+def _figures(runs: Runs, source: Source) -> dict[str, float]:
+    """Return the medians over the rounds: rows/s, documents that MongoDB returned, and µs of CPU, of each row."""
+    found: dict[str, float] = {}
+    for (whose, kind), queries in runs.items():
+        if whose == source:
+            name = _name(kind)
+            found[f"{name}_rows_per_s"] = median(_rates(queries))
+            found[f"{name}_documents_per_row"] = median(each.returned / each.count for each in queries)
+            found[f"{name}_cpu_us_per_row"] = median(sum(each.cpu_s.values()) / each.count * 1e6 for each in queries)
+            for part in sorted({part for each in queries for part in each.cpu_s}):
+                used_us = median(each.cpu_s.get(part, 0.0) / each.count * 1e6 for each in queries)
+                found[f"{name}_cpu_us_{part}"] = used_us
+    return found
+
+
+def _ratio(runs: Runs, kind: Kind) -> float:
+    ours = _rates(runs["feedmux", kind])
+    theirs = zip(_rates(runs["connector", kind]), _rates(runs["connector_even", kind]), strict=True)
+    return median_ratio(ours, [max(both) for both in theirs])
+
+
+def _rates(queries: Sequence[Measured]) -> list[float]:
+    return [each.count / each.elapsed_s for each in queries]
 
 
 def _name(kind: Kind) -> str:
     return "_to_".join(kind)
-
-
-def _shown(rates: Rates) -> str:
-    return ", ".join(f"{_name(kind)} {rate:,.0f}" for kind, rate in rates.items()).replace("_", " ")

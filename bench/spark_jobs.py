@@ -1,8 +1,8 @@
-"""Jobs of the benchmark `spark`: streams of change events through PySpark into a sink, by three sources.
+"""The driver of the benchmark `spark`: streams of change events through PySpark into a sink, by several sources.
 
-A job is a driver with its own Java process. It does the preparation that must not be measured (the session, one small
-query of each kind, so that Java has compiled the code), waits for the start, and then times its queries one after the
-other: from `start()` until Spark has reported the last row as processed. The rows are counted in the sink.
+One driver with one JVM runs all sources in turn, kind by kind and round after round, so that no source meets a JVM that
+has compiled less of the code. A query is timed from `start()` until Spark has reported the last row as processed. The
+rows are counted in the sink: of files, those that Spark has committed.
 """
 
 import base64
@@ -12,160 +12,210 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, StructType
 
 from bench.crew import Gate
+from bench.report import progress
 from bench.settings import COLLECTION, DATABASE
+from bench.thread_cpu import ThreadCpu, between
 
-Mode = Literal["envelope", "typed"]
+Mode = Literal["envelope", "typed", "same", "json"]
 Sink = Literal["parquet", "hash"]
 Kind = tuple[Mode, Sink]
-KINDS: tuple[Kind, ...] = (("envelope", "parquet"), ("envelope", "hash"), ("typed", "parquet"), ("typed", "hash"))
-WARM_COLLECTION = "warm"
-WARM_EVENTS = 2_000
-SYNTHETIC = "feedmux-synthetic"
+KINDS: tuple[Kind, ...] = (("envelope", "hash"), ("typed", "parquet"), ("same", "hash"), ("json", "hash"))
+"""`envelope` and `typed` have the columns that each source is made for. `same` and `json` have equal columns: the
+fields of the document; and four columns of the event, with all of it as text."""
+ENVELOPE_HASH: Final[Kind] = ("envelope", "hash")
+SAME_HASH: Final[Kind] = ("same", "hash")
 
-DOCUMENT = "_id BIGINT, customer STRING, status STRING, quantity INT, price DOUBLE, sent_ns BIGINT, note STRING"
-_CONNECTOR_ENVELOPE = (
+Source = Literal["feedmux", "connector", "connector_even", "raw_cursor"]
+WARM_COLLECTION: Final = "warm"
+WARM_EVENTS: Final = 2_000
+
+_DOCUMENT: Final = "_id BIGINT, customer STRING, status STRING, quantity INT, price DOUBLE, sent_ns BIGINT, note STRING"
+_SAME: Final = f"document STRUCT<{_DOCUMENT.replace(' ', ': ').replace(',: ', ', ')}>"
+_JSON: Final = "operation STRING, database STRING, collection STRING, event STRING"
+_CONNECTOR_EVENT: Final = (
     "_id STRING, clusterTime STRING, wallTime TIMESTAMP, operationType STRING, ns STRUCT<db: STRING, coll: STRING>,"
     " documentKey STRING, fullDocument STRING"
 )
-_POLL_S = 0.02
+_PARTITIONS: Final = 2
+_POLL_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The task of one driver. `kinds` are timed in order."""
+    """The task of the driver. Each round runs `sources` for each of `kinds`."""
 
     kinds: Sequence[Kind]
+    rounds: int
     start: Timestamp
+    end: Timestamp
+    """The operation time after the last insert."""
     warm_start: Timestamp
     """Where the events of WARM_COLLECTION begin."""
     count: int
-    endpoint: str = ""
-    mongodb: str = ""
+    endpoint: str
+    mongodb: str
+    servers: Mapping[str, int]
+    """The process ids of MongoDB and feedmux."""
     packages: str = ""
-    """Maven coordinates that the driver fetches."""
-    sample: bytes = b""
-    """Events of the synthetic source, which repeats them."""
+    """Maven coordinates of MongoDB's connector, which the driver fetches. Without them it is not measured."""
 
-    def begin(self, collection: str) -> Timestamp:
-        return self.warm_start if collection == WARM_COLLECTION else self.start
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        return ("feedmux", "connector", "connector_even") if self.packages else ("feedmux",)
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """The timing of one query."""
+class Measured:
+    """One query."""
 
+    round: int
+    source: Source
     kind: Kind
     elapsed_s: float
     count: int
+    hash: int
+    """Of all columns of all rows; 0 for a sink that has none."""
+    cpu_s: Mapping[str, float]
+    """By process and kind of thread."""
+    returned: int
+    """Documents that MongoDB returned meanwhile."""
 
 
-def by_feedmux(gate: Gate, task: Task) -> list[Timed]:
+def drive(gate: Gate, task: Task) -> list[Measured]:
+    """Run everything. Reports that it is ready when each source has read a few events."""
+    spark = _session(task)
+    jvm: Any = spark.sparkContext._jvm
+    cpu = ThreadCpu(int(jvm.java.lang.ProcessHandle.current().pid()), task.servers)
+    readers: dict[Source, Callable[[Kind, str], DataFrame]] = {
+        "feedmux": partial(_by_feedmux, spark, task),
+        "connector": partial(_by_connector, spark, task, False),
+        "connector_even": partial(_by_connector, spark, task, True),
+    }
+    measured: list[Measured] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="feedmux-bench-", ignore_cleanup_errors=True) as name,
+        MongoClient[dict[str, Any]](task.mongodb) as client,
+    ):
+        folder = Path(name)
+        for source in task.sources:
+            _run(spark, readers[source](SAME_HASH, WARM_COLLECTION), "hash", WARM_EVENTS, folder / "warm" / source)
+        gate.wait()
+        for number in range(task.rounds):
+            for kind in task.kinds:
+                for source in task.sources:
+                    place = folder / str(number) / source / "-".join(kind)
+                    before, returned = cpu.read(), _returned(client)
+                    rows = readers[source](kind, COLLECTION)
+                    elapsed_s, count, found, after = _run(spark, rows, kind[1], task.count, place, cpu)
+                    used, returned = between(before, after), _returned(client) - returned
+                    measured.append(Measured(number, source, kind, elapsed_s, count, found, used, returned))
+                    rate = f"{count / elapsed_s:,.0f} rows/s"
+                    progress(f"round {number}: {source.replace('_', ' ')}, {' to '.join(kind)}: {rate}")
+            elapsed_s, count = _raw_cursor(client, task)
+            measured.append(Measured(number, "raw_cursor", ENVELOPE_HASH, elapsed_s, count, 0, {}, count))
+        spark.stop()
+    return measured
+
+
+def _by_feedmux(spark: SparkSession, task: Task, kind: Kind, collection: str) -> DataFrame:
     from feedmux.feeds import Start
     from feedmux_spark.connection import Connection
     from feedmux_spark.options import parse_options
     from feedmux_spark.rows import typed_schema
 
-    spark = _session(task)
-    run = f"{os.getpid()}-{time.monotonic_ns()}"
-
-    def source(kind: Kind, collection: str) -> DataFrame:
-        options = {"endpoint": task.endpoint, "database": DATABASE, "collection": collection, "schemaMode": kind[0]}
-        parsed = parse_options(options)
-        position = Connection(parsed).resolve(parsed, Start.operation_time(task.begin(collection))).position
-        options["startingOffsets"] = json.dumps({"position": base64.b64encode(position).decode()})
-        # A separate comment, so that the run does not use events that another run left in the server's memory.
-        options["comment"] = options["consumerName"] = f"bench-{run}-{'-'.join(kind)}-{collection}"
-        reader = spark.readStream.format("feedmux").options(**options)
-        return (reader.schema(typed_schema(_struct(DOCUMENT))) if kind[0] == "typed" else reader).load()
-
-    return _timed(gate, task, spark, source)
+    schemas = {"typed": typed_schema(_struct(_DOCUMENT)), "same": _struct(_SAME), "json": _struct(_JSON)}
+    mode = "typed" if kind[0] == "same" else kind[0]
+    options = {"endpoint": task.endpoint, "database": DATABASE, "collection": collection, "schemaMode": mode}
+    parsed = parse_options(options)
+    start = Start.operation_time(task.warm_start if collection == WARM_COLLECTION else task.start)
+    position = Connection(parsed).resolve(parsed, start).position
+    options["startingOffsets"] = json.dumps({"position": base64.b64encode(position).decode()})
+    # A separate comment, so that no query uses events that another one left in the server's memory.
+    options["comment"] = options["consumerName"] = f"bench-{time.monotonic_ns()}"
+    reader = spark.readStream.format("feedmux").options(**options)
+    rows = (reader.schema(schemas[kind[0]]) if kind[0] in schemas else reader).load()
+    return rows.select("document.*") if kind[0] == "same" else rows
 
 
-def by_connector(gate: Gate, task: Task) -> list[Timed]:
+def _by_connector(spark: SparkSession, task: Task, even: bool, kind: Kind, collection: str) -> DataFrame:
     """Read with MongoDB's connector.
 
-    It has no envelope: event columns with extended JSON are the closest equivalent.
+    It has no envelope: event columns with extended JSON are the closest equivalent. It cuts the time between the start
+    and now into partitions, and so, by default, most of a backlog that was written in seconds is in one of them.
     """
-    spark = _session(task)
-
-    def source(kind: Kind, collection: str) -> DataFrame:
-        options = {
-            "connection.uri": task.mongodb,
-            "database": DATABASE,
-            "collection": collection,
-            "change.stream.startup.mode": "timestamp",
-            "change.stream.startup.mode.timestamp.start.at.operation.time": json.dumps(
-                {"$timestamp": {"t": task.begin(collection).time, "i": task.begin(collection).inc}}
-            ),
-            "change.stream.micro.batch.max.partition.count": "2",
-            "change.stream.publish.full.document.only": str(kind[0] == "typed").lower(),
-        }
-        schema = DOCUMENT if kind[0] == "typed" else _CONNECTOR_ENVELOPE
-        return spark.readStream.format("mongodb").options(**options).schema(schema).load()
-
-    return _timed(gate, task, spark, source)
-
-
-def by_nothing(gate: Gate, task: Task) -> list[Timed]:
-    """Read the same rows from the memory of the Python workers, to show what Spark itself achieves with two cores."""
-    spark = _session(task)
-    spark.dataSource.register(Synthetic)
-    folder = tempfile.mkdtemp(prefix="feedmux-bench-")
-    sample = Path(folder, "events.bson")
-    sample.write_bytes(task.sample)
-
-    def source(kind: Kind, collection: str) -> DataFrame:
-        from feedmux_spark.rows import typed_schema
-
-        rows = WARM_EVENTS if collection == WARM_COLLECTION else task.count
-        reader = spark.readStream.format(SYNTHETIC).options(mode=kind[0], rows=str(rows), sample=str(sample))
-        return (reader.schema(typed_schema(_struct(DOCUMENT))) if kind[0] == "typed" else reader).load()
-
-    return _timed(gate, task, spark, source)
+    start = task.warm_start if collection == WARM_COLLECTION else task.start
+    if even and collection == COLLECTION:
+        # As long before the middle of the backlog as now is after it: the cut between two partitions is the middle.
+        middle_s = (task.start.time + task.end.time) / 2
+        start = Timestamp(int(2 * middle_s - time.time()), 1)
+    whole = kind[0] in ("envelope", "json")
+    options = {
+        "connection.uri": task.mongodb,
+        "database": DATABASE,
+        "collection": collection,
+        "change.stream.startup.mode": "timestamp",
+        "change.stream.startup.mode.timestamp.start.at.operation.time": json.dumps(
+            {"$timestamp": {"t": start.time, "i": start.inc}}
+        ),
+        "change.stream.micro.batch.max.partition.count": str(_PARTITIONS),
+        "change.stream.publish.full.document.only": str(not whole).lower(),
+    }
+    schema = _CONNECTOR_EVENT if whole else _DOCUMENT
+    rows = spark.readStream.format("mongodb").options(**options).schema(schema).load()
+    if kind[0] != "json":
+        return rows
+    text = f.concat_ws(",", "_id", "clusterTime", f.col("wallTime").cast("string"), "documentKey", "fullDocument")
+    return rows.select(
+        f.col("operationType").alias("operation"),
+        f.col("ns.db").alias("database"),
+        f.col("ns.coll").alias("collection"),
+        text.alias("event"),
+    )
 
 
-def by_raw_cursor(gate: Gate, task: Task) -> list[Timed]:
+def _raw_cursor(client: MongoClient[dict[str, Any]], task: Task) -> tuple[float, int]:
     """Read without Spark: one cursor of pymongo's raw batches, split into events."""
-    with MongoClient[dict[str, Any]](task.mongodb) as client:
-        orders = client[DATABASE][COLLECTION]
-        orders.find_one()
-        stage = {"$changeStream": {"startAtOperationTime": task.start}}
-        began_s = gate.wait()
-        count = 0
-        with orders.aggregate_raw_batches([stage]) as cursor:
-            while count < task.count:
-                batch: Any = cursor.next()
-                at = 0
-                while at < len(batch):
-                    at += int.from_bytes(batch[at : at + 4], "little")
-                    count += 1
-        return [Timed(("envelope", "hash"), time.monotonic() - began_s, count)]
+    began_s, count = time.monotonic(), 0
+    stage = {"$changeStream": {"startAtOperationTime": task.start}}
+    with client[DATABASE][COLLECTION].aggregate_raw_batches([stage]) as cursor:
+        while count < task.count:
+            batch: Any = cursor.next()
+            at = 0
+            while at < len(batch):
+                at += int.from_bytes(batch[at : at + 4], "little")
+                count += 1
+    return time.monotonic() - began_s, count
+
+
+def _returned(client: MongoClient[dict[str, Any]]) -> int:
+    """Return how many documents MongoDB has returned so far."""
+    return int(client.admin.command("serverStatus")["metrics"]["document"]["returned"])
 
 
 def _session(task: Task) -> SparkSession:
     import feedmux_spark
 
     feedmux_spark.java_home()
-    # Python workers import this module and the connector from the same folders.
+    # Python workers import the connector from the same folders.
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
     builder = builder.config("spark.driver.memory", "2g").config("spark.sql.shuffle.partitions", "2")
     if task.packages:
@@ -178,24 +228,16 @@ def _session(task: Task) -> SparkSession:
     return spark
 
 
-def _timed(gate: Gate, task: Task, spark: SparkSession, source: Any) -> list[Timed]:
-    with tempfile.TemporaryDirectory(prefix="feedmux-bench-", ignore_cleanup_errors=True) as folder:
-        for kind in task.kinds:
-            _run(spark, source(kind, WARM_COLLECTION), kind[1], WARM_EVENTS, Path(folder, "warm", *kind))
-        gate.wait()
-        found = [_run(spark, source(kind, COLLECTION), kind[1], task.count, Path(folder, *kind)) for kind in task.kinds]
-        spark.stop()
-    return [Timed(kind, *each) for kind, each in zip(task.kinds, found, strict=True)]
+def _run(
+    spark: SparkSession, rows: DataFrame, sink: Sink, count: int, folder: Path, cpu: ThreadCpu | None = None
+) -> tuple[float, int, int, Mapping[tuple[str, int], float]]:
+    """Return how long `count` rows took, the rows in the sink and their hash, and the CPU time up to the last row."""
+    batches: dict[int, tuple[int, int]] = {}
 
-
-def _run(spark: SparkSession, rows: DataFrame, sink: Sink, count: int, folder: Path) -> tuple[float, int]:
-    """Return how long `count` rows took, and how many rows are in the sink."""
-    hashed: list[int] = []
-
-    def hash_all(batch: DataFrame, _batch_id: int) -> None:
+    def hash_all(batch: DataFrame, batch_id: int) -> None:
         found = batch.agg(f.count("*").alias("rows"), f.bit_xor(f.xxhash64(*batch.columns)).alias("hash")).first()
         assert found is not None
-        hashed.append(found.rows)
+        batches[batch_id] = found.rows, found.hash or 0
 
     writer = rows.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
     if sink == "hash":
@@ -206,11 +248,15 @@ def _run(spark: SparkSession, rows: DataFrame, sink: Sink, count: int, folder: P
     query = writer.start()
     _wait(query, count)
     elapsed_s = time.monotonic() - began_s
+    used = cpu.read() if cpu is not None else {}  # before the query's processes end
     query.stop()
-    if sink == "hash":
-        return elapsed_s, sum(hashed)
-    files = (folder / "rows").glob("*.parquet")
-    return elapsed_s, sum(pq.read_metadata(file).num_rows for file in files)
+    if sink == "parquet":
+        # Reads the files that the sink's log names: others were not finished.
+        return elapsed_s, spark.read.parquet(str(folder / "rows")).count(), 0, used
+    found = 0
+    for _, each in batches.values():
+        found ^= each
+    return elapsed_s, sum(number for number, _ in batches.values()), found, used
 
 
 def _wait(query: StreamingQuery, count: int) -> None:
@@ -219,8 +265,8 @@ def _wait(query: StreamingQuery, count: int) -> None:
     while sum(done.values()) < count:
         if not query.isActive:
             raise RuntimeError(f"the query has ended: {query.exception()}")
-        for progress in query.recentProgress:
-            done[progress["batchId"]] = max(done.get(progress["batchId"], 0), progress["numInputRows"])
+        for progress_ in query.recentProgress:
+            done[progress_["batchId"]] = max(done.get(progress_["batchId"], 0), progress_["numInputRows"])
         time.sleep(_POLL_S)
 
 
@@ -228,61 +274,3 @@ def _struct(ddl: str) -> StructType:
     schema = DataType.fromDDL(ddl)
     assert isinstance(schema, StructType)
     return schema
-
-
-class Synthetic(DataSource):
-    """`rows` rows of `mode`, from the events in the file `sample`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return SYNTHETIC
-
-    def schema(self) -> StructType:
-        from feedmux_spark.rows import default_schema
-
-        return default_schema(self.options["mode"])
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 Spark's name
-        return _SyntheticReader(self.options, schema)
-
-
-@dataclass(frozen=True)
-class _Part(InputPartition):
-    rows: int
-
-
-class _SyntheticReader(DataSourceStreamReader):
-    """Micro-batches of the size that feedmux has for these events: 64 MB."""
-
-    _BATCH_ROWS = 125_000
-    _CORES = 2
-
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        self._options = dict(options)
-        self._schema = schema
-        self._given = 0
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return {"rows": 0}
-
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
-        self._given = min(self._given + self._BATCH_ROWS, int(self._options["rows"]))
-        return {"rows": self._given}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        rows = end["rows"] - start["rows"]
-        half = rows // self._CORES
-        return [_Part(half), _Part(rows - half)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from feedmux_spark.rows import row_maker
-
-        assert isinstance(partition, _Part)
-        events = Path(self._options["sample"]).read_bytes()
-        (batch,) = row_maker(self._options["mode"], self._schema, "fail").record_batches(events)
-        left = partition.rows
-        while left > 0:
-            yield batch.slice(0, min(left, batch.num_rows))
-            left -= batch.num_rows
-
-    def commit(self, end: dict[str, Any]) -> None: ...
