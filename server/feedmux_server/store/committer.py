@@ -89,11 +89,12 @@ class Committer:
         if handle.waiting is None:
             return
         number = handle.waiting.number
+        self._urgent[handle] = None
         try:
             async with asyncio.timeout(timeout_s):
                 while handle.attached and handle.stored_number < number:
                     async with self._pass_lock:
-                        # Another flush of the handle, which members of a group share, may have ended meanwhile.
+                        # Another flush of the handle, which members of a group share, may have ended, and taken it out.
                         self._urgent[handle] = None
                         # The calls that waited for the lock share the round trip of the first call.
                         done = handle.stored_number >= number or await self._pass(list(self._urgent))
