@@ -40,8 +40,8 @@ _CLIENT: Final = _folder(feedmux)
 
 GROUPS: Final = (
     Group("streams", _SERVER, ("streams/pump.py", "streams/manager.py", "streams/key_streams.py", "streams/upstream.py",
-                               "streams/left_streams.py", "core/delivery/slots.py", "core/delivery/shared_stream.py",
-                               "core/delivery/stream_steps.py",
+                               "streams/abandoned_streams.py", "core/delivery/slots.py",
+                               "core/delivery/shared_stream.py", "core/delivery/stream_steps.py",
                                "core/delivery/feed_streams.py", "core/delivery/replay_buffer.py",
                                "core/events/chunk.py", "source/reader.py", "source/stream_request.py",
                                "source/read_pace.py", "source/timed_reads.py"), 0.95),

@@ -20,6 +20,7 @@ from feedmux import (
     SessionOptions,
     Start,
     SubscriptionNotFound,
+    TimelineForked,
 )
 from feedmux.feeds import OnHistoryLost
 from feedmux.notices import Gap, Notice
@@ -198,7 +199,7 @@ class Crew:
                 if not self.is_group:
                     return
                 self.recorder.note(f"{member.name} could not create: {type(error).__name__} {error}")
-                if isinstance(error, HistoryLost):
+                if isinstance(error, HistoryLost | TimelineForked):
                     self.skipped()
                     self.position, self.begins = b"", None
                 await asyncio.sleep(member.rng.uniform(0.5, 2.0))
@@ -291,7 +292,7 @@ class Member(Reader):
             await self._pause(0.2, 1.0)
             if isinstance(error, SubscriptionNotFound):
                 await self.crew.create(client, self)
-            elif isinstance(error, HistoryLost):
+            elif isinstance(error, HistoryLost | TimelineForked):
                 await self._begin_again(client)
         finally:
             closer.cancel()

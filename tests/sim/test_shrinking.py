@@ -37,5 +37,5 @@ def test_parts_round_trip(text: str) -> None:
 
 
 def test_unknown_parts_are_refused() -> None:
-    with pytest.raises(ValueError, match="none of faults, users, copiers, servers and writes"):
+    with pytest.raises(ValueError, match="none of faults, users, crews, copiers, servers and writes"):
         Keep.of("tenants=1")
