@@ -120,7 +120,14 @@ test("a start is resolved, a feed explained", LIMIT, async () => {
     "ChangeFeed/Explain": (bytes) => {
       assert.equal(fromBinary(ExplainRequestSchema, bytes).feed?.database, "shop");
       const refusal = { reason: "R" };
-      const answer = { pipeline: "[]", streamOpen: true, oplogHeadroom: { seconds: 3n }, refusal, scopeMissing: true, documentsEstimated: 5n };
+      const answer = {
+        pipeline: "[]",
+        streamOpen: true,
+        oplogHeadroom: { seconds: 3n },
+        refusal,
+        scopeMissing: true,
+        documentsEstimated: 5n,
+      };
       return toBinary(ExplainResponseSchema, create(ExplainResponseSchema, answer));
     },
   };

@@ -182,7 +182,8 @@ final class Responses {
         SnapshotStatus value = Messages.snapshot(status);
         return switch (status.getState()) {
             case STATE_RUNNING -> new Notice.SnapshotProgress(value);
-            case STATE_DONE -> new Notice.SnapshotComplete(value.documents(), value.bytes(), value.readTime(), value.generation());
+            case STATE_DONE ->
+                new Notice.SnapshotComplete(value.documents(), value.bytes(), value.readTime(), value.generation());
             case STATE_UNSPECIFIED, UNRECOGNIZED -> null;
         };
     }
