@@ -103,7 +103,7 @@ async def _measure(manager: StreamManager, count: int) -> Figures:
     for number in range(40):
         manager.release(_key(number + WAITING // 2), _others(manager, number + WAITING // 2))
     with _timed(took, "room_for_a_feed_ms"):
-        manager.left._to_close(account, _key(-1))
+        manager.abandoned._to_close(account, _key(-1))
     with _timed(took, "subscriber_of_a_new_feed_ms"):
         _join(manager, count, 9)
     excess = min(1 << 20, manager.memory.rings.bytes // 4)

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import connect
 from feedmux_server.store.handle import CommitHandle
-from feedmux_server.store.model import CommitOutcome, CommitRequest, Lease, Place, StoredSubscription
+from feedmux_server.store.model import CommitOutcome, CommitRequest, Lease, StoredPlace, StoredSubscription
 from feedmux_server.store.store import SubscriptionStore
 
 STATE_SERVERS = {
@@ -40,17 +40,17 @@ def state_server(name: str) -> Path | None:
     return program
 
 
-def place(number: int) -> Place:
+def place(number: int) -> StoredPlace:
     """Positions in the order of their numbers; every four share a cluster time, far above 2^53."""
-    return Place(
+    return StoredPlace(
         b"position-%d" % number,
         (1_700_000_000 + number // 4 << 32) | 1,
         bytes([128 + number % 4, number % 251]),
     )
 
 
-def place_of(stored: StoredSubscription) -> Place:
-    return Place(stored.position, stored.cluster_time, stored.order)
+def place_of(stored: StoredSubscription) -> StoredPlace:
+    return StoredPlace(stored.position, stored.cluster_time, stored.order)
 
 
 async def create(

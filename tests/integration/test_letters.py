@@ -145,7 +145,7 @@ async def test_tenants_take_turns(mongo: ReplicaSet, database: Database[Any]) ->
         order: list[str] = []
 
         async def write(tenant: str, number: int) -> None:
-            async with dead.letters.turn(tenant):
+            async with dead.letters.writing(tenant):
                 await dead.letters.insert([letter(event(number), tenant=tenant)])
                 order.append(tenant)
 

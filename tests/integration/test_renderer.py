@@ -120,9 +120,9 @@ async def test_an_event_that_cannot_be_rendered_is_told_and_the_others_go_on(ren
     broken[-6] = 0xFF
     broken[broken.rindex(b"\x02n\x00")] = 0x44  # no type of BSON
     wanted = chunk_at(1)
-    view = wanted.chunk.bson
-    assert view is not None
-    view.data, view.offsets = bytes(broken), [0, len(broken)]
+    rendition = wanted.chunk.bson
+    assert rendition is not None
+    rendition.data, rendition.offsets = bytes(broken), [0, len(broken)]
     await render(renderer, wanted)
     error = wanted.chunk.render_error(RELAXED)
     assert error is not None
@@ -277,9 +277,9 @@ async def test_any_order_of_events_gives_everybody_their_own_text(
         assert all(one.ticket.rendering is not None or one.woken.is_set() for one in waiting)
         for which, each in wanted.items():
             assert each.ring.bytes == (each.chunk.size_bytes if len(each.ring) else 0)
-            for wire_format, view in each.chunk.rendered.items():
+            for wire_format, rendition in each.chunk.rendered.items():
                 ending = b'"n":{"$numberInt":"%d"}}' if wire_format == CANONICAL else b'"n":%d}'
-                assert view.data.endswith(ending % which)
+                assert rendition.data.endswith(ending % which)
         if len(wanted) > 40:
             wanted.clear()
     for one in waiting:

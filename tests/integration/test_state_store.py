@@ -19,8 +19,8 @@ from feedmux_server.store.model import (
     CommitStatus,
     FenceCause,
     Lease,
-    Place,
     RestoreRequest,
+    StoredPlace,
 )
 from feedmux_server.store.store import SubscriptionStore
 from tests.integration.servers import until
@@ -160,7 +160,7 @@ async def test_order_is_bytewise_and_a_prefix_comes_first(store: SubscriptionSto
     for i, (cluster_time, order) in enumerate(steps):
         for cluster, key_, expected in ((cluster_time, order, i), *((c, o, i) for c, o in steps[:i])):
             name = b"%d" % steps.index((cluster, key_))
-            [outcome] = await store.leases.commit_many([CommitRequest(lease, Place(name, cluster, key_))])
+            [outcome] = await store.leases.commit_many([CommitRequest(lease, StoredPlace(name, cluster, key_))])
             assert outcome.position == b"%d" % expected
 
 

@@ -24,7 +24,8 @@ from feedmux_server.cli.sample_workload import Shop
 from tests.integration.servers import REPOSITORY
 from tests.spark.processes import descendants
 from tests.spark.support import Site
-from tests.spark.test_mirror_example import SCRIPT, wait_until, writing
+from tests.spark.test_mirror_example import PATIENCE_S, SCRIPT, writing
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
 
@@ -159,15 +160,17 @@ def test_a_table_that_is_killed_and_followed_again_equals_the_collection(
     try:
         with writing(database, shop):
             # The copy is version 0; what follows are changes.
-            wait_until(lambda: len(list(folder.glob("table/_delta_log/*.json"))) > 4 or not first.running)
+            wait_until(
+                lambda: len(list(folder.glob("table/_delta_log/*.json"))) > 4 or not first.running, guard_s=PATIENCE_S
+            )
             assert first.running, (tmp_path / "first").read_text()
             started = [first.pid, *descendants(first.pid)]
             for pid in started:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not first.running)
+        wait_until(lambda: not first.running, guard_s=PATIENCE_S)
         second.start()
-        wait_until(lambda: not second.running)
+        wait_until(lambda: not second.running, guard_s=PATIENCE_S)
     finally:
         for each in (first, second):
             each.send_signal(signal.SIGKILL)

@@ -218,7 +218,7 @@ class RangeCache:
                 del self._waiting[tenant, key]
                 return waiting.reader
             self._leave(account, key)
-        await self.manager.left.make_room(tenant, key)
+        await self.manager.abandoned.make_room(tenant, key)
         account.feeds.open(key)
         try:
             return RangeReader(self.manager, key, tenant, at, PIECE_BYTES_MAX)

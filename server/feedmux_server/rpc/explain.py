@@ -86,7 +86,7 @@ class Explain:
         """Try to open the feed. Its cursor counts as a stream of the tenant while it is open."""
         manager = self._service.manager
         try:
-            async with manager.left.holding(tenant, object()):
+            async with manager.abandoned.holding(tenant, object()):
                 await try_to_open(source, key, at)
         except FeedmuxError as error:
             # There is no room for another cursor, but a subscriber would need none, and MongoDB has accepted this feed.

@@ -46,7 +46,7 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
             content, key, is_copying=copied_of(stored.position) is not None, has_letters=service.letters is not None
         )
         at, ahead = await service.starts(key, tenant).position_of_group(stored.position)
-        await service.manager.left.make_room(tenant, key)
+        await service.manager.abandoned.make_room(tenant, key)
         policy = SessionPolicy(
             continue_on_invalidate=content.on_invalidate == feed_pb2.ON_INVALIDATE_CONTINUE,
             earliest_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST,

@@ -19,7 +19,7 @@ from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX
 from feedmux_server.rpc.subscription_lease import open_alone, released_on_error
-from feedmux_server.store.model import CommitRequest, CommitStatus, Lease, Place
+from feedmux_server.store.model import CommitRequest, CommitStatus, Lease, StoredPlace
 
 SLICES_MAX = 1_000
 SLICES_AT_ONCE = 100
@@ -104,7 +104,7 @@ class PlanRange:
     async def _store(self, position: bytes, place: ResumeToken, lease: Lease) -> None:
         """Store the processed position, and renew the lease. Raises FENCED."""
         # Inside a split event, the stored position does not change, but the lease is renewed all the same.
-        stored = None if place.may_be_inside_event else Place(position, place.cluster_time, order_bytes(place))
+        stored = None if place.may_be_inside_event else StoredPlace(position, place.cluster_time, order_bytes(place))
         [outcome] = await self._service.store.leases.commit_many([CommitRequest(lease, stored)])
         if outcome.status is not CommitStatus.OK:
             raise FeedmuxError(

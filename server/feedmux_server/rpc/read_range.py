@@ -64,7 +64,7 @@ class ReadRange:
         encoder = ResponseEncoder(starts.encoder(), BSON, message_bytes_max)
         signal = Wakeup()
         with service.admission.keeping(feed):
-            async with service.manager.left.holding(tenant, key):
+            async with service.manager.abandoned.holding(tenant, key):
                 gate = SendGate(service.manager, tenant, encoder.payload_max, signal.set, holds=False)
                 call = _Call(tenant, key, until, gate, signal, encoder, context)
                 try:

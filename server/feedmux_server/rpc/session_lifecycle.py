@@ -33,7 +33,7 @@ async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
 
     Raises QUOTA_EXCEEDED when the tenant may read no further feed.
     """
-    await service.manager.left.make_room(live.tenant, live.key)
+    await service.manager.abandoned.make_room(live.tenant, live.key)
     service.admission.check_draining()
     service.sessions.check_granted(live)
     with service.admission.keeping(live.feed):

@@ -125,7 +125,7 @@ class LetterWriter:
             batch = list[SetAside]()
             try:
                 letters = self._letters.letters
-                async with letters.turn(self._tenant):
+                async with letters.writing(self._tenant):
                     # What is first may have changed while others had their turn.
                     batch = take()
                     if not batch:

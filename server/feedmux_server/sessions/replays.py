@@ -92,7 +92,7 @@ class Replays:
         names = dict.fromkeys((*self._keys, *(each.group_key for each in marked)))
         pinned = [each for each in names if each in ledger.pinned and not ledger.replays(each)]
         others = [each for each in marked if each.id not in loaded and each.group_key not in ledger.pinned]
-        async with letters.turn(self._of[0]):
+        async with letters.writing(self._of[0]):
             for name, stored in (await self._stored(_within(others))).items():
                 if ledger.may_replay:
                     self._reader.replay(name, stored, wall_s(), last=False)

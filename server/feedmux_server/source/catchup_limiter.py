@@ -2,29 +2,29 @@
 
 A reader that is behind gets full batches as fast as MongoDB can find them, which occupies one core of MongoDB until the
 reader has caught up. A dozen such readers would leave nothing for the streams at the head, of any tenant. So a reader
-that is behind takes a turn for each batch, from the first batch on, even if a scan of much history gives few events; a
-reader at the head never waits.
+that is behind takes a permit for each batch, from the first batch on, even if a scan of much history gives few events;
+a reader at the head never waits.
 """
 
 import asyncio
 
 from feedmux_server.core.limits.fair_queue import FairQueue
 
-TURN_MAX_S = 1.0
+PERMIT_MAX_S = 1.0
 
 
-class Turn:
-    """Permission to read one batch. It expires after `TURN_MAX_S`, so that a scan of gigabytes without a match does not
-    keep all other readers waiting."""
+class Permit:
+    """Permission to read one batch. It expires after `PERMIT_MAX_S`, so that a scan of gigabytes without a match does
+    not keep all other readers waiting."""
 
     __slots__ = ("_reads", "_timer")
 
     def __init__(self, reads: "CatchupLimiter") -> None:
         self._reads: CatchupLimiter | None = reads
-        self._timer = asyncio.get_running_loop().call_later(TURN_MAX_S, self.end)
+        self._timer = asyncio.get_running_loop().call_later(PERMIT_MAX_S, self.end)
 
     def end(self) -> None:
-        """End the turn: the batch has come, or will not. May be called again."""
+        """End the permit: the batch has come, or will not. May be called again."""
         reads, self._reads = self._reads, None
         self._timer.cancel()
         if reads is not None:
@@ -32,26 +32,26 @@ class Turn:
 
 
 class CatchupLimiter:
-    """The turns of one source."""
+    """The permits of one source."""
 
     def __init__(self, limit: int) -> None:
-        """`limit`: turns at a time."""
+        """`limit`: permits at a time."""
         self._free = limit
-        self._waiting: FairQueue[asyncio.Future[Turn]] = FairQueue()
+        self._waiting: FairQueue[asyncio.Future[Permit]] = FairQueue()
 
-    def try_begin(self) -> Turn | None:
-        """Return a turn if one is free, else None."""
+    def try_begin(self) -> Permit | None:
+        """Return a permit if one is free, else None."""
         if self._free == 0:
             return None
         self._free -= 1
-        return Turn(self)
+        return Permit(self)
 
-    async def begin(self, tenant: str) -> Turn:
-        """Waits for a turn."""
-        turn = self.try_begin()
-        if turn is not None:
-            return turn
-        waiting: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+    async def begin(self, tenant: str) -> Permit:
+        """Waits for a permit."""
+        permit = self.try_begin()
+        if permit is not None:
+            return permit
+        waiting: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         self._waiting.put(tenant, waiting)
         try:
             return await waiting
@@ -62,10 +62,10 @@ class CatchupLimiter:
             raise
 
     def ended(self) -> None:
-        """Pass the turn to the next tenant."""
+        """Pass the permit to the next tenant."""
         while self._waiting:
             waiting = self._waiting.get()
             if not waiting.done():
-                waiting.set_result(Turn(self))
+                waiting.set_result(Permit(self))
                 return
         self._free += 1

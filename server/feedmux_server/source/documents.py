@@ -126,11 +126,11 @@ class DocumentsReader:
         find = bound(self._key, copied, 1 if self._reads.is_careful else self._count)
         if find is None:
             return b""
-        turn = await self._source.history_reads.begin(tenant)
+        permit = await self._source.history_reads.begin(tenant)
         try:
             return await self._source.find_id(self._spec, find, cluster_time)
         finally:
-            turn.end()
+            permit.end()
 
     async def _open_cursor(
         self, events: int, opening: Callable[[bytes], None] | None = None, *, without_pipeline: bool = False
@@ -141,11 +141,11 @@ class DocumentsReader:
         return await self._source.open_documents(self._spec, stages, events, cluster_time, opening)
 
     async def next_batch(self, tenant: str) -> RawBatch:
-        """The next documents, in a turn of `tenant` for reads of history. Raises as `open` does."""
+        """The next documents, with a permit of `tenant` for reads of history. Raises as `open` does."""
         assert self._cursor is not None
         ahead, self._ahead = self._ahead, None
         try:
-            batch = await (self._read_in_turn(self._cursor, tenant) if ahead is None else ahead)
+            batch = await (self._read_with_permit(self._cursor, tenant) if ahead is None else ahead)
         except PyMongoError as error:
             raise self._judged(error, "getMore", stopped=self._reads.overran) from error
         self.found = self.found or bool(batch.data)
@@ -155,18 +155,18 @@ class DocumentsReader:
         return batch
 
     def read_ahead(self) -> None:
-        """Have MongoDB work on the next batch while the present one is cut and sent, if a turn is free."""
-        if self._cursor is None or (turn := self._source.history_reads.try_begin()) is None:
+        """Have MongoDB work on the next batch while the present one is cut and sent, if a permit is free."""
+        if self._cursor is None or (permit := self._source.history_reads.try_begin()) is None:
             return
         self._ahead = asyncio.ensure_future(self._read(self._cursor))
-        self._ahead.add_done_callback(lambda _: turn.end())
+        self._ahead.add_done_callback(lambda _: permit.end())
 
-    async def _read_in_turn(self, cursor: RawChangeStreamCursor, tenant: str) -> RawBatch:
-        turn = await self._source.history_reads.begin(tenant)
+    async def _read_with_permit(self, cursor: RawChangeStreamCursor, tenant: str) -> RawBatch:
+        permit = await self._source.history_reads.begin(tenant)
         try:
             return await self._read(cursor)
         finally:
-            turn.end()
+            permit.end()
 
     async def _read(self, cursor: RawChangeStreamCursor) -> RawBatch:
         self._reads.count(cursor)

@@ -131,9 +131,9 @@ class Letters:
         await self._collection.delete_one({"_id": own})
 
     @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[None]:
-        """Wait for a turn to write: tenants take turns, so that few events are in memory for this at a time, and one
-        tenant's groups delay no other tenant."""
+    async def writing(self, tenant: str) -> AsyncIterator[None]:
+        """Wait until `tenant` may write: tenants take turns, so that few events are in memory for this at a time, and
+        one tenant's groups delay no other tenant."""
         async with self._turn_of[tenant], self._turns:
             yield
 

@@ -1,4 +1,4 @@
-"""Decides how long a read waits for events, and whether it takes a turn of the reads of history. Never waits itself."""
+"""Decides how long a read waits for events, and whether it needs a permit to read history. Never waits itself."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ HISTORY_AWAIT_MS = 10
 mongos waits for its shards meanwhile, and gets the usual time."""
 IDLE_S = 8.0
 """A read of a feed without events waits for at most this long, if no subscriber wants to know progress. Its position
-stays recent enough to need no turn for reads of history."""
+stays recent enough to need no permit for reads of history."""
 
 
 class ReadPace:
@@ -45,7 +45,7 @@ class ReadPace:
         self.is_behind = size >= BACKLOG_BYTES and not exhausted
         self._at_end_s = None if size else monotonic_s()
 
-    def needs_turn(self, cluster_time: int) -> bool:
+    def needs_permit(self, cluster_time: int) -> bool:
         """Whether MongoDB scans its oplog for the batch after `cluster_time`, including the first batch and small
         batches. A lagging secondary counts as at its end."""
         if self.is_behind:

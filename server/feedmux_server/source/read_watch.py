@@ -88,7 +88,7 @@ class Read:
         self._scope = asyncio.timeout(0 if self.overran else None)
         return self._scope
 
-    def left(self) -> None:
+    def done(self) -> None:
         """The scope is no longer entered."""
         self._scope = None
 

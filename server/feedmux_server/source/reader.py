@@ -82,7 +82,7 @@ class ChangeStreamReader:
         is_awaited: Callable[[], bool] = lambda: False,
         copied: Copied | None = None,
     ) -> None:
-        """`reads_for` names the tenant whose turn a read of history takes: one that the stream serves now; none by
+        """`reads_for` names the tenant whose permit a read of history takes: one that the stream serves now; none by
         default. `is_watched` says whether a subscriber wants to know how far the stream has read, and `is_awaited`
         whether a plan waits to know that nothing follows. `copied` is that of `StreamRequest`."""
         self._source = source
@@ -196,12 +196,12 @@ class ChangeStreamReader:
             interrupted, self._interrupted = self._interrupted, False
             if ahead is not None:
                 raw = await ahead
-            elif self._pace.needs_turn(self._request.at.place.cluster_time):
-                turn = await self._source.history_reads.begin(self._reads_for())
+            elif self._pace.needs_permit(self._request.at.place.cluster_time):
+                permit = await self._source.history_reads.begin(self._reads_for())
                 try:
                     raw = await self._reads.next_batch(cursor, self._pace.history_wait_ms)
                 finally:
-                    turn.end()
+                    permit.end()
             else:
                 wait_ms = self._pace.history_wait_ms if interrupted else self._pace.wait_ms
                 may_end_early = wait_ms > self._limits.max_await_ms

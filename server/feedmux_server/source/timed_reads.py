@@ -75,7 +75,7 @@ class TimedReads:
             self.closed()
             raise
         finally:
-            read.left()
+            read.done()
             read.end()
         read.address, read.cursor_id = cursor.address, cursor.id
         return cursor
@@ -102,7 +102,7 @@ class TimedReads:
             self._batch_events = max(1, self._batch_events // _FEWER)
             raise ExecutionTimeout("a batch of events takes MongoDB too long") from None
         finally:
-            read.left()
+            read.done()
             read.end()
 
     def count(self, cursor: RawChangeStreamCursor) -> None:

@@ -32,14 +32,14 @@ _LAYOUT_MOVED: Final = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED
 
 class Commands:
     def __init__(
-        self, client: Client, *, timeout_s: float, observer: Observer = NOBODY, turns: int = COMMANDS_MAX
+        self, client: Client, *, timeout_s: float, observer: Observer = NOBODY, trips_max: int = COMMANDS_MAX
     ) -> None:
-        """`turns`: round trips at a time."""
+        """`trips_max`: round trips at a time."""
         self._client = client
         self._observer = observer
         self._timeout_s = timeout_s
-        self._turn = asyncio.Semaphore(turns)
-        self._replicated_turn = asyncio.Semaphore(REPLICATED_MAX)
+        self._trips = asyncio.Semaphore(trips_max)
+        self._replicated_trips = asyncio.Semaphore(REPLICATED_MAX)
         self._layout_read: asyncio.Task[None] | None = None
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
@@ -64,7 +64,7 @@ class Commands:
         attributes: dict[str, str | int] = {"db.system.name": "redis", "db.operation.batch.size": 3}
         with self._observer.span("redis pipeline", attributes, client=True):
             try:
-                async with asyncio.timeout(self._timeout_s), self._replicated_turn:
+                async with asyncio.timeout(self._timeout_s), self._replicated_trips:
                     return await self._run_replicated(command, mark, replicas)
             except FAILURES as error:
                 await self._note_failure(error)
@@ -117,7 +117,7 @@ class Commands:
     async def _run(self, commands: Sequence[Command]) -> list[Any]:
         try:
             # The only time limit of the call, for its turn, a new connection and all reads together; see `connect`.
-            async with asyncio.timeout(self._timeout_s), self._turn:
+            async with asyncio.timeout(self._timeout_s), self._trips:
                 if isinstance(self._client, RedisCluster):
                     return await self._by_node(self._client, commands)
                 answers = await self._pipeline(commands)

@@ -15,8 +15,8 @@ from feedmux_server.store.model import (
     CommitRequest,
     FenceCause,
     Lease,
-    Place,
     RestoreRequest,
+    StoredPlace,
     StoredSubscription,
 )
 
@@ -39,13 +39,13 @@ class CommitListener(Protocol):
 
 
 class Waiting(NamedTuple):
-    place: Place
+    place: StoredPlace
     delivery_sequence: int
     number: int
     """Counts submits, so that a flush knows when its own submit has been stored."""
 
 
-class Committer(Protocol):
+class CommitterPort(Protocol):
     """What a handle needs of its committer."""
 
     def wake(self, handle: "CommitHandle") -> None: ...
@@ -73,7 +73,7 @@ class CommitHandle:
 
     def __init__(
         self,
-        committer: Committer,
+        committer: CommitterPort,
         lease: Lease,
         stored: StoredSubscription,
         listener: CommitListener,
@@ -111,7 +111,7 @@ class CommitHandle:
         else:
             number = waiting.number + 1
             moves_back = moves_back or waiting.place.moves_back  # it was not stored yet
-        self.waiting = Waiting(Place(position, cluster_time, order, moves_back), delivery_sequence, number)
+        self.waiting = Waiting(StoredPlace(position, cluster_time, order, moves_back), delivery_sequence, number)
         if waiting is None:
             self._committer.wake(self)
 

@@ -14,7 +14,7 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoredPlace:
     """A position and its order: by `cluster_time` (seconds << 32 | increment), then by `order` bytewise."""
 
     position: bytes
@@ -94,7 +94,7 @@ class CommitRequest:
     """Store `place`, or only extend the lease if `place` is None."""
 
     lease: Lease
-    place: Place | None
+    place: StoredPlace | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,9 +55,9 @@ def count_of(answer: Any) -> int:
 
 class ScriptRunner:
     def __init__(
-        self, client: Client, *, timeout_s: float, observer: Observer = NOBODY, turns: int = COMMANDS_MAX
+        self, client: Client, *, timeout_s: float, observer: Observer = NOBODY, trips_max: int = COMMANDS_MAX
     ) -> None:
-        self._commands = Commands(client, timeout_s=timeout_s, observer=observer, turns=turns)
+        self._commands = Commands(client, timeout_s=timeout_s, observer=observer, trips_max=trips_max)
 
     async def run(self, call: ScriptCall) -> Answer:
         """Run a script and return its answer. Raises STATE_UNAVAILABLE."""

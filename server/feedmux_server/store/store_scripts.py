@@ -25,10 +25,10 @@ class StoreScripts:
         timeout_s: float,
         observer: Observer,
         readable: Callable[[bytes], bool],
-        turns: int = COMMANDS_MAX,
+        trips_max: int = COMMANDS_MAX,
     ) -> None:
         """`readable`: whether a definition can be parsed."""
-        self.runner = ScriptRunner(redis, timeout_s=timeout_s, observer=observer, turns=turns)
+        self.runner = ScriptRunner(redis, timeout_s=timeout_s, observer=observer, trips_max=trips_max)
         self.prefix = prefix
         self._deadlines = Deadlines(timeout_s)
         self._readable = readable

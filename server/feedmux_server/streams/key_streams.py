@@ -20,7 +20,7 @@ from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader
-from feedmux_server.streams.left_streams import LeftStreams
+from feedmux_server.streams.abandoned_streams import AbandonedStreams
 from feedmux_server.streams.pump import Pump, PumpHost, PumpLimits
 from feedmux_server.streams.scheduler import ROUND_BYTES
 from feedmux_server.streams.snapshot_reader import SnapshotReader
@@ -65,7 +65,7 @@ class StreamParts:
     tasks: Tasks
     usage: UsageMeter
     slots: Slots
-    left: LeftStreams
+    abandoned: AbandonedStreams
     wide: WideStreams
     ids: "itertools.count[int]"
     """The next ids of streams and subscribers."""
@@ -125,10 +125,10 @@ class KeyStreams:
     def streams_changed(self) -> None:
         self._parts.slots.changed(self.streams)
 
-    def left(self, stream: SharedStream) -> None:
+    def abandoned(self, stream: SharedStream) -> None:
         task = self.tasks.get(stream.id)
         if task is not None:
-            self._parts.left.add(stream, self.key, self.streams.open, task)
+            self._parts.abandoned.add(stream, self.key, self.streams.open, task)
 
     def next_stream_id(self) -> int:
         return next(self._parts.ids)
@@ -185,6 +185,6 @@ class KeyStreams:
         del self.tasks[stream.id]
         del self.pumps[stream.id]
         self._views.pop(stream.id, None)
-        self._parts.left.discard(stream.id)
+        self._parts.abandoned.discard(stream.id)
         self._parts.slots.closed(stream)
         self._on_empty()

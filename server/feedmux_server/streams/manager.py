@@ -22,8 +22,8 @@ from feedmux_server.core.limits.usage_meter import UsageMeter
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.source.deployment import Source
+from feedmux_server.streams.abandoned_streams import AbandonedStreams
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits, StreamParts
-from feedmux_server.streams.left_streams import LeftStreams
 from feedmux_server.streams.pump import PumpHost
 from feedmux_server.streams.scheduler import Scheduler
 from feedmux_server.streams.wide.manager import WideStreams
@@ -60,11 +60,11 @@ class StreamManager:
         self.tasks = tasks
         self.usage = UsageMeter()
         self.slots = Slots(limits.catch_up_max, self.accounts)
-        self.left = LeftStreams(self.accounts)
+        self.abandoned = AbandonedStreams(self.accounts)
         self.wide = WideStreams(sources, tasks, limits.wide, limits.wide_stream, limits.read, self.memory)
         self._ids = itertools.count(1)
         host = PumpHost(self.memory, self.slots, self.accounts, observer)
-        self._parts = StreamParts(limits, host, tasks, self.usage, self.slots, self.left, self.wide, self._ids)
+        self._parts = StreamParts(limits, host, tasks, self.usage, self.slots, self.abandoned, self.wide, self._ids)
         self._keys: dict[StreamKey, KeyStreams] = {}
         for name, source in sources.items():
             source.timeline.listeners.append(partial(self._fork, name))

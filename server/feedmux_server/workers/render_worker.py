@@ -1,11 +1,11 @@
-"""The side process that renders Extended JSON: a request is a chunk, and its answer is the chunk's view.
+"""The side process that renders Extended JSON: a request is a chunk, and its answer is the chunk's rendition.
 
 This is a process and not a thread, because rendering holds Python's global lock all the time, and the event loop would
 wait for the lock at every step (measured: half of the loop's turns took 2 ms instead of 0.2, one in ten 10 ms).
 
 Request: canonical (1 byte), concatenated BSON documents.
-Answer: number of offsets (8 bytes, little endian), the view's `offsets` and as many `event_bytes` (8 bytes each), its
-data. The answer is empty if the request is not BSON.
+Answer: number of offsets (8 bytes, little endian), the rendition's `offsets` and as many `event_bytes` (8 bytes each),
+its data. The answer is empty if the request is not BSON.
 """
 
 import os
@@ -15,7 +15,7 @@ from struct import Struct
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.batch_fields import json_field
-from feedmux_server.core.events.chunk import View, document_offsets
+from feedmux_server.core.events.chunk import Rendition, document_offsets
 from feedmux_server.core.events.extended_json import render_events
 from feedmux_server.workers.side_worker import serve_requests
 
@@ -26,7 +26,7 @@ core only at its ticks (4 ms), whatever the priorities, and a chunk has hundreds
 it runs on the same machine, wait less."""
 
 
-def json_view(data: bytes, canonical: bool, give_way: Callable[[], None] = lambda: None) -> View:
+def json_rendition(data: bytes, canonical: bool, give_way: Callable[[], None] = lambda: None) -> Rendition:
     """Each event as a field of `Batch`. Only the text counts as its size.
 
     Raises FeedmuxError BSON_INVALID.
@@ -43,29 +43,29 @@ def json_view(data: bytes, canonical: bool, give_way: Callable[[], None] = lambd
         texts += len(text)
         offsets.append(at)
         event_bytes.append(texts)
-    return View(b"".join(parts), offsets, event_bytes)
+    return Rendition(b"".join(parts), offsets, event_bytes)
 
 
 def request_of(data: bytes, canonical: bool) -> bytes:
     return (b"\x01" if canonical else b"\x00") + data
 
 
-def view_of(answer: bytes) -> View | None:
+def rendition_of(answer: bytes) -> Rendition | None:
     """Decode an answer; None when the request was not BSON."""
     if not answer:
         return None
     (count,) = _COUNT.unpack_from(answer)
     middle, end = _COUNT.size + 8 * count, _COUNT.size + 16 * count
-    return View(answer[end:], array("Q", answer[_COUNT.size : middle]), array("Q", answer[middle:end]))
+    return Rendition(answer[end:], array("Q", answer[_COUNT.size : middle]), array("Q", answer[middle:end]))
 
 
 def answer(request: bytes, give_way: Callable[[], None] = lambda: None) -> bytes:
     try:
-        view = json_view(request[1:], request[:1] == b"\x01", give_way)
+        rendition = json_rendition(request[1:], request[:1] == b"\x01", give_way)
     except (FeedmuxError, ValueError):
         return b""
-    numbers = array("Q", view.offsets) + array("Q", view.event_bytes)
-    return b"".join((_COUNT.pack(len(view.offsets)), numbers.tobytes(), view.data))
+    numbers = array("Q", rendition.offsets) + array("Q", rendition.event_bytes)
+    return b"".join((_COUNT.pack(len(rendition.offsets)), numbers.tobytes(), rendition.data))
 
 
 def main() -> None:

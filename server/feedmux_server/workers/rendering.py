@@ -1,7 +1,8 @@
 """Extended JSON: a side process renders each chunk once per format, and all sessions that take the chunk share it.
 
-A session asks with a ticket, is woken when the chunk has its view (or was evicted, or cannot be rendered), and takes
-again. One chunk is rendered at a time, tenant by tenant. A chunk that no session waits for any more is not rendered.
+A session asks with a ticket, is woken when the chunk has its rendition (or was evicted, or cannot be rendered), and
+takes again. One chunk is rendered at a time, tenant by tenant. A chunk that no session waits for any more is not
+rendered.
 
 A rendering is found by its chunk object, and keeps that object alive: the address of a deleted chunk, or any other name
 that can be used again, could name another tenant's chunk.
@@ -18,7 +19,7 @@ from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.limits.fair_queue import FairQueue
 from feedmux_server.telemetry.log import correlation_id
 from feedmux_server.workers import render_worker
-from feedmux_server.workers.render_worker import request_of, view_of
+from feedmux_server.workers.render_worker import rendition_of, request_of
 from feedmux_server.workers.side_process import SideProcess, SideProcesses, SideProcessFailed
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class Renderer:
     def request(
         self, chunk: Chunk, ring: ReplayBuffer, wire_format: str, tenant: str, wake: Callable[[], None]
     ) -> Ticket:
-        """Ask for the chunk's view. `wake` is called once, when there is a reason to take again."""
+        """Ask for the chunk's rendition. `wake` is called once, when there is a reason to take again."""
         name = (chunk, wire_format)
         rendering = self._pending.get(name)
         if rendering is None:
@@ -162,19 +163,19 @@ class Renderer:
             return
         request = request_of(chunk.bson.data, wire_format == CANONICAL)
         try:
-            view = view_of(await self._process.ask(request))
+            rendition = rendition_of(await self._process.ask(request))
         except SideProcessFailed:
             _fail(rendering, "the renderer's process died or froze while it rendered a chunk")
             return
-        if view is None:
+        if rendition is None:
             error = FeedmuxError(
                 ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it"
             )
             chunk.cannot_render(wire_format, error)
         elif not chunk.evicted:
-            chunk.rendered[wire_format] = view
-            rendering.ring.grew(view.size_bytes)
-            self._filled(view.size_bytes)
+            chunk.rendered[wire_format] = rendition
+            rendering.ring.grew(rendition.size_bytes)
+            self._filled(rendition.size_bytes)
 
 
 def _fail(rendering: _Rendering, what: str) -> None:

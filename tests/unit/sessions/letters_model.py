@@ -41,7 +41,7 @@ class Collection(NoLetters):
         return [bson.decode(each.key)["_id"] for each in sorted(self.written.values(), key=lambda each: each.place)]
 
     @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[None]:
+    async def writing(self, tenant: str) -> AsyncIterator[None]:
         yield
 
     async def usage(self, tenant: str) -> Usage:

@@ -1,19 +1,19 @@
-"""Turns at reading history: a few at a time, tenant by tenant, and no turn is held forever."""
+"""Permits for reading history: a few at a time, tenant by tenant, and no permit is held forever."""
 
 import asyncio
 
-from feedmux_server.source.catchup_limiter import TURN_MAX_S, CatchupLimiter, Turn
+from feedmux_server.source.catchup_limiter import PERMIT_MAX_S, CatchupLimiter, Permit
 from tests.virtual_time import in_virtual_time
 
 
-async def waits(reads: CatchupLimiter, tenant: str, began: list[str]) -> Turn:
-    turn = await reads.begin(tenant)
+async def waits(reads: CatchupLimiter, tenant: str, began: list[str]) -> Permit:
+    permit = await reads.begin(tenant)
     began.append(tenant)
-    return turn
+    return permit
 
 
 async def settle() -> None:
-    """Wait until every task that can run has run; much less than `TURN_MAX_S`."""
+    """Wait until every task that can run has run; much less than `PERMIT_MAX_S`."""
     await asyncio.sleep(0.001)
 
 
@@ -27,7 +27,7 @@ async def test_tenants_take_turns_however_many_streams_one_has() -> None:
     await settle()
     assert began == []
     first.end()
-    first.end()  # ending a turn twice frees nothing more
+    first.end()  # ending a permit twice frees nothing more
     for expected in (["a"], ["a", "b"], ["a", "b", "a"], ["a", "b", "a", "a"]):
         await settle()
         assert began == expected
@@ -44,7 +44,7 @@ async def test_who_gives_up_waiting_passes_the_turn_on() -> None:
     gone, late = (asyncio.create_task(waits(reads, "a", began)) for _ in range(2))
     await settle()
     first.end()
-    gone.cancel()  # at the moment at which it gets the turn
+    gone.cancel()  # at the moment at which it gets the permit
     (await late).end()
     assert began == ["a"]
     assert reads.try_begin() is not None
@@ -53,7 +53,7 @@ async def test_who_gives_up_waiting_passes_the_turn_on() -> None:
 @in_virtual_time
 async def test_a_long_read_does_not_keep_its_turn() -> None:
     loop, reads = asyncio.get_running_loop(), CatchupLimiter(1)
-    assert reads.try_begin() is not None  # and never ends this turn
+    assert reads.try_begin() is not None  # and never ends this permit
     (await reads.begin("b")).end()
-    assert loop.time() == TURN_MAX_S
+    assert loop.time() == PERMIT_MAX_S
     assert reads.try_begin() is not None

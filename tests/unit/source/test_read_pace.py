@@ -36,21 +36,21 @@ def make_pace(
     ],
     ids=["backlog", "invalidated", "small batch", "recent", "history", "at MongoDB's end"],
 )
-async def test_what_needs_a_turn(size: int, exhausted: bool, late_s: int, needed: bool) -> None:
+async def test_what_needs_a_permit(size: int, exhausted: bool, late_s: int, needed: bool) -> None:
     pace = make_pace()
     pace.saw(size, exhausted=exhausted)
-    assert pace.needs_turn(NOW - (late_s << 32)) is needed
+    assert pace.needs_permit(NOW - (late_s << 32)) is needed
 
 
 @in_virtual_time
 async def test_the_end_of_the_oplog_does_not_count_for_long() -> None:
     pace, old = make_pace(), NOW - (60 << 32)
-    assert pace.needs_turn(old), "the first batch"
+    assert pace.needs_permit(old), "the first batch"
     pace.saw(0, exhausted=False)
     await asyncio.sleep(HISTORY_S - 0.1)
-    assert not pace.needs_turn(old)
+    assert not pace.needs_permit(old)
     await asyncio.sleep(0.2)
-    assert pace.needs_turn(old)
+    assert pace.needs_permit(old)
 
 
 @over(

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.store.model import CommitRequest, CommitStatus, Place
+from feedmux_server.store.model import CommitRequest, CommitStatus, StoredPlace
 from feedmux_server.store.store import SubscriptionStore
 from tests.sim.loop import SimLoop
 from tests.sim.redis import SimRedis, SimRedisClient
@@ -70,7 +70,7 @@ async def test_a_late_open_does_not_end_the_session_that_was_opened_after_it() -
     await given_up(redis, store.leases.open("t", "s", instance_id="one"))
     _, lease = await store.leases.open("t", "s", instance_id="one")
     await asyncio.sleep(LATE_S)
-    [outcome] = await store.leases.commit_many([CommitRequest(lease, Place(b"q", 6, b""))])
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, StoredPlace(b"q", 6, b""))])
     assert outcome.status is CommitStatus.OK
 
 
@@ -83,5 +83,5 @@ async def test_the_clock_of_another_redis_is_learned(ahead_s: float) -> None:
     _, lease = await store.leases.open("t", "s", instance_id="one")
     await given_up(redis, store.seek("t", "s", position=b"sought", cluster_time=1, order=b""))
     await asyncio.sleep(LATE_S)
-    [outcome] = await store.leases.commit_many([CommitRequest(lease, Place(b"q", 6, b""))])
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, StoredPlace(b"q", 6, b""))])
     assert outcome.status is CommitStatus.OK

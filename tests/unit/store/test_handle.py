@@ -19,8 +19,8 @@ from feedmux_server.store.model import (
     CommitStatus,
     FenceCause,
     Lease,
-    Place,
     RestoreRequest,
+    StoredPlace,
     StoredSubscription,
 )
 from feedmux_server.telemetry.observer import NOBODY
@@ -156,7 +156,7 @@ class SlowStore:
 
     rules: LeaseRules = field(default_factory=lambda: LeaseRules(lease_s=LEASE_S, tombstone_s=3600.0))
     observer: Any = NOBODY
-    sent: list[Place | None] = field(default_factory=list)
+    sent: list[StoredPlace | None] = field(default_factory=list)
     leases: list[Lease] = field(default_factory=list)
     trips: list[tuple[float, int]] = field(default_factory=list)
     """The time of each request, and its number of sessions."""
@@ -447,4 +447,4 @@ async def test_a_move_back_is_not_forgotten_for_a_later_ack() -> None:
     handle.submit(b"back", 1, b"", 0, moves_back=True)
     handle.submit(b"next", 2, b"", 1)
     assert handle.waiting is not None
-    assert handle.waiting.place == Place(b"next", 2, b"", moves_back=True)
+    assert handle.waiting.place == StoredPlace(b"next", 2, b"", moves_back=True)

@@ -10,7 +10,7 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position_keys import PositionKeys
-from feedmux_server.store.model import CommitRequest, CommitStatus, Place
+from feedmux_server.store.model import CommitRequest, CommitStatus, StoredPlace
 from feedmux_server.store.signing_keys import SigningKeys
 from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.store.timelines import StoredTimelines
@@ -131,7 +131,7 @@ async def test_a_huge_order_of_an_older_version_is_not_read_whole() -> None:
     redis.run(("HSET", key(), "order", huge))
     for found in (await store.get("t", "s"), (await store.list("t", page_size=9))[0][0]):
         assert found.order == huge[:4096]
-    later = Place(b"later", stored.cluster_time, huge[:1024] + b"\xff")
+    later = StoredPlace(b"later", stored.cluster_time, huge[:1024] + b"\xff")
     [outcome] = await store.leases.commit_many([CommitRequest(lease, later)])
     assert (outcome.status, outcome.position) == (CommitStatus.OK, b"later")
     assert redis.hash_of(key().encode())[b"order"] == later.order
@@ -143,7 +143,7 @@ async def test_a_position_moves_back_when_its_history_is_gone() -> None:
     _, store = redis_and_store()
     await create(store, "t", "s")
     stored, lease = await store.leases.open("t", "s", instance_id="i")
-    earlier = Place(b"earlier", stored.cluster_time - 1, b"")
+    earlier = StoredPlace(b"earlier", stored.cluster_time - 1, b"")
     [outcome] = await store.leases.commit_many([CommitRequest(lease, earlier)])
     assert outcome.position == stored.position
     [outcome] = await store.leases.commit_many([CommitRequest(lease, replace(earlier, moves_back=True))])

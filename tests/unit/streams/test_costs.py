@@ -111,7 +111,7 @@ async def room_for_one_more(feeds: Feeds) -> Callable[[], object]:
     for number in range(3):
         feeds.manager.release(key(number), feeds.subscribers[number])
     account.feeds.open(key(3))
-    return lambda: feeds.manager.left._to_close(account, key(4))
+    return lambda: feeds.manager.abandoned._to_close(account, key(4))
 
 
 async def one_who_comes(feeds: Feeds) -> Callable[[], object]:

@@ -19,8 +19,8 @@ from feedmux_server.core.limits.usage_meter import UsageMeter
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader
+from feedmux_server.streams.abandoned_streams import AbandonedStreams
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits, StreamParts
-from feedmux_server.streams.left_streams import LeftStreams
 from feedmux_server.streams.pump import PumpHost
 from feedmux_server.streams.wide.manager import WideStreams
 from feedmux_server.streams.wide.stream import WideStreamLimits
@@ -48,7 +48,7 @@ def key_streams(spec: FeedSpec, wide_enabled: bool) -> KeyStreams:
         tasks,
         UsageMeter(),
         slots,
-        LeftStreams(accounts),
+        AbandonedStreams(accounts),
         wide,
         itertools.count(1),
     )

@@ -13,7 +13,7 @@ from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.response_encoder import FRAME_BYTES, ResponseEncoder
 from feedmux_server.workers import render_worker
-from feedmux_server.workers.render_worker import json_view, request_of, view_of
+from feedmux_server.workers.render_worker import json_rendition, rendition_of, request_of
 from feedmux_server.workers.rendering import CANONICAL, RELAXED
 from tests.unit.core.delivery.streams_support import Feed, behind, mark, opened, token
 
@@ -30,12 +30,14 @@ class NoPositions:
 
 @given(PAYLOADS, st.booleans())
 def test_a_view_counts_its_texts_alone(payloads: list[dict[str, Any]], canonical: bool) -> None:
-    view = json_view(b"".join(map(bson.encode, payloads)), canonical)
+    rendition = json_rendition(b"".join(map(bson.encode, payloads)), canonical)
     for first in range(len(payloads)):
         for stop in range(first + 1, len(payloads) + 1):
-            batch = wire.Batch.FromString(view.cut(first, stop))
+            batch = wire.Batch.FromString(rendition.cut(first, stop))
             assert len(batch.json) == stop - first
-            assert view.event_bytes[stop] - view.event_bytes[first] == sum(len(text.encode()) for text in batch.json)
+            assert rendition.event_bytes[stop] - rendition.event_bytes[first] == sum(
+                len(text.encode()) for text in batch.json
+            )
 
 
 @given(
@@ -63,7 +65,7 @@ def test_a_client_that_returns_the_texts_bytes_gets_everything(
         taken = feed.take(subscriber)
         if isinstance(taken, NeedsRender):
             assert taken.chunk.bson is not None
-            answer = json_view(taken.chunk.bson.data, wire_format == CANONICAL)
+            answer = json_rendition(taken.chunk.bson.data, wire_format == CANONICAL)
             taken.chunk.rendered[wire_format] = answer
             continue
         assert isinstance(taken, Delivery), "the session is stuck"
@@ -85,9 +87,9 @@ def test_a_client_that_returns_the_texts_bytes_gets_everything(
 
 def test_a_view_travels_between_the_processes() -> None:
     data = b"".join(bson.encode({"n": n, "s": "é" * n}) for n in range(300))
-    view = json_view(data, canonical=True)
-    numbers = [list(view.offsets), list(view.event_bytes)]
-    travelled = view_of(render_worker.answer(request_of(data, canonical=True)))
+    rendition = json_rendition(data, canonical=True)
+    numbers = [list(rendition.offsets), list(rendition.event_bytes)]
+    travelled = rendition_of(render_worker.answer(request_of(data, canonical=True)))
     assert travelled is not None
-    assert (travelled.data, [list(travelled.offsets), list(travelled.event_bytes)]) == (view.data, numbers)
-    assert view_of(render_worker.answer(request_of(b"\x05\0\0\0\1", canonical=True))) is None
+    assert (travelled.data, [list(travelled.offsets), list(travelled.event_bytes)]) == (rendition.data, numbers)
+    assert rendition_of(render_worker.answer(request_of(b"\x05\0\0\0\1", canonical=True))) is None

@@ -92,7 +92,7 @@ class StreamPort(Protocol):
     def streams_changed(self) -> None:
         """Note that a stream was opened or closed."""
 
-    def left(self, stream: SharedStream) -> None:
+    def abandoned(self, stream: SharedStream) -> None:
         """Note that the stream has no subscriber any more."""
 
     def next_stream_id(self) -> int: ...
@@ -373,7 +373,7 @@ class FeedStreams:
     def _detach(self, subscriber: Subscriber, stream: SharedStream) -> None:
         stream.detach(subscriber)
         if not stream.subscribers:
-            self._port.left(stream)
+            self._port.abandoned(stream)
 
     def _wait_no_longer(self, subscriber: Subscriber) -> None:
         key = subscriber.at.place.key

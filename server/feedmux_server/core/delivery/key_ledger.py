@@ -35,7 +35,7 @@ from feedmux_server.core.delivery.key_runs import Hand, Key, Runs
 from feedmux_server.core.delivery.retry import DEFAULT, Failure, Retries, RetryPolicy
 from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.events.chunk import Chunk, View, event_id, leading_id, read_token
+from feedmux_server.core.events.chunk import Chunk, Rendition, event_id, leading_id, read_token
 from feedmux_server.core.events.event_keys import keys_of
 from feedmux_server.core.positions.ahead import Ahead, mark_of
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -64,12 +64,12 @@ class _Span:
         "_start",
         "left",
         "read_time_s",
-        "view",
+        "rendition",
     )
 
-    def __init__(self, ledger: "KeyLedger", chunk: Chunk, view: View, count: int, number: int) -> None:
+    def __init__(self, ledger: "KeyLedger", chunk: Chunk, rendition: Rendition, count: int, number: int) -> None:
         """`number` is that of the first event."""
-        self.view = view
+        self.rendition = rendition
         self.read_time_s = chunk.read_time_s
         self.left = count
         """Unsettled events."""
@@ -95,7 +95,7 @@ class _Span:
     def mark(self, index: int) -> bytes | None:
         """By which event `index` is recognized later; None if the pipeline has removed its `_id`."""
         try:
-            return mark_of(event_id(self.view.data, self.view.offsets[index]))
+            return mark_of(event_id(self.rendition.data, self.rendition.offsets[index]))
         except FeedmuxError:
             return None
 
@@ -107,30 +107,30 @@ class _Span:
             raw = self._before[index]
         elif index:
             try:
-                raw = event_id(self.view.data, self.view.offsets[index - 1])
+                raw = event_id(self.rendition.data, self.rendition.offsets[index - 1])
             except FeedmuxError:
                 raw = b""
         return read_token(raw) if raw else self._start
 
     def evicting(self) -> None:
         """Copy the unsettled events, so that one of them does not keep a whole chunk."""
-        events, view = self._ledger.events, self.view
+        events, rendition = self._ledger.events, self.rendition
         parts, before, offsets = list[bytes](), list[bytes](), array("L", (0,))
         for number in range(self._number, self._number + self._count):
             entry = events.get(number)
             if entry is not None:
                 _, index, key = entry
                 events[number] = self, len(parts), key
-                parts.append(view.data[view.offsets[index] : view.offsets[index + 1]])
+                parts.append(rendition.data[rendition.offsets[index] : rendition.offsets[index + 1]])
                 offsets.append(offsets[-1] + len(parts[-1]))
-                before.append(leading_id(view.data, view.offsets[index - 1]) if index else b"")
-        self.view = View(b"".join(parts), offsets)
+                before.append(leading_id(rendition.data, rendition.offsets[index - 1]) if index else b"")
+        self.rendition = Rendition(b"".join(parts), offsets)
         self._chunk, self._before = None, before
-        self._pay(self.view.size_bytes + sum(map(len, before)))
+        self._pay(self.rendition.size_bytes + sum(map(len, before)))
 
     def retaining(self) -> None:
         self._chunk = None
-        self._pay(self.view.size_bytes)
+        self._pay(self.rendition.size_bytes)
 
     def _pay(self, size: int) -> None:
         if size != self._held_bytes:
@@ -142,14 +142,14 @@ class _Replay:
     """Letters of one key that were loaded together, until all of them are settled. They have no part in the position
     of the group."""
 
-    __slots__ = ("_held_bytes", "_ledger", "left", "read_time_s", "view")
+    __slots__ = ("_held_bytes", "_ledger", "left", "read_time_s", "rendition")
 
     def __init__(self, ledger: "KeyLedger", events: Sequence[bytes], now_s: float) -> None:
-        self.view = View(b"".join(events), array("L", (0, *accumulate(map(len, events)))))
+        self.rendition = Rendition(b"".join(events), array("L", (0, *accumulate(map(len, events)))))
         self.read_time_s = now_s
         self.left = len(events)
         self._ledger = ledger
-        self._held_bytes = self.view.size_bytes
+        self._held_bytes = self.rendition.size_bytes
         ledger.pays(self._held_bytes)
 
     def close(self) -> None:
@@ -176,13 +176,13 @@ class _Restored:
 
     def unsettled(self, chunk: Chunk, first: int, stop: int, names: list[bytes | None]) -> dict[int, int]:
         """Which of these events of `chunk` are not settled, and how often each was delivered, with the next time."""
-        ahead, view, found = self._ahead, chunk.bson, dict[int, int]()
-        assert view is not None, "a chunk in a ring has its events"
+        ahead, rendition, found = self._ahead, chunk.bson, dict[int, int]()
+        assert rendition is not None, "a chunk in a ring has its events"
         try:
             passed = first if self.is_of_other_version(chunk.end) else chunk.first_after(ahead.high)
             for index in range(first, min(stop, passed)):
                 name = names[index - first]
-                attempts = ahead.holes.get(mark_of(event_id(view.data, view.offsets[index])), 0)
+                attempts = ahead.holes.get(mark_of(event_id(rendition.data, rendition.offsets[index])), 0)
                 if attempts or name in self._open:
                     self._open[name] = None
                     found[index] = attempts or 1
@@ -326,10 +326,10 @@ class KeyLedger:
             self.on_aside()
 
     def _record(self, chunk: Chunk, first: int, stop: int) -> None:
-        view, number, count = chunk.bson, self._next, stop - first
-        assert view is not None, "a chunk in a ring has its events"
-        names = keys_of(view, first, stop)
-        span = _Span(self, chunk, view, count, number)
+        rendition, number, count = chunk.bson, self._next, stop - first
+        assert rendition is not None, "a chunk in a ring has its events"
+        names = keys_of(rendition, first, stop)
+        span = _Span(self, chunk, rendition, count, number)
         self.pays(EVENT_BYTES * count)
         self._next += count
         self._end = chunk.place_after(stop - 1)
@@ -361,14 +361,14 @@ class KeyLedger:
         return self._restored is not None
 
     def _record_again(self, restored: "_Restored", chunk: Chunk, first: int, stop: int) -> None:
-        view, begin = chunk.bson, self._next
-        assert view is not None, "a chunk in a ring has its events"
-        names = keys_of(view, first, stop)
+        rendition, begin = chunk.bson, self._next
+        assert rendition is not None, "a chunk in a ring has its events"
+        names = keys_of(rendition, first, stop)
         self._next += stop - first
         self._end = chunk.place_after(stop - 1)
         left = restored.unsettled(chunk, first, stop, names)
         if left:
-            span = _Span(self, chunk, view, stop - first, begin)
+            span = _Span(self, chunk, rendition, stop - first, begin)
             span.left = len(left)
             self.pays(EVENT_BYTES * len(left))
             for index, attempts in left.items():
@@ -520,7 +520,7 @@ class KeyLedger:
                 waiting = self._of_one_kind(waiting)
             for number in waiting:
                 span, index, _ = events[number]
-                data, offsets = span.view.data, span.view.offsets
+                data, offsets = span.rendition.data, span.rendition.offsets
                 begin, end = offsets[index], offsets[index + 1]
                 if size + end - begin > payload_max:
                     full = True
@@ -567,7 +567,7 @@ class KeyLedger:
         events, numbers, size = self.events, hand.settle(first, last), 0
         for number in numbers:
             span, index, key = events.pop(number)
-            offsets = span.view.offsets
+            offsets = span.rendition.offsets
             size += offsets[index + 1] - offsets[index]
             span.left -= 1
             if not span.left:
@@ -635,7 +635,7 @@ class KeyLedger:
 
     def _set_aside(self, number: int) -> SetAside:
         span, index, key = self.events[number]
-        tries, event = self.retries.of(number), span.view.cut(index, index + 1)
+        tries, event = self.retries.of(number), span.rendition.cut(index, index + 1)
         letter = self._letters.get(number, b"")
         return SetAside(number, key.name, event, tries.deliveries, tuple(tries.reasons), tries.member, letter)
 
@@ -806,7 +806,7 @@ class KeyLedger:
 
     def _size(self, number: int) -> int:
         span, index, _ = self.events[number]
-        return span.view.offsets[index + 1] - span.view.offsets[index]
+        return span.rendition.offsets[index + 1] - span.rendition.offsets[index]
 
     def _settled(self, numbers: list[int]) -> None:
         """Note that these events have left `events`."""

@@ -51,7 +51,7 @@ class SharedStream:
 
     __slots__ = (
         "_batches", "account", "at_present", "awaited_time", "batches_read", "complete_time", "demand_changed",
-        "documents_estimated", "end_error", "ended", "events_read", "id", "left_by", "opened", "origin",
+        "documents_estimated", "end_error", "ended", "events_read", "id", "last_tenant", "opened", "origin",
         "read_ahead_bytes", "resumes", "ring", "state", "subscribers", "trace", "unavailable", "unwanted", "watching",
     )  # fmt: skip
 
@@ -97,7 +97,7 @@ class SharedStream:
         self._batches = 0, 0
         """The sequence numbers of the first chunk in each of the last two batches that had chunks."""
         self.resumes = 0
-        self.left_by = ""
+        self.last_tenant = ""
         """The tenant of the last subscriber that left. The cursor counts for this tenant until the stream closes."""
         self.unwanted = False
         """The stream closes as soon as it has no subscriber, without a wait for reconnects."""
@@ -158,7 +158,7 @@ class SharedStream:
         self.watching.pop(subscriber.id, None)
         self.account.leave(subscriber.tenant, self.events_read, self.ring.cum_bytes)
         subscriber.ring = None
-        self.left_by = subscriber.tenant
+        self.last_tenant = subscriber.tenant
         self.demand_changed()
 
     def close_early(self) -> None:
@@ -169,7 +169,7 @@ class SharedStream:
     @property
     def holds_cursor_for(self) -> str:
         """The tenant that left the stream last, while it keeps a cursor that nobody reads; else empty."""
-        return self.left_by if not self.subscribers and self.state in _WITH_CURSOR else ""
+        return self.last_tenant if not self.subscribers and self.state in _WITH_CURSOR else ""
 
     def poke(self) -> None:
         """Have the pump check again whether to read, because a subscriber can take more."""

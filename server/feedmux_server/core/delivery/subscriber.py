@@ -12,7 +12,7 @@ from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer
 from feedmux_server.core.delivery.taken import BSON, Delivery, NeedsRender, NeedsRoom
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.events.chunk import Chunk, View
+from feedmux_server.core.events.chunk import Chunk, Rendition
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 
@@ -146,7 +146,7 @@ class Subscriber:
     def lag_events(self) -> int:
         return self.ring.events_behind(self.seq, self.index) if self.ring is not None else 0
 
-    def _view(self, chunk: Chunk) -> View | None:
+    def _rendition(self, chunk: Chunk) -> Rendition | None:
         return chunk.bson if self.format == BSON else chunk.rendered.get(self.format)
 
     def cut(self, ring: ReplayBuffer) -> Delivery | NeedsRender | NeedsRoom | None:
@@ -166,31 +166,31 @@ class Subscriber:
             if self.index == chunk.count:
                 self.seq, self.index = self.seq + 1, 0
                 continue
-            view = self._view(chunk)
+            rendition = self._rendition(chunk)
             if parts and chunk.are_documents is not are_documents:
                 break
-            if view is None:
+            if rendition is None:
                 if parts:
                     break
                 return NeedsRender(chunk, ring)
             first = self.index
             stop = min(
-                view.stop_within(first, room - wire_size),
-                view.stop_with_credit(first, credit_left - size),
+                rendition.stop_within(first, room - wire_size),
+                rendition.stop_with_credit(first, credit_left - size),
                 first + events_left - count,
             )
             if parts and stop < chunk.count:
                 break  # whole chunks only: their bytes are shared, a part would be a copy
             if stop <= first:
                 stop = first + 1  # larger than a message: the session sends fragments
-                if view.offsets[stop] - view.offsets[first] > self.event_max:
+                if rendition.offsets[stop] - rendition.offsets[first] > self.event_max:
                     return NeedsRoom()
-            part = view.cut(first, stop)
+            part = rendition.cut(first, stop)
             if not parts:
                 read_time_s, are_documents = chunk.read_time_s, chunk.are_documents
             parts.append(part)
             count += stop - first
-            size += view.event_bytes[stop] - view.event_bytes[first]
+            size += rendition.event_bytes[stop] - rendition.event_bytes[first]
             wire_size += len(part)
             if self.acks is not None:
                 self.acks.record(chunk, first, stop)

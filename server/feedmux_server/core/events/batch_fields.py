@@ -1,7 +1,7 @@
 """The fields of the message `Batch` that hold events, in protobuf's encoding: a tag, a length, and the bytes.
 
 Without protobuf's library: the events' bytes are in memory already, and the process that renders Extended JSON starts
-faster. `View` holds texts as encoded fields, so that any run of events is a run of bytes.
+faster. `Rendition` holds texts as encoded fields, so that any run of events is a run of bytes.
 """
 
 from typing import Final

@@ -106,7 +106,7 @@ def read_token(raw: bytes) -> ResumeToken:
         ) from error
 
 
-class View:
+class Rendition:
     """A chunk's events in one wire format: their bytes one after the other, and where each begins.
 
     On the wire an event may be framed (JSON texts are fields of a message); what counts as the event's own bytes, for
@@ -207,9 +207,9 @@ class Chunk:
         split: bool = False,
         ends_delivery: bool = False,
     ) -> None:
-        self.bson: View | None = View(data, offsets)
+        self.bson: Rendition | None = Rendition(data, offsets)
         """The events' BSON. None once the ring has evicted the chunk."""
-        self.rendered: dict[str, View] = {}
+        self.rendered: dict[str, Rendition] = {}
         """Other wire formats, each made once."""
         self.index: Index | None = None
         """What a wide stream knows of its events, while it is in the ring."""
@@ -233,7 +233,7 @@ class Chunk:
         """What it costs outside all rings, while somebody holds it. One of the holders pays for it."""
         self._holders: dict[Holder, int] | None = None
         self._payer: Holder | None = None
-        self._tokens: View | None = None
+        self._tokens: Rendition | None = None
         self._split = split
 
     @property
@@ -243,8 +243,8 @@ class Chunk:
             size += self.bson.size_bytes
         if self._tokens is not None:
             size += self._tokens.size_bytes
-        for view in self.rendered.values():
-            size += view.size_bytes
+        for rendition in self.rendered.values():
+            size += rendition.size_bytes
         if self.index is not None:
             size += self.index.size_bytes
         return size
@@ -277,8 +277,8 @@ class Chunk:
 
     def token(self, index: int) -> ResumeToken:
         """The resume token of event `index`. The bytes must still be there."""
-        view = self._view()
-        return self._place(event_id(view.data, view.offsets[index]), index)
+        rendition = self._rendition()
+        return self._place(event_id(rendition.data, rendition.offsets[index]), index)
 
     def _place(self, raw: bytes, index: int) -> ResumeToken:
         """The position after event `index`, whose `_id` is `raw`."""
@@ -323,11 +323,11 @@ class Chunk:
 
     def without_first(self, first: int, start: ResumeToken) -> "Chunk":
         """The same chunk from event `first` on."""
-        view = self._view()
-        base = view.offsets[first]
-        offsets = array("L", [at - base for at in view.offsets[first:]])
+        rendition = self._rendition()
+        base = rendition.offsets[first]
+        offsets = array("L", [at - base for at in rendition.offsets[first:]])
         return Chunk(
-            view.data[base:],
+            rendition.data[base:],
             offsets,
             start,
             self.end,
@@ -360,15 +360,15 @@ class Chunk:
             for reader in readers:
                 reader.evicting()
         if self._holders:
-            view, tokens = self._view(), list[bytes]()
+            rendition, tokens = self._rendition(), list[bytes]()
             for index in range(self.count):
-                token = _leading_token(view, index, self._split)
+                token = _leading_token(rendition, index, self._split)
                 if token is None:
                     self.retain_whole()
                     return
                 # The position after the last event is the chunk's end, however large its token is.
                 tokens.append(token if index < self.count - 1 else token[:1])
-            self._tokens = View(b"".join(tokens), array("L", (0, *accumulate(map(len, tokens)))))
+            self._tokens = Rendition(b"".join(tokens), array("L", (0, *accumulate(map(len, tokens)))))
         self.bson = None
         self._leave_ring()
 
@@ -400,21 +400,21 @@ class Chunk:
 
     def _ack_token(self, index: int) -> bytes:
         """Empty for a fragment with others to come."""
-        view = self._view()
-        token = _leading_token(view, index, self._split)
-        return event_id(view.data, view.offsets[index]) if token is None else token
+        rendition = self._rendition()
+        token = _leading_token(rendition, index, self._split)
+        return event_id(rendition.data, rendition.offsets[index]) if token is None else token
 
-    def _view(self) -> View:
+    def _rendition(self) -> Rendition:
         if self.bson is None:
             raise LookupError("the chunk's bytes are gone")
         return self.bson
 
 
-def _leading_token(view: View, index: int, split: bool) -> bytes | None:
+def _leading_token(rendition: Rendition, index: int, split: bool) -> bytes | None:
     """The token of event `index` if `_id` is where MongoDB writes it, as it is in all fragments; empty for a fragment
     with others to come. None if the pipeline has moved `_id`."""
-    data = view.data
-    at = leading_id_at(data, view.offsets[index])
+    data = rendition.data
+    at = leading_id_at(data, rendition.offsets[index])
     if not at:
         return None
     end = at + length_at(data, at)[0]
@@ -450,7 +450,7 @@ def cut_batch(
 def pieces(data: bytes, offsets: "array[int]", bytes_max: int) -> "Iterator[tuple[int, int, bytes, array[int], bool]]":
     """Where to cut a batch into chunks, as for `cut_batch`: the first event and the stop of each piece, its bytes and
     offsets, and whether it ends with a large token."""
-    whole, first, last = View(data, offsets), 0, len(offsets) - 1
+    whole, first, last = Rendition(data, offsets), 0, len(offsets) - 1
     # Even pieces: a small rest would cost every subscriber a message of its own.
     if last:
         count = -(-len(data) // bytes_max)
@@ -469,15 +469,15 @@ def pieces(data: bytes, offsets: "array[int]", bytes_max: int) -> "Iterator[tupl
         first = stop
 
 
-def _to_large_token(view: View, first: int, stop: int) -> tuple[int, bool]:
+def _to_large_token(rendition: Rendition, first: int, stop: int) -> tuple[int, bool]:
     """Where to cut events `first` to `stop - 1`: after the first one with a large token; and whether there is one.
 
     Smaller events cannot have one: they are passed over together."""
-    offsets = view.offsets
+    offsets = rendition.offsets
     while first < stop:
-        small = view.stop_within(first, _LARGE_TOKEN_BYTES)
+        small = rendition.stop_within(first, _LARGE_TOKEN_BYTES)
         if small == first:
-            if _has_large_token(view.data, offsets[first], offsets[first + 1]):
+            if _has_large_token(rendition.data, offsets[first], offsets[first + 1]):
                 return first + 1, True
             small += 1
         first = small

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Final
 
 from feedmux_server.core.events.bson_walk import DOCUMENT, length_at, value_end
-from feedmux_server.core.events.chunk import View, leading_id_at
+from feedmux_server.core.events.chunk import Rendition, leading_id_at
 
 KEY_BYTES_MAX: Final = 128
 """Of a longer key only a digest is kept: a document's `_id` can have megabytes."""
@@ -34,10 +34,10 @@ _NS_BYTES: Final = len(_NS)
 _KEY_BYTES: Final = len(_DOCUMENT_KEY)
 
 
-def keys_of(view: View, first: int, stop: int) -> list[bytes | None]:
+def keys_of(rendition: Rendition, first: int, stop: int) -> list[bytes | None]:
     """The keys of events `first` to `stop - 1`. None for an event without a `documentKey` that is a document: it
     concerns a whole collection or database, or the pipeline has changed it, or put it too far back."""
-    data, offsets = view.data, view.offsets
+    data, offsets = rendition.data, rendition.offsets
     keys: list[bytes | None] = []
     append, length, starts = keys.append, length_at, data.startswith
     fields_left = _FIELDS_MAX + _FIELDS_OF_EACH * (stop - first)

@@ -24,7 +24,7 @@ from feedmux_server.streams.wide.inbox import Inbox
 from feedmux_server.streams.wide.stream import WideStream
 
 
-class WideStreams(Protocol):
+class WidePort(Protocol):
     """Knows which wide stream serves a feed."""
 
     def enter(self, key: StreamKey) -> None: ...
@@ -45,7 +45,7 @@ class ViewReader:
         narrow: ChangeStreamReader,
         limits: ReadLimits,
         inbox_bytes_max: int,
-        wide_streams: WideStreams,
+        wide_streams: WidePort,
         rings: Rings | None = None,
         is_watched: Callable[[], bool] = lambda: True,
     ) -> None:

@@ -351,7 +351,7 @@ class GroupWorld:
                 for key in [*in_flight.values(), *hand.again]:
                     first = (key.flight or key.waiting)[0]
                     span, index, _ = self.ledger.events[first]
-                    n = number_of(span.view.cut(index, index + 1))
+                    n = number_of(span.rendition.cut(index, index + 1))
                     self.losses[n] += 1
                     self.failures[n] += 1
             self.ledger.give_back(worker.hand, lost=lost)

@@ -68,7 +68,7 @@ class Port:
     def streams_changed(self) -> None:
         """Do nothing: there are no other feeds."""
 
-    def left(self, stream: SharedStream) -> None:
+    def abandoned(self, stream: SharedStream) -> None:
         """Do nothing: there are no other feeds."""
 
     def next_stream_id(self) -> int:

@@ -11,7 +11,7 @@ from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.chunk import View, cut_batch
+from feedmux_server.core.events.chunk import Rendition, cut_batch
 from feedmux_server.core.events.copy_chunks import ChangesChunk, cut_documents
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
@@ -527,7 +527,7 @@ def test_the_pump_checks_again_after_events_were_taken_and_not_after_each_look()
     demands = demands_of(stream)
     assert isinstance(feed.take(subscriber), NeedsRender)
     assert demands == [], "nothing was taken"
-    stream.ring[0].rendered["text"] = View(b"aabb", [0, 2, 4])
+    stream.ring[0].rendered["text"] = Rendition(b"aabb", [0, 2, 4])
     assert isinstance(feed.take(subscriber), Delivery)
     assert demands == [True]
     assert feed.take(subscriber) is None

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
-from feedmux_server.core.events.chunk import View, cut_batch
+from feedmux_server.core.events.chunk import Rendition, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, Event, event, event_token
 
@@ -132,8 +132,8 @@ def test_renderings_are_counted_and_set_free() -> None:
     filler.append(1)
     ring = filler.ring
     before = ring.bytes
-    view = View(b"12345", [0, 5])
-    ring[0].rendered["text"] = view
+    rendition = Rendition(b"12345", [0, 5])
+    ring[0].rendered["text"] = rendition
     ring.grew(5 + 2 * 8)
     assert ring.bytes == before + 21
     size = ring[0].size_bytes

@@ -6,7 +6,7 @@ import pytest
 
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.chunk import View
+from feedmux_server.core.events.chunk import Rendition
 from feedmux_server.core.positions.join_point import JoinPoint
 from tests.tables import over
 from tests.unit.core.delivery.streams_support import (
@@ -124,7 +124,7 @@ def test_another_format_is_asked_for_chunk_by_chunk() -> None:
     fill(feed.stream_of(subscriber), 1, 4, chunk_events=2)
     wanted = feed.take(subscriber)
     assert wanted == NeedsRender(ring[0], ring)
-    ring[0].rendered["text"] = View(b"aabb", [0, 2, 4])
+    ring[0].rendered["text"] = Rendition(b"aabb", [0, 2, 4])
     taken = feed.take(subscriber)
     assert isinstance(taken, Delivery)
     assert taken.parts == (b"aabb",)
@@ -132,10 +132,10 @@ def test_another_format_is_asked_for_chunk_by_chunk() -> None:
     assert feed.take(subscriber) == NeedsRender(ring[1], ring)
 
 
-def framed(texts: list[bytes]) -> View:
+def framed(texts: list[bytes]) -> Rendition:
     """JSON texts as they are in a message: four bytes before each."""
     ends = [0, *accumulate(map(len, texts))]
-    return View(b"".join(b"tag:" + text for text in texts), [end + 4 * n for n, end in enumerate(ends)], ends)
+    return Rendition(b"".join(b"tag:" + text for text in texts), [end + 4 * n for n, end in enumerate(ends)], ends)
 
 
 def test_credit_pays_for_events_and_not_for_their_framing() -> None:

@@ -14,7 +14,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import (
     CHUNK_OVERHEAD_BYTES,
     Chunk,
-    View,
+    Rendition,
     cut_batch,
     document_offsets,
     event_id,
@@ -109,15 +109,15 @@ def test_stop_within(sizes: list[int], data: st.DataObject) -> None:
     offsets = [0]
     for size in sizes:
         offsets.append(offsets[-1] + size)
-    view = View(bytes(offsets[-1]), offsets)
+    rendition = Rendition(bytes(offsets[-1]), offsets)
     first = data.draw(st.integers(0, len(sizes) - 1))
     room = data.draw(st.integers(1, offsets[-1] + 2))
-    stop = view.stop_within(first, room)
+    stop = rendition.stop_within(first, room)
     assert first <= stop <= len(sizes)
     assert offsets[stop] - offsets[first] <= room
     assert stop == len(sizes) or offsets[stop + 1] - offsets[first] > room
-    framed = View(view.data, [5 * at + offset for at, offset in enumerate(offsets)], offsets)
-    for each in (view, framed):
+    framed = Rendition(rendition.data, [5 * at + offset for at, offset in enumerate(offsets)], offsets)
+    for each in (rendition, framed):
         over = each.stop_with_credit(first, room)
         assert first < over <= len(sizes)
         assert offsets[over - 1] - offsets[first] < room, "only the last event may overdraw"
@@ -125,10 +125,10 @@ def test_stop_within(sizes: list[int], data: st.DataObject) -> None:
 
 
 def test_a_whole_view_is_not_copied() -> None:
-    view = chunk_of(events(3)).bson
-    assert view is not None
-    assert view.cut(0, 3) is view.data
-    assert bson.decode(view.cut(1, 2))["n"] == 1
+    rendition = chunk_of(events(3)).bson
+    assert rendition is not None
+    assert rendition.cut(0, 3) is rendition.data
+    assert bson.decode(rendition.cut(1, 2))["n"] == 1
 
 
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=30), st.integers(1, 3000), st.booleans())
@@ -211,7 +211,7 @@ def test_dropping_keeps_the_tokens_only_for_holders() -> None:
     held.hold(Payer())
     size = held.size_bytes
     for chunk in (held, free):
-        chunk.rendered["text"] = View(b"abc", [0, 1, 2, 3])
+        chunk.rendered["text"] = Rendition(b"abc", [0, 1, 2, 3])
         assert chunk.size_bytes == size + 3 + 4 * 8
         chunk.drop_bytes()
         chunk.drop_bytes()
@@ -233,7 +233,7 @@ def test_an_evicted_chunk_is_paid_for_once_until_nobody_holds_it(whole: bool) ->
     chunk.hold(payers[0])
     assert chunk.held_bytes == 0
     in_ring = chunk.size_bytes
-    chunk.rendered["text"] = View(bytes(1000), [0, *[1000] * 30])
+    chunk.rendered["text"] = Rendition(bytes(1000), [0, *[1000] * 30])
     if whole:
         chunk.retain_whole()
         assert chunk.held_bytes == in_ring

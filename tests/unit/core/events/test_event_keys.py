@@ -8,7 +8,7 @@ from bson.binary import Binary
 from bson.timestamp import Timestamp
 
 from feedmux_server.core.events import bson_walk, event_keys
-from feedmux_server.core.events.chunk import View, document_offsets
+from feedmux_server.core.events.chunk import Rendition, document_offsets
 from feedmux_server.core.events.event_keys import KEY_BYTES_MAX, keys_of
 from tests.tables import over
 from tests.unit.core.delivery.group_events import in_transaction, ordered
@@ -22,7 +22,7 @@ HEAD: dict[str, Any] = {"_id": {"_data": "82"}, "operationType": "update", "clus
 
 def keys(*events: dict[str, Any]) -> list[bytes | None]:
     data = b"".join(map(ordered, events))
-    return keys_of(View(data, document_offsets(data)), 0, len(events))
+    return keys_of(Rendition(data, document_offsets(data)), 0, len(events))
 
 
 STRAIGHT: dict[str, dict[str, Any]] = {

@@ -20,7 +20,7 @@ _CLOSE_WAIT_S = 3.0
 """How long an opening waits for cursors of its tenant that are being closed; a running getMore must end first."""
 
 
-class _Left(NamedTuple):
+class _Abandoned(NamedTuple):
     """A stream without a subscriber."""
 
     tenant: str
@@ -33,29 +33,29 @@ class _Left(NamedTuple):
     """Ends when its cursor is closed."""
 
 
-class LeftStreams:
-    """The left streams of one process."""
+class AbandonedStreams:
+    """The abandoned streams of one process."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
-        self._left: dict[int, _Left] = {}
+        self._streams: dict[int, _Abandoned] = {}
         """By stream id, until the stream closes or has a subscriber again."""
-        self._left_by: defaultdict[str, set[int]] = defaultdict(set)
+        self._by_tenant: defaultdict[str, set[int]] = defaultdict(set)
         """The same by tenant."""
 
     def add(self, stream: SharedStream, feed: Hashable, others: OpenStreams, task: asyncio.Task[None]) -> None:
         """Note that the last subscriber of a stream of `feed` has left. `task` is that of its pump."""
         self.discard(stream.id)
-        self._left[stream.id] = _Left(stream.left_by, stream, feed, others, task)
-        self._left_by[stream.left_by].add(stream.id)
+        self._streams[stream.id] = _Abandoned(stream.last_tenant, stream, feed, others, task)
+        self._by_tenant[stream.last_tenant].add(stream.id)
 
     def discard(self, number: int) -> None:
         """Note that the stream has a subscriber again, or is closed."""
-        left = self._left.pop(number, None)
-        if left is not None:
-            self._left_by[left.tenant].discard(number)
-            if not self._left_by[left.tenant]:
-                del self._left_by[left.tenant]
+        known = self._streams.pop(number, None)
+        if known is not None:
+            self._by_tenant[known.tenant].discard(number)
+            if not self._by_tenant[known.tenant]:
+                del self._by_tenant[known.tenant]
 
     @asynccontextmanager
     async def holding(self, tenant: str, feed: Hashable) -> AsyncIterator[None]:
@@ -77,25 +77,25 @@ class LeftStreams:
         account = self._accounts.of(tenant)
         account.feeds.give_up_spares(feed)
         deadline_s = monotonic_s() + _CLOSE_WAIT_S
-        while left := self._to_close(account, feed):
-            for each in left:
+        while closing := self._to_close(account, feed):
+            for each in closing:
                 each.stream.close_early()
             # Do not wait for all of them: another tenant may join one of the streams meanwhile, which keeps it open.
-            await asyncio.wait([each.task for each in left], timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([each.task for each in closing], timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
             account.feeds.give_up_spares(feed)
             if monotonic_s() > deadline_s:
                 raise exceeded("shared_streams", account.quotas.shared_streams)
 
-    def _to_close(self, account: Account, feed: Hashable) -> list[_Left]:
+    def _to_close(self, account: Account, feed: Hashable) -> list[_Abandoned]:
         """Streams that the tenant has left and that, together with `feed` and the feeds it reads, exceed its quota."""
         room = account.quotas.shared_streams - len({*account.feeds, feed})
         if account.quotas.shared_streams == UNLIMITED or room < 0:
             return []
-        left: list[_Left] = []
-        for number in sorted(self._left_by.get(account.tenant, ())):
-            each = self._left[number]
+        found: list[_Abandoned] = []
+        for number in sorted(self._by_tenant.get(account.tenant, ())):
+            each = self._streams[number]
             if each.stream.subscribers:
                 self.discard(number)
             elif each.stream.holds_cursor_for and (each.feed != feed or each.others.is_beside(each.stream)):
-                left.append(each)
-        return left[: max(0, len(left) - room)]
+                found.append(each)
+        return found[: max(0, len(found) - room)]

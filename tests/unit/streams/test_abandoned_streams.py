@@ -9,7 +9,7 @@ import pytest
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.quota import Quotas
-from feedmux_server.streams.left_streams import LeftStreams
+from feedmux_server.streams.abandoned_streams import AbandonedStreams
 
 TENANT = "team"
 
@@ -19,7 +19,7 @@ class Left:
 
     def __init__(self) -> None:
         self.accounts = Accounts(lambda _: Quotas(shared_streams=2), lambda: 0.0)
-        self.streams = LeftStreams(self.accounts)
+        self.streams = AbandonedStreams(self.accounts)
         self.closed: list[int] = []
 
     def leave(self, number: int, *, subscribers: int = 0) -> None:
@@ -33,7 +33,7 @@ class Left:
             task.set_result(None)
 
         stream: Any = SimpleNamespace(
-            id=number, left_by=TENANT, subscribers=subscribers, holds_cursor_for=TENANT, close_early=close
+            id=number, last_tenant=TENANT, subscribers=subscribers, holds_cursor_for=TENANT, close_early=close
         )
         none_beside: Any = SimpleNamespace(is_beside=lambda _: False)
         self.streams.add(stream, f"feed {number}", none_beside, cast("asyncio.Task[None]", task))
