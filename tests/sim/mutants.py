@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from types import FunctionType
 from typing import Any, Final
 
 from feedmux_server.store import scripts
@@ -1100,6 +1101,14 @@ def built_with(mutant: Mutant) -> Iterator[None]:
     made: dict[str, Any] = {}
     # Compiled in the module's own globals, so that it uses the same names as the module. A method is indented.
     exec(compile(f"if True:\n{source}" if owners else source, f"<{mutant}>", "exec"), module.__dict__, made)  # noqa: S102
+    if isinstance(original, FunctionType) and original.__closure__ is None:
+        # So it also changes for modules that have imported the function by its name.
+        code, original.__code__ = original.__code__, made[name].__code__
+        try:
+            yield
+        finally:
+            original.__code__ = code
+        return
     setattr(owner, name, made[name])
     try:
         yield
