@@ -24,7 +24,7 @@ def now_s(database: Documents) -> int:
 async def test_history_waits_for_a_turn_and_the_head_does_not(
     mongo: ReplicaSet, redis_server: RedisServer, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catchup_limiter, "TURN_MAX_S", 3600.0)
+    monkeypatch.setattr(catchup_limiter, "PERMIT_MAX_S", 3600.0)
     async with serving(settings(mongo.uri, redis_server.url)) as here:
         api, reads = here.api, here.server.service.manager.source("main").history_reads
         old = (await api.resolve(feed(database.name, "c"), LATEST)).position
@@ -57,7 +57,7 @@ async def test_idle_feeds_take_a_turn_for_a_moment_each(
     mongo: ReplicaSet, redis_server: RedisServer, database: Documents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After an outage all their positions are old. Each has nothing to read, and would wait for events in its turn."""
-    monkeypatch.setattr(catchup_limiter, "TURN_MAX_S", 3600.0)
+    monkeypatch.setattr(catchup_limiter, "PERMIT_MAX_S", 3600.0)
     monkeypatch.setattr(read_pace, "HISTORY_S", 1)
     async with serving(settings(mongo.uri, redis_server.url, max_await_ms=60_000)) as here:
         api, manager = here.api, here.server.service.manager
