@@ -9,7 +9,7 @@ from typing import Any
 from bson.timestamp import Timestamp
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.database import Database
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 from tests.integration.servers import until
 
@@ -17,6 +17,7 @@ Document = dict[str, Any]
 Client = MongoClient[Document]
 Documents = Database[Document]
 
+_POSITION_LOST = 136
 RESUMABLE = "ResumableChangeStreamError"
 INSERTS = '[{"$match": {"operationType": "insert"}}]'
 
@@ -147,10 +148,16 @@ def now(client: Client) -> Timestamp:
 
 def oldest(client: Client) -> Timestamp:
     """Time of the oldest entry of the oplog."""
-    entry = client.local["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
-    assert entry is not None
-    time: Timestamp = entry["ts"]
-    return time
+    while True:
+        try:
+            entry = client.local["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+        except OperationFailure as error:
+            if error.code != _POSITION_LOST:
+                raise
+            continue  # the entry was deleted while it was read
+        assert entry is not None
+        time: Timestamp = entry["ts"]
+        return time
 
 
 async def overrun(client: Client, database: str = "padding") -> Timestamp:

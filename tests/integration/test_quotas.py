@@ -129,19 +129,18 @@ async def test_pipelines(limited: Limited, database: Documents, name: str) -> No
 async def test_requests(limited: Limited, database: Documents) -> None:
     async with limited(requests_per_s=2) as here, here.api.with_key(KEY_B) as other:
         clock = Frozen(here)
-        clock.now_s += 60.0  # whatever was used before
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        flood = await asyncio.gather(*(here.api.page() for _ in range(20)), return_exceptions=True)
+        flood = await asyncio.gather(*(here.api.page(1) for _ in range(20)), return_exceptions=True)
         refusals = [refusal(each) for each in flood if isinstance(each, grpc.aio.AioRpcError)]
         # Ten at once, and two more that wait: the second one for half a second.
         assert len(refusals) == 8
         assert loop.time() - began_s >= 0.5
         assert all(is_quota(each, "requests_per_s") and each.retry_s for each in refusals)
         for _ in range(12):
-            await other.page()
+            await other.page(1)  # a longer page costs more
         clock.now_s += 1.5
-        await here.api.page()
+        await here.api.page(1)
 
 
 async def test_large_requests_count_for_more(limited: Limited, database: Documents) -> None:

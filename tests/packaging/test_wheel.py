@@ -23,7 +23,7 @@ from tests.started import Started
 
 REPOSITORY: Final = Path(__file__).parents[2]
 UV: Final = Path(sys.prefix) / "bin" / "uv"
-TOOLS: Final = ("cryptography", "hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
+TOOLS: Final = ("cryptography", "hypothesis", "orjson", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
 ELSEWHERE: Final = "tests/unit/client/test_delivery_tracker.py"
 """Tests of arithmetic, which no other package changes."""
 TIMEOUT_S: Final = 280.0
