@@ -24,8 +24,6 @@ PATTERNS = {
 DECODERS = {
     "core/grants/match.py": "a grant's condition, from the tenants file",
     "core/grants/stages.py": "the stages of grants, which the server has made",
-    "core/events/relaxed_json.py": "events, in the process that renders them; on any exception the text is written from"
-    " the bytes",
     "core/feeds/pipeline_bounds/stages.py": "pipelines, in a separate process",
     "core/feeds/snapshot_stages.py": "an `_id` that MongoDB sent, without decoding what is in it",
     "core/feeds/simple_filter.py": "pipelines of up to 64 KiB; an exception only means that the filter is not simple",

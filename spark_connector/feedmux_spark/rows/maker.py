@@ -1,20 +1,24 @@
 """Received events as Arrow record batches of a given schema. See `feedmux_spark.rows` for the shapes."""
 
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import bson
 import numpy as np
 import pyarrow as pa
+from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from feedmux_spark.rows import bson_walk, columns, json_text
+from feedmux.json_writer import event_json
+from feedmux_spark.rows import bson_walk, columns
 from feedmux_spark.rows.bson_walk import Buffer, Ints, Values
 from feedmux_spark.rows.convert import Policy, column, fixed_binary
-from feedmux_spark.rows.errors import SchemaRefused, TypeMismatch
+from feedmux_spark.rows.errors import InvalidEvents, SchemaRefused, TypeMismatch
 from feedmux_spark.rows.token_order import cluster_times_and_sort_keys
 
 FAIL: Final = "fail"
@@ -25,6 +29,10 @@ _STRICT: Final = Policy(fail=True)
 _KEY: Final = "document_key"
 """Never null because of a value that does not fit: all such documents would be treated as one."""
 _FRAGMENT: Final = ("splitEvent", "fragment")
+# Dates stay milliseconds, since those beyond year 9999 have no datetime; text with broken UTF-8 must not end the feed.
+_PLAIN: Final = CodecOptions[dict[str, Any]](
+    datetime_conversion=DatetimeConversion.DATETIME_MS, unicode_decode_error_handler="replace"
+)
 
 
 class RowMaker:
@@ -167,9 +175,19 @@ class _Found:
 
     def events(self, arrow_type: pa.DataType) -> pa.Array:
         if pa.types.is_string(arrow_type):
-            return pa.array(json_text.texts(self._raw, self._places), arrow_type)
+            return pa.array(self._texts(), arrow_type)
         offsets = pa.py_buffer(self._places.astype(np.int32))
         return pa.Array.from_buffers(arrow_type, len(self._places) - 1, [None, offsets, pa.py_buffer(self._raw)])
+
+    def _texts(self) -> Iterator[bytes]:
+        """The events as relaxed Extended JSON, written here and not by the server: workers do it in parallel."""
+        for start, end in pairwise(self._places.tolist()):
+            try:
+                yield event_json(self._raw[start:end])
+            except ValueError:
+                raise InvalidEvents(
+                    "an event cannot be written as JSON; use schemaMode envelope, which delivers it as BSON"
+                ) from None
 
 
 def _located(error: TypeMismatch, events: bytes, places: Ints) -> TypeMismatch:
@@ -188,4 +206,4 @@ def _located(error: TypeMismatch, events: bytes, places: Ints) -> TypeMismatch:
 
 
 def _decoded(value: Any) -> Any:
-    return bson.decode(value.raw, json_text.PLAIN) if isinstance(value, RawBSONDocument) else value
+    return bson.decode(value.raw, _PLAIN) if isinstance(value, RawBSONDocument) else value

@@ -15,8 +15,8 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from feedmux_spark.rows import InvalidEvents, default_schema, json_bytes, row_maker
-from tests.unit.core.events.test_extended_json import BOUNDS, DOCUMENTS, EXACT, MILLISECONDS, SYMBOL, render
+from feedmux_spark.rows import InvalidEvents, default_schema, row_maker
+from tests.unit.core.events.test_extended_json import BOUNDS, DOCUMENTS, EXACT, MILLISECONDS, render
 from tests.unit.spark.events import event, stream
 
 UNUSUAL = {
@@ -57,21 +57,7 @@ def test_the_text_is_the_one_of_json_util_and_of_the_server(documents: list[dict
         for each in events
     ]
     assert shown(*events) == expected
-    assert [json_bytes.text_of(each) for each in events] == render(*events) == expected
-
-
-def test_only_an_event_that_decoding_changes_is_written_from_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow: list[bytes] = []
-
-    def text_of(event: bytes) -> str:
-        slow.append(event)
-        return "{}"
-
-    monkeypatch.setattr(json_bytes, "text_of", text_of)
-    shown(changed(UNUSUAL | {"numbers": [math.nan, -math.inf, *BOUNDS]}))
-    assert not slow
-    shown(changed(SYMBOL))
-    assert len(slow) == 1
+    assert render(*events) == expected
 
 
 def test_every_type_has_its_text_and_no_document_is_taken_for_another() -> None:
@@ -81,7 +67,7 @@ def test_every_type_has_its_text_and_no_document_is_taken_for_another() -> None:
     documents += [document for document, _ in EXACT] + [UNUSUAL, UNUSUAL | {"nan": math.nan, "inf": [-math.inf]}]
     events = [changed(each) for each in documents]
     assert len(events) > 100
-    assert shown(*events) == [json_bytes.text_of(each) for each in events] == render(*events)
+    assert shown(*events) == render(*events)
     for document, text in EXACT:
         assert f'"fullDocument":{text}' in shown(changed(document))[0]
 

@@ -1,8 +1,8 @@
 """An event as relaxed Extended JSON by decoding it, for the events that decoding does not change.
 
-This takes a third of the time of `extended_json`, which writes the same text from the bytes: `bson` and `orjson` work
-in C and Rust, and only types and numbers that these write differently are handled in Python. Only the process that
-renders, and nothing on the event loop, may decode events.
+This takes a third of the time of `json_writer`, which writes the same text from the bytes: `bson` and `orjson` work in
+C and Rust, and only types and numbers that these write differently are handled in Python. Nothing on an event loop may
+decode events.
 """
 
 import math
@@ -71,7 +71,7 @@ class _Doubles(TypeCodec):
         return value if 1e-4 <= abs(value) < 1e16 or value == 0 else _Double(value)
 
 
-# Dates stay milliseconds, since those beyond year 9999 have no datetime; broken UTF-8 is left to `extended_json`.
+# Dates stay milliseconds, since those beyond year 9999 have no datetime; broken UTF-8 is left to `json_writer`.
 _DECODED: Final = CodecOptions[dict[str, Any]](
     datetime_conversion=DatetimeConversion.DATETIME_MS, type_registry=TypeRegistry([_Scripts(), _Doubles()])
 )

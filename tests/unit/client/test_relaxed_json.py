@@ -6,7 +6,7 @@ from typing import Any
 import bson
 from bson import Binary, Code, Decimal128, Int64, MaxKey, Regex, Timestamp
 
-from feedmux_server.core.events.relaxed_json import text_of
+from feedmux.relaxed_json import text_of
 from tests.unit.core.events.test_extended_json import POINTER, SYMBOL, UNDEFINED
 
 
