@@ -29,7 +29,6 @@ from feedmux.member_base import member_options
 from feedmux.options import SessionArguments, SessionOptions
 from feedmux.session_base import OnNotice
 from feedmux.target import Tls, Token
-from feedmux.watch_target import TargetOptions
 
 
 class AsyncClient(AsyncWatchClient):
@@ -56,7 +55,7 @@ class AsyncClient(AsyncWatchClient):
         channel_options: Sequence[tuple[str, int | str]] = (),
     ) -> None:
         chosen = settings(target, api_key, token, source, tls, timeout_s, session, codec_options, channel_options)
-        super().__init__(Api(chosen), TargetOptions(chosen.codec_options))
+        super().__init__(Api(chosen), chosen.codec_options)
 
     def subscription(self, name: str) -> "AsyncSubscription":
         """Return the durable subscription of that name, without a call to the server."""

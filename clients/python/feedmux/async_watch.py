@@ -113,8 +113,7 @@ class AsyncWatchable(WatchTarget):
         Raises OperationFailure, with MongoDB's code and labels, for what MongoDB rejects; PyMongoError.
         """
         plan = watch_plan(
-            self._options,
-            *self._scope,
+            self,
             AsyncClientSession,
             pipeline=pipeline,
             full_document=full_document,

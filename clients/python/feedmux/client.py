@@ -30,7 +30,6 @@ from feedmux.session import Session
 from feedmux.session_base import OnNotice
 from feedmux.target import Tls, Token
 from feedmux.watch import WatchClient
-from feedmux.watch_target import TargetOptions
 
 
 class Client(WatchClient):
@@ -57,7 +56,7 @@ class Client(WatchClient):
         channel_options: Sequence[tuple[str, int | str]] = (),
     ) -> None:
         chosen = settings(target, api_key, token, source, tls, timeout_s, session, codec_options, channel_options)
-        super().__init__(Api(chosen), TargetOptions(chosen.codec_options))
+        super().__init__(Api(chosen), chosen.codec_options)
 
     def subscription(self, name: str) -> "Subscription":
         """Return the durable subscription of that name, without a call to the server."""

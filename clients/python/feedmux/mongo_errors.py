@@ -1,4 +1,5 @@
-"""Converts the client's errors into those pymongo would raise, with MongoDB's message, code, code name and labels."""
+"""Converts the client's errors into pymongo's: with MongoDB's message, code, code name and labels if it rejected the
+request, else with the code that MongoDB would send and the server's message."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -41,41 +42,6 @@ _CODES: Final[Mapping[str, tuple[int, str]]] = {
 }
 """MongoDB's messages for errors that do not carry one."""
 
-_STAGES: Final = frozenset(
-    {
-        "$bucket",
-        "$bucketAuto",
-        "$changeStream",
-        "$collStats",
-        "$count",
-        "$currentOp",
-        "$densify",
-        "$documents",
-        "$facet",
-        "$fill",
-        "$geoNear",
-        "$graphLookup",
-        "$group",
-        "$indexStats",
-        "$limit",
-        "$listLocalSessions",
-        "$listSessions",
-        "$lookup",
-        "$merge",
-        "$out",
-        "$planCacheStats",
-        "$sample",
-        "$search",
-        "$searchMeta",
-        "$setWindowFields",
-        "$skip",
-        "$sort",
-        "$sortByCount",
-        "$unionWith",
-        "$unwind",
-    }
-)
-"""Stages that MongoDB knows but does not permit in a change stream."""
 _BAD_VALUE: Final = (2, "BadValue")
 _NON_RESUMABLE = "NonResumableChangeStreamError"
 _KINDS: Final[Mapping[int, type[OperationFailure]]] = {43: CursorNotFound, 50: ExecutionTimeout}
@@ -108,20 +74,6 @@ def as_pymongo(error: FeedmuxError, *, opening: bool = False) -> PyMongoError:
         refused = isinstance(error, InvalidArgument | OutOfRange | FailedPrecondition)
         code, name = _CODES.get(error.reason, _BAD_VALUE if refused else (0, ""))
         message = error.message
-        if error.reason == "STAGE_NOT_ALLOWED":
-            code, name, message = _not_allowed(error)
         if error.reason in ("HISTORY_LOST", "TIMELINE_FORKED"):
             labels = [_NON_RESUMABLE]
     return failure(code, name, message, labels) if code else PyMongoError(str(error), labels)
-
-
-def _not_allowed(error: FeedmuxError) -> tuple[int, str, str]:
-    """Return MongoDB's message for a stage or operator that feedmux rejected without asking MongoDB."""
-    operator, path = error.metadata.get("operator", ""), error.metadata.get("path", "")
-    if operator in _STAGES:
-        return 20, "IllegalOperation", f"{operator} is not permitted in a $changeStream pipeline"
-    if path.count(".") == 2 and path.endswith(f".{operator}"):
-        return 40324, "Location40324", f"Unrecognized pipeline stage name: '{operator}'"
-    if operator == "$where":
-        return 2, "BadValue", "$where is not allowed in this context"
-    return 20, "IllegalOperation", error.message

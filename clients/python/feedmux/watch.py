@@ -112,8 +112,7 @@ class Watchable(WatchTarget):
         Raises OperationFailure, with MongoDB's code and labels, for what MongoDB rejects; PyMongoError.
         """
         plan = watch_plan(
-            self._options,
-            *self._scope,
+            self,
             ClientSession,
             pipeline=pipeline,
             full_document=full_document,

@@ -1,6 +1,7 @@
-"""Turns the arguments of pymongo's `watch` into a feed and a start, with the checks of pymongo and MongoDB.
+"""Turns the arguments of pymongo's `watch` into a feed and a start.
 
-Shared by both interfaces. The checks that pymongo makes run pymongo's own code.
+Shared by both interfaces. The checks that pymongo makes run pymongo's own code; what MongoDB rejects and feedmux's
+protocol cannot carry is rejected here as an OperationFailure.
 """
 
 import copy
@@ -16,27 +17,17 @@ from pymongo import common
 from pymongo.asynchronous.client_session import AsyncClientSession
 from pymongo.client_session import ClientSession
 from pymongo.collation import validate_collation_or_none
-from pymongo.errors import ConfigurationError
+from pymongo.errors import ConfigurationError, InvalidOperation
 from pymongo.read_preferences import _ServerMode
 
 from feedmux.feeds import Feed, FullDocument, FullDocumentBeforeChange, ReadPreference, Start
-from feedmux.mongo_refusals import (
-    check_await,
-    check_expanded,
-    check_namespace,
-    check_not_empty,
-    check_operation_time,
-    check_session,
-    check_stages,
-    check_token,
-    check_type,
-)
+from feedmux.mongo_errors import failure
 from feedmux.options import SessionOptions
-from feedmux.watch_target import TargetOptions
+from feedmux.watch_target import WatchTarget
 
 DEFAULT_AWAIT_S: Final = 1.0
 """How long MongoDB waits in a getMore without max_await_time_ms."""
-_BATCH_MAX: Final = 2**31 - 1
+_INT32_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +46,7 @@ class WatchPlan:
 
 
 def watch_plan(
-    options: TargetOptions,
-    database: str | None,
-    collection: str | None,
+    target: WatchTarget,
     session_kind: type[ClientSession] | type[AsyncClientSession],
     *,
     pipeline: Sequence[Mapping[str, Any]] | None,
@@ -82,25 +71,31 @@ def watch_plan(
     common.validate_string_or_none("full_document", full_document)
     collation_document = validate_collation_or_none(collation)
     batch = common.validate_non_negative_integer_or_none("batchSize", batch_size)
-    codec = options.codec_options
-    check_session(session, session_kind)
+    codec = target.codec_options
+    _check_session(session, session_kind)
     # Of several starts pymongo sends one; resume_after replaces an empty start_after, which still decides the kind.
     token = copy.deepcopy(start_after or resume_after)
     start: Start | None = None
     if token is not None:
-        check_token("startAfter" if start_after is not None else "resumeAfter", token, codec)
+        _check_type("a resume token", token, Mapping)
         make = Start.start_after if start_after is not None else Start.resume_after
         start = make(RawBSONDocument(bson.encode(token, codec_options=codec)))
     elif start_at_operation_time is not None:
-        check_operation_time(start_at_operation_time, codec)
+        _check_type("start_at_operation_time", start_at_operation_time, Timestamp)
         start = Start.operation_time(start_at_operation_time)
-    check_type("fullDocumentBeforeChange", full_document_before_change, str, "string", codec)
-    check_not_empty("fullDocument", full_document)
-    check_not_empty("fullDocumentBeforeChange", full_document_before_change)
-    check_expanded(show_expanded_events, codec)
-    check_await(max_await_time_ms)
-    check_namespace(database, collection)
-    check_stages(stages)
+    _check_type("full_document_before_change", full_document_before_change, str)
+    if full_document == "" or full_document_before_change == "":  # On the wire, this is an omitted option.
+        raise failure(2, "BadValue", "full_document and full_document_before_change cannot be empty")
+    if show_expanded_events:  # pymongo does not send what is false in Python
+        _check_type("show_expanded_events", show_expanded_events, bool)
+    if max_await_time_ms is not None:
+        if not isinstance(max_await_time_ms, int):
+            raise TypeError(f"max_await_time_ms must be an integer or None, not {type(max_await_time_ms)}")
+        if not 0 <= max_await_time_ms <= _INT32_MAX:
+            raise failure(2, "BadValue", f"{max_await_time_ms} value for maxTimeMS is out of range")
+    for stage in stages:
+        _check_type("a stage of the pipeline", stage, Mapping)
+    database, collection = target._scope
     feed = Feed(
         database,
         collection,
@@ -111,13 +106,36 @@ def watch_plan(
         show_expanded_events=bool(show_expanded_events),
         collation=collation_document,
         comment=_encoded(comment, codec),
-        batch_size=min(batch or 0, _BATCH_MAX),
+        batch_size=min(batch or 0, _INT32_MAX),
         max_await_time_ms=int(max_await_time_ms or 0),
-        read_preference=_mode(options.read_preference),
-        read_concern=options.read_concern.level,
+        read_preference=_mode(target._chosen_preference),
+        read_concern=target.read_concern.level,
     )
     await_s = DEFAULT_AWAIT_S if max_await_time_ms is None else max_await_time_ms / 1000
     return WatchPlan(feed, start, token, await_s, codec)
+
+
+def _check_type(what: str, value: Any, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise failure(14, "TypeMismatch", f"{what} is a {kind.__name__}, not a {type(value).__name__}")
+
+
+def _check_session(session: Any, kind: type[ClientSession] | type[AsyncClientSession]) -> None:
+    """Reject the sessions that pymongo and MongoDB reject.
+
+    A change stream needs no session for causal consistency: feedmux asks the primary for its time after `watch` was
+    called, so that no write acknowledged before the call appears as an event.
+    """
+    if session is None:
+        return
+    if not isinstance(session, kind):
+        raise ValueError(f"'session' argument must be of type {kind.__name__} or None, not {type(session)}")
+    if session.has_ended:
+        raise InvalidOperation("Cannot use ended session")
+    if session.in_transaction:
+        raise failure(263, "OperationNotSupportedInTransaction", "a change stream cannot run in a transaction")
+    if session.options.snapshot:
+        raise failure(72, "InvalidOptions", "a change stream cannot run in a snapshot session")
 
 
 def _encoded(value: Any, codec_options: CodecOptions[Any]) -> Any:

@@ -1,11 +1,10 @@
-"""What a client, a database and a collection have in pymongo besides `watch`: names, options, attributes, errors.
+"""What a client, a database and a collection have in pymongo besides `watch`: names and options.
 
 Shared by the synchronous and the asynchronous classes, which say by type arguments which of them belong together.
 pymongo's own code checks the options, so that errors have pymongo's messages.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from bson.codec_options import CodecOptions
 from pymongo import ReadPreference
@@ -18,121 +17,82 @@ from pymongo.write_concern import WriteConcern
 from feedmux.api import Api
 
 
-@dataclass(frozen=True, slots=True)
-class TargetOptions:
-    """The options that `with_options` sets. A read preference of None means that of the server's source."""
+class WatchTarget(BaseObject):
+    """Something that can be watched, with pymongo's options. Its write concern has no effect."""
 
-    codec_options: CodecOptions[Any]
-    read_preference: _ServerMode | None = None
-    write_concern: WriteConcern = field(default_factory=WriteConcern)
-    read_concern: ReadConcern = field(default_factory=ReadConcern)
+    _scope: tuple[str | None, str | None] = None, None
+    """The names of the database and of the collection."""
 
-    def having(
+    def __init__(
+        self,
+        api: Api,
+        codec_options: CodecOptions[Any],
+        read_preference: _ServerMode | None = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> None:
+        """Raises TypeError as pymongo does."""
+        super().__init__(
+            codec_options,
+            read_preference or ReadPreference.PRIMARY,
+            write_concern or WriteConcern(),
+            read_concern or ReadConcern(),
+        )
+        self._api = api
+        self._chosen_preference = read_preference
+        """None: the server's source decides."""
+
+    def _having(
         self,
         codec_options: CodecOptions[Any] | None,
         read_preference: _ServerMode | None,
         write_concern: WriteConcern | None,
         read_concern: ReadConcern | None,
-    ) -> "TargetOptions":
-        """Return these options with the given changes. Raises TypeError as pymongo does."""
-        checked = BaseObject(
+    ) -> tuple[CodecOptions[Any], _ServerMode | None, WriteConcern, ReadConcern]:
+        """Return the options with the given changes."""
+        return (
             codec_options or self.codec_options,
-            read_preference or self.read_preference or ReadPreference.PRIMARY,
+            read_preference or self._chosen_preference,
             write_concern or self.write_concern,
             read_concern or self.read_concern,
-        )
-        return replace(
-            self,
-            codec_options=checked.codec_options,
-            read_preference=read_preference or self.read_preference,
-            write_concern=checked.write_concern,
-            read_concern=checked.read_concern,
-        )
-
-
-class WatchTarget:
-    """Something that can be watched."""
-
-    _scope: tuple[str | None, str | None] = None, None
-    """The names of the database and of the collection."""
-
-    def __init__(self, api: Api, options: TargetOptions) -> None:
-        self._api = api
-        self._options = options
-
-    @property
-    def codec_options(self) -> CodecOptions[Any]:
-        """The options for decoding documents and for encoding values in pipelines."""
-        return self._options.codec_options
-
-    @property
-    def read_preference(self) -> _ServerMode:
-        """The read preference, as in pymongo; `with_options` sets it.
-
-        If it was not set, the server's source decides.
-        """
-        return self._options.read_preference or ReadPreference.PRIMARY
-
-    @property
-    def write_concern(self) -> WriteConcern:
-        """The write concern, as in pymongo; it has no effect here."""
-        return self._options.write_concern
-
-    @property
-    def read_concern(self) -> ReadConcern:
-        """The read concern, as in pymongo.
-
-        For change streams MongoDB accepts only `majority`, which is also its default.
-        """
-        return self._options.read_concern
-
-
-class NamedTarget(WatchTarget):
-    """A database or a collection. As in pymongo, it is not iterable and has no truth value."""
-
-    __iter__ = None
-
-    def __next__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__!r} object is not iterable")
-
-    next = __next__
-
-    def __bool__(self) -> NoReturn:
-        kind = "database" if isinstance(self, DatabaseTarget) else "collection"
-        raise NotImplementedError(
-            f"{type(self).__name__} objects do not implement truth value testing or bool()."
-            f" Please compare with None instead: {kind} is not None"
         )
 
 
 Client = TypeVar("Client", bound=WatchTarget)
-Database = TypeVar("Database", bound="DatabaseTarget[Any, Any]")
-Collection = TypeVar("Collection", bound="CollectionTarget[Any]")
+Collection = TypeVar("Collection", bound="NamedTarget[Any]")
+Parent = TypeVar("Parent", bound=WatchTarget)
 
 
-class DatabaseTarget(NamedTarget, Generic[Client, Collection]):
-    """What both kinds of database share. Raises TypeError and InvalidName for a name as pymongo does."""
+class NamedTarget(WatchTarget, Generic[Parent]):
+    """A database of a client, or a collection of a database."""
 
-    _collection_class: type[Collection]
-
-    def __init__(self, client: Client, name: str, options: TargetOptions) -> None:
+    def __init__(
+        self,
+        parent: Parent,
+        name: str,
+        codec_options: CodecOptions[Any] | None = None,
+        read_preference: _ServerMode | None = None,
+        write_concern: WriteConcern | None = None,
+        read_concern: ReadConcern | None = None,
+    ) -> None:
+        """Raises TypeError, and InvalidName for an empty name, which would stand for all; the server checks others."""
         if not isinstance(name, str):
             raise TypeError(f"name must be an instance of str, not {type(name)}")
-        _check_database_name(name)
-        super().__init__(client._api, options)
-        self._client = client
+        if not name:
+            raise InvalidName("the name of a database or a collection cannot be the empty string")
+        options = parent._having(codec_options, read_preference, write_concern, read_concern)
+        super().__init__(parent._api, *options)
+        self._parent = parent
         self._name = name
-        self._scope = name, None
+        database = parent._scope[0]
+        self._scope = (name, None) if database is None else (database, name)
+
+    __iter__ = None  # Otherwise brackets with numbers would make an iterator without end.
 
     @property
     def name(self) -> str:
-        """The database's name."""
+        """The name of the database or the collection."""
         return self._name
-
-    @property
-    def client(self) -> Client:
-        """The client of the database."""
-        return self._client
 
     def with_options(
         self,
@@ -141,9 +101,31 @@ class DatabaseTarget(NamedTarget, Generic[Client, Collection]):
         write_concern: WriteConcern | None = None,
         read_concern: ReadConcern | None = None,
     ) -> Self:
-        """Return the same database with other options."""
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return type(self)(self._client, self._name, options)
+        """Return the same database or collection with other options."""
+        options = self._having(codec_options, read_preference, write_concern, read_concern)
+        return type(self)(self._parent, self._name, *options)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, NamedTarget):
+            return self._parent == other._parent and self._name == other._name
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((self._parent, self._name))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._parent!r}, {self._name!r})"
+
+
+class DatabaseTarget(NamedTarget[Client], Generic[Client, Collection]):
+    """What both kinds of database share."""
+
+    _collection_class: type[Collection]
+
+    @property
+    def client(self) -> Client:
+        """The client of the database."""
+        return self._parent
 
     def get_collection(
         self,
@@ -154,95 +136,36 @@ class DatabaseTarget(NamedTarget, Generic[Client, Collection]):
         read_concern: ReadConcern | None = None,
     ) -> Collection:
         """Return a collection, optionally with its own options."""
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return self._collection_class(self, name, options)
+        return self._collection_class(self, name, codec_options, read_preference, write_concern, read_concern)
 
     def __getitem__(self, name: str) -> Collection:
-        return self._collection_class(self, name, self._options)
+        return self._collection_class(self, name)
 
     def __getattr__(self, name: str) -> Collection:
-        if name.startswith("_"):
-            raise _no_attribute(self, name, name)
-        return self[name]
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, DatabaseTarget):
-            return self._client is other._client and self._name == other._name
-        return NotImplemented
-
-    def __hash__(self) -> int:
-        return hash((id(self._client), self._name))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._client!r}, {self._name!r})"
+        return self[_attribute(name)]
 
 
-class CollectionTarget(NamedTarget, Generic[Database]):
-    """What both kinds of collection share. Raises TypeError and InvalidName for a name as pymongo does."""
+Database = TypeVar("Database", bound=DatabaseTarget[Any, Any])
 
-    def __init__(self, database: Database, name: str, options: TargetOptions) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"name must be an instance of str, not {type(name)}")
-        _check_collection_name(name)
-        super().__init__(database._api, options)
-        self._database = database
-        self._name = name
-        self._scope = database.name, name
 
-    @property
-    def name(self) -> str:
-        """The collection's name."""
-        return self._name
+class CollectionTarget(NamedTarget[Database]):
+    """What both kinds of collection share."""
 
     @property
     def full_name(self) -> str:
         """`database.collection`."""
-        return f"{self._database.name}.{self._name}"
+        return f"{self._parent.name}.{self._name}"
 
     @property
     def database(self) -> Database:
         """The database of the collection."""
-        return self._database
-
-    def with_options(
-        self,
-        codec_options: CodecOptions[Any] | None = None,
-        read_preference: _ServerMode | None = None,
-        write_concern: WriteConcern | None = None,
-        read_concern: ReadConcern | None = None,
-    ) -> Self:
-        """Return the same collection with other options."""
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return type(self)(self._database, self._name, options)
+        return self._parent
 
     def __getitem__(self, name: str) -> Self:
-        return type(self)(self._database, f"{self._name}.{name}", self._options)
+        return type(self)(self._parent, f"{self._name}.{name}", *self._having(None, None, None, None))
 
     def __getattr__(self, name: str) -> Self:
-        if name.startswith("_"):
-            raise _no_attribute(self, name, f"{self._name}.{name}")
-        return self[name]
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, CollectionTarget):
-            return self._database == other._database and self._name == other._name
-        return NotImplemented
-
-    def __hash__(self) -> int:
-        return hash((self._database, self._name))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._database!r}, {self._name!r})"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Explain the error: calling a pymongo method that feedmux does not have reaches a collection of that name."""
-        parent, _, method = self._name.rpartition(".")
-        owner = type(self).__name__ if parent else type(self._database).__name__
-        article = "a" if parent or not owner.startswith("A") else "an"
-        raise TypeError(
-            f"{type(self).__name__!r} object is not callable. If you meant to call the {method!r} method on {article}"
-            f" {owner!r} object it is failing because no such method exists."
-        )
+        return self[_attribute(name)]
 
 
 class ClientTarget(WatchTarget, Generic[Database]):
@@ -261,40 +184,17 @@ class ClientTarget(WatchTarget, Generic[Database]):
         """Return a database, optionally with its own options. The name is required: no URI names a default database."""
         if name is None:
             raise ConfigurationError("No default database defined")
-        options = self._options.having(codec_options, read_preference, write_concern, read_concern)
-        return self._database_class(self, name, options)
+        return self._database_class(self, name, codec_options, read_preference, write_concern, read_concern)
 
     def __getitem__(self, name: str) -> Database:
-        return self._database_class(self, name, self._options)
+        return self._database_class(self, name)
 
     def __getattr__(self, name: str) -> Database:
-        if name.startswith("_"):
-            raise _no_attribute(self, name, name)
-        return self[name]
+        return self[_attribute(name)]
 
 
-def _no_attribute(target: WatchTarget, name: str, path: str) -> AttributeError:
-    """Return the error for a name with a leading underscore, which needs brackets. `path` is the name to put there."""
-    kind, within = ("collection", "database") if isinstance(target, NamedTarget) else ("database", "client")
-    return AttributeError(
-        f"{type(target).__name__} has no attribute {name!r}. To access the {path} {kind}, use {within}[{path!r}]."
-    )
-
-
-def _check_database_name(name: str) -> None:
-    if not name:
-        raise InvalidName("database name cannot be the empty string")
-    for character in (" ", ".", "$", "/", "\\", "\x00", '"'):
-        if character in name:
-            raise InvalidName(f"database names cannot contain the character {character!r}")
-
-
-def _check_collection_name(name: str) -> None:
-    if not name or ".." in name:
-        raise InvalidName("collection names cannot be empty")
-    if "$" in name and not name.startswith(("oplog.$main", "$cmd")):
-        raise InvalidName(f"collection names must not contain '$': {name!r}")
-    if name[0] == "." or name[-1] == ".":
-        raise InvalidName(f"collection names must not start or end with '.': {name!r}")
-    if "\x00" in name:
-        raise InvalidName("collection names must not contain the null character")
+def _attribute(name: str) -> str:
+    """Return the name that an attribute stands for. Raises AttributeError for a private one, which needs brackets."""
+    if name.startswith("_"):
+        raise AttributeError(f"no attribute {name!r}; use brackets for a database or a collection of this name")
+    return name

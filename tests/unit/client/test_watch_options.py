@@ -14,7 +14,6 @@ from pymongo.read_preferences import Nearest, Secondary
 
 import feedmux
 from feedmux.watch_options import WatchPlan, watch_plan
-from feedmux.watch_target import TargetOptions
 from tests.tables import over
 from tests.unit.client.scripted_server import token
 
@@ -25,9 +24,11 @@ NOTHING = dict.fromkeys((
 ))  # fmt: skip
 
 
-def planned(options: TargetOptions | None = None, **arguments: Any) -> WatchPlan:
+def planned(*, read_preference: Any = None, codec_options: Any = None, **arguments: Any) -> WatchPlan:
     chosen: Any = NOTHING | arguments
-    return watch_plan(options or TargetOptions(CodecOptions()), "shop", "orders", ClientSession, **chosen)
+    with feedmux.Client("127.0.0.1:1") as client:
+        target = client.shop.get_collection("orders", codec_options, read_preference)
+        return watch_plan(target, ClientSession, **chosen)
 
 
 @over(
@@ -37,7 +38,15 @@ def planned(options: TargetOptions | None = None, **arguments: Any) -> WatchPlan
         ({"full_document": 1}, TypeError),
         ({"batch_size": "many"}, ValueError),
         ({"batch_size": -1}, ValueError),
+        ({"pipeline": [{"$match": {}}, 5]}, OperationFailure),
+        ({"full_document": ""}, OperationFailure),
+        ({"full_document_before_change": ""}, OperationFailure),
+        ({"full_document_before_change": 5}, OperationFailure),
+        ({"show_expanded_events": "yes"}, OperationFailure),
+        ({"resume_after": ["token"]}, OperationFailure),
+        ({"start_after": 5}, OperationFailure),
         ({"start_at_operation_time": 5}, OperationFailure),
+        ({"max_await_time_ms": "long"}, TypeError),
         ({"max_await_time_ms": -1}, OperationFailure),
         ({"session": object()}, ValueError),
     ],
@@ -77,8 +86,8 @@ def test_the_token_is_a_copy() -> None:
 
 def test_values_are_encoded_with_the_options_of_the_target() -> None:
     identifier = UUID(int=7)
-    options = TargetOptions(CodecOptions(uuid_representation=UuidRepresentation.JAVA_LEGACY))
-    plan = planned(options, pipeline=[{"$match": {"id": identifier}}], comment=identifier)
+    options: CodecOptions[Any] = CodecOptions(uuid_representation=UuidRepresentation.JAVA_LEGACY)
+    plan = planned(codec_options=options, pipeline=[{"$match": {"id": identifier}}], comment=identifier)
     legacy = Binary.from_uuid(identifier, UuidRepresentation.JAVA_LEGACY)
     assert plan.feed.pipeline is not None
     assert [bson.decode(stage.raw)["$match"]["id"] for stage in plan.feed.pipeline] == [legacy]  # type: ignore[union-attr]
@@ -98,7 +107,7 @@ def test_numbers_that_the_protocol_cannot_hold() -> None:
 
 def test_of_a_read_preference_the_mode_alone_can_be_sent() -> None:
     def preferring(preference: Any) -> WatchPlan:
-        return planned(TargetOptions(CodecOptions(), read_preference=preference))
+        return planned(read_preference=preference)
 
     assert preferring(None).feed.read_preference is None
     assert preferring(Nearest()).feed.read_preference == "nearest"
