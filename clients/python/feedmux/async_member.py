@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import signal
 import threading
-import weakref
 from collections.abc import AsyncIterator, Callable, Generator
 from contextvars import ContextVar
 from types import TracebackType
@@ -13,7 +12,7 @@ from typing import Any, Final, Self
 from feedmux.errors import SessionClosed
 from feedmux.member_base import Handler, MemberBase, all_stuck, check_run, end, failure_of, sigterm, too_late
 from feedmux.member_buffer import MemberBuffer
-from feedmux.member_connection import join_group
+from feedmux.member_connection import MemberConnection
 from feedmux.member_event import MemberEvent
 from feedmux.options import SessionOptions
 from feedmux.outcomes import DONE, Outcome
@@ -139,16 +138,9 @@ class AsyncMember(MemberBase):
             return self
         self._arrivals = _Arrivals()
         self._buffer.notify = self._arrivals.notify
-        connection, self._task = join_group(self._transport, self._opening, self._options, self._buffer)
-        finalizer = weakref.finalize(self, _abandon, asyncio.get_running_loop(), self._task)
-        finalizer.atexit = False
-        try:
-            error = await asyncio.shield(connection.opened)
-        except asyncio.CancelledError:
-            self._task.cancel()
-            raise
-        if error is not None:
-            raise error
+        connection = MemberConnection(self._transport, self._opening, self._options, self._buffer)
+        self._task = connection.launch(self)
+        await connection.wait_opened()
         return self
 
     async def _take(self) -> MemberEvent | None:
@@ -313,9 +305,3 @@ def _on_sigterm(react: Callable[[], None]) -> Callable[[], None]:
         loop.remove_signal_handler(signal.SIGTERM)
 
     return undo
-
-
-def _abandon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    """End the call of a member that was dropped without `close()`, unless its event loop has already ended."""
-    if not task.done() and not loop.is_closed():
-        loop.call_soon_threadsafe(task.cancel)

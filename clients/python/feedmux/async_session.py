@@ -1,14 +1,13 @@
 """The asynchronous session: like `session`, but on the user's own event loop."""
 
 import asyncio
-import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Generator
 from types import TracebackType
 from typing import Any, Self
 
 from feedmux.batches import Batch, Event
-from feedmux.connection import open_session
+from feedmux.connection import Connection
 from feedmux.errors import SessionClosed
 from feedmux.notices import Notice
 from feedmux.options import SessionOptions
@@ -150,16 +149,9 @@ class AsyncSession(SessionBase):
     async def _open(self) -> Self:
         if self._task is not None:
             return self
-        connection, self._task = open_session(self._transport, self._opening, self._options, self._buffer)
-        finalizer = weakref.finalize(self, _abandon, asyncio.get_running_loop(), self._task)
-        finalizer.atexit = False
-        try:
-            error = await asyncio.shield(connection.opened)
-        except asyncio.CancelledError:
-            self._task.cancel()
-            raise
-        if error is not None:
-            raise error
+        connection = Connection(self._transport, self._opening, self._options, self._buffer)
+        self._task = connection.launch(self)
+        await connection.wait_opened()
         return self
 
     async def _get(self, whole: bool) -> Batch | None:
@@ -180,9 +172,3 @@ class AsyncSession(SessionBase):
     def _check(self) -> None:
         if self._task is None:
             raise SessionClosed("the session is not open: use `async with` or `await`")
-
-
-def _abandon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
-    """End the call of a session that was dropped without `close()`, unless its event loop has already ended."""
-    if not task.done() and not loop.is_closed():
-        loop.call_soon_threadsafe(task.cancel)

@@ -4,8 +4,6 @@
 the session buffer; acks and credit go from the session buffer to the server.
 """
 
-import asyncio
-
 from feedmux import requests
 from feedmux.connection_states import FIRST_OPENING
 from feedmux.delivery_tracker import DeliveryTracker
@@ -15,7 +13,7 @@ from feedmux.notices import Draining, Rewound, SnapshotComplete, SnapshotProgres
 from feedmux.options import SessionOptions
 from feedmux.responses import Committed, Delivery, Message, Opened, Progress
 from feedmux.session_buffer import NEVER, Ended, QueuedNotice, SessionBuffer
-from feedmux.stream_keeper import Attempt, Opening, StreamKeeper, duration, launch
+from feedmux.stream_keeper import Attempt, Opening, StreamKeeper, duration
 from feedmux.transport import Transport
 from feedmux.v1 import change_feed_pb2
 from feedmux.window import CreditWindow
@@ -248,11 +246,3 @@ class Connection(StreamKeeper):
             error.position = self._tracker.latest.position
             error.resume_token = self._tracker.latest.resume_token
         return error
-
-
-def open_session(
-    transport: Transport, opening: Opening, options: SessionOptions, buffer: SessionBuffer
-) -> tuple[Connection, asyncio.Task[None]]:
-    """Start a session's connection on the running event loop."""
-    connection = Connection(transport, opening, options, buffer)
-    return connection, launch(connection, buffer)

@@ -1,28 +1,26 @@
 """The synchronous member of a group: iterate or run handlers in threads. Its network side runs in the background loop's
 thread."""
 
-import asyncio
 import inspect
 import queue
 import signal
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final, Self
 
-from feedmux.background_loop import BackgroundLoop, background_loop
+from feedmux.background_loop import background_loop
 from feedmux.errors import FeedmuxError
 from feedmux.member_base import Handler, MemberBase, all_stuck, check_run, end, failure_of, sigterm, too_late
 from feedmux.member_buffer import MemberBuffer
-from feedmux.member_connection import join_group
+from feedmux.member_connection import MemberConnection
 from feedmux.member_event import MemberEvent
 from feedmux.options import SessionOptions
 from feedmux.outcomes import DONE, Outcome
 from feedmux.session_base import OnNotice
 from feedmux.session_buffer import Ended, QueuedNotice
-from feedmux.stream_keeper import Opening, finish
+from feedmux.stream_keeper import Opening, finish, open_stream
 from feedmux.transport import Transport
 
 
@@ -44,9 +42,9 @@ class Member(MemberBase):
         self._options = options
         self._workers: _Workers | None = None
         self._background_loop = background_loop()
-        self._task = self._background_loop.call(_open(transport, opening, options, self._buffer))
-        self._finalizer = weakref.finalize(self, _abandon, self._background_loop, self._task)
-        self._finalizer.atexit = False
+        self._task = self._background_loop.call(
+            open_stream(MemberConnection, self, transport, opening, options, self._buffer)
+        )
 
     def __iter__(self) -> Iterator[MemberEvent]:
         while (event := self._take(None)) is not None:
@@ -293,24 +291,3 @@ def _on_sigterm(react: Callable[[], None]) -> Callable[[], None]:
         signal.signal(signal.SIGTERM, before)
 
     return undo
-
-
-def _abandon(loop: BackgroundLoop, task: asyncio.Task[None]) -> None:
-    def cancel() -> None:
-        task.cancel()
-
-    loop.wake(cancel)
-
-
-async def _open(
-    transport: Transport, opening: Opening, options: SessionOptions, buffer: MemberBuffer
-) -> asyncio.Task[None]:
-    connection, task = join_group(transport, opening, options, buffer)
-    try:
-        error = await asyncio.shield(connection.opened)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    if error is not None:
-        raise error
-    return task

@@ -4,8 +4,6 @@
 became of them goes back.
 """
 
-import asyncio
-
 from feedmux import requests
 from feedmux.errors import FeedmuxError, GroupsUnsupported
 from feedmux.member_buffer import MemberBuffer
@@ -14,7 +12,7 @@ from feedmux.options import SessionOptions
 from feedmux.recovery import Step
 from feedmux.responses import Committed, Delivery, Message, Opened, Progress
 from feedmux.session_buffer import QueuedNotice
-from feedmux.stream_keeper import Attempt, Opening, StreamKeeper, duration, launch
+from feedmux.stream_keeper import Attempt, Opening, StreamKeeper, duration
 from feedmux.transport import Stream, Transport
 from feedmux.v1 import change_feed_pb2
 
@@ -140,11 +138,3 @@ class MemberConnection(StreamKeeper):
     def _forget(self) -> None:
         with self._buffer.lock:
             self._buffer.settlements.forget()
-
-
-def join_group(
-    transport: Transport, opening: Opening, options: SessionOptions, buffer: MemberBuffer
-) -> tuple[MemberConnection, asyncio.Task[None]]:
-    """Start a member's connection on the running event loop."""
-    connection = MemberConnection(transport, opening, options, buffer)
-    return connection, launch(connection, buffer)

@@ -3,23 +3,21 @@
 Whole batches cross threads through one queue; no work per event crosses threads. The credit window bounds the queue.
 """
 
-import asyncio
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self
 
-from feedmux.background_loop import BackgroundLoop, background_loop
+from feedmux.background_loop import background_loop
 from feedmux.batches import Batch, Event
-from feedmux.connection import open_session
+from feedmux.connection import Connection
 from feedmux.notices import Notice
 from feedmux.options import SessionOptions
 from feedmux.session_base import OnNotice, SessionBase
 from feedmux.session_buffer import Ended, Item, SessionBuffer
-from feedmux.stream_keeper import Opening, finish
+from feedmux.stream_keeper import Opening, finish, open_stream
 from feedmux.transport import Transport
 
 
@@ -42,9 +40,7 @@ class Session(SessionBase):
         self._options = options
         self._lock = threading.Lock()
         self._background_loop = background_loop()
-        self._task = self._background_loop.call(_open(transport, opening, options, buffer))
-        self._finalizer = weakref.finalize(self, _abandon, self._background_loop, self._task)
-        self._finalizer.atexit = False
+        self._task = self._background_loop.call(open_stream(Connection, self, transport, opening, options, buffer))
 
     def __iter__(self) -> Iterator[Event]:
         buffer = self._buffer
@@ -151,27 +147,6 @@ class Session(SessionBase):
         if isinstance(item, Ended):
             self._queue.put(item)  # Put back for every other waiting thread, and for the next call.
         return self._settle(item, whole)
-
-
-def _abandon(loop: BackgroundLoop, task: asyncio.Task[None]) -> None:
-    def cancel() -> None:
-        task.cancel()
-
-    loop.wake(cancel)
-
-
-async def _open(
-    transport: Transport, opening: Opening, options: SessionOptions, buffer: SessionBuffer
-) -> asyncio.Task[None]:
-    connection, task = open_session(transport, opening, options, buffer)
-    try:
-        error = await asyncio.shield(connection.opened)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    if error is not None:
-        raise error
-    return task
 
 
 def _drain(queue: SimpleQueue[Item]) -> list[Item]:

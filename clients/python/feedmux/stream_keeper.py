@@ -8,8 +8,12 @@ of the server. `connection_states` and `recovery` make the decisions; the clock,
 import asyncio
 import logging
 import random
+import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import grpc.aio
 from google.protobuf import duration_pb2
@@ -29,6 +33,8 @@ from feedmux.transport import Stream, Transport
 from feedmux.v1 import feed_pb2
 
 _log = logging.getLogger("feedmux")
+
+B = TypeVar("B", bound=UserSide)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +150,27 @@ class StreamKeeper(ABC):
     def _stream_failed(self, call: Stream, error: FeedmuxError) -> None:  # noqa: B027 - most errors change nothing
         """The stream ends with the error."""
 
+    def launch(self, owner: object) -> asyncio.Task[None]:
+        """Run in a task on the running event loop, which ends if `owner` is dropped without `close()`."""
+        self._user.wake = self._wake
+        self._task = asyncio.create_task(self.run(), name="feedmux-session")
+        weakref.finalize(owner, _abandon, self.loop, self._task).atexit = False
+        return self._task
+
+    async def wait_opened(self) -> None:
+        """Wait until the server has opened the session. Raises FeedmuxError."""
+        try:
+            error = await asyncio.shield(self.opened)
+        except asyncio.CancelledError:
+            if self._task is not None:
+                self._task.cancel()
+            raise
+        if error is not None:
+            raise error
+
     async def run(self) -> None:
         """Run until the session ends; the last item for the user is always an Ended."""
         ended = Ended(None)
-        self._task = asyncio.current_task()
         self._transport.sessions[self] = None
         try:
             await self._keep_open()
@@ -176,6 +199,10 @@ class StreamKeeper(ABC):
             self.on_wake()
         if self._task is not None:
             await finish(self._task, self._options.close_timeout_s)
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # The loop is closed: nothing is left to notify.
+            self.loop.call_soon_threadsafe(self.on_wake)
 
     def on_wake(self) -> None:
         """React to a call of the user's side: it has work for the connection, or the session is closing."""
@@ -371,15 +398,22 @@ async def finish(task: asyncio.Task[None], timeout_s: float) -> None:
         await asyncio.wait((task,), timeout=1.0)
 
 
-def launch(keeper: StreamKeeper, user: UserSide) -> asyncio.Task[None]:
-    """Start a session's connection on the running event loop."""
-    loop = keeper.loop
+async def open_stream(
+    kind: Callable[[Transport, Opening, SessionOptions, B], StreamKeeper],
+    owner: object,
+    transport: Transport,
+    opening: Opening,
+    options: SessionOptions,
+    user: B,
+) -> asyncio.Task[None]:
+    """Start a session's connection on the running event loop; return when the server has opened it. Raises
+    FeedmuxError."""
+    keeper = kind(transport, opening, options, user)
+    task = keeper.launch(owner)
+    await keeper.wait_opened()
+    return task
 
-    def wake() -> None:
-        try:
-            loop.call_soon_threadsafe(keeper.on_wake)
-        except RuntimeError:
-            return  # The loop is closed: nothing is left to notify.
 
-    user.wake = wake
-    return asyncio.create_task(keeper.run(), name="feedmux-session")
+def _abandon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    with suppress(RuntimeError):  # The loop is closed.
+        loop.call_soon_threadsafe(task.cancel)
