@@ -5,7 +5,7 @@ Every call raises FeedmuxError.
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 from bson.codec_options import CodecOptions
 from google.protobuf import empty_pb2, field_mask_pb2
@@ -159,14 +159,16 @@ class Api:
     async def create(
         self,
         name: str,
-        feed: Feed,
-        start: StartLike | None,
-        on_invalidate: OnInvalidate,
-        on_history_lost: OnHistoryLost,
-        group: Group | None,
+        feed: Feed | None = None,
+        *,
+        start: StartLike | None = None,
+        on_invalidate: OnInvalidate = "stop",
+        on_history_lost: OnHistoryLost = "fail",
+        group: Group | None = None,
+        **fields: Unpack[FeedArguments],
     ) -> SubscriptionInfo:
         chosen = as_start(start)
-        wanted = requests.feed_message(feed, self.settings.source)
+        wanted = requests.feed_message(make_feed(feed, fields), self.settings.source)
         message = requests.subscription_message(name, wanted, on_invalidate, on_history_lost)
         if group is not None:
             message.group.CopyFrom(requests.group_message(group))
@@ -219,11 +221,12 @@ class Api:
     async def update(
         self,
         name: str,
-        feed: Feed | None,
-        on_invalidate: OnInvalidate | None,
-        on_history_lost: OnHistoryLost | None,
-        group: Group | Unchanged | None,
-        etag: str,
+        *,
+        feed: Feed | None = None,
+        on_invalidate: OnInvalidate | None = None,
+        on_history_lost: OnHistoryLost | None = None,
+        group: Group | Unchanged | None = UNCHANGED,
+        etag: str = "",
     ) -> SubscriptionInfo:
         message = requests.subscription_message(
             name,
@@ -279,13 +282,11 @@ class Api:
         return await self.transport.unary(service, method, request, response_type, self.settings.timeout_s)
 
 
-def make_feed(feed: Feed | None, database: str | None, collection: str | None, options: FeedArguments) -> Feed:
+def make_feed(feed: Feed | None, fields: FeedArguments) -> Feed:
     """Return the feed given as a Feed or by its fields.
 
-    Raises TypeError for both together, or for an unknown option.
+    Raises TypeError for both together, or for an unknown field.
     """
-    if feed is not None:
-        if database is not None or collection is not None or options:
-            raise TypeError("give a Feed or its fields, not both")
-        return feed
-    return Feed(database, collection, **options)
+    if feed is not None and any(value is not None for value in fields.values()):
+        raise TypeError("give a Feed or its fields, not both")
+    return Feed(**fields) if feed is None else feed

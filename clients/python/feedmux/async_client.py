@@ -1,34 +1,28 @@
 """The asynchronous client: the same methods as in `client`, on the user's own event loop."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
-from bson.codec_options import CodecOptions
-
-from feedmux.api import Api, make_feed, settings
+from feedmux.api import Api, make_feed
 from feedmux.async_member import AsyncMember
 from feedmux.async_session import AsyncSession
 from feedmux.async_watch import AsyncWatchClient
 from feedmux.dead_letters import DeadLetter, DeadLetterCalls, Key, Replay
 from feedmux.feeds import (
-    UNCHANGED,
+    CreateArguments,
     Explanation,
     Feed,
     FeedArguments,
-    Group,
-    OnHistoryLost,
-    OnInvalidate,
     ResolvedPosition,
     StartLike,
     SubscriptionInfo,
-    Unchanged,
+    UpdateArguments,
 )
 from feedmux.member_base import member_options
-from feedmux.options import SessionArguments, SessionOptions
+from feedmux.options import SessionArguments
 from feedmux.session_base import OnNotice
-from feedmux.target import Tls, Token
 
 
 class AsyncClient(AsyncWatchClient):
@@ -41,22 +35,6 @@ class AsyncClient(AsyncWatchClient):
     call, with a separate connection for each event loop that uses it.
     """
 
-    def __init__(
-        self,
-        target: str,
-        *,
-        api_key: str | None = None,
-        token: Token | None = None,
-        source: str = "main",
-        tls: bool | Tls = False,
-        timeout_s: float = 30.0,
-        session: SessionOptions | None = None,
-        codec_options: CodecOptions[Any] | None = None,
-        channel_options: Sequence[tuple[str, int | str]] = (),
-    ) -> None:
-        chosen = settings(target, api_key, token, source, tls, timeout_s, session, codec_options, channel_options)
-        super().__init__(Api(chosen), chosen.codec_options)
-
     def subscription(self, name: str) -> "AsyncSubscription":
         """Return the durable subscription of that name, without a call to the server."""
         return AsyncSubscription(self._api, name)
@@ -65,32 +43,15 @@ class AsyncClient(AsyncWatchClient):
         """Return the dead letters of the group of that name, without a call to the server."""
         return AsyncDeadLetters(self._api, name)
 
-    def feed(
-        self,
-        feed: Feed | None = None,
-        *,
-        database: str | None = None,
-        collection: str | None = None,
-        **options: Unpack[FeedArguments],
-    ) -> "AsyncInlineFeed":
+    def feed(self, feed: Feed | None = None, **fields: Unpack[FeedArguments]) -> "AsyncInlineFeed":
         """Return a feed whose position the caller stores, without a call to the server.
 
         Pass a `Feed`, or its fields as arguments.
         """
-        return AsyncInlineFeed(self._api, make_feed(feed, database, collection, options))
+        return AsyncInlineFeed(self._api, make_feed(feed, fields))
 
     async def create_subscription(
-        self,
-        name: str,
-        feed: Feed | None = None,
-        *,
-        database: str | None = None,
-        collection: str | None = None,
-        start: StartLike | None = None,
-        on_invalidate: OnInvalidate = "stop",
-        on_history_lost: OnHistoryLost = "fail",
-        group: Group | None = None,
-        **options: Unpack[FeedArguments],
+        self, name: str, feed: Feed | None = None, **arguments: Unpack[CreateArguments]
     ) -> SubscriptionInfo:
         """Create a durable subscription to a `Feed`, or to its fields given as arguments. The default `start` is now.
 
@@ -98,8 +59,7 @@ class AsyncClient(AsyncWatchClient):
         subscription exists with the same definition, nothing changes; with a different definition, this raises
         SubscriptionExists.
         """
-        chosen = make_feed(feed, database, collection, options)
-        return await self._api.create(name, chosen, start, on_invalidate, on_history_lost, group)
+        return await self._api.create(name, feed, **arguments)
 
     async def get_subscription(self, name: str) -> SubscriptionInfo:
         """Return the subscription. Raises SubscriptionNotFound."""
@@ -109,22 +69,13 @@ class AsyncClient(AsyncWatchClient):
         """Iterate over all subscriptions of the tenant, by name. Pages are fetched as they are needed."""
         return self._api.every(page_size)
 
-    async def update_subscription(
-        self,
-        name: str,
-        *,
-        feed: Feed | None = None,
-        on_invalidate: OnInvalidate | None = None,
-        on_history_lost: OnHistoryLost | None = None,
-        group: Group | Unchanged | None = UNCHANGED,
-        etag: str = "",
-    ) -> SubscriptionInfo:
+    async def update_subscription(self, name: str, **arguments: Unpack[UpdateArguments]) -> SubscriptionInfo:
         """Change the given fields and keep the position.
 
         A `group` makes the subscription a group, or changes it; None makes it an ordinary subscription again. `etag`
         guards against a concurrent update by another client.
         """
-        return await self._api.update(name, feed, on_invalidate, on_history_lost, group, etag)
+        return await self._api.update(name, **arguments)
 
     async def seek_subscription(self, name: str, to: StartLike) -> SubscriptionInfo:
         """Move the stored position, forwards or backwards."""
@@ -187,37 +138,17 @@ class AsyncSubscription:
             self._api.transport, self._api.subscription_opening(self.name, takeover=False), chosen, on_notice
         )
 
-    async def create(
-        self,
-        feed: Feed | None = None,
-        *,
-        database: str | None = None,
-        collection: str | None = None,
-        start: StartLike | None = None,
-        on_invalidate: OnInvalidate = "stop",
-        on_history_lost: OnHistoryLost = "fail",
-        group: Group | None = None,
-        **options: Unpack[FeedArguments],
-    ) -> SubscriptionInfo:
+    async def create(self, feed: Feed | None = None, **arguments: Unpack[CreateArguments]) -> SubscriptionInfo:
         """Create the subscription, as `AsyncClient.create_subscription` does."""
-        chosen = make_feed(feed, database, collection, options)
-        return await self._api.create(self.name, chosen, start, on_invalidate, on_history_lost, group)
+        return await self._api.create(self.name, feed, **arguments)
 
     async def get(self) -> SubscriptionInfo:
         """Return the subscription. Raises SubscriptionNotFound."""
         return await self._api.get(self.name)
 
-    async def update(
-        self,
-        *,
-        feed: Feed | None = None,
-        on_invalidate: OnInvalidate | None = None,
-        on_history_lost: OnHistoryLost | None = None,
-        group: Group | Unchanged | None = UNCHANGED,
-        etag: str = "",
-    ) -> SubscriptionInfo:
+    async def update(self, **arguments: Unpack[UpdateArguments]) -> SubscriptionInfo:
         """Update the subscription, as `AsyncClient.update_subscription` does."""
-        return await self._api.update(self.name, feed, on_invalidate, on_history_lost, group, etag)
+        return await self._api.update(self.name, **arguments)
 
     async def seek(self, to: StartLike) -> SubscriptionInfo:
         """Move the stored position, forwards or backwards."""

@@ -1,34 +1,28 @@
 """The synchronous client. Each method runs a coroutine of `api` through the background loop, or opens a `Session`."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
-from bson.codec_options import CodecOptions
-
-from feedmux.api import Api, make_feed, settings
+from feedmux.api import Api, make_feed
 from feedmux.background_loop import background_loop
 from feedmux.dead_letters import DeadLetter, DeadLetterCalls, Key, Replay
 from feedmux.feeds import (
-    UNCHANGED,
+    CreateArguments,
     Explanation,
     Feed,
     FeedArguments,
-    Group,
-    OnHistoryLost,
-    OnInvalidate,
     ResolvedPosition,
     StartLike,
     SubscriptionInfo,
-    Unchanged,
+    UpdateArguments,
 )
 from feedmux.member import Member
 from feedmux.member_base import member_options
-from feedmux.options import SessionArguments, SessionOptions
+from feedmux.options import SessionArguments
 from feedmux.session import Session
 from feedmux.session_base import OnNotice
-from feedmux.target import Tls, Token
 from feedmux.watch import WatchClient
 
 
@@ -42,22 +36,6 @@ class Client(WatchClient):
     call. Safe to use from several threads.
     """
 
-    def __init__(
-        self,
-        target: str,
-        *,
-        api_key: str | None = None,
-        token: Token | None = None,
-        source: str = "main",
-        tls: bool | Tls = False,
-        timeout_s: float = 30.0,
-        session: SessionOptions | None = None,
-        codec_options: CodecOptions[Any] | None = None,
-        channel_options: Sequence[tuple[str, int | str]] = (),
-    ) -> None:
-        chosen = settings(target, api_key, token, source, tls, timeout_s, session, codec_options, channel_options)
-        super().__init__(Api(chosen), chosen.codec_options)
-
     def subscription(self, name: str) -> "Subscription":
         """Return the durable subscription of that name, without a call to the server."""
         return Subscription(self._api, name)
@@ -66,32 +44,15 @@ class Client(WatchClient):
         """Return the dead letters of the group of that name, without a call to the server."""
         return DeadLetters(self._api, name)
 
-    def feed(
-        self,
-        feed: Feed | None = None,
-        *,
-        database: str | None = None,
-        collection: str | None = None,
-        **options: Unpack[FeedArguments],
-    ) -> "InlineFeed":
+    def feed(self, feed: Feed | None = None, **fields: Unpack[FeedArguments]) -> "InlineFeed":
         """Return a feed whose position the caller stores, without a call to the server.
 
         Pass a `Feed`, or its fields as arguments.
         """
-        return InlineFeed(self._api, make_feed(feed, database, collection, options))
+        return InlineFeed(self._api, make_feed(feed, fields))
 
     def create_subscription(
-        self,
-        name: str,
-        feed: Feed | None = None,
-        *,
-        database: str | None = None,
-        collection: str | None = None,
-        start: StartLike | None = None,
-        on_invalidate: OnInvalidate = "stop",
-        on_history_lost: OnHistoryLost = "fail",
-        group: Group | None = None,
-        **options: Unpack[FeedArguments],
+        self, name: str, feed: Feed | None = None, **arguments: Unpack[CreateArguments]
     ) -> SubscriptionInfo:
         """Create a durable subscription to a `Feed`, or to its fields given as arguments. The default `start` is now.
 
@@ -99,8 +60,7 @@ class Client(WatchClient):
         subscription exists with the same definition, nothing changes; with a different definition, this raises
         SubscriptionExists.
         """
-        chosen = make_feed(feed, database, collection, options)
-        return background_loop().call(self._api.create(name, chosen, start, on_invalidate, on_history_lost, group))
+        return background_loop().call(self._api.create(name, feed, **arguments))
 
     def get_subscription(self, name: str) -> SubscriptionInfo:
         """Return the subscription. Raises SubscriptionNotFound."""
@@ -115,22 +75,13 @@ class Client(WatchClient):
             if not token:
                 return
 
-    def update_subscription(
-        self,
-        name: str,
-        *,
-        feed: Feed | None = None,
-        on_invalidate: OnInvalidate | None = None,
-        on_history_lost: OnHistoryLost | None = None,
-        group: Group | Unchanged | None = UNCHANGED,
-        etag: str = "",
-    ) -> SubscriptionInfo:
+    def update_subscription(self, name: str, **arguments: Unpack[UpdateArguments]) -> SubscriptionInfo:
         """Change the given fields and keep the position.
 
         A `group` makes the subscription a group, or changes it; None makes it an ordinary subscription again. `etag`
         guards against a concurrent update by another client.
         """
-        return background_loop().call(self._api.update(name, feed, on_invalidate, on_history_lost, group, etag))
+        return background_loop().call(self._api.update(name, **arguments))
 
     def seek_subscription(self, name: str, to: StartLike) -> SubscriptionInfo:
         """Move the stored position, forwards or backwards."""
@@ -191,37 +142,17 @@ class Subscription:
         chosen = member_options(self._api.settings.session, options)
         return Member(self._api.transport, self._api.subscription_opening(self.name, takeover=False), chosen, on_notice)
 
-    def create(
-        self,
-        feed: Feed | None = None,
-        *,
-        database: str | None = None,
-        collection: str | None = None,
-        start: StartLike | None = None,
-        on_invalidate: OnInvalidate = "stop",
-        on_history_lost: OnHistoryLost = "fail",
-        group: Group | None = None,
-        **options: Unpack[FeedArguments],
-    ) -> SubscriptionInfo:
+    def create(self, feed: Feed | None = None, **arguments: Unpack[CreateArguments]) -> SubscriptionInfo:
         """Create the subscription, as `Client.create_subscription` does."""
-        chosen = make_feed(feed, database, collection, options)
-        return background_loop().call(self._api.create(self.name, chosen, start, on_invalidate, on_history_lost, group))
+        return background_loop().call(self._api.create(self.name, feed, **arguments))
 
     def get(self) -> SubscriptionInfo:
         """Return the subscription. Raises SubscriptionNotFound."""
         return background_loop().call(self._api.get(self.name))
 
-    def update(
-        self,
-        *,
-        feed: Feed | None = None,
-        on_invalidate: OnInvalidate | None = None,
-        on_history_lost: OnHistoryLost | None = None,
-        group: Group | Unchanged | None = UNCHANGED,
-        etag: str = "",
-    ) -> SubscriptionInfo:
+    def update(self, **arguments: Unpack[UpdateArguments]) -> SubscriptionInfo:
         """Update the subscription, as `Client.update_subscription` does."""
-        return background_loop().call(self._api.update(self.name, feed, on_invalidate, on_history_lost, group, etag))
+        return background_loop().call(self._api.update(self.name, **arguments))
 
     def seek(self, to: StartLike) -> SubscriptionInfo:
         """Move the stored position, forwards or backwards."""

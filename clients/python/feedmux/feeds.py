@@ -47,8 +47,10 @@ class Feed:
 
 
 class FeedArguments(TypedDict, total=False):
-    """The fields of Feed as named arguments, without `database` and `collection`, which the methods name themselves."""
+    """The fields of Feed as named arguments."""
 
+    database: str | None
+    collection: str | None
     pipeline: Pipeline | str | None
     full_document: FullDocument | None
     full_document_before_change: FullDocumentBeforeChange | None
@@ -176,6 +178,32 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
+
+
+class CreateArguments(FeedArguments, total=False):
+    """What a subscription is created with, as named arguments: a feed's fields and these."""
+
+    start: StartLike | None
+    """By default now."""
+    on_invalidate: OnInvalidate
+    """By default "stop"."""
+    on_history_lost: OnHistoryLost
+    """By default "fail"."""
+    group: Group | None
+
+
+class UpdateArguments(TypedDict, total=False):
+    """What an update of a subscription changes, as named arguments."""
+
+    feed: Feed | None
+    on_invalidate: OnInvalidate | None
+    on_history_lost: OnHistoryLost | None
+    group: Group | Unchanged | None
+    """None makes an ordinary subscription of a group."""
+    etag: str
+    """Guards against a concurrent update by another client."""
+
+
 """The default of an argument for which None means something."""
 
 

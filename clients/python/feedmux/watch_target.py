@@ -1,9 +1,10 @@
-"""What a client, a database and a collection have in pymongo besides `watch`: names and options.
+"""What a client, a database and a collection have in pymongo besides `watch`: names and options; and a client's own.
 
 Shared by the synchronous and the asynchronous classes, which say by type arguments which of them belong together.
 pymongo's own code checks the options, so that errors have pymongo's messages.
 """
 
+from collections.abc import Sequence
 from typing import Any, Generic, Self, TypeVar
 
 from bson.codec_options import CodecOptions
@@ -14,7 +15,9 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import _ServerMode
 from pymongo.write_concern import WriteConcern
 
-from feedmux.api import Api
+from feedmux.api import Api, settings
+from feedmux.options import SessionOptions
+from feedmux.target import Tls, Token
 
 
 class WatchTarget(BaseObject):
@@ -172,6 +175,23 @@ class ClientTarget(WatchTarget, Generic[Database]):
     """The part of pymongo's client interface that feedmux clients have."""
 
     _database_class: type[Database]
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        api_key: str | None = None,
+        token: Token | None = None,
+        source: str = "main",
+        tls: bool | Tls = False,
+        timeout_s: float = 30.0,
+        session: SessionOptions | None = None,
+        codec_options: CodecOptions[Any] | None = None,
+        channel_options: Sequence[tuple[str, int | str]] = (),
+    ) -> None:
+        """The class of the client describes the arguments."""
+        chosen = settings(target, api_key, token, source, tls, timeout_s, session, codec_options, channel_options)
+        super().__init__(Api(chosen), chosen.codec_options)
 
     def get_database(
         self,

@@ -153,11 +153,11 @@ async def test_a_server_without_groups_is_noticed() -> None:
 
 def test_a_feed_is_given_whole_or_by_its_fields() -> None:
     feed = Feed("shop", "orders")
-    assert make_feed(feed, None, None, {}) is feed
-    assert make_feed(None, "shop", "orders", {}) == feed
-    for database, options in (("shop", {}), (None, {"pipeline": "[]"})):
+    assert make_feed(feed, {"database": None}) is feed
+    assert make_feed(None, {"database": "shop", "collection": "orders"}) == feed
+    for fields in ({"database": "shop"}, {"pipeline": "[]"}):
         with pytest.raises(TypeError, match="a Feed or its fields, not both"):
-            make_feed(feed, database, None, options)  # type: ignore[arg-type]
+            make_feed(feed, fields)  # type: ignore[arg-type]
 
 
 def test_a_client_has_one_credential() -> None:
