@@ -243,7 +243,7 @@ def test_as_a_client(site: Site, redis_server: RedisServer) -> None:
     assert "nothing listens on localhost" in nobody.stdout
     other = run("doctor", "--endpoint", f"localhost:{redis_server.port}", "--timeout", "2")
     assert other.returncode == 1
-    assert "is not a feedmux server" in other.stdout
+    assert "does not answer as a gRPC server" in other.stdout
 
 
 async def test_as_a_client_with_tls(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:

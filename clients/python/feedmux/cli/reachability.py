@@ -17,13 +17,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 3.0
 """Timeout in seconds for each connection."""
-_HTTP2_BEGINNING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
-"""A client's preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
-_FRAME_HEADER_BYTES = 9
 _CONNECTED = re.compile(r"HTTP/1\.[01] 2\d\d")
 _ANSWER_BYTES = 16_384
 _STATUS_BYTES = 200
-_SETTINGS = 4
 
 
 def endpoint(text: str) -> str:
@@ -75,9 +71,14 @@ class Server:
     """The proxy through which gRPC connects."""
 
     def check(self, tls: bool | Tls) -> None:
-        """Connect as a client would."""
+        """Connect as a client would. What listens there without TLS is not asked whether it is a server of gRPC."""
         if tls is False:
-            self._check_plaintext()
+            with self.connect() as plain:
+                uses_tls = _accepts_tls(plain, self.host)
+            if uses_tls:
+                raise CliError(
+                    f"{self.text} uses TLS", "Give --tls, or --ca-file FILE if its certificate authority is private."
+                )
         elif not self.handshake(tls).http2:
             raise CliError(
                 f"{self.text} uses TLS, but does not offer HTTP/2, which gRPC needs",
@@ -133,12 +134,15 @@ class Server:
                 with _context(tls).wrap_socket(plain, server_hostname=name) as secured:
                     result = Secured(secured.getpeercert(), secured.selected_alpn_protocol() == "h2")
                     # With TLS 1.3 a server checks the client certificate after the handshake, and rejects it by an
-                    # alert or by closing.
-                    if not result.http2 or _first_frame(secured):
+                    # alert or by closing. Otherwise gRPC speaks first.
+                    if not result.http2 or secured.recv(1):
                         return result
                     reason = "CLOSED"
             except TimeoutError:
-                raise self._silent() from None
+                raise CliError(
+                    f"{self.text} accepts connections, but does not answer",
+                    "If it is feedmux's data port, the server hangs, or a proxy in front of it cannot reach it.",
+                ) from None
             except ssl.SSLCertVerificationError as error:
                 raise self._untrusted(error, name, tls) from None
             except (ssl.SSLError, OSError) as error:
@@ -153,50 +157,9 @@ class Server:
             raise CliError(
                 f"{ended}: it may require a client certificate", "Give one with --certificate-file and --key-file."
             )
-        if self._speaks_http2():
-            raise CliError(f"{self.text} does not use TLS", "Leave out --tls, --ca-file and --certificate-file.")
-        raise CliError(f"{self.text} does not use TLS, and is not a feedmux server", PORTS_HINT)
-
-    def _check_plaintext(self) -> None:
-        with self.connect() as plain:
-            try:
-                answer = _first_frame(plain)
-            except TimeoutError:
-                raise self._silent() from None
-            except OSError:
-                answer = b""
-        if _is_settings(answer):
-            return
-        if answer.startswith((b"HTTP/", b"<")):
-            raise CliError(f"{self.text} is a web server, not a feedmux server's data port", PORTS_HINT)
-        if self._accepts_tls():
-            raise CliError(
-                f"{self.text} uses TLS", "Give --tls, or --ca-file FILE if its certificate authority is private."
-            )
-        raise CliError(f"what listens on {self.text} is not a feedmux server", PORTS_HINT)
-
-    def _speaks_http2(self) -> bool:
-        try:
-            with self.connect() as plain:
-                return _is_settings(_first_frame(plain))
-        except (CliError, OSError):
-            return False
-
-    def _accepts_tls(self) -> bool:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        try:
-            with self.connect() as plain, context.wrap_socket(plain, server_hostname=self.host):
-                return True
-        except ssl.SSLError as error:
-            return "ALERT" in (error.reason or "")
-        except (CliError, OSError):
-            return False
-
-    def _silent(self) -> CliError:
-        return CliError(
-            f"{self.text} accepts connections, but does not answer",
-            "If it is a feedmux server's data port, the server hangs, or a proxy in front of it cannot reach it.",
+        raise CliError(
+            f"{self.text} does not use TLS",
+            f"If it is a feedmux server's data port, leave out --tls, --ca-file and --certificate-file. {PORTS_HINT}",
         )
 
     def _untrusted(self, error: ssl.SSLCertVerificationError, name: str, tls: bool | Tls) -> CliError:
@@ -231,21 +194,14 @@ def _tunnel(proxy: socket.socket, address: str, authorization: str) -> str:
     return bytes(answer.partition(b"\r\n")[0][:_STATUS_BYTES]).decode("latin-1")
 
 
-def _first_frame(connected: socket.socket) -> bytes:
-    """Return the header of the first frame that the other side sends, if it speaks HTTP/2."""
-    connected.sendall(_HTTP2_BEGINNING)
-    answer = b""
+def _accepts_tls(connected: socket.socket, name: str) -> bool:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        while len(answer) < _FRAME_HEADER_BYTES and (more := connected.recv(_FRAME_HEADER_BYTES - len(answer))):
-            answer += more
-    except ConnectionError:  # after an answer, because the other side stops reading
-        if not answer:
-            raise
-    return answer
-
-
-def _is_settings(answer: bytes) -> bool:
-    return len(answer) == _FRAME_HEADER_BYTES and answer[3] == _SETTINGS and not any(answer[5:])
+        with context.wrap_socket(connected, server_hostname=name):
+            return True
+    except OSError as error:
+        return isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or "")
 
 
 def _context(tls: bool | Tls) -> ssl.SSLContext:
