@@ -14,19 +14,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
+import textwrap
 import tomllib
-import xml.etree.ElementTree as ET
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.parser import Parser
 from pathlib import Path
 from typing import Final
-
-import yaml
 
 REPOSITORY: Final = Path(__file__).resolve().parent
 UV: Final = Path(sys.executable).parent / "uv"
@@ -142,19 +138,6 @@ def run(*command: str | Path, cwd: Path = REPOSITORY, environment: Mapping[str, 
     return done.stdout
 
 
-@contextmanager
-def step(text: str) -> Iterator[None]:
-    """Print what is being done, and how long it took."""
-    print(f"{text} … ", end="", flush=True)
-    started = time.monotonic()
-    try:
-        yield
-    except BaseException:
-        print("failed", flush=True)
-        raise
-    print(f"done in {time.monotonic() - started:.0f} s", flush=True)
-
-
 # --- what is checked before anything is built ------------------------------------------------------------------------
 
 
@@ -244,35 +227,16 @@ def prepared(dist: Path, root: Path = REPOSITORY) -> Iterator[Build]:
         yield Build(project_version(root), tree, dist.resolve(), scratch, epoch)
 
 
-def expect(names: Iterable[str], needed: Iterable[str], allowed: str, archive: Path) -> None:
-    """Reject an archive that lacks a needed file, or has a file that `allowed` does not match."""
-    found = set(names)
-    if missing := sorted(set(needed) - found):
-        raise NotReady(f"{archive.name} lacks {', '.join(missing)}.")
-    if junk := sorted(name for name in found if not re.fullmatch(allowed, name)):
-        raise NotReady(f"{archive.name} has files that do not belong in it: {', '.join(junk)}.")
-
-
 def python(build: Build) -> None:
     """Build and check the wheel and the sdist."""
     out, version = build.folder("python"), build.version
     source, wheel = out / f"feedmux-{version}.tar.gz", out / f"feedmux-{version}-py3-none-any.whl"
     clock = {"SOURCE_DATE_EPOCH": str(build.epoch)}
-    run(
-        UV,
-        "build",
-        "--quiet",
-        "--sdist",
-        "--wheel",
-        "--no-create-gitignore",
-        "--out-dir",
-        out,
-        build.tree,
-        environment=clock,
-    )
-    check_wheel(wheel, version)
+    make = (UV, "build", "--quiet", "--out-dir")
+    run(*make, out, "--sdist", "--wheel", "--no-create-gitignore", build.tree, environment=clock)
+    check_archive(wheel)
     again = build.scratch / "from-sdist"
-    run(UV, "build", "--quiet", "--wheel", "--out-dir", again, source, environment=clock)
+    run(*make, again, "--wheel", source, environment=clock)
     if (again / wheel.name).read_bytes() != wheel.read_bytes():
         raise NotReady(f"{source.name} builds another wheel than the repository. Compare tool.hatch in pyproject.toml.")
     run(UV, "tool", "run", "--quiet", "--from", TWINE, "twine", "check", "--strict", wheel, source)
@@ -292,23 +256,45 @@ def python(build: Build) -> None:
     )
 
 
-def check_wheel(wheel: Path, version: str) -> None:
-    """Reject a wheel with files outside the packages, or without types, licence or description."""
-    info = f"feedmux-{version}.dist-info"
-    with zipfile.ZipFile(wheel) as opened:
-        names = [name for name in opened.namelist() if not name.endswith("/")]
-        packages = ("feedmux", "feedmux_server", "feedmux_embedded", "feedmux_spark")
-        typed = [f"{package}/py.typed" for package in packages]
-        code = rf"({'|'.join(packages)})/(?!(.*/)?tests?/)(.+\.(pyi?|lua)|py\.typed)"
-        expect(
-            names,
-            [*typed, "pyspark_feedmux.py", f"{info}/METADATA", f"{info}/licenses/LICENSE", f"{info}/entry_points.txt"],
-            rf"{code}|pyspark_feedmux\.py|{re.escape(info)}/[\w./]+",
-            wheel,
-        )
-        metadata = Parser().parsestr(opened.read(f"{info}/METADATA").decode())
-    if not metadata.get_payload():
-        raise NotReady(f"{wheel.name} has no description. Set `readme` in pyproject.toml.")
+_INFO: Final = r"feedmux-[\d.]+\.dist-info"
+_PACKAGES: Final = ("feedmux", "feedmux_server", "feedmux_embedded", "feedmux_spark")
+_CLASS: Final = r"dev/feedmux/((errors|v1)/)?(?!\w*Test\b)[\w$-]+"
+ARCHIVES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "-javadoc.jar": ((r"index\.html", r"dev\.feedmux\.client/dev/feedmux/Session\.html"), r"(?s).+"),
+    "-sources.jar": (
+        (r"dev/feedmux/Session\.java", r"dev/feedmux/v1/ChangeFeedGrpc\.java", "META-INF/LICENSE"),
+        rf"{_CLASS}\.java|META-INF/(LICENSE|MANIFEST\.MF|maven/.+)",
+    ),
+    ".jar": (
+        (r"dev/feedmux/Session\.class", r"dev/feedmux/v1/ChangeFeedGrpc\.class", "META-INF/LICENSE"),
+        rf"{_CLASS}\.class|META-INF/(LICENSE|MANIFEST\.MF|maven/.+)",
+    ),
+    ".whl": (
+        (*(rf"{each}/py\.typed" for each in _PACKAGES), r"pyspark_feedmux\.py",
+         *(rf"{_INFO}/{each}" for each in ("METADATA", "licenses/LICENSE", r"entry_points\.txt"))),
+        rf"({'|'.join(_PACKAGES)})/(?!(.*/)?tests?/)(.+\.(pyi?|lua)|py\.typed)|pyspark_feedmux\.py|{_INFO}/[\w./]+",
+    ),
+    ".tgz": (
+        ("LICENSE", r"README\.md", *(rf"dist/index\.{each}" for each in ("js", r"d\.ts"))),
+        r"LICENSE|README\.md|package\.json|dist/(?!.*test).+\.(d\.ts|js)",
+    ),
+}  # fmt: skip
+"""By the end of an archive's name: patterns of the files that it needs, and of those that it may have."""
+
+
+def check_archive(archive: Path) -> None:
+    """Reject an archive that lacks a file, or has one that does not belong in it."""
+    if archive.suffix == ".tgz":
+        with tarfile.open(archive) as opened:
+            names = [member.name.removeprefix("package/") for member in opened if member.isfile()]
+    else:
+        with zipfile.ZipFile(archive) as packed:
+            names = [name for name in packed.namelist() if not name.endswith("/")]
+    needed, allowed = next(rule for ending, rule in ARCHIVES.items() if archive.name.endswith(ending))
+    if missing := [each for each in needed if not any(re.fullmatch(each, name) for name in names)]:
+        raise NotReady(f"{archive.name} lacks {', '.join(missing)}.")
+    if junk := sorted(name for name in names if not re.fullmatch(allowed, name)):
+        raise NotReady(f"{archive.name} has files that do not belong in it: {', '.join(junk)}.")
 
 
 def node(build: Build) -> None:
@@ -317,7 +303,7 @@ def node(build: Build) -> None:
     run("npm", "ci", "--no-audit", "--no-fund", cwd=source)
     run("npm", "pack", "--pack-destination", out, cwd=source)
     package = out / f"feedmux-{version}.tgz"
-    check_npm_package(package, version)
+    check_archive(package)
     user = build.scratch / "npm"
     user.mkdir()
     (user / "package.json").write_text('{"private": true}\n')
@@ -330,24 +316,6 @@ def node(build: Build) -> None:
     build.sbom("node").write_text(json.dumps(json.loads(bom), indent=2) + "\n")
 
 
-def check_npm_package(package: Path, version: str) -> None:
-    """Reject a package with files other than compiled ones, or without a file that its package.json names."""
-    with tarfile.open(package) as opened:
-        names = [member.name.removeprefix("package/") for member in opened if member.isfile()]
-        manifest = opened.extractfile("package/package.json")
-        assert manifest is not None
-        told = json.load(manifest)
-    entry = told["exports"]["."]
-    needed = {
-        "LICENSE",
-        "README.md",
-        *(path.removeprefix("./") for path in (told["main"], told["types"], *entry.values())),
-    }
-    expect(names, needed, r"LICENSE|README\.md|package\.json|dist/(?!.*test).+\.(d\.ts|js)", package)
-    if (told["version"], told["license"]) != (version, "Apache-2.0"):
-        raise NotReady(f"{package.name} says version {told['version']}, licence {told['license']}. Fix package.json.")
-
-
 def java(build: Build) -> None:
     """Build and check Maven's jars, with sources and documentation."""
     out, version, source = build.folder("java"), build.version, build.tree / "clients/java"
@@ -355,33 +323,9 @@ def java(build: Build) -> None:
     for ending in (".jar", "-sources.jar", "-javadoc.jar"):
         made = source / f"target/feedmux-client-{version}{ending}"
         shutil.copy(made, out)
-        check_jar(out / made.name)
+        check_archive(out / made.name)
     shutil.copy(source / "pom.xml", out / f"feedmux-client-{version}.pom")
-    check_pom(out / f"feedmux-client-{version}.pom")
     shutil.copy(source / "target/sbom.json", build.sbom("java"))
-
-
-def check_jar(jar: Path) -> None:
-    """Reject a jar with files that do not belong in its kind of jar."""
-    with zipfile.ZipFile(jar) as opened:
-        names = [name for name in opened.namelist() if not name.endswith("/")]
-    if "-javadoc" in jar.name:
-        expect(names, ["index.html", "dev.feedmux.client/dev/feedmux/Session.html"], r"(?s).+", jar)
-    else:
-        ending = "java" if "-sources" in jar.name else "class"
-        needed = [f"dev/feedmux/Session.{ending}", f"dev/feedmux/v1/ChangeFeedGrpc.{ending}", "META-INF/LICENSE"]
-        code = rf"dev/feedmux/((errors|v1)/)?(?!\w*Test\b)[\w$-]+\.{ending}"
-        expect(names, needed, rf"{code}|META-INF/(LICENSE|MANIFEST\.MF|maven/.+)", jar)
-
-
-def check_pom(pom: Path) -> None:
-    """Reject a pom.xml that Maven Central would reject."""
-    names = {"m": "http://maven.apache.org/POM/4.0.0"}
-    root = ET.parse(pom).getroot()
-    wanted = ("name", "description", "url", "licenses/m:license/m:url", "developers/m:developer/m:name", "scm/m:url")
-    missing = [each.replace("m:", "") for each in wanted if not (root.findtext(f"m:{each}", "", names)).strip()]
-    if missing:
-        raise NotReady(f"{pom.name} lacks {', '.join(missing)}, which Maven Central requires. Add them to pom.xml.")
 
 
 def go(build: Build) -> None:
@@ -405,21 +349,8 @@ def go(build: Build) -> None:
     run("go", "mod", "tidy", cwd=user)
     run("go", "build", "-o", build.scratch / "go-program", ".", cwd=user)
     target = build.sbom("go")
-    run(
-        "go",
-        "run",
-        SBOM_GO,
-        "mod",
-        "-type",
-        "library",
-        "-licenses",
-        "-short-purls",
-        "-json",
-        "-output",
-        target,
-        source,
-        cwd=user,
-    )
+    options = ("-type", "library", "-licenses", "-short-purls", "-json", "-output", target)
+    run("go", "run", SBOM_GO, "mod", *options, source, cwd=user)
     # The SBOM tool takes the version from a tag, which does not exist yet.
     told = json.loads(target.read_text())
     told["metadata"]["component"]["version"] = f"v{build.version}"
@@ -427,23 +358,13 @@ def go(build: Build) -> None:
 
 
 def chart(build: Build) -> None:
-    """Package and check the chart, with Helm's own code."""
-    from helm_python import expand, lint, package  # This import loads Helm's library.
+    """Check and package the chart, with Helm's own code."""
+    from helm_python import lint, package  # This import loads Helm's library.
 
     out, source = build.folder("helm"), build.tree / "helm/feedmux"
     if errors := lint(source, CHART_VALUES, strict=True)["errors"]:
         raise NotReady(f"Helm finds errors in helm/feedmux: {'; '.join(errors)}")
-    made = Path(package(source, destination=out))
-    expand(build.scratch / "chart", made)
-    sent, ours = contents(build.scratch / "chart/feedmux"), contents(source)
-    if different := sorted(file for file in sent.keys() | ours.keys() if sent.get(file) != ours.get(file)):
-        raise NotReady(f"{made.name} and helm/feedmux differ in {', '.join(different)}. Check .helmignore.")
-
-
-def contents(chart: Path) -> Mapping[str, object]:
-    """Return the files of a chart. Helm rewrites Chart.yaml, so that only its values can be compared."""
-    files = {str(path.relative_to(chart)): path.read_bytes() for path in chart.rglob("*") if path.is_file()}
-    return {name: yaml.safe_load(data) if name == "Chart.yaml" else data for name, data in files.items()}
+    package(source, destination=out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,22 +408,12 @@ def write_sums(dist: Path) -> Path:
     return dist / SUMS
 
 
-def publishing(version: str, dist: Path) -> str:
-    """Return the commands that publish a release, with the ones that are hardest to undo last."""
-    return f"""\
-# The image and the chart; REGISTRY is yours.
-docker build -f Containerfile -t REGISTRY/feedmux:{version} .
-docker push REGISTRY/feedmux:{version}
-helm push {dist}/helm/feedmux-{version}.tgz oci://REGISTRY/charts
-# Maven Central waits for a confirmation on its page.
-mvn -f clients/java -P release,publish -DskipTests deploy
-# PyPI and npm: a version that was uploaded cannot be uploaded again.
-uv publish {dist}/python/feedmux-{version}*
-npm publish {dist}/node/feedmux-{version}.tgz
-# The tags. The second one publishes the Go module, and Go's proxy never forgets it.
-git tag -a v{version} -m 'feedmux {version}'
-git tag -a {GO_MODULE}/v{version} -m 'feedmux for Go {version}'
-git push origin v{version} {GO_MODULE}/v{version}"""
+def publishing(version: str) -> str:
+    """Return the commands that publish a release, from docs/releasing.md."""
+    page = (REPOSITORY / "docs/releasing.md").read_text()
+    blocks: list[str] = re.findall(r"^ *```sh\n(.*?)^ *```", page, re.MULTILINE | re.DOTALL)
+    (commands,) = (block for block in blocks if "git push" in block)
+    return textwrap.dedent(commands).replace("X.Y.Z", version)
 
 
 # --- command line --------------------------------------------------------------------------------------------------
@@ -516,18 +427,17 @@ def release(parts: list[str], dist: Path, *, allow_dirty: bool, final: bool) -> 
         rest = " ".join(name for name in parts if name not in missing)
         raise NotReady(f"Not installed: {tools}. Install them, or try the other parts: --only {rest or 'PART'}")
     version = project_version()
-    with step(f"Checking the work tree, versions and changelog of {version}"):
-        if not allow_dirty:
-            check_tree()
-        check_versions()
-        check_changelog()
-        points = open_points()
-        if final and points:
-            raise NotReady("\n".join(["Not final yet.", *points]))
+    if not allow_dirty:
+        check_tree()
+    check_versions()
+    check_changelog()
+    points = open_points()
+    if final and points:
+        raise NotReady("\n".join(["Not final yet.", *points]))
     with prepared(dist) as build:
-        for number, name in enumerate(parts, 1):
-            with step(f"[{number}/{len(parts)}] {PARTS[name].title}"):
-                PARTS[name].make(build)
+        for name in parts:
+            print(PARTS[name].title, flush=True)
+            PARTS[name].make(build)
     sums = write_sums(dist)
     print(f"\nIn {dist}, and built as it will be published:\n\n{sums.read_text()}")
     print("The SBOMs cover what pip, npm, Maven and Go install; Debian's packages in the image are in none of them.\n")
@@ -536,7 +446,7 @@ def release(parts: list[str], dist: Path, *, allow_dirty: bool, final: bool) -> 
     if allow_dirty or len(parts) < len(PARTS):
         print("This was a trial. Run `./run release` on a clean work tree for the commands that publish.")
     else:
-        print(f"Nothing was uploaded. What publishes {version} (docs/releasing.md):\n\n{publishing(version, dist)}")
+        print(f"Nothing was uploaded. What publishes {version} (docs/releasing.md):\n\n{publishing(version)}")
 
 
 def arguments() -> argparse.Namespace:
