@@ -1,18 +1,18 @@
 """The options of the format `feedmux`: one table for parsing, validation and documentation.
 
-Spark passes options as text, with names in lower case. A row of `TABLE` fully describes an option: the README's table
-is written from `TABLE`, and `Options` has a field for each row.
+Spark passes options as text, with names in lower case. A field of `Options` fully describes an option: parsing and the
+README's table use `TABLE`, which is made of the fields.
 """
 
 import difflib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from feedmux.endpoint import checked_endpoint
-from feedmux.feeds import Feed, FullDocument, FullDocumentBeforeChange, ReadPreference
+from feedmux.feeds import Feed, FeedArguments, FullDocument, FullDocumentBeforeChange, ReadPreference
 from feedmux.target import Tls, clean_token
 from feedmux_spark.errors import OptionError
 
@@ -101,295 +101,166 @@ REQUIRED: Final = object()
 class Option:
     """One row of the table."""
 
-    name: str
     field: str
     """The field's name in `Options`."""
+    meaning: str
     parse: Callable[[str], Any]
     default: Any
     """The default as a parsed value; REQUIRED if the option is required, None if it has no default."""
-    shown: str
-    """The default as the documentation shows it."""
-    meaning: str
-    unit: str = ""
+    default_text: str
+    """The default as the documentation shows it, if not the value."""
+    unit: str
+    spark_name: str
+
+    @property
+    def name(self) -> str:
+        first, *words = self.field.split("_")
+        return self.spark_name or first + "".join(map(str.capitalize, words))
+
+    @property
+    def shown(self) -> str:
+        if self.default_text or self.default is REQUIRED:
+            return self.default_text or "required"
+        if self.default is None or self.default == ():
+            return "none"
+        if isinstance(self.default, int) and not isinstance(self.default, bool):
+            return f"{self.default:,}"
+        return f"`{str(self.default).lower()}`"
 
 
-TABLE: Final = (
-    Option("endpoint", "endpoint", _endpoint, REQUIRED, "required", "The address of the feedmux server: `host:port`."),
-    Option(
-        "token",
-        "token",
-        _text,
-        None,
-        "none",
-        "An API key or JWT. Spark redacts an option of this name in plans. Cannot be combined with `tokenFile`.",
-    ),
-    Option(
-        "tokenFile",
-        "token_file",
-        _text,
-        None,
-        "none",
-        "A file with the token, on the driver and on every executor. It is read again for each call, so the token can"
-        " be rotated.",
-    ),
-    Option(
-        "tls",
-        "tls",
-        _boolean,
-        False,
-        "`false`",
-        "Whether to use TLS. It trusts the system's roots unless `tlsRootFile` is set.",
-    ),
-    Option(
-        "tlsRootFile", "tls_root_file", _text, None, "system's roots", "PEM file of the root certificates to trust."
-    ),
-    Option(
-        "tlsCertificateFile",
-        "tls_certificate_file",
-        _text,
-        None,
-        "none",
-        "PEM file of the client certificate, for mutual TLS.",
-    ),
-    Option("tlsKeyFile", "tls_key_file", _text, None, "none", "PEM file of the client's private key, for mutual TLS."),
-    Option(
-        "tlsServerName",
-        "tls_server_name",
-        _text,
-        None,
-        "the endpoint's host",
-        "The name to check the server's certificate against.",
-    ),
-    Option(
-        "source", "source", _text, "main", "`main`", "Name of the MongoDB deployment in the server's configuration."
-    ),
-    Option("database", "database", _text, None, "all databases", "The database to read."),
-    Option("collection", "collection", _text, None, "all collections", "The collection to read; needs `database`."),
-    Option(
-        "pipeline", "pipeline", _json_array, None, "none", "Stages after `$changeStream`, as an extended JSON array."
-    ),
-    Option(
-        "fullDocument",
-        "full_document",
-        _text,
-        None,
-        "MongoDB's",
-        "As in MongoDB: `default`, `updateLookup`, `whenAvailable`, `required`.",
-    ),
-    Option(
-        "fullDocumentBeforeChange",
-        "full_document_before_change",
-        _text,
-        None,
-        "MongoDB's",
-        "As in MongoDB: `off`, `whenAvailable`, `required`.",
-    ),
-    Option(
-        "showExpandedEvents",
-        "show_expanded_events",
-        _boolean,
-        False,
-        "`false`",
-        "As in MongoDB: also DDL events, and additional fields.",
-    ),
-    Option("collation", "collation", _json_object, None, "none", "As in MongoDB, as a JSON object."),
-    Option("comment", "comment", _text, None, "none", "A comment for MongoDB's log and profiler."),
-    Option("readPreference", "read_preference", _text, None, "the source's", "As in MongoDB."),
-    Option("readConcern", "read_concern", _text, None, "`majority`", "As in MongoDB."),
-    Option(
-        "matchCollectionUUIDForUpdateLookup",
-        "match_collection_uuid_for_update_lookup",
-        _boolean,
-        False,
-        "`false`",
-        "As in MongoDB.",
-    ),
-    Option(
-        "extraOptions",
-        "extra_options",
-        _names,
-        (),
-        "none",
-        "Options of newer MongoDB versions that are true, separated by commas: `showCommitTimestamp`, for example.",
-    ),
-    Option(
-        "consumerName",
-        "consumer_name",
-        _text,
-        None,
-        "required for streams",
-        "Name of the durable subscription that stores the start before the first batch. Use a different name for each"
-        " query.",
-    ),
-    Option(
-        "startingOffsets",
-        "starting_offsets",
-        _text,
-        None,
-        "`latest`; batch: `earliest`",
-        "Where a batch begins, or a stream without a checkpoint and with a new `consumerName`: `latest`, `earliest`,"
-        " an ISO 8601 time with a time zone, or an offset as JSON.",
-    ),
-    Option(
-        "endingOffsets",
-        "ending_offsets",
-        _text,
-        "latest",
-        "`latest`",
-        "Batches only: where the batch ends, in the same forms as `startingOffsets`.",
-    ),
-    Option(
-        "maxEventsPerTrigger",
-        "max_events_per_trigger",
-        _integer(1, 2**31 - 1),
-        200_000,
-        "200,000",
-        "Maximum number of events in a micro-batch.",
-        "events",
-    ),
-    Option(
-        "maxBytesPerTrigger",
-        "max_bytes_per_trigger",
-        _integer(1, 2**40),
-        64 << 20,
-        "67,108,864",
-        "Maximum size of a micro-batch as BSON. The event that reaches the maximum still belongs to the micro-batch."
-        " The server retains no more than the tenant's quota `retained_bytes`, and ends a micro-batch there.",
-        "bytes",
-    ),
-    Option(
-        "readPartitions",
-        "read_partitions",
-        _integer(1, 1000),
-        None,
-        "cores of the driver's machine",
-        "Number of slices of equal size in bytes into which a micro-batch is divided. One task reads each slice. Set"
-        " it to the number of executor cores.",
-        "tasks",
-    ),
-    Option(
-        "failOnDataLoss",
-        "fail_on_data_loss",
-        _boolean,
-        True,
-        "`true`",
-        "Whether to fail when the position to read from has left MongoDB's oplog. With `false`, reading continues from"
-        " the oldest change, and the gap is logged and counted in the offsets.",
-    ),
-    Option(
-        "onFeedChange",
-        "on_feed_change",
-        _one_of("fail", "update"),
-        "fail",
-        "`fail`",
-        "Streams only: what to do when a query starts with a pipeline or other feed options that differ from its"
-        " checkpoint or its subscription. `fail` fails the query. `update` changes the subscription to the new"
-        " options, and reads everything after the checkpoint with them.",
-    ),
-    Option(
-        "schemaMode",
-        "schema_mode",
-        _one_of("envelope", "json", "typed"),
-        "envelope",
-        "`envelope`",
-        "What a row contains: `envelope`, `json`, or `typed` with your own schema.",
-    ),
-    Option(
-        "onTypeMismatch",
-        "on_type_mismatch",
-        _one_of("fail", "null"),
-        "fail",
-        "`fail`",
-        "`typed` only: what to do when a value does not fit its column: `fail` the query, or make the value `null`.",
-    ),
-    Option(
-        "pollTimeoutMs",
-        "poll_timeout_ms",
-        _integer(0, 60_000),
-        500,
-        "500",
-        "How long an idle trigger waits at the server for the first event.",
-        "ms",
-    ),
-    Option(
-        "callTimeoutMs",
-        "call_timeout_ms",
-        _integer(1_000, 600_000),
-        30_000,
-        "30,000",
-        "How long the server may take to answer a call, for instance to plan a micro-batch. The limit does not apply"
-        " to reading events.",
-        "ms",
-    ),
-    Option(
-        "retryTimeoutMs",
-        "retry_timeout_ms",
-        _integer(0, 24 * 3600 * 1000),
-        300_000,
-        "300,000",
-        "How long a running query retries while the server, MongoDB or Redis is unavailable, before it fails.",
-        "ms",
-    ),
-)
-_BY_NAME: Final = {option.name.lower(): option for option in TABLE}
+def _option(
+    meaning: str,
+    parse: Callable[[str], Any] = _text,
+    default: Any = None,
+    *,
+    shown: str = "",
+    unit: str = "",
+    name: str = "",
+    secret: bool = False,
+) -> Any:
+    row = {"meaning": meaning, "parse": parse, "default": default, "default_text": shown, "unit": unit}
+    return field(repr=not secret, metadata={**row, "spark_name": name})
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The parsed options of the user. The repr contains no secret."""
 
-    endpoint: str
-    token: str | None = field(repr=False)
-    token_file: str | None
-    tls: bool
-    tls_root_file: str | None
-    tls_certificate_file: str | None
-    tls_key_file: str | None
-    tls_server_name: str | None
-    source: str
-    database: str | None
-    collection: str | None
-    pipeline: str | None
-    full_document: FullDocument | None
-    full_document_before_change: FullDocumentBeforeChange | None
-    show_expanded_events: bool
-    collation: Mapping[str, Any] | None
-    comment: str | None
-    read_preference: ReadPreference | None
-    read_concern: str | None
-    match_collection_uuid_for_update_lookup: bool
-    extra_options: tuple[str, ...]
-    consumer_name: str | None
-    starting_offsets: str | None
-    ending_offsets: str
-    max_events_per_trigger: int
-    max_bytes_per_trigger: int
-    read_partitions: int | None
-    fail_on_data_loss: bool
-    on_feed_change: str
-    schema_mode: str
-    on_type_mismatch: str
-    poll_timeout_ms: int
-    call_timeout_ms: int
-    retry_timeout_ms: int
+    endpoint: str = _option("The address of the feedmux server: `host:port`.", _endpoint, REQUIRED)
+    token: str | None = _option(
+        "An API key or JWT. Spark redacts an option of this name in plans. Cannot be combined with `tokenFile`.",
+        secret=True,
+    )
+    token_file: str | None = _option(
+        "A file with the token, on the driver and on every executor. It is read again for each call, so the token can"
+        " be rotated."
+    )
+    tls: bool = _option(
+        "Whether to use TLS. It trusts the system's roots unless `tlsRootFile` is set.", _boolean, False
+    )
+    tls_root_file: str | None = _option("PEM file of the root certificates to trust.", shown="system's roots")
+    tls_certificate_file: str | None = _option("PEM file of the client certificate, for mutual TLS.")
+    tls_key_file: str | None = _option("PEM file of the client's private key, for mutual TLS.")
+    tls_server_name: str | None = _option(
+        "The name to check the server's certificate against.", shown="the endpoint's host"
+    )
+    source: str = _option("Name of the MongoDB deployment in the server's configuration.", default="main")
+    database: str | None = _option("The database to read.", shown="all databases")
+    collection: str | None = _option("The collection to read; needs `database`.", shown="all collections")
+    pipeline: str | None = _option("Stages after `$changeStream`, as an extended JSON array.", _json_array)
+    full_document: FullDocument | None = _option(  # noqa: RUF009
+        "As in MongoDB: `default`, `updateLookup`, `whenAvailable`, `required`.", shown="MongoDB's"
+    )
+    full_document_before_change: FullDocumentBeforeChange | None = _option(  # noqa: RUF009
+        "As in MongoDB: `off`, `whenAvailable`, `required`.", shown="MongoDB's"
+    )
+    show_expanded_events: bool = _option("As in MongoDB: also DDL events, and additional fields.", _boolean, False)
+    collation: Mapping[str, Any] | None = _option("As in MongoDB, as a JSON object.", _json_object)
+    comment: str | None = _option("A comment for MongoDB's log and profiler.")
+    read_preference: ReadPreference | None = _option("As in MongoDB.", shown="the source's")  # noqa: RUF009
+    read_concern: str | None = _option("As in MongoDB.", shown="`majority`")
+    match_collection_uuid_for_update_lookup: bool = _option(
+        "As in MongoDB.", _boolean, False, name="matchCollectionUUIDForUpdateLookup"
+    )
+    extra_options: tuple[str, ...] = _option(
+        "Options of newer MongoDB versions that are true, separated by commas: `showCommitTimestamp`, for example.",
+        _names,
+        (),
+    )
+    consumer_name: str | None = _option(
+        "Name of the durable subscription that stores the start before the first batch. Use a different name for each"
+        " query.",
+        shown="required for streams",
+    )
+    starting_offsets: str | None = _option(
+        "Where a batch begins, or a stream without a checkpoint and with a new `consumerName`: `latest`, `earliest`,"
+        " an ISO 8601 time with a time zone, or an offset as JSON.",
+        shown="`latest`; batch: `earliest`",
+    )
+    ending_offsets: str = _option(
+        "Batches only: where the batch ends, in the same forms as `startingOffsets`.", default="latest"
+    )
+    max_events_per_trigger: int = _option(
+        "Maximum number of events in a micro-batch.", _integer(1, 2**31 - 1), 200_000, unit="events"
+    )
+    max_bytes_per_trigger: int = _option(
+        "Maximum size of a micro-batch as BSON. The event that reaches the maximum still belongs to the micro-batch."
+        " The server retains no more than the tenant's quota `retained_bytes`, and ends a micro-batch there.",
+        _integer(1, 2**40),
+        64 << 20,
+        unit="bytes",
+    )
+    read_partitions: int | None = _option(
+        "Number of slices of equal size in bytes into which a micro-batch is divided. One task reads each slice. Set"
+        " it to the number of executor cores.",
+        _integer(1, 1000),
+        shown="cores of the driver's machine",
+        unit="tasks",
+    )
+    fail_on_data_loss: bool = _option(
+        "Whether to fail when the position to read from has left MongoDB's oplog. With `false`, reading continues"
+        " from the oldest change, and the gap is logged and counted in the offsets.",
+        _boolean,
+        True,
+    )
+    on_feed_change: str = _option(
+        "Streams only: what to do when a query starts with a pipeline or other feed options that differ from its"
+        " checkpoint or its subscription. `fail` fails the query. `update` changes the subscription to the new"
+        " options, and reads everything after the checkpoint with them.",
+        _one_of("fail", "update"),
+        "fail",
+    )
+    schema_mode: str = _option(
+        "What a row contains: `envelope`, `json`, or `typed` with your own schema.",
+        _one_of("envelope", "json", "typed"),
+        "envelope",
+    )
+    on_type_mismatch: str = _option(
+        "`typed` only: what to do when a value does not fit its column: `fail` the query, or make the value `null`.",
+        _one_of("fail", "null"),
+        "fail",
+    )
+    poll_timeout_ms: int = _option(
+        "How long an idle trigger waits at the server for the first event.", _integer(0, 60_000), 500, unit="ms"
+    )
+    call_timeout_ms: int = _option(
+        "How long the server may take to answer a call, for instance to plan a micro-batch. The limit does not apply"
+        " to reading events.",
+        _integer(1_000, 600_000),
+        30_000,
+        unit="ms",
+    )
+    retry_timeout_ms: int = _option(
+        "How long a running query retries while the server, MongoDB or Redis is unavailable, before it fails.",
+        _integer(0, 24 * 3600 * 1000),
+        300_000,
+        unit="ms",
+    )
 
     @property
     def feed(self) -> Feed:
-        return Feed(
-            self.database,
-            self.collection,
-            self.pipeline,
-            full_document=self.full_document,
-            full_document_before_change=self.full_document_before_change,
-            show_expanded_events=self.show_expanded_events,
-            collation=self.collation,
-            comment=self.comment,
-            read_preference=self.read_preference,
-            read_concern=self.read_concern,
-            match_collection_uuid_for_update_lookup=self.match_collection_uuid_for_update_lookup,
-            extra_options=self.extra_options,
-            source=self.source,
-        )
+        names = FeedArguments.__annotations__.keys() & {option.field for option in TABLE}
+        return Feed(**{name: getattr(self, name) for name in names})
 
     @property
     def tls_settings(self) -> Tls | None:
@@ -401,6 +272,10 @@ class Options:
     def slices(self) -> int:
         # Spark does not report its parallelism to the Python side of a source.
         return self.read_partitions or os.cpu_count() or 1
+
+
+TABLE: Final = tuple(Option(each.name, **each.metadata) for each in fields(Options))
+_BY_NAME: Final = {option.name.lower(): option for option in TABLE}
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
