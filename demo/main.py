@@ -187,7 +187,7 @@ class Play:
             done, _ = await asyncio.wait({watching, drawing, script}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            view.show(self.observer.update())
+            view(self.observer.update())
             return int(self._workload.told()["written"])
         finally:
             for task in (watching, drawing, script):
@@ -281,7 +281,7 @@ class Play:
 
     async def _draw(self, view: View) -> None:
         while True:
-            view.show(self.observer.update())
+            view(self.observer.update())
             await asyncio.sleep(_FRAME_S)
 
     async def _at(self, share: float) -> None:

@@ -19,21 +19,7 @@ def as_json(
         "kept": written == in_mongodb and all(each.kept for each in results) and all(each.kept for each in replicas),
         "shared_streams_most": now.streams_most,
         "mongodb_cursors_most": now.cursors_most,
-        "subscribers": [
-            {
-                "name": result.name,
-                "expected": result.expected,
-                "received": result.received,
-                "lost": result.lost,
-                "repeated": result.repeated,
-                "redelivered": result.redelivered,
-                "redelivered_acked": result.redelivered_acked,
-                "out_of_order": result.out_of_order,
-                "unexpected": result.unexpected,
-                "sessions": result.sessions,
-            }
-            for result in results
-        ],
+        "subscribers": [asdict(each) for each in results],
         "replicas": [asdict(each) for each in replicas],
     }
 

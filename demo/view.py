@@ -2,8 +2,8 @@
 
 import sys
 import time
-from types import TracebackType
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,22 +21,19 @@ _STATES = {"live": "green", "catch up": "yellow", "lagging": "yellow", "killed":
 _WIDE = 100
 
 
-class View(Protocol):
-    """The interface through which `main` shows progress."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def show(self, now: Snapshot) -> None: ...
+View = Callable[[Snapshot], None]
+"""Shows progress."""
 
 
-def make_view(to_stderr: bool) -> View:
-    """Return a live view if possible. With --json everything except the result goes to standard error."""
+@contextmanager
+def make_view(to_stderr: bool) -> Iterator[View]:
+    """Provide a live view if possible. With --json everything except the result goes to standard error."""
     console = Console(stderr=to_stderr, highlight=False)
-    return LiveView(console) if console.is_terminal and not console.is_dumb_terminal else PlainView(to_stderr)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield PlainView(to_stderr).show
+        return
+    with Live(console=console, auto_refresh=False, transient=False) as live:
+        yield lambda now: live.update(_everything(now, console.width >= _WIDE), refresh=True)
 
 
 class PlainView:
@@ -46,14 +43,6 @@ class PlainView:
         self._stream = sys.stderr if to_stderr else sys.stdout
         self._shown_s = 0.0
         self._told = 0.0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
     def show(self, now: Snapshot) -> None:
         for at_s, text in now.news:
@@ -72,36 +61,19 @@ class PlainView:
         )
 
 
-class LiveView:
-    """The live view for people on a terminal."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=False)
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-
-    def show(self, now: Snapshot) -> None:
-        wide = self._console.width >= _WIDE
-        streams, cursors = _streams(now), _cursors(now)
-        parts: list[RenderableType] = [_head(now, wide), _subscribers(now, wide)]
-        if wide:
-            beside = Table.grid(expand=True, padding=(0, 1, 0, 0))
-            beside.add_column(ratio=3)
-            beside.add_column(ratio=2)
-            beside.add_row(streams, cursors)
-            parts.append(beside)
-        else:
-            parts += [streams, cursors]
-        parts.append(_news(now))
-        self._live.update(Group(*parts), refresh=True)
+def _everything(now: Snapshot, wide: bool) -> Group:
+    streams, cursors = _streams(now), _cursors(now)
+    parts: list[RenderableType] = [_head(now, wide), _subscribers(now, wide)]
+    if wide:
+        beside = Table.grid(expand=True, padding=(0, 1, 0, 0))
+        beside.add_column(ratio=3)
+        beside.add_column(ratio=2)
+        beside.add_row(streams, cursors)
+        parts.append(beside)
+    else:
+        parts += [streams, cursors]
+    text = "\n".join(f" {at_s:5.1f} s  {text}" for at_s, text in now.news)
+    return Group(*parts, Text(text, "dim"))
 
 
 def _head(now: Snapshot, wide: bool) -> Table:
@@ -186,7 +158,3 @@ def _cursors(now: Snapshot) -> Panel:
         (f"server memory for events: {size(now.memory_bytes)}", "dim"),
     )
     return Panel(text, title="cursors in MongoDB", title_align="left", border_style="dim")
-
-
-def _news(now: Snapshot) -> Text:
-    return Text("\n".join(f" {at_s:5.1f} s  {text}" for at_s, text in now.news), "dim")
