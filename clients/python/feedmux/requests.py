@@ -5,8 +5,9 @@ Only this module and `responses` use generated messages.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import bson
 from bson.timestamp import Timestamp
@@ -18,12 +19,9 @@ from feedmux.feeds import (
     Explanation,
     Feed,
     Format,
-    FullDocument,
-    FullDocumentBeforeChange,
     Group,
     OnHistoryLost,
     OnInvalidate,
-    ReadPreference,
     Refusal,
     SnapshotStatus,
     Start,
@@ -36,6 +34,12 @@ from feedmux.settlements import Settlement
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux.window import Grant
 
+_PLAIN: Final[Mapping[str, Any]] = {
+    each.name: each.default
+    for each in fields(Feed)
+    if each.name not in ("source", "pipeline", "collation", "comment", "extra_options")
+}
+"""The fields of a feed that its message has as they are, with their defaults."""
 _FORMATS: Final[Mapping[Format, feed_pb2.Format]] = {
     "bson": feed_pb2.FORMAT_BSON,
     "extended_json_relaxed": feed_pb2.FORMAT_EXTENDED_JSON_RELAXED,
@@ -67,17 +71,8 @@ def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
     """
     message = feed_pb2.Feed(
         source=feed.source or default_source,
-        database=feed.database or "",
-        collection=feed.collection or "",
-        full_document=feed.full_document or "",
-        full_document_before_change=feed.full_document_before_change or "",
-        show_expanded_events=feed.show_expanded_events,
-        batch_size=feed.batch_size,
-        max_await_time_ms=feed.max_await_time_ms,
-        read_preference=feed.read_preference or "",
-        read_concern=feed.read_concern or "",
-        match_collection_uuid_for_update_lookup=feed.match_collection_uuid_for_update_lookup,
         extra_options=_names(feed.extra_options),
+        **{name: getattr(feed, name) for name in _PLAIN},
     )
     if isinstance(feed.pipeline, str):
         message.pipeline.extended_json = feed.pipeline
@@ -117,22 +112,11 @@ def feed_value(message: feed_pb2.Feed) -> Feed:
             pipeline = message.pipeline.extended_json
     return Feed(
         source=message.source,
-        database=message.database or None,
-        collection=message.collection or None,
         pipeline=pipeline,
-        full_document=cast("FullDocument | None", message.full_document or None),
-        full_document_before_change=cast(
-            "FullDocumentBeforeChange | None", message.full_document_before_change or None
-        ),
-        show_expanded_events=message.show_expanded_events,
         collation=bson.decode(message.collation) if message.collation else None,
         comment=bson.decode(message.comment, SESSION_CODEC).get("comment") if message.comment else None,
-        batch_size=message.batch_size,
-        max_await_time_ms=message.max_await_time_ms,
-        read_preference=cast("ReadPreference | None", message.read_preference or None),
-        read_concern=message.read_concern or None,
-        match_collection_uuid_for_update_lookup=message.match_collection_uuid_for_update_lookup,
         extra_options=tuple(message.extra_options),
+        **{name: getattr(message, name) or default for name, default in _PLAIN.items()},
     )
 
 

@@ -17,6 +17,29 @@ TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 3.0
 """How long a command retries an unreachable server before it fails."""
 
+Action = Callable[["feedmux.Client", argparse.Namespace], int]
+"""What `feedmux COMMAND ACTION` does."""
+
+
+def add_action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, act: Action
+) -> argparse.ArgumentParser:
+    """Add an action, with --json and the connection options. `run_action` runs it."""
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=summary, description=summary[0].upper() + summary[1:] + "."
+    )
+    parser.set_defaults(act=act)
+    add_json_option(parser)
+    add_connection_options(parser)
+    return parser
+
+
+def run_action(args: argparse.Namespace) -> int:
+    """Run the action of the arguments with a connected client."""
+    with connected(args) as client:
+        action: Action = args.act
+        return action(client, args)
+
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
     """Add --context, --endpoint, --api-key, --source and the TLS options. `settings.fill_in` completes them."""

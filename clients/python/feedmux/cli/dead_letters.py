@@ -5,20 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from bson import json_util
 
 import feedmux
-from feedmux.cli.connection import add_connection_options, add_json_option, connected
+from feedmux.cli.connection import Action, add_action, run_action
 from feedmux.cli.failure import UsageError
 from feedmux.cli.terminal import Terminal, iso_time, plain, print_json, size, table, utc_time
 
-Action = Callable[["feedmux.Client", argparse.Namespace], int]
-
 _RELAXED = json_util.RELAXED_JSON_OPTIONS
 _REASON_CHARS = 60
+
+run = run_action
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,22 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     replay.add_argument("--all", action="store_true", help="all letters of the subscription")
 
 
-def run(args: argparse.Namespace) -> int:
-    with connected(args) as client:
-        action: Action = args.act
-        return action(client, args)
-
-
 def _add(
     actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, act: Action
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + "."
-    )
-    parser.set_defaults(act=act)
+    parser = add_action(actions, name, summary, act)
     parser.add_argument("name", metavar="NAME", help="the subscription")
-    add_json_option(parser)
-    add_connection_options(parser)
     return parser
 
 

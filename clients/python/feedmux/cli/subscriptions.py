@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 import feedmux
-from feedmux.cli.connection import add_connection_options, add_json_option, connected
+from feedmux.cli.connection import add_action, run_action
 from feedmux.cli.copy_bar import CopyBar, copy_json, copy_text
 from feedmux.cli.event_output import note_if_missing, remark
 from feedmux.cli.failure import UsageError, cause_of
@@ -28,18 +27,21 @@ from feedmux.cli.group_arguments import add_group_options, group_of
 from feedmux.cli.terminal import Terminal, duration, iso_time, plain, print_json, table, utc_time
 from feedmux.feeds import UNCHANGED, Unchanged
 
-Action = Callable[["feedmux.Client", argparse.Namespace], int]
 _WAIT_S = 2.0
 """How often --wait asks."""
+
+run = run_action
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
-    _add(actions, "list", "list all subscriptions of the tenant", _list)
-    _name(_add(actions, "get", "show one subscription", _get))
+    add_action(actions, "list", "list all subscriptions of the tenant", _list)
+    _name(add_action(actions, "get", "show one subscription", _get))
 
     create = _name(
-        _add(actions, "create", "create a subscription; changes nothing if it exists with the same definition", _create)
+        add_action(
+            actions, "create", "create a subscription; changes nothing if it exists with the same definition", _create
+        )
     )
     add_feed_arguments(create)
     create.add_argument("--start", metavar="POSITION", type=start, help=START_HELP)
@@ -52,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_policies(create)
     add_group_options(create)
 
-    update = _name(_add(actions, "update", "change the filter, the policies or the group; the position stays", _update))
+    update = _name(
+        add_action(actions, "update", "change the filter, the policies or the group; the position stays", _update)
+    )
     update.add_argument("--pipeline", metavar="JSON", type=pipeline, help="the new stages; [] removes them")
     update.add_argument(
         "--full-document", metavar="MODE", choices=("", *FULL_DOCUMENT), help="the new mode; an empty one removes it"
@@ -60,29 +64,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_policies(update)
     add_group_options(update, removable=True)
 
-    seek = _name(_add(actions, "seek", "move the stored position, forwards or backwards", _seek))
+    seek = _name(add_action(actions, "seek", "move the stored position, forwards or backwards", _seek))
     seek.add_argument("to", metavar="POSITION", type=start, help=START_HELP)
 
-    delete = _name(_add(actions, "delete", "delete a subscription with its stored position", _delete))
+    delete = _name(add_action(actions, "delete", "delete a subscription with its stored position", _delete))
     delete.add_argument("--allow-missing", action="store_true", help="succeed even if it does not exist")
-
-
-def run(args: argparse.Namespace) -> int:
-    with connected(args) as client:
-        action: Action = args.act
-        return action(client, args)
-
-
-def _add(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, act: Action
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=summary, description=summary[0].upper() + summary[1:] + "."
-    )
-    parser.set_defaults(act=act)
-    add_json_option(parser)
-    add_connection_options(parser)
-    return parser
 
 
 def _name(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ import pytest
 from bson.timestamp import Timestamp
 
 import feedmux
-from feedmux.cli import main, subscriptions
+from feedmux.cli import connection, main, subscriptions
 from feedmux.feeds import UNCHANGED
 
 STORED = feedmux.SubscriptionInfo(
@@ -61,7 +61,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     def connected(_args: object) -> Iterator[Client]:
         yield made
 
-    monkeypatch.setattr(subscriptions, "connected", connected)
+    monkeypatch.setattr(connection, "connected", connected)
     return made
 
 
