@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import bson
 from bson.timestamp import Timestamp
@@ -33,6 +33,9 @@ from feedmux.positions import FeedPosition
 from feedmux.settlements import Settlement
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux.window import Grant
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 _PLAIN: Final[Mapping[str, Any]] = {
     each.name: each.default
@@ -187,8 +190,12 @@ def _group_value(message: subscriptions_pb2.Group) -> Group:
         for name in ("reconnect_time", "retry_first", "retry_most")
         if message.HasField(name)
     }
-    after = next((name for name, value in _AFTER_DEAD_LETTER.items() if value == message.after_dead_letter), None)
+    after = _named(_AFTER_DEAD_LETTER, message.after_dead_letter, None)
     return Group(**times, attempts_max=message.attempts_max, after_dead_letter=after)
+
+
+def _named(names: Mapping[T, Any], value: int, default: D) -> T | D:
+    return next((name for name, each in names.items() if each == value), default)
 
 
 def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
@@ -196,8 +203,8 @@ def subscription_value(message: subscriptions_pb2.Subscription) -> SubscriptionI
     return SubscriptionInfo(
         name=message.name,
         feed=feed_value(message.feed),
-        on_invalidate="continue" if message.on_invalidate == feed_pb2.ON_INVALIDATE_CONTINUE else "stop",
-        on_history_lost=("earliest" if message.on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST else "fail"),
+        on_invalidate=_named(_ON_INVALIDATE, message.on_invalidate, "stop"),
+        on_history_lost=_named(_ON_HISTORY_LOST, message.on_history_lost, "fail"),
         position=message.position,
         cluster_time=timestamp_value(message.cluster_time) if message.HasField("cluster_time") else None,
         create_time=time_value(message.create_time) if message.HasField("create_time") else None,

@@ -12,7 +12,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidDocument
 
 from feedmux import requests
-from feedmux.feeds import Feed
+from feedmux.feeds import Feed, OnHistoryLost, OnInvalidate
 from feedmux.positions import FeedPosition
 from feedmux.requests import subscription_value
 from feedmux.v1 import change_feed_pb2, subscriptions_pb2
@@ -45,6 +45,14 @@ def test_policies_of_a_newer_server_read_as_their_defaults() -> None:
     info = subscription_value(stored)
     assert (int(stored.on_invalidate), info.name) == (99, "s")
     assert (info.on_invalidate, info.on_history_lost) == ("stop", "fail")
+
+
+@over("on_invalidate", ["stop", "continue"])
+@over("on_history_lost", ["fail", "earliest", "snapshot"])
+def test_policies_come_back_as_they_were(on_invalidate: OnInvalidate, on_history_lost: OnHistoryLost) -> None:
+    stored = requests.subscription_message("s", None, on_invalidate, on_history_lost)
+    info = subscription_value(stored)
+    assert (info.on_invalidate, info.on_history_lost) == (on_invalidate, on_history_lost)
 
 
 @over("feed", [WHOLE, Feed(source="main"), Feed("shop", pipeline='[{"$match": {}}]', source="main")])
