@@ -200,7 +200,8 @@ MATRIX: dict[str, Values] = {
         "config": {
             "limits": {"memory_bytes": 64 << 20, "retained_bytes": 16 << 20, "sessions": 100, "connections": 100}
         },
-        "resources": {"requests": {"memory": "256Mi"}, "limits": {"memory": "512Mi"}},
+        "resources": {"requests": {"memory": "0.25Gi", "cpu": 0.5}, "limits": {"memory": 536870912, "cpu": "1.5"}},
+        "imagePullSecrets": ["registry", {"name": "registry"}],
     },
 }
 WRONG: dict[str, tuple[Values, str]] = {
@@ -243,7 +244,29 @@ WRONG: dict[str, tuple[Values, str]] = {
     "another time to drain": ({"config": {"limits": {"drain_s": 60}}}, "config.limits.drain_s: the chart sets this"),
     "too little memory": ({"resources": {"limits": {"memory": "2Gi"}}}, "is less than the servers may use"),
     "more memory in use": ({"config": {"limits": {"memory_bytes": 2 << 30}}}, "resources.limits.memory: 3Gi is less"),
-    "an amount of memory": ({"resources": {"limits": {"memory": "3000m"}}}, "3000m is no amount of memory"),
+    "an amount of memory": ({"resources": {"limits": {"memory": "3000m"}}}, "'/resources/limits/memory'"),
+    "an amount of cores": ({"resources": {"requests": {"cpu": "1Gi"}}}, "'/resources/requests/cpu'"),
+    "two families where one is allowed": (
+        {"service": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv6", "IPv4"]}},
+        "service.ipFamilies: a Service of ipFamilyPolicy SingleStack has one family",
+    ),
+    "a label that is none": ({"commonLabels": {"team": "data & feeds"}}, "'/commonLabels/team'"),
+    "a label's name that is none": ({"podLabels": {"my team": "data"}}, "'/podLabels': additional properties"),
+    "a secret's name that is none": ({"redis": {"caSecret": "redis..ca"}}, "'/redis/caSecret'"),
+    "a variable that is a number": ({"env": [{"name": "A", "value": 5}]}, "'/env/0/value'"),
+    "a variable twice": ({"env": [{"name": "A"}, {"name": "A"}]}, "env: the name A is there twice"),
+    "a variable of the chart": (
+        {"env": [{"name": "FEEDMUX_SOURCES__MAIN__URI", "value": "mongodb://db"}]},
+        "env: the name FEEDMUX_SOURCES__MAIN__URI is there twice, or the chart itself uses it",
+    ),
+    "a mount of no volume": (
+        {"extraVolumeMounts": [{"name": "jwks", "mountPath": "/etc/jwks"}]},
+        "extraVolumeMounts: there is no volume jwks; add it to extraVolumes",
+    ),
+    "a mount in the chart's place": (
+        {"extraVolumeMounts": [{"name": "tmp", "mountPath": "/etc/feedmux/config/"}]},
+        "extraVolumeMounts: the mountPath /etc/feedmux/config/ is there twice, or the chart",
+    ),
     "more memory reserved than allowed": (
         {"resources": {"requests": {"memory": "4Gi"}}},
         "resources.requests.memory: 4Gi is more than the limit of 3Gi, which Kubernetes rejects",
@@ -322,7 +345,7 @@ WRONG: dict[str, tuple[Values, str]] = {
         {"serviceAccount": {"create": False, "annotations": {"role": "feeds"}}},
         "the chart annotates only the account that it creates",
     ),
-    "a volume that the chart has": ({"extraVolumes": [{"name": "tls", "emptyDir": {}}]}, "choose another name"),
+    "a volume twice": ({"extraVolumes": [{"name": "a"}, {"name": "a"}]}, "extraVolumes: the name a is there twice"),
     "a mount without a path": ({"extraVolumeMounts": [{"name": "x"}]}, "missing property 'mountPath'"),
     "an unknown part of the configuration": (
         {"config": {"limit": {"sessions": 5}}},
@@ -537,10 +560,11 @@ def nested(values: Values, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
             yield from nested(value, (*path, name))
 
 
-def test_null_is_refused_by_the_name_of_its_value() -> None:
-    def under(path: tuple[str, ...], value: Any) -> Values:
-        return {path[0]: under(path[1:], value) if path[1:] else value}
+def under(path: tuple[str, ...], value: Any) -> Values:
+    return {path[0]: under(path[1:], value) if path[1:] else value}
 
+
+def test_null_is_refused_by_the_name_of_its_value() -> None:
     source = {"main": LEAST["sources"]["main"]}
     wrong = [({"sources": {"main": source["main"] | {name: None}}}, name) for name in ("id", "caSecret", "uriSecret")]
     wrong += [({"networkPolicy": {"egress": [{"ports": [1], "to": [], name: None}]}}, name) for name in ("ports", "to")]
@@ -583,16 +607,19 @@ def test_pull_secrets_are_named_in_both_usual_forms() -> None:
         ("release", {"nameOverride": f"{'n' * 41}---{'n' * 30}"}),
         ("release", {"fullnameOverride": "a.b." + "c" * 240}),
         ("7", {"fullnameOverride": "seven"}),
+        ("1e3", {"fullnameOverride": "null", "nameOverride": "123"}),
     ],
 )
 def test_names_are_those_that_kubernetes_allows(release: str, more: Values) -> None:
     everything = merged(merged(MATRIX["trial"], MATRIX["a large service"]), {"fullnameOverride": ""} | more)
-    rendered = render(merged(LEAST, everything), name=release).items()
+    rendered = render(merged(LEAST, everything), name=release, namespace="7").items()
     found = [each for path, text in rendered if "NOTES" not in path for each in yaml.load_all(text, Strict) if each]
     assert len(found) > 10
     for each in found:
+        if each["kind"] not in NOT_OF_KUBERNETES:
+            kubernetes_validate.validate(each, KUBERNETES[-1], strict=True)
         limit = 52 if each["kind"] == "StatefulSet" else 63
-        name = each["metadata"]["name"]
+        name = each["metadata"]["name"].removeprefix("7-")  # of a namespace, which may begin with a digit
         assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name), name
         assert len(name) <= limit, name
         for value in each["metadata"]["labels"].values():
@@ -613,17 +640,38 @@ def test_no_secret_is_rendered() -> None:
     assert from_secrets == {"FEEDMUX_SOURCES__MAIN__URI", "FEEDMUX_REDIS__URL", "FEEDMUX_REDIS__PASSWORD"}
 
 
-def test_no_volume_takes_the_name_of_one_of_the_charts() -> None:
-    names = {
-        volume["name"]
-        for case in MATRIX.values()
-        for each in of_kind(merged(LEAST, case), "Deployment")
-        for volume in each["spec"]["template"]["spec"]["volumes"]
-    } - {each["name"] for each in MATRIX["more volumes"]["extraVolumes"]}
-    assert {"config", "tls", "sources"} <= names
-    for name in names:
-        with pytest.raises(HelmError, match=f"a volume with the name {name}; choose another name"):
-            render(merged(LEAST, {"extraVolumes": [{"name": name, "emptyDir": {}}]}))
+@pytest.mark.parametrize("case", MATRIX)
+def test_no_volume_takes_the_name_of_one_of_the_charts(case: str) -> None:
+    (deployment,) = of_kind(merged(LEAST, MATRIX[case]), "Deployment")
+    for name in (each["name"] for each in deployment["spec"]["template"]["spec"]["volumes"]):
+        more = {"extraVolumes": [*MATRIX[case].get("extraVolumes", []), {"name": name, "emptyDir": {}}]}
+        with pytest.raises(HelmError, match=f"extraVolumes: the name {name} is there twice"):
+            render(merged(merged(LEAST, MATRIX[case]), more))
+
+
+@pytest.mark.parametrize("word", ["123", "null", "true", "1e3"])
+def test_text_stays_text(word: str) -> None:
+    """Names that YAML reads as a number, a truth value or nothing."""
+
+    def shown(case: str, path: tuple[str, ...], text: str) -> str:
+        found = list(objects(merged(merged(LEAST, MATRIX[case]), under(path, text))))
+        for each in found:
+            if "feedmux.yaml" in each.get("data", {}):
+                each["data"] = yaml.safe_load(each["data"]["feedmux.yaml"])
+        return re.sub(r'"checksum/config": "\w+"', "", json.dumps(found))
+
+    tried = 0
+    for case in ("a large service", "secrets for everything", "cert-manager", "KEDA", "sources with TLS"):
+        for path, value in nested(MATRIX[case]):
+            if not isinstance(value, str) or path[0] == "fullnameOverride":
+                continue
+            try:
+                expected, found = shown(case, path, "zzz"), shown(case, path, word)
+            except HelmError:
+                continue
+            assert found == expected.replace("zzz", word), path
+            tried += 1
+    assert tried > 20
 
 
 def test_the_files_of_sources_are_where_the_values_say(tmp_path: Path) -> None:
@@ -1063,13 +1111,16 @@ def test_the_charts_own_redis_is_full_before_it_is_killed(limit: str | int, most
     assert (given["--maxmemory"], given["--maxmemory-policy"]) == (most, "noeviction")
 
 
-def test_the_charts_own_redis_may_be_valkey() -> None:
-    image = "valkey/valkey:9.0.1-alpine"
+@pytest.mark.parametrize(
+    ("image", "program"),
+    [("valkey/valkey:9.0.1-alpine", "valkey"), ("registry/valkey-mirror/redis:8", "redis"), ("my-valkey", "valkey")],
+)
+def test_the_charts_own_redis_may_be_valkey(image: str, program: str) -> None:
     values = merged(merged(LEAST, MATRIX["trial"]), {"redis": {"bundled": {"image": image}}})
     (redis,) = of_kind(values, "StatefulSet")
     (container,) = redis["spec"]["template"]["spec"]["containers"]
-    assert (container["image"], container["args"][0]) == (image, "valkey-server")
-    assert "valkey-cli ping" in container["readinessProbe"]["exec"]["command"][-1]
+    assert (container["image"], container["args"][0]) == (image, f"{program}-server")
+    assert f"{program}-cli ping" in container["readinessProbe"]["exec"]["command"][-1]
 
 
 def test_images_are_pinned_to_a_version() -> None:

@@ -16,8 +16,8 @@
 {{- end -}}
 
 {{- define "feedmux.selector" -}}
-app.kubernetes.io/name: {{ include "feedmux.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "feedmux.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: server
 {{- end -}}
 
@@ -55,16 +55,20 @@ ones replace earlier ones, and none replaces a label that selectors use. */}}
 
 {{/* What all pods of the release share: who they are, and where they run. */}}
 {{- define "feedmux.pod" -}}
-serviceAccountName: {{ include "feedmux.serviceAccount" . }}
+serviceAccountName: {{ include "feedmux.serviceAccount" . | quote }}
 enableServiceLinks: false
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets:
+  {{- $names := list }}
   {{- range . }}
-  - name: {{ kindIs "map" . | ternary (get (kindIs "map" . | ternary . (dict)) "name") . }}
+  {{- $names = append $names (kindIs "map" . | ternary (get (kindIs "map" . | ternary . (dict)) "name") .) }}
+  {{- end }}
+  {{- range uniq $names }}
+  - name: {{ quote . }}
   {{- end }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
@@ -126,7 +130,7 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- define "feedmux.redisPassword" -}}
 {{- with .Values.redis.passwordSecret -}}
 {{- if .name -}}
-{name: {{ .name }}, key: {{ .key }}}
+{name: {{ .name | quote }}, key: {{ .key | quote }}}
 {{- else if $.Values.redis.bundled.enabled -}}
 {name: {{ include "feedmux.redisName" $ }}, key: password}
 {{- end -}}
@@ -183,10 +187,7 @@ ipFamilies: {{- toYaml . | nindent 2 }}
 {{- if kindIs "string" . -}}
 {{- $number := regexFind "^[0-9.]+" . -}}
 {{- $unit := trimPrefix $number . -}}
-{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
-{{- if not (and $number (hasKey $units $unit)) -}}
-{{- fail (printf "%s is no amount of memory; write 2Gi or 512Mi" .) -}}
-{{- end -}}
+{{- $units := dict "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "P" 1000000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 -}}
 {{- mulf $number (get $units $unit) | int64 -}}
 {{- else -}}
 {{- int64 . -}}
@@ -210,10 +211,10 @@ scaleDown:
 {{- define "feedmux.metadataIn" -}}
 {{- if index . 1 -}}
 # Releases with the same name in different namespaces may share this one.
-name: {{ printf "%s-%s" (index . 0).Release.Namespace (index . 2) }}
-namespace: {{ index . 1 }}
+name: {{ printf "%s-%s" (index . 0).Release.Namespace (index . 2) | quote }}
+namespace: {{ index . 1 | quote }}
 {{- else -}}
-name: {{ index . 2 }}
+name: {{ index . 2 | quote }}
 {{- end -}}
 {{- end -}}
 
@@ -241,6 +242,92 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- $sessions := mul 60000 (int64 (default 10000 $limits.sessions)) -}}
 {{- $callers := add 112000000 (mul 20000 (int64 (default 11000 $limits.connections))) -}}
 {{- add $held $sessions $callers 300000000 -}}
+{{- end -}}
+
+{{/* Environment variables, volumes and mounts of the servers: the chart's own, then those of the values. */}}
+{{- define "feedmux.env" -}}
+{{- range $source, $settings := .Values.sources }}
+- name: FEEDMUX_SOURCES__{{ upper $source }}__URI
+  valueFrom:
+    secretKeyRef: {name: {{ quote $settings.uriSecret.name }}, key: {{ quote $settings.uriSecret.key }}}
+{{- end }}
+{{- with .Values.redis.urlSecret }}
+{{- if .name }}
+- name: FEEDMUX_REDIS__URL
+  valueFrom:
+    secretKeyRef: {name: {{ quote .name }}, key: {{ quote .key }}}
+{{- end }}
+{{- end }}
+{{- with include "feedmux.redisPassword" . }}
+- name: FEEDMUX_REDIS__PASSWORD
+  valueFrom:
+    secretKeyRef: {{ . }}
+{{- end }}
+{{- with .Values.env }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end -}}
+
+{{- define "feedmux.volumeMounts" -}}
+- {name: config, mountPath: /etc/feedmux/config, readOnly: true}
+# Mount directories, not single files: a mounted file would not follow changes of its ConfigMap or Secret.
+- {name: tenants, mountPath: /etc/feedmux/tenants, readOnly: true}
+- {name: tmp, mountPath: /tmp}
+{{- if .Values.positions.keySecret.name }}
+- {name: positions, mountPath: /etc/feedmux/positions, readOnly: true}
+{{- end }}
+{{- if include "feedmux.tlsSecret" . }}
+- {name: tls, mountPath: /etc/feedmux/tls, readOnly: true}
+{{- end }}
+{{- if .Values.tls.clientCaSecret }}
+- {name: client-ca, mountPath: /etc/feedmux/client-ca, readOnly: true}
+{{- end }}
+{{- if .Values.redis.caSecret }}
+- {name: redis-ca, mountPath: /etc/feedmux/redis-ca, readOnly: true}
+{{- end }}
+{{- if include "feedmux.sourceFiles" . }}
+- {name: sources, mountPath: /etc/feedmux/sources, readOnly: true}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end -}}
+
+{{- define "feedmux.volumes" -}}
+- name: config
+  configMap: {name: {{ include "feedmux.fullname" . | quote }}}
+- name: tenants
+  {{- if .Values.tenants.existingSecret }}
+  secret: {secretName: {{ quote .Values.tenants.existingSecret }}}
+  {{- else }}
+  configMap: {name: {{ default (printf "%s-tenants" (include "feedmux.fullname" .)) .Values.tenants.existingConfigMap | quote }}}
+  {{- end }}
+- name: tmp
+  emptyDir: {sizeLimit: 64Mi}
+{{- with include "feedmux.tlsSecret" . }}
+- name: tls
+  secret: {secretName: {{ quote . }}}
+{{- end }}
+{{- with .Values.tls.clientCaSecret }}
+- name: client-ca
+  secret: {secretName: {{ quote . }}}
+{{- end }}
+{{- with .Values.positions.keySecret.name }}
+- name: positions
+  secret: {secretName: {{ quote . }}}
+{{- end }}
+{{- with .Values.redis.caSecret }}
+- name: redis-ca
+  secret: {secretName: {{ quote . }}}
+{{- end }}
+{{- with include "feedmux.sourceFiles" . }}
+- name: sources
+  projected:
+    sources: {{- . | nindent 6 }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
 {{- end -}}
 
 {{/* Checks that the schema cannot express: values that exclude or require each other. */}}
@@ -314,6 +401,9 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- if hasKey (default (dict) .Values.config.limits) "drain_s" -}}
 {{- fail "config.limits.drain_s: the chart sets this itself; use drain.seconds, from which the chart also derives the pod's termination grace period" -}}
 {{- end -}}
+{{- if and (eq .Values.service.ipFamilyPolicy "SingleStack") (gt (len .Values.service.ipFamilies) 1) -}}
+{{- fail "service.ipFamilies: a Service of ipFamilyPolicy SingleStack has one family; name one, or set PreferDualStack or RequireDualStack" -}}
+{{- end -}}
 {{- range $name := list "loadBalancerClass" "loadBalancerSourceRanges" -}}
 {{- if and (get $.Values.service $name) (ne $.Values.service.type "LoadBalancer") -}}
 {{- fail (printf "service.%s: Kubernetes accepts this only with service.type LoadBalancer, and it is %s" $name $.Values.service.type) -}}
@@ -354,9 +444,23 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- fail "serviceAccount.annotations: the chart annotates only the account that it creates; set serviceAccount.create, or annotate the account yourself" -}}
 {{- end -}}
 {{- end -}}
-{{- range .Values.extraVolumes -}}
-{{- if has .name (list "config" "tenants" "tmp" "tls" "client-ca" "positions" "redis-ca" "sources") -}}
-{{- fail (printf "extraVolumes: the chart itself has a volume with the name %s; choose another name" .name) -}}
+{{- range list (list "env" "feedmux.env" "name") (list "extraVolumes" "feedmux.volumes" "name") (list "extraVolumeMounts" "feedmux.volumeMounts" "mountPath") -}}
+{{- $value := first . -}}
+{{- $field := last . -}}
+{{- $seen := list -}}
+{{- range include (index . 1) $ | fromYamlArray -}}
+{{- $one := get . $field | trimSuffix "/" -}}
+{{- if has $one $seen -}}
+{{- fail (printf "%s: the %s %s is there twice, or the chart itself uses it; choose another one" $value $field (get . $field)) -}}
+{{- end -}}
+{{- $seen = append $seen $one -}}
+{{- end -}}
+{{- end -}}
+{{- $volumes := list -}}
+{{- range include "feedmux.volumes" . | fromYamlArray }}{{ $volumes = append $volumes .name }}{{ end -}}
+{{- range .Values.extraVolumeMounts -}}
+{{- if not (has .name $volumes) -}}
+{{- fail (printf "extraVolumeMounts: there is no volume %s; add it to extraVolumes" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- with (default (dict) .Values.resources.limits).memory -}}
