@@ -173,6 +173,14 @@ def test_a_proxy_that_does_not_listen_is_named_with_its_variable(monkeypatch: py
     assert proxy_of("198.51.100.7") is not None
 
 
+@pytest.mark.parametrize("address", ["[", "proxy:port", "proxy:99999", f"{'a' * 64}:3128"])
+def test_a_proxy_of_no_address_is_named_with_its_variable(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", f"http://user:secret@{address}")
+    assert cause("feeds.invalid:7117") == (
+        f"the proxy {address} (https_proxy) for feeds.invalid:7117 is not http://HOST:PORT"
+    )
+
+
 def test_a_proxy_that_refuses_is_quoted_and_one_that_connects_is_not_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     with grpc_server() as endpoint, http_proxy({"feeds.invalid:7117": endpoint}) as proxy:
         monkeypatch.setenv("https_proxy", f"http://user:pass%20word@{proxy}")

@@ -41,6 +41,10 @@ def host_and_port(text: str) -> tuple[str, int] | None:
         return host[1:-1], int(port)
     if not host or any(each in "[]:/@?#" or each.isspace() or not each.isprintable() for each in host):
         return None
+    try:
+        host.encode("idna")  # as the functions of sockets do
+    except UnicodeError:  # an empty label, or one of more than 63 characters
+        return None
     return host, int(port)
 
 
@@ -73,11 +77,14 @@ class Proxy:
     """The value of Proxy-Authorization."""
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port} ({self.variable})"
+        return f"{self.host}{f':{self.port}' if self.port else ''} ({self.variable})"
 
 
 def proxy_of(host: str) -> Proxy | None:
-    """Return the proxy that gRPC uses for a host, by its rules for environment variables (http_proxy_mapper.cc)."""
+    """Return the proxy that gRPC uses for a host, by its rules for environment variables (http_proxy_mapper.cc).
+
+    gRPC also tries what is no address, and then says nothing of a proxy. Such a proxy has the port 0.
+    """
     if is_loopback(host):
         return None
     variable = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
@@ -86,11 +93,13 @@ def proxy_of(host: str) -> Proxy | None:
     excepted = next((value for name in _NO_PROXY_VARIABLES if (value := os.environ.get(name))), "")
     if any(_matches(host, entry.strip()) for entry in excepted.split(",")):
         return None
+    text = os.environ[variable]
     try:
-        url = urlsplit(os.environ[variable])
+        url = urlsplit(text)
         port = url.port or 443
+        (url.hostname or "").encode("idna")
     except ValueError:
-        return None
+        return Proxy(variable, text.rpartition("@")[2], 0) if text.lower().startswith("http://") else None
     if url.scheme != "http" or not url.hostname:
         return None
     user = f"{unquote(url.username)}:{unquote(url.password or '')}" if url.username else ""

@@ -18,6 +18,7 @@ from tests.tables import over
         ("[::1]:7117", "::1", 7117),
         ("[fe80::1%eth0]:7117", "fe80::1%eth0", 7117),
         ("feeds_1.example.com.:1", "feeds_1.example.com.", 1),
+        ("bücher.example:1", "bücher.example", 1),
     ],
 )
 def test_a_host_and_a_port(text: str, host: str, port: int) -> None:
@@ -49,6 +50,9 @@ def test_another_target_of_grpc_is_taken_as_it_is(text: str) -> None:
         ("host/path:7117", "is not HOST:PORT"),
         ("a\x00b:7117", "is not HOST:PORT"),
         ("", "is not HOST:PORT"),
+        (".:7117", "is not HOST:PORT"),
+        ("feeds..example.com:7117", "is not HOST:PORT"),
+        (f"{'a' * 64}.example.com:7117", "is not HOST:PORT"),
         ("http://here:1/path", "is a URL; give HOST:PORT, as in here:1"),
         ("grpcs://here", "is a URL; give HOST:PORT, as in localhost:7117"),
     ],

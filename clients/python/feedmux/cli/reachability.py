@@ -111,6 +111,8 @@ class Server:
 
     def _through(self, proxy: Proxy) -> socket.socket:
         hint = f"Unset {proxy.variable}, or add {self.host} to no_proxy, if {self.text} needs no proxy."
+        if not proxy.port:
+            raise CliError(f"the proxy {proxy} for {self.text} is not http://HOST:PORT", hint)
         connected: socket.socket | None = None
         try:
             connected = socket.create_connection((proxy.host, proxy.port), self.timeout_s)

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from feedmux.cli.reachability import endpoint
 
 CONTEXT_VARIABLE: Final = "FEEDMUX_CONTEXT"
 _SUFFIX: Final = ".toml"
+_FILE_BYTES: Final = 1 << 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -124,7 +126,7 @@ def in_use() -> str | None:
     Commands that have all they need by options and variables work for every user id.
     """
     try:
-        return (folder() / "context").read_text("utf-8").strip() or None
+        return _read(folder() / "context").strip() or None
     except (OSError, ValueError, CliError):
         return None
 
@@ -141,7 +143,7 @@ def load(name: str) -> Context:
     """Load a context. Raises CliError for a context that does not exist, or whose file is invalid."""
     path = path_of(name)
     try:
-        settings: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        settings: dict[str, Any] = tomllib.loads(_read(path))
     except FileNotFoundError:
         close = get_close_matches(name, names(), 1)
         hint = f"Did you mean {close[0]}? " if close else ""
@@ -149,7 +151,7 @@ def load(name: str) -> Context:
             f"context {name!r} does not exist",
             f"{hint}`feedmux context list` shows the existing ones, `feedmux context save {name}` creates it.",
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise CliError(f"context {name}: {path} cannot be read: {reason}") from None
     return Context(name, {key: _checked(name, path, key, value) for key, value in settings.items()})
@@ -221,6 +223,17 @@ def _elsewhere(context: Context, known: Mapping[str, Any]) -> bool:
 def _toml(value: str | bool) -> str:
     # A JSON string is a basic string of TOML, except for this one character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file. Raises OSError or ValueError, also for what has no end, as a pipe or a device."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is not a file")
+        content = file.read(_FILE_BYTES + 1)
+    if len(content) > _FILE_BYTES:
+        raise ValueError(f"it is larger than {_FILE_BYTES // 1024} KiB")
+    return content.decode("utf-8-sig")  # editors may put a mark at the beginning
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """The settings of a command: from its options, contexts, variables and defaults, in this order."""
 
 import argparse
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -151,14 +152,35 @@ def test_files_of_a_context_are_beside_it(folder: Path) -> None:
         ("endpoint = 7117", "is not a string"),
         ("endpoint = 'nowhere'", "not HOST:PORT"),
         ("endpoint = ", "cannot be read"),
+        (f"a = {'[' * 5000}", "cannot be read: maximum recursion depth"),
+        (f"source = '{'x' * 70_000}'", "cannot be read: it is larger than 64 KiB"),
+        ("source = '\udcff'", "cannot be read: 'utf-8' codec"),
     ],
 )
 def test_a_file_that_cannot_be_used(text: str, words: str, folder: Path) -> None:
     (folder / "contexts").mkdir(parents=True)
-    (folder / "contexts" / "bad.toml").write_text(text)
+    (folder / "contexts" / "bad.toml").write_text(text, "utf-8", "surrogateescape")
     with pytest.raises(CliError, match=words):
         of("--context", "bad")
     assert main(["context", "delete", "bad"]) == 0
+
+
+def test_what_has_no_end_is_not_read(folder: Path) -> None:
+    """A pipe, a device: neither as a context, nor as the name of the one in use, which every command reads."""
+    (folder / "contexts").mkdir(parents=True)
+    os.mkfifo(folder / "contexts" / "pipe.toml")
+    (folder / "contexts" / "device.toml").symlink_to("/dev/zero")
+    (folder / "context").symlink_to(folder / "contexts" / "pipe.toml")
+    for name in ("pipe", "device"):
+        with pytest.raises(CliError, match="cannot be read: it is not a file"):
+            of("--context", name)
+    assert of()["endpoint"] == "localhost:7117"
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(folder: Path) -> None:
+    (folder / "contexts").mkdir(parents=True)
+    (folder / "contexts" / "one.toml").write_text("source = 's'\n", "utf-8-sig")
+    assert of("--context", "one")["source"] == "s"
 
 
 @pytest.mark.parametrize("name", ["../one", "", ".hidden", "a/b", "x" * 65])
