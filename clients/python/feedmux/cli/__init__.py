@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from errno import ENOSPC
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Final
 
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if sys.stdout is None:  # `>&-`
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+    if isinstance(sys.stdout, TextIOWrapper):  # a locale may lack a character; standard error has this handler already
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()

@@ -107,8 +107,8 @@ def table(terminal: Terminal, headers: Sequence[str], rows: Sequence[Sequence[ob
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """Print one JSON object on one line."""
-    print(json.dumps(value, ensure_ascii=False, default=str))
+    """Print one JSON object on one line, in ASCII if the locale has no more."""
+    print(json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", default=str))
 
 
 def silence_stdout() -> None:

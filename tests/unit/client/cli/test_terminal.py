@@ -1,17 +1,38 @@
 """Tables, cut lines, times and numbers for people; nothing from a document controls the terminal."""
 
 import io
+import json
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
-from feedmux.cli.terminal import Terminal, cut, duration, iso_time, plain, size, table, utc_time
+from feedmux.cli import main
+from feedmux.cli.terminal import Terminal, cut, duration, iso_time, plain, print_json, size, table, utc_time
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setenv("COLUMNS", "200")
     return Terminal(io.StringIO())
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_json_is_json_in_every_locale(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding, write_through=True))
+    print_json({"né": "✓"})
+    assert json.loads(written.getvalue().decode(encoding)) == {"né": "✓"}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_text_is_shown_in_every_locale(encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding, write_through=True))
+    assert main(["context", "save", "one", "--endpoint", "bücher…:1"]) == 0
+    assert main(["context", "show", "one"]) == 0
+    assert "bücher…:1" in written.getvalue().decode(encoding).replace(r"\u2026", "…").replace(r"\xfc", "ü")
 
 
 def test_cutting_leaves_colours_whole() -> None:
