@@ -53,6 +53,28 @@ async def test_standalone_mongod(redis_server: RedisServer) -> None:
     assert "rs.initiate" in message
 
 
+async def test_a_replica_set_that_is_not_initiated(redis_server: RedisServer) -> None:
+    """Reached by its set, the driver finds no member that can serve."""
+    async with Mongod(replica_set="rs0") as mongod:
+        for options in ("replicaSet=rs0", "directConnection=true"):
+            configuration = settings(f"mongodb://{mongod.address}/?{options}", redis_server.url)
+            for source in configuration["sources"].values():
+                source["server_selection_timeout_ms"] = 300
+            message = await cannot_start(configuration)
+            assert "not initiated" in message
+            assert "rs.initiate()" in message
+
+
+async def test_what_lacks_the_commands_of_mongodb(redis_server: RedisServer) -> None:
+    """Such as mongot, which also listens for MongoDB's protocol."""
+    async with Mongod() as mongod:
+        async with mongod.client() as client:
+            lacks = {"failCommands": ["buildInfo"], "errorCode": 59}
+            await client.admin.command({"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": lacks})
+        message = await cannot_start(settings(mongod.uri, redis_server.url))
+    assert "source 'main' is no MongoDB: it lacks the command hello or buildInfo" in message
+
+
 async def test_mongod_out_of_reach(redis_server: RedisServer) -> None:
     [port] = free_ports(1)
     configuration = settings(f"mongodb://user:secret-canary@127.0.0.1:{port}/?replicaSet=x", redis_server.url)

@@ -4,6 +4,7 @@
 Reads only. Nothing here opens the cursors that serve feeds.
 """
 
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC
@@ -13,6 +14,7 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailure
 
 from feedmux_server.core.check_result import CheckResult, Level, check_clock
+from feedmux_server.source.errors import rejects_login
 
 OLDEST_VERSION: Final = (6, 0)
 NEWEST_VERSION: Final = (8, 99)
@@ -20,9 +22,11 @@ NEWEST_VERSION: Final = (8, 99)
 _FAULTY_VERSIONS: Final = frozenset({(9, 0, 0), (9, 0, 1)})
 _AMAZON, _COSMOS, _FERRET = "Amazon DocumentDB", "Azure Cosmos DB", "FerretDB"
 _EXTENSION: Final = "Azure DocumentDB, or the documentdb extension of PostgreSQL"
+_FEDERATION: Final = "Atlas Data Federation"
 _HOSTED: Final = {
     ".docdb.amazonaws.com": _AMAZON,
     ".docdb-elastic.amazonaws.com": _AMAZON,
+    ".docdb.amazonaws.com.cn": _AMAZON,
     ".cosmos.azure.com": _COSMOS,
 }
 """Services that speak MongoDB's protocol, by the end of their host names, as MongoDB's drivers recognise them."""
@@ -32,6 +36,7 @@ _WHAT_WORKS: Final = {
     _COSMOS: "It has no change streams, or those of one shard with limits",
     _FERRET: "It has no change streams",
     _EXTENSION: "It has no change streams",
+    _FEDERATION: "It has no change streams; name the cluster itself",
 }
 _WINDOW_WANTED_H: Final = 24.0
 _WINDOW_LEAST_H: Final = 1.0
@@ -39,6 +44,8 @@ _ERROR_CHARS: Final = 200
 _ERRORS_MAX: Final = 7
 _NOT_PERMITTED: Final = (13, 8000)
 """Unauthorized, by mongod and by Atlas."""
+
+COMMAND_NOT_FOUND: Final = 59
 
 _Client = AsyncMongoClient[Mapping[str, Any]]
 
@@ -58,9 +65,23 @@ def judge_hello(name: str, hello: Mapping[str, Any], build: Mapping[str, Any]) -
     return [_deployment(name, hello), _version(name, build)]
 
 
+def judge_failure(name: str, error: OperationFailure) -> CheckResult:
+    """Judge a deployment that answers `hello` or `buildInfo` with an error that is not about the login."""
+    check = f"{name}.deployment"
+    if error.code == COMMAND_NOT_FOUND:
+        return CheckResult(
+            check,
+            Level.FAILED,
+            f"source {name!r} is no MongoDB: it lacks the command hello or buildInfo",
+            f"Name a mongod or mongos in sources.{name}.uri, and not mongot, for example",
+        )
+    says = f"source {name!r} answers hello or buildInfo with the error {error.code}"
+    return CheckResult(check, Level.FAILED, says, "Read MongoDB's log, and try again")
+
+
 def _not_mongodb(hello: Mapping[str, Any], build: Mapping[str, Any]) -> str:
     """Return the name of a service or server that only speaks MongoDB's protocol; empty for MongoDB."""
-    addresses = [*hello.get("hosts", ()), hello.get("me", ""), hello.get("primary", "")]
+    addresses = [*(hello.get("hosts") or ()), hello.get("me", ""), hello.get("primary", "")]
     for address in addresses:
         host = str(address).rpartition(":")[0].lower()
         for suffix, service in _HOSTED.items():
@@ -68,6 +89,8 @@ def _not_mongodb(hello: Mapping[str, Any], build: Mapping[str, Any]) -> str:
                 return service
     if "ferretdbVersion" in build or "ferretdb" in build:
         return _FERRET
+    if "dataLake" in build:
+        return _FEDERATION
     internal = hello.get("internal")
     if isinstance(internal, Mapping) and not internal.keys().isdisjoint(("documentdb_versions", "cosmos_versions")):
         return _EXTENSION
@@ -84,6 +107,13 @@ def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
             "Try it before you rely on it; `earliest` and the oplog's headroom are not available there, and a shard"
             " without writes delays events by up to periodicNoopIntervalSecs, 10 s by default (SERVER-126545)",
         )
+    if hello.get("isreplicaset"):
+        return CheckResult(
+            check,
+            Level.FAILED,
+            f"source {name!r} is a mongod of a replica set that is not initiated",
+            "Run rs.initiate() once",
+        )
     if "setName" not in hello:
         return CheckResult(
             check,
@@ -92,12 +122,21 @@ def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
             "Start it with --replSet and run rs.initiate() once (one node is enough), then name the set in the URI:"
             " ?replicaSet=rs0",
         )
-    members = len(hello.get("hosts", ()))
+    members = len(hello.get("hosts") or ())
     return CheckResult(check, Level.OK, f"source {name!r} is replica set {hello['setName']} with {members} data nodes")
 
 
 def _version(name: str, build: Mapping[str, Any]) -> CheckResult:
-    version, numbers = str(build["version"]), tuple(build["versionArray"][:2])
+    version = str(build.get("version", ""))
+    # Of a build such as 8.2.0-rc1 or Percona's 6.0.27-21, the release that it is made from.
+    numbers = tuple(map(int, re.findall(r"\d{1,9}", version.partition("-")[0])[:3]))
+    if not numbers:
+        return CheckResult(
+            f"{name}.version",
+            Level.WARNING,
+            f"source {name!r} does not say which version of MongoDB it is",
+            "Check that it is MongoDB 6.0 or later: any edition, Atlas, or Percona Server for MongoDB",
+        )
     if numbers < OLDEST_VERSION:
         return CheckResult(
             f"{name}.version",
@@ -105,7 +144,7 @@ def _version(name: str, build: Mapping[str, Any]) -> CheckResult:
             f"source {name!r} is MongoDB {version}",
             "feedmux needs 6.0 or later (6.0, 7.0 and 8.x are supported)",
         )
-    if tuple(build["versionArray"][:3]) in _FAULTY_VERSIONS:
+    if numbers in _FAULTY_VERSIONS:
         return CheckResult(
             f"{name}.version",
             Level.WARNING,
@@ -113,7 +152,7 @@ def _version(name: str, build: Mapping[str, Any]) -> CheckResult:
             " (SERVER-134970)",
             "Upgrade MongoDB to 9.0.2 or later, or use stored images (full_document: whenAvailable)",
         )
-    if numbers > NEWEST_VERSION:
+    if numbers[:2] > NEWEST_VERSION:
         return CheckResult(
             f"{name}.version",
             Level.WARNING,
@@ -151,6 +190,8 @@ def server_errors(client: AsyncMongoClient[Any]) -> str:
             # The driver appends its own settings in brackets.
             text = str(server.error).partition(" (configured timeouts")[0]
             found.append(text[:_ERROR_CHARS] if host in text else f"{host}:{port}: {text[:_ERROR_CHARS]}")
+        elif server.server_type_name == "RSGhost":
+            found.append(f"{host}:{port}: the replica set is not initiated, or removed this member; see rs.initiate()")
     return "; ".join(found[:_ERRORS_MAX])
 
 
@@ -212,6 +253,8 @@ class SourceExamination:
             ]
         except (OperationFailure, ConfigurationError) as error:
             code = f" (code {error.code})" if isinstance(error, OperationFailure) else ""
+            if isinstance(error, OperationFailure) and not rejects_login(error):
+                return [judge_failure(self._name, error)]
             return [
                 CheckResult(
                     check,

@@ -27,7 +27,7 @@ from feedmux_server.core.check_result import Level, failures
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.source.catchup_limiter import CatchupLimiter
-from feedmux_server.source.checks import judge_hello, server_errors
+from feedmux_server.source.checks import COMMAND_NOT_FOUND, judge_failure, judge_hello, server_errors
 from feedmux_server.source.commands import RETRY_AFTER_S, Client, SourceCommands
 from feedmux_server.source.cursor import RawChangeStreamCursor, aggregate_on, run_on
 from feedmux_server.source.errors import rejects_login
@@ -150,6 +150,8 @@ class Source:
                 f" sources.{self.name}.server_selection_timeout_ms",
             ) from error
         except OperationFailure as error:
+            if error.code == COMMAND_NOT_FOUND:
+                raise FeedmuxError(ErrorReason.SOURCE_UNSUITABLE, str(judge_failure(self.name, error))) from error
             if not rejects_login(error):
                 raise self._commands.unavailable(error) from error
             raise FeedmuxError(

@@ -24,7 +24,17 @@ def version(*numbers: int) -> dict[str, Any]:
         (SET, version(9, 0, 1), [Level.OK, Level.WARNING]),
         (SET, version(10, 1, 0), [Level.OK, Level.WARNING]),
         ({}, version(6, 0, 5), [Level.FAILED, Level.OK]),
+        ({"isreplicaset": True, "info": "…"}, version(6, 0, 5), [Level.FAILED, Level.OK]),
         ({"msg": "isdbgrid"}, version(7, 0, 0), [Level.WARNING, Level.OK]),
+        (SET | {"hosts": None}, version(7, 0, 0), [Level.OK, Level.OK]),
+        (SET, {"version": "8.2.0-rc1"}, [Level.OK, Level.OK]),
+        (SET, {"version": "6.0.27-21", "psmdbVersion": "6.0.27-21"}, [Level.OK, Level.OK]),
+        (SET, {"version": "5.0.30-26"}, [Level.OK, Level.FAILED]),
+        (SET, {"version": "9.0.1-2"}, [Level.OK, Level.WARNING]),
+        (SET, {"version": "4"}, [Level.OK, Level.FAILED]),
+        (SET, {"version": "latest"}, [Level.OK, Level.WARNING]),
+        (SET, {"version": None}, [Level.OK, Level.WARNING]),
+        (SET, {}, [Level.OK, Level.WARNING]),
     ],
 )
 def test_deployments_and_versions(hello: dict[str, Any], build: dict[str, Any], levels: list[Level]) -> None:
@@ -57,6 +67,8 @@ def test_deployments_and_versions(hello: dict[str, Any], build: dict[str, Any], 
             "no change streams",
         ),
         ({}, {"ferretdbVersion": "v1.24.0"}, "FerretDB", "no change streams"),
+        ({"msg": "isdbgrid"}, {"dataLake": {"version": "v2025"}}, "Atlas Data Federation", "name the cluster itself"),
+        ({"me": "x.node.docdb.amazonaws.com.cn:27017", "setName": "rs0"}, {}, "Amazon DocumentDB", "resumeAfter"),
     ],
 )
 def test_what_only_speaks_the_protocol_of_mongodb(
