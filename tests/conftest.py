@@ -22,7 +22,7 @@ from pymongo.database import Database
 from xdist.remote import Producer
 
 from feedmux_embedded import RedisServer, ReplicaSet
-from tests import default_ports, scheduling
+from tests import default_ports, named_servers, scheduling
 
 # A busy machine distorts timings, so Hypothesis deadlines prove nothing about the code.
 hypothesis.settings.register_profile("feedmux", deadline=None, print_blob=True)
@@ -52,6 +52,11 @@ def pytest_runtest_call() -> Generator[None]:
     yield
     ports = default_ports.used()
     assert not ports, f"a test must not use the default ports, on which a server of the user may listen: {ports}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput") and (wrong := named_servers.complaint()):
+        raise pytest.UsageError(wrong)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> scheduling.Scheduling:
