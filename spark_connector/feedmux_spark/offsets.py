@@ -6,7 +6,6 @@ server.
 """
 
 import base64
-import binascii
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -64,7 +63,7 @@ class Offset:
             feed = base64.b64decode(content.get("feed", ""), validate=True)
             gaps = int(content.get("gaps", 0))
             time = _time(str(content["clusterTime"])) if "clusterTime" in content else (0, 0)
-        except (KeyError, TypeError, ValueError, binascii.Error):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise OptionError(
                 'not an offset of feedmux. An offset is {"clusterTime": "…", "gaps": 0, "position": "…", "version": 1};'
                 " `position` alone is enough"
@@ -90,10 +89,11 @@ def parse_start(text: str, option: str) -> Start:
         return Start.earliest()
     if text.lstrip().startswith("{"):
         try:
-            content = json.loads(text)
-        except ValueError as error:
+            return Start.position(Offset.from_json(json.loads(text)).position)
+        except (ValueError, RecursionError) as error:
             raise OptionError(f"option {option} is not JSON: {error}") from None
-        return Start.position(Offset.from_json(content).position)
+        except OptionError as error:
+            raise OptionError(f"option {option}: {error}") from None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -19,10 +19,22 @@ def test_an_offset_is_canonical() -> None:
 
 @over(
     "text",
-    ["newest", "2026-11-21T15:00:00", '{"position": 1}', '{"position": "?"}', '{"version": 2, "position": ""}', "{"],
+    [
+        "newest",
+        "2026-11-21T15:00:00",
+        "{",
+        '{"a": ' * 100_000,
+        "{}",
+        '{"position": 1}',
+        '{"position": "?"}',
+        '{"version": 2, "position": ""}',
+        '{"position": "AQI=", "gaps": Infinity}',
+        '{"position": "AQI=", "clusterTime": "0001-01-01T00:00:00"}',
+        '{"position": "AQI=", "clusterTime": null}',
+    ],
 )
 def test_not_a_start(text: str) -> None:
-    with pytest.raises(OptionError):
+    with pytest.raises(OptionError, match="option startingOffsets"):
         parse_start(text, "startingOffsets")
 
 
