@@ -124,8 +124,13 @@ def _update(terminal: Terminal, change: Mapping[str, Any]) -> Iterator[str]:
     updated = change.get("updatedFields")
     if isinstance(updated, Mapping):
         yield from _fields(updated)
-    for name in change.get("removedFields") or ():
+    for name in _list(change, "removedFields"):
         yield terminal.paint(f"-{plain(name)}", "red")
-    for array in change.get("truncatedArrays") or ():
+    for array in _list(change, "truncatedArrays"):
         if isinstance(array, Mapping):
-            yield f"{plain(array.get('field'))} cut to {array.get('newSize')}"
+            yield f"{plain(array.get('field'))} cut to {plain(array.get('newSize'))}"
+
+
+def _list(change: Mapping[str, Any], name: str) -> list[Any]:
+    found = change.get(name)
+    return found if isinstance(found, list) else []

@@ -28,6 +28,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
         ({"operationType": "create", "operationDescription": {"idIndex": 1}}, "idIndex: 1"),
         ({"updateDescription": {"truncatedArrays": [{"field": "tags", "newSize": 2}]}}, "tags cut to 2"),
         ({"operationType": "update", "updateDescription": 5, "ns": 3, "documentKey": 4}, "update"),
+        ({"updateDescription": {"removedFields": 2, "truncatedArrays": 3, "updatedFields": 4}}, "?"),
+        ({"updateDescription": {"truncatedArrays": [{"newSize": "\x1b[2J\n"}, 1]}}, "None cut to ?[2J?"),
         ({"operationType": "delete", "documentKey": {"region": "eu", "_id": 5}}, '{region: "eu", _id: 5}'),
         ({"operationType": 7, "wallTime": "yesterday", "clusterTime": Timestamp(1, 1)}, "7"),
     ],
