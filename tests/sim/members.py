@@ -379,7 +379,7 @@ class SessionDiary(Diary):
         self._crew = crew
         self._taken: list[int] = []
 
-    def opens(self, options: SessionOptions) -> None:
+    def opens(self) -> None:
         self._taken.clear()
 
     def took(self, what: Event | Batch) -> None:

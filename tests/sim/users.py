@@ -35,7 +35,7 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim import records
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import PART, Entry
-from tests.sim.network import Network, Node, SimChannel, Watcher
+from tests.sim.network import Network, Node, SimChannel
 from tests.sim.readers import Reader
 from tests.sim.tenants import Tenant
 from tests.sim.wire import number_of
@@ -59,22 +59,11 @@ class SimTarget(Target):
 class Diary:
     """Receives what a program does with its sessions, step by step. This class records nothing."""
 
-    def opens(self, options: SessionOptions) -> None: ...
+    def opens(self) -> None: ...
 
     def took(self, what: Event | Batch) -> None: ...
 
-    def was_told(self, notice: Notice) -> None: ...
-
     def acked(self, what: Event | Batch | None) -> None: ...
-
-    def closes(self) -> None: ...
-
-    def failed(self, error: FeedmuxError) -> None:
-        """The session ended with this error, or was not opened."""
-
-    def beside(self, watcher: Watcher) -> Watcher:
-        """Return the watcher of a call of the program; it must forward to `watcher`."""
-        return watcher
 
 
 Takes = Literal["batches", "events", "next", "polls", "all"]
@@ -195,7 +184,6 @@ class User(Reader):
                 await self._take(client, session)
                 self._look_at(session)
         except FeedmuxError as error:
-            self.diary.failed(error)
             self.recorder.note(f"{self.name} got {type(error).__name__}: {error}")
             self.met.add(type(error).__name__)
             await asyncio.sleep(self.rng.uniform(0.2, 1.0))
@@ -272,16 +260,14 @@ class User(Reader):
             if self._token is not None:
                 start = self._start_at(self._token)
             opening = client.feed(self.shape.feed()).open(start=start, on_notice=self._notice)
-        self.diary.opens(self.habits.options)
+        self.diary.opens()
         if self._sessions % 2:
             async with opening as session:
                 yield session
-                self.diary.closes()
             return
         session = await opening
         try:
             yield session
-            self.diary.closes()
         finally:
             await session.close()
 
@@ -408,7 +394,6 @@ class User(Reader):
         self.recorder.add(records.Acked(self._object, bisect_left(self._handed, number)))
 
     def _notice(self, notice: Notice) -> None:
-        self.diary.was_told(notice)
         self.recorder.note(f"{self.name} gets {type(notice).__name__}")
         error = notice.error if isinstance(notice, Disconnected) else None
         sought = isinstance(error, Fenced) and error.metadata.get("cause") == "SEEK"

@@ -74,7 +74,7 @@ from tests.sim.tenants import (
     is_slowed,
     subscription_key,
 )
-from tests.sim.users import Diary, Habits, Takes, User, administer
+from tests.sim.users import Habits, Takes, User, administer
 from tests.sim.wire import (
     CREW,
     MemberWatcher,
@@ -265,8 +265,6 @@ class World:
         self._keep_only(keep)
         self.rivals: list[User] = []
         """Programs that take over other programs' subscriptions for a while."""
-        self.diary_of: Callable[[str], Diary] = lambda name: Diary()
-        """Returns the diary of a rival, by its name."""
         self._calls = 0
         self._watchers: dict[str, SessionWatcher | MemberWatcher] = {}
         """The newest watcher of each process."""
@@ -535,7 +533,6 @@ class World:
         """A program that also opens the user's subscription, once."""
         number = len(self.rivals) + 1
         rival = replace(user, rng=Random(self.rng.random()), name=f"rival{number}", takeover=takeover, once=True)
-        rival.diary = self.diary_of(rival.name)
         if creates:
             rival.begin_with(user.stored)
         self.rivals.append(rival)
@@ -996,7 +993,7 @@ class World:
         asked, answered = partial(self._may_ask, user), partial(self._may_answer, user)
         watcher = SessionWatcher(self.recorder, f"{client}/{self._calls}", feed, asked, answered)
         self._watchers[user.process] = watcher
-        return user.diary.beside(watcher)
+        return watcher
 
     def opening(self, tenant: Tenant) -> bool:
         """Whether a session of the tenant is about to open."""

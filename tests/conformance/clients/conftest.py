@@ -1,9 +1,6 @@
 """One world for all scenarios, and one runner for all scenarios of a language."""
 
 import asyncio
-import fcntl
-import os
-import pickle
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -11,10 +8,8 @@ import pytest
 import pytest_asyncio
 
 from feedmux_embedded import RedisServer, ReplicaSet
-from tests.conformance.clients.histories import select
 from tests.conformance.clients.runners import LANGUAGES, Runner, RunnerFailed, build, started
 from tests.conformance.clients.worlds import World
-from tests.sim.histories import History
 
 
 @pytest_asyncio.fixture(scope="session")
@@ -67,19 +62,3 @@ async def runners() -> AsyncIterator[Runners]:
     made = Runners()
     yield made
     await made.close()
-
-
-@pytest.fixture(scope="session")
-def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
-    """Recorded by the first process that needs them, and before an event loop runs, because a run of the simulation has
-    one of its own."""
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    file = folder / "histories"
-    with (folder / "histories.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not file.exists():
-            file.write_bytes(pickle.dumps(select()))
-    found: dict[str, History] = pickle.loads(file.read_bytes())
-    return found
