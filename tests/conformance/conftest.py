@@ -1,6 +1,7 @@
 """The two sites on which every scenario runs: feedmux on MongoDB 6.0.5 and on 6.0.27.
 
-A scenario that takes `site` runs once on each. Take a database of your own (`database`).
+A scenario that takes `site` runs on 6.0.5, and in `./run test --all` on 6.0.27 too. One that depends on the version
+runs on both each time (`on_both_versions`). Take a database of your own (`database`).
 """
 
 import uuid
@@ -36,10 +37,16 @@ class Site:
         return self.here.api
 
 
-@pytest.fixture(scope="session", params=["mongo", "newer_mongo"], ids=["6.0.5", "6.0.27"])
+VERSIONS = ("6.0.5", "6.0.27")
+NOT_AGAIN = [VERSIONS[0], pytest.param(VERSIONS[1], marks=pytest.mark.full)]
+"""Both versions, of which `./run test` takes one."""
+on_both_versions = pytest.mark.parametrize("deployment", VERSIONS, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session", params=NOT_AGAIN)
 def deployment(request: pytest.FixtureRequest) -> ReplicaSet:
     """One of the two, started when the first scenario asks for it."""
-    replica_set = request.getfixturevalue(request.param)
+    replica_set = request.getfixturevalue("mongo" if request.param == VERSIONS[0] else "newer_mongo")
     assert isinstance(replica_set, ReplicaSet)
     return replica_set
 

@@ -7,7 +7,7 @@ import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
-from tests.conformance.conftest import Site
+from tests.conformance.conftest import Site, on_both_versions
 from tests.conformance.faults import Documents, failing, insert, kinds
 from tests.conformance.statements import FEEDMUX, SERVER, shows
 from tests.integration.servers import until
@@ -200,6 +200,7 @@ async def test_after_an_invalidate_by_the_clients_last_ack(site: Site, database:
     "Plain streams and streams with the split stage number their tokens differently; the position is the same in"
     " both, also in the middle of a transaction",
 )
+@on_both_versions
 async def test_across_token_versions(
     site: Site, database: Documents, name: str, first: str, acked: int, hides: bool
 ) -> None:
@@ -235,6 +236,7 @@ async def test_across_token_versions(
     SECTION,
     "The position is the same in both token versions at an invalidate, and at one of an idle stream",
 )
+@on_both_versions
 async def test_across_token_versions_at_an_invalidate(site: Site, database: Documents, name: str, first: str) -> None:
     if site.version < (6, 0, 9):
         pytest.skip("this MongoDB has no $changeStreamSplitLargeEvent")

@@ -10,7 +10,7 @@ import pytest_asyncio
 from pymongo import MongoClient, WriteConcern
 
 from feedmux_embedded import RedisServer, ReplicaSet
-from tests.conformance.conftest import Site
+from tests.conformance.conftest import NOT_AGAIN, Site
 from tests.conformance.faults import Document, Documents, failing, insert, profiled, writing, written_more
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.integration.servers import serving, settings, until
@@ -19,7 +19,7 @@ from tests.integration.wire import MANY, Receiver, feed, seconds
 SCOPES = ("collection", "database", "cluster")
 
 
-@pytest_asyncio.fixture(scope="module", params=["6.0.5", "6.0.27"])
+@pytest_asyncio.fixture(scope="module", params=NOT_AGAIN)
 async def three(request: pytest.FixtureRequest, redis_server: RedisServer) -> AsyncIterator[Site]:
     """A replica set of three nodes; every test leaves all of them running."""
     binary = request.getfixturevalue("newer_mongod") if request.param == "6.0.27" else None

@@ -4,7 +4,7 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from tests.conformance.conftest import Document, Site
+from tests.conformance.conftest import Document, Site, on_both_versions
 from tests.conformance.same import assert_same
 from tests.conformance.statements import DRIVERS, EVENTS, SERVER, shows
 from tests.integration.wire import feed
@@ -134,6 +134,7 @@ async def test_the_cluster_continues(site: Site, database: Documents) -> None:
 @shows(SERVER, EXPANDED, "set: events of definitions come as well, with collectionUUID and operationDescription")
 @shows(DRIVERS, "Driver API", "showExpandedEvents adds create, createIndexes, dropIndexes, modify")
 @pytest.mark.parametrize("scope", ["collection", "database", "cluster"])
+@on_both_versions
 async def test_expanded_events(site: Site, database: Documents, scope: str) -> None:
     def act() -> None:
         database.create_collection("c", validator={"n": {"$gt": 0}}, collation={"locale": "de"})
@@ -197,6 +198,7 @@ async def test_views_of_a_database(site: Site, database: Documents, scope: str) 
 
 
 @shows(DRIVERS, FORMAT, "events of types that a version adds are passed on untouched")
+@on_both_versions
 async def test_other_definitions(site: Site, database: Documents) -> None:
     """The events depend on the version of MongoDB."""
 

@@ -12,7 +12,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
-from tests.conformance.conftest import Document, Site
+from tests.conformance.conftest import Document, Site, on_both_versions
 from tests.conformance.same import assert_same
 from tests.conformance.statements import DRIVERS, EVENTS, SERVER, UPDATES, shows
 from tests.integration.wire import feed
@@ -129,6 +129,7 @@ async def test_truncated_arrays(site: Site, database: Documents) -> None:
 
 @shows(DRIVERS, FORMAT, "disambiguatedPaths maps an ambiguous path to its parts: strings, and array indexes as int32")
 @shows(UPDATES, "Path Disambiguation", "with showExpandedEvents, paths with dots or numeric names are spelt out")
+@on_both_versions
 async def test_disambiguated_paths(site: Site, database: Documents) -> None:
     database.c.insert_one(
         {"_id": 1, "a": {"0": 0}, "residences": [{"0": "Oxford"}, {"1": "Sunbury"}], "0": {"name": 1}}

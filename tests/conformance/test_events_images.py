@@ -3,7 +3,7 @@
 import pytest
 from pymongo.database import Database
 
-from tests.conformance.conftest import Document, Site
+from tests.conformance.conftest import Document, Site, on_both_versions
 from tests.conformance.same import (
     after,
     assert_refused_alike,
@@ -140,6 +140,7 @@ async def test_lookup_sees_the_present(site: Site, database: Documents) -> None:
 )
 @shows(SERVER, "`matchCollectionUUIDForUpdateLookup`", "not set: the lookup does not compare collections")
 @pytest.mark.parametrize("match", [False, True])
+@on_both_versions
 async def test_lookup_in_a_collection_made_anew(site: Site, database: Documents, match: bool) -> None:
     def again() -> None:
         database.c.insert_one({"_id": 1, "n": 1})

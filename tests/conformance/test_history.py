@@ -13,14 +13,14 @@ from pymongo import MongoClient
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
-from tests.conformance.conftest import Site
+from tests.conformance.conftest import NOT_AGAIN, Site
 from tests.conformance.faults import INSERTS, Document, Documents, insert, now, oldest, overrun, rfc3339
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.integration.servers import serving, settings, until
 from tests.integration.wire import EARLIEST, Refused, Session, at, feed, seconds
 
 
-@pytest_asyncio.fixture(scope="module", params=["6.0.5", "6.0.27"])
+@pytest_asyncio.fixture(scope="module", params=NOT_AGAIN)
 async def shallow(request: pytest.FixtureRequest, redis_server: RedisServer) -> AsyncIterator[Site]:
     """A MongoDB whose oplog holds 8 MB and is cut every second."""
     binary = request.getfixturevalue("newer_mongod") if request.param == "6.0.27" else None

@@ -7,7 +7,7 @@ import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.positions.position import inspect_position
-from tests.conformance.conftest import Site
+from tests.conformance.conftest import Site, on_both_versions
 from tests.conformance.faults import Document, Documents, insert
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.integration.wire import Event, Receiver, at, feed, seconds
@@ -56,6 +56,7 @@ def joined(parts: list[Event]) -> Document:
 
 
 @shows(SERVER, "Large Events", "An event of just under 16 MB is delivered whole, in fragments of the message size")
+@on_both_versions
 async def test_just_under_16_mb(site: Site, database: Documents) -> None:
     prepared(database, ALMOST_HALF)
     wanted = feed(database.name, "c", **IMAGES)
@@ -84,6 +85,7 @@ async def test_just_under_16_mb(site: Site, database: Documents) -> None:
 @shows(SERVER, "Large Events", "An event over 16 MB is BSONObjectTooLarge where the pipeline does not split")
 @shows(DRIVERS, "Notes and Restrictions", "Images can make an event over 16 MB; the cursor closes with an error")
 @shows(FEEDMUX, "Errors", "EVENT_TOO_LARGE ends that feed only, says what helps, and comes again at that position")
+@on_both_versions
 async def test_too_large_without_splitting(site: Site, database: Documents) -> None:
     prepared(database)
     wanted = feed(database.name, "c", **IMAGES)
@@ -115,6 +117,7 @@ async def test_too_large_without_splitting(site: Site, database: Documents) -> N
 
 
 @shows(SERVER, "Large Events", "A server without the stage rejects it, and the client gets its message")
+@on_both_versions
 async def test_a_server_that_cannot_split(site: Site, database: Documents) -> None:
     if site.version >= (6, 0, 9):
         pytest.skip("this MongoDB splits")
@@ -125,6 +128,7 @@ async def test_a_server_that_cannot_split(site: Site, database: Documents) -> No
 
 
 @shows(SERVER, "Large Events", "With $changeStreamSplitLargeEvent as the last stage the event comes in several")
+@on_both_versions
 async def test_split_by_mongodb(splitting: Site, database: Documents) -> None:
     prepared(database)
     watch = await watching(splitting, feed(database.name, "c", SPLIT, **IMAGES))
@@ -142,6 +146,7 @@ async def test_split_by_mongodb(splitting: Site, database: Documents) -> None:
 
 
 @shows(SERVER, "Large Events", "A split event's fragments have tokens of their own, after which a stream resumes")
+@on_both_versions
 async def test_resuming_inside_a_split_event(splitting: Site, database: Documents) -> None:
     prepared(database)
     wanted = feed(database.name, "c", SPLIT, **IMAGES)
@@ -165,6 +170,7 @@ async def test_resuming_inside_a_split_event(splitting: Site, database: Document
 
 
 @shows(FEEDMUX, "Positions", "A position inside a split event is never stored: all its fragments come again")
+@on_both_versions
 async def test_acknowledging_inside_a_split_event(splitting: Site, database: Documents) -> None:
     prepared(database)
     api, name = splitting.api, f"sub-{database.name}"
@@ -187,6 +193,7 @@ async def test_acknowledging_inside_a_split_event(splitting: Site, database: Doc
 
 @shows(FEEDMUX, "Positions", "A position inside a split event is not stored by `last_acked`, a range or a seek either")
 @pytest.mark.parametrize("by", ["resume_token", "position"])
+@on_both_versions
 async def test_crashing_inside_a_split_event(splitting: Site, database: Documents, by: str) -> None:
     prepared(database)
     api, name = splitting.api, f"sub-{database.name}"
@@ -234,6 +241,7 @@ async def test_crashing_inside_a_split_event(splitting: Site, database: Document
     "Positions",
     "A subscription that met an event too large continues once its feed splits, and loses nothing",
 )
+@on_both_versions
 async def test_a_subscription_begins_to_split(splitting: Site, database: Documents) -> None:
     prepared(database)
     api, name = splitting.api, f"sub-{database.name}"

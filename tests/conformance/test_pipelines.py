@@ -13,7 +13,7 @@ from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
 from tests.conformance.asked import logged
-from tests.conformance.conftest import Document, Site
+from tests.conformance.conftest import Document, Site, on_both_versions
 from tests.conformance.same import (
     after,
     assert_refused_alike,
@@ -190,6 +190,7 @@ async def test_stages_that_fail_on_an_event(site: Site, database: Documents, cas
 
 @shows(SERVER, "Adding more Pipeline Stages", "$changeStreamSplitLargeEvent, where the server has it")
 @shows(SERVER, "Large Events", "$changeStreamSplitLargeEvent is the last stage")
+@on_both_versions
 async def test_split_stage(site: Site, database: Documents) -> None:
     split: Document = {"$changeStreamSplitLargeEvent": {}}
     if site.version < (6, 0, 9):

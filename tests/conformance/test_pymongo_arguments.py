@@ -49,7 +49,7 @@ from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows
 
 
-@pytest.fixture(scope="module", params=["mongo", "newer_mongo"])
+@pytest.fixture(scope="module", params=["mongo", pytest.param("newer_mongo", marks=pytest.mark.full)])
 def replica_set(request: pytest.FixtureRequest) -> ReplicaSet:
     found: ReplicaSet = request.getfixturevalue(request.param)
     return found

@@ -40,7 +40,7 @@ class World:
         return await self.site.clients.make(lambda client: client.watch(pipeline, **arguments))
 
 
-@pytest.fixture(scope="module", params=["mongo", "newer_mongo"])
+@pytest.fixture(scope="module", params=["mongo", pytest.param("newer_mongo", marks=pytest.mark.full)])
 def replica_set(request: pytest.FixtureRequest) -> ReplicaSet:
     found: ReplicaSet = request.getfixturevalue(request.param)
     return found

@@ -9,7 +9,7 @@ import bson
 import pytest
 
 from feedmux.v1 import feed_pb2
-from tests.conformance.conftest import Site
+from tests.conformance.conftest import Site, on_both_versions
 from tests.conformance.faults import RESUMABLE, Documents, failing, insert, now, profiled
 from tests.conformance.statements import DRIVERS, FEEDMUX, shows
 from tests.integration.servers import cursors, until
@@ -100,6 +100,7 @@ async def resumes(site: Site, database: Documents) -> int:
     "On servers from 4.4 on, every getMore error with the label ResumableChangeStreamError is resumable;"
     " MongoDB itself gives it to the codes of the allow-list",
 )
+@on_both_versions
 async def test_what_the_server_labels_is_resumed(site: Site, database: Documents, name: str) -> None:
     async with reading(site, database) as session:
         with failing(site.client, f"{database.name}.c", "getMore", **error(name)) as point:

@@ -12,7 +12,7 @@ from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
 from tests.conformance.asked import logged
-from tests.conformance.conftest import Document, Site
+from tests.conformance.conftest import Document, Site, on_both_versions
 from tests.conformance.same import (
     Reading,
     after,
@@ -188,6 +188,7 @@ async def test_high_water_marks_of_every_scope(site: Site, database: Documents, 
 @shows(EVENTS, "Change Events", "_id is the token for resumeAfter")
 @shows(SERVER, RESUMING, "the token of any event, given as resumeAfter or startAfter")
 @pytest.mark.parametrize("kind", ["resume_after", "start_after"])
+@on_both_versions
 async def test_from_every_event(site: Site, database: Documents, kind: str) -> None:
     """Also from within a transaction. Some join a ring that has the token, others open a stream there."""
     _, expected = history(site, database)
@@ -301,6 +302,7 @@ async def test_the_token_of_a_drop(site: Site, database: Documents, kind: str) -
 )
 @shows(SERVER, "`showExpandedEvents`", "a token of an event that only an expanded stream has is not found without")
 @pytest.mark.parametrize("expanded", [True, False])
+@on_both_versions
 async def test_a_token_of_an_expanded_event(site: Site, database: Documents, expanded: bool) -> None:
     start = after(site)
     database.c.create_index("n")
@@ -350,6 +352,7 @@ async def test_start_after_misses_nothing(site: Site, database: Documents) -> No
 @shows(SERVER, "Change Stream Invalidate Events", "a stream whose filter hides the invalidate ends all the same")
 @shows(FEEDMUX, "MongoDB says", "the end without a visible invalidate: FEED_INVALIDATED, and a position after it")
 @pytest.mark.parametrize("scope", ["collection", "database"])
+@on_both_versions
 async def test_the_end_without_a_visible_invalidate(site: Site, database: Documents, scope: str) -> None:
     wanted = feed(database.name, "c" if scope == "collection" else "")
     wanted.pipeline.extended_json = '[{"$match": {"ns.coll": "c", "fullDocument.n": {"$gt": 0}}}]'
