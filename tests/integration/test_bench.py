@@ -23,7 +23,7 @@ def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("single", "latency") else pytest.mark.full)
+        pytest.param(name, marks=() if name == "single" else pytest.mark.full)
         for name in NAMES
         if name != "backpressure"
     ],

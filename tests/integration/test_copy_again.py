@@ -183,6 +183,7 @@ async def test_a_seek_to_a_snapshot_begins_another_generation(
     assert sink.documents == held(client, name)
 
 
+@pytest.mark.full
 async def test_a_copy_that_the_oplog_never_lets_come_to_its_end_ends_with_a_word(
     user: feedmux.AsyncClient, client: Client, name: str
 ) -> None:
@@ -203,6 +204,7 @@ async def test_a_copy_that_the_oplog_never_lets_come_to_its_end_ends_with_a_word
     assert sink.swept == []
 
 
+@pytest.mark.full
 async def test_after_a_restore_the_copy_is_of_the_history_that_there_is(
     tmp_path: Path, redis_server: RedisServer, name: str
 ) -> None:

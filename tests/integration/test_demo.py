@@ -118,6 +118,7 @@ def test_the_check_of_a_group_sees_each_broken_promise(
     assert grouped(*workers, **options) == found
 
 
+@pytest.mark.full
 def test_a_group_keeps_its_promises() -> None:
     mark = f"group-{os.getpid()}"
     with start(mark, "--group", "--seconds", "6", "--rate", "200", "--json") as demo:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from pymongo import MongoClient
 
@@ -183,6 +184,7 @@ async def test_a_restart_alone_is_no_restore_and_neither_is_a_filter_that_hides_
     assert await third.numbers(2) == [2, 3]
 
 
+@pytest.mark.full
 async def test_elections_that_count_anew_do_not_keep_the_driver_away(here: Here, database: Restorable) -> None:
     watch = here.api.watch(FEED, LATEST)
     await watch.opened()

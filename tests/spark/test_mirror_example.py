@@ -51,6 +51,7 @@ def writing(database: Database[dict[str, Any]], shop: Shop) -> Iterator[None]:
     assert not failures, failures
 
 
+@pytest.mark.full
 def test_it_mirrors_a_collection_that_is_being_written(
     site: Site, database: Database[dict[str, Any]], tmp_path: Path, java: None
 ) -> None:

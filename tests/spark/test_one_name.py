@@ -17,6 +17,7 @@ from tests.spark.support import PATIENCE_S, Documents, Sink, drain, insert, runn
 Options = Callable[..., dict[str, str]]
 
 
+@pytest.mark.full
 def test_in_one_application(spark: SparkSession, database: Documents, options: Options, tmp_path: Path) -> None:
     first, second = Sink(tmp_path / "first"), Sink(tmp_path / "second")
     insert(database, range(10))
@@ -35,6 +36,7 @@ def test_in_one_application(spark: SparkSession, database: Documents, options: O
     assert first.numbers() == list(range(30))
 
 
+@pytest.mark.full
 def test_in_two_applications_while_a_batch_takes_longer_than_the_lease(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path
 ) -> None:
