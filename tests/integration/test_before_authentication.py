@@ -187,21 +187,6 @@ async def test_calls_without_a_request_end(limited: Limited) -> None:
         await until(lambda: (account.sessions, account.calls, here.server.service.admission.sessions) == (0, 0, 0))
 
 
-async def test_streams_without_an_open_count_for_the_server(limited: Limited, database: Documents) -> None:
-    async with limited(sessions=3, first_message_s=MOST_S) as here, here.api.with_key(KEY_B) as other:
-        calls = [await silent(here) for _ in range(3)]
-        await until(lambda: here.server.service.admission.sessions == 3)
-        outcome = await refused(other.watch(feed(database.name, "c")).opened())
-        assert (outcome.reason, outcome.metadata["quota"]) == ("QUOTA_EXCEEDED", "limits.sessions")
-        calls[0].cancel()
-        await until(lambda: here.server.service.admission.sessions == 2)
-        receiver = other.watch(feed(database.name, "c"))
-        await receiver.opened()
-        receiver.cancel()
-        for call in calls:
-            call.cancel()
-
-
 def get_subscription(here: Here) -> Any:
     """A call without its request."""
     method: Any = here.api.channel.stream_unary("/feedmux.v1.Subscriptions/GetSubscription")
@@ -354,25 +339,6 @@ async def test_answers_that_strangers_do_not_take_count(
                 connection.call(method, message=request)
             await asyncio.to_thread(pump_until, [connection], lambda: len(connection.ended) >= 7)
             assert len(connection.ended) == 7
-
-
-async def test_a_watcher_that_does_not_read_keeps_nobody_waiting(limited: Limited) -> None:
-    """gRPC's own health servicer awaits its watchers' writes while it holds the lock that a change needs."""
-    async with limited() as here:
-        service = health_service.HealthService()
-        service.show("x", up=True)
-        stuck = asyncio.Event()
-
-        class Context:
-            async def write(self, _: bytes) -> None:
-                stuck.set()
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(service._watch("x", Context()))  # type: ignore[arg-type]
-        await stuck.wait()
-        service.show("x", up=False)
-        task.cancel()
-        assert here
 
 
 async def test_an_open_may_come_after_the_call(limited: Limited, database: Documents) -> None:

@@ -159,23 +159,6 @@ async def test_cut_connections_lose_and_repeat_nothing(server: Here, documents: 
     assert session.committed
 
 
-async def test_an_inline_feed_survives_cuts_too(server: Here, documents: Documents) -> None:
-    async with Proxy(address(server)) as proxy, asyncio.timeout(60):
-        options = feedmux.SessionOptions(backoff_first_s=0.02, backoff_most_s=0.1, window_events=50)
-        client = feedmux.AsyncClient(proxy.address, session=options)
-        seen = []
-        async with client.feed(database=documents.database.name).open() as session:
-            await documents.insert_many([{"n": number} for number in range(500)])
-            async for event in session:
-                seen.append(n(event))
-                if len(seen) in (100, 300):
-                    proxy.cut()
-                if len(seen) == 500:
-                    break
-        await client.close()
-    assert seen == list(range(500))
-
-
 async def test_a_seek_moves_the_open_session(client: feedmux.AsyncClient, documents: Documents) -> None:
     subscription = await subscribe(client, documents)
     begin = (await subscription.get()).position
@@ -189,18 +172,6 @@ async def test_a_seek_moves_the_open_session(client: feedmux.AsyncClient, docume
         assert [n(await session.next()) for _ in range(10)] == list(range(10))
 
 
-async def test_takeover(client: feedmux.AsyncClient, documents: Documents) -> None:
-    subscription = await subscribe(client, documents)
-    async with asyncio.timeout(60), subscription.open() as first:
-        with pytest.raises(feedmux.SubscriptionBusy):
-            await subscription.open()
-        async with subscription.open(takeover=True) as second:
-            with pytest.raises(feedmux.Fenced):
-                await first.next()
-            await documents.insert_one({"n": 1})
-            assert n(await second.next()) == 1
-
-
 async def test_large_events_come_as_fragments(client: feedmux.AsyncClient, documents: Documents) -> None:
     async with asyncio.timeout(60):
         feed = client.feed(database=documents.database.name)
@@ -212,15 +183,6 @@ async def test_large_events_come_as_fragments(client: feedmux.AsyncClient, docum
             events = [await session.next() for _ in range(4)]
         assert [n(event) for event in events] == [0, 1, 2, 3]
         assert len(events[1].document["fullDocument"]["pad"]) == 400_000
-
-
-async def test_extended_json(client: feedmux.AsyncClient, documents: Documents) -> None:
-    async with asyncio.timeout(60):
-        async with client.feed(database=documents.database.name).open(format="extended_json_canonical") as session:
-            await documents.insert_one({"n": 5})
-            event = await session.next()
-        assert n(event) == 5
-        assert b'"$numberInt"' in event.raw
 
 
 async def test_the_same_changes_as_pymongo(server: Here, documents: Documents, mongo: ReplicaSet) -> None:

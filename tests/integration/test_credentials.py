@@ -210,24 +210,6 @@ async def test_the_lease_of_a_revoked_session_is_free_at_once(site: Tenancy, dat
         (await api.open(name)).cancel()
 
 
-@pytest.mark.parametrize(
-    "value", ["", "Bearer", "Bearer ", "Basic key-a-canary", "key-a-canary", "Bearer key-a-canary x"]
-)
-async def test_what_is_no_bearer(site: Tenancy, value: str) -> None:
-    nobody = site.here.api.with_key("")
-    nobody.metadata = (("authorization", value),)
-    async with nobody:
-        outcome = await refused(nobody.watch(feed("d")).opened())
-    assert outcome == await site.outcome("wrong")
-
-
-async def test_two_credentials_are_none(site: Tenancy) -> None:
-    nobody = site.here.api.with_key("")
-    nobody.metadata = tuple(("authorization", f"Bearer {key}") for key in ("key-a-canary", "key-b-canary"))
-    async with nobody:
-        assert code(await refused(nobody.watch(feed("d")).opened())) == UNAUTHENTICATED
-
-
 async def test_nothing_of_another_tenant_s(site: Tenancy, database: Documents, name: str) -> None:
     """A position, a subscription's name and a session belong to one tenant."""
     wanted = feed(database.name, "c")
@@ -249,9 +231,3 @@ async def test_nothing_of_another_tenant_s(site: Tenancy, database: Documents, n
     database.c.insert_one({"n": 1})
     assert await held.numbers(1) == [1]
     held.cancel()
-
-
-@pytest.mark.parametrize("bad", ["a{b}", "a*", "a:b", "a/b", "{a}", "a\nb", "a b"])
-async def test_names_that_mean_something_to_redis(site: Tenancy, bad: str) -> None:
-    for call in (site.here.api.create(bad, feed("d")), site.here.api.get(bad), site.here.api.delete(bad)):
-        assert code(await refused(call)) == ("INVALID_ARGUMENT", "NAME_INVALID")

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc.aio
 import pytest
 from pymongo.database import Database
 
@@ -17,7 +16,7 @@ from feedmux_server.store.scripts import Answer, ScriptCall
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings
 from tests.integration.test_request_costs import COST_MAX, longest_callback
-from tests.integration.wire import Api, feed, refusal, refused
+from tests.integration.wire import Api, feed, refused
 
 Documents = Database[dict[str, Any]]
 Limited = Callable[..., AbstractAsyncContextManager[Here]]
@@ -94,36 +93,6 @@ async def test_all_definitions_together_have_a_quota(limited: Limited, database:
         [usage] = [each for each in answer.tenants if each.tenant == f"{name}-a"]
         [use] = [each for each in usage.quotas if each.quota == "subscription_bytes"]
         assert (use.limit, use.used) == (200_000, await stored_bytes(here, name))
-
-
-async def test_creating_at_the_same_time_does_not_exceed_it(limited: Limited, database: Documents, name: str) -> None:
-    async with limited(subscription_bytes=200_000) as here:
-        calls = [here.api.create(f"s{number}", of_size(database.name, 60_000)) for number in range(12)]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        refusals = [refusal(each) for each in outcomes if isinstance(each, grpc.aio.AioRpcError)]
-        assert {each.metadata["quota"] for each in refusals} == {"subscription_bytes"}
-        assert len(refusals) == 9
-        assert await sum_of(here, name) == await stored_bytes(here, name) < 200_000
-
-
-async def test_failed_creates_do_not_make_room(limited: Limited, database: Documents, name: str) -> None:
-    async with limited(subscription_bytes=200_000) as here:
-        feeds = [of_size(database.name, 60_000, pad) for pad in "ab"]
-        for number in range(5):
-            calls = [here.api.create(f"s{number}", each) for each in feeds for _ in range(3)]
-            await asyncio.gather(*calls, return_exceptions=True)
-        assert await sum_of(here, name) == await stored_bytes(here, name) < 200_000
-
-
-async def test_sizes_that_are_wrong_are_corrected(limited: Limited, database: Documents, name: str) -> None:
-    async with limited() as here:
-        tenant, store = f"{name}-a", here.server.service.store
-        for number in range(3):
-            await here.api.create(f"s{number}", of_size(database.name, 1_000))
-        for each, size in (("s0", 0), ("s1", 5_000_000)):
-            await store.sizes._set(tenant, each, size)
-        wanted = await stored_bytes(here, name)
-        assert await sum_of(here, name) == wanted
 
 
 async def pages(api: Api, page_size: int) -> list[tuple[int, Sequence[str]]]:

@@ -9,17 +9,12 @@ import threading
 from collections.abc import Awaitable, Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pymongo import AsyncMongoClient, MongoClient
-from pymongo.database import Database
-from pymongo.errors import OperationFailure
 from redis.asyncio import Redis
 
 from feedmux_embedded import (
     EmbeddedError,
-    Mongod,
     Process,
     RedisServer,
     ReplicaSet,
@@ -32,7 +27,6 @@ from feedmux_embedded.redis_server import find_redis_server
 from tests import named_servers
 from tests.default_ports import DEFAULT_PORTS
 
-ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
 RedisFactory = Callable[..., Awaitable[RedisServer]]
 
 
@@ -50,35 +44,6 @@ async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_shared_replica_set_serves_change_streams(database: Database[dict[str, Any]]) -> None:
-    with database.orders.watch() as stream:
-        database.orders.insert_one({"_id": 1})
-        assert stream.next()["documentKey"] == {"_id": 1}
-
-
-def test_shared_replica_set_has_fail_points(mongo: ReplicaSet, mongo_client: MongoClient[dict[str, Any]]) -> None:
-    assert mongo.cpu_seconds() > 0
-    fail_point = {"configureFailPoint": "failCommand", "mode": "off"}
-    assert mongo_client.admin.command(fail_point)["ok"] == 1
-
-
-async def test_mongod_keeps_acknowledged_writes_across_kill9(replica_set_factory: ReplicaSetFactory) -> None:
-    replica_set = await replica_set_factory()
-    async with AsyncMongoClient[dict[str, Any]](replica_set.uri) as client:
-        orders = client.shop.orders
-        await orders.insert_one({"_id": 1})
-        before = replica_set.pid()
-        await replica_set.kill9()
-        assert gone(before)
-        await replica_set.restart()
-        await replica_set.wait_for_primary()
-        await orders.insert_one({"_id": 2})
-        await replica_set.terminate()
-        await replica_set.restart()
-        await replica_set.wait_for_primary()
-        assert [order["_id"] async for order in orders.find().sort("_id")] == [1, 2]
-
-
 async def test_stop_leaves_no_process_and_no_file() -> None:
     replica_set, redis = ReplicaSet(oplog_mb=64), RedisServer()
     await replica_set.start()
@@ -90,35 +55,6 @@ async def test_stop_leaves_no_process_and_no_file() -> None:
     await redis.stop()
     assert [gone(pid) for pid in pids] == [True, True]
     assert not any(folder.exists() for folder in folders)
-
-
-async def test_single_node_steps_down_and_comes_back(replica_set_factory: ReplicaSetFactory) -> None:
-    replica_set = await replica_set_factory()
-    await replica_set.step_down()
-    assert await replica_set.primary_index() == 0
-
-
-async def test_three_nodes_elect_another_primary(replica_set_factory: ReplicaSetFactory) -> None:
-    replica_set = await replica_set_factory(nodes=3, oplog_mb=64)
-    async with AsyncMongoClient[dict[str, Any]](replica_set.uri, w="majority") as client:
-        await client.shop.orders.insert_one({"_id": 1})
-        first = await replica_set.wait_for_primary()
-        await replica_set.step_down()
-        second = await replica_set.wait_for_primary()
-        assert second != first
-        await client.shop.orders.insert_one({"_id": 2})
-        await replica_set.kill9(second)
-        third = await replica_set.wait_for_primary()
-        assert third != second
-        assert await client.shop.orders.count_documents({}) == 2
-        await replica_set.restart(second)
-
-
-async def test_standalone_has_no_change_streams() -> None:
-    async with Mongod() as mongod, mongod.client() as client:
-        with pytest.raises(OperationFailure) as caught:
-            await client.shop.orders.watch()
-        assert caught.value.code == 40573
 
 
 async def test_mongod_that_does_not_start_says_why() -> None:
@@ -134,16 +70,6 @@ async def test_redis_keeps_writes_across_kill9(redis_factory: RedisFactory) -> N
     await server.restart()
     async with Redis.from_url(server.url) as client:
         assert await client.get("place") == b"here"
-
-
-async def test_redis_without_persistence_forgets(redis_factory: RedisFactory) -> None:
-    server = await redis_factory(persistence=False, config={"maxmemory-policy": "allkeys-lru"})
-    async with Redis.from_url(server.url, decode_responses=True) as client:
-        await client.set("place", "here")
-        assert await client.config_get("maxmemory-policy") == {"maxmemory-policy": "allkeys-lru"}
-    await server.restart()
-    async with Redis.from_url(server.url) as client:
-        assert await client.get("place") is None
 
 
 async def test_redis_that_does_not_start_says_why() -> None:

@@ -88,25 +88,6 @@ async def test_a_feed_that_computes_too_long_on_one_event_ends(here: Here, datab
     neighbour.cancel()
 
 
-@pytest.mark.usefixtures("javascript")
-async def test_a_feed_whose_event_is_too_large_without_its_pipeline_ends_too(here: Here, database: Documents) -> None:
-    """MongoDB comes to the event at once without the pipeline, and cannot send it."""
-    half = "x" * (9 << 20)
-    database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
-    database["c"].insert_one({"_id": 1, "slow": 0, "pad": half})
-    stages = json.dumps([{"$set": {"x": asleep("$fullDocument.slow")}}, {"$unset": "fullDocumentBeforeChange"}])
-    images = {"full_document": "required", "full_document_before_change": "required"}
-    slow = here.api.watch(feed(database.name, "c", stages, **images))
-    await slow.opened()
-    database["c"].update_one({"_id": 1}, {"$inc": {"n": 1}})
-    await slow.take(1)  # as the pipeline drops an image
-    database["c"].update_one({"_id": 1}, {"$set": {"slow": 3_600_000}})
-    async with asyncio.timeout(PATIENCE_S):  # without an end, heartbeats continue
-        ended = await slow.end()
-    assert (ended.code, ended.reason) == ("FAILED_PRECONDITION", "PIPELINE_FAILED")
-    assert "limits.event_time_s" in ended.message
-
-
 async def test_a_batch_of_many_events_is_no_event_that_takes_long(
     here: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,18 +240,3 @@ async def see_and_kill(source: Source, uri: str) -> None:
         await source.kill_operation(None, found[0]["opid"])
         with pytest.raises(OperationFailure, match="interrupted"):
             await reading
-
-
-async def test_a_feed_that_waits_goes_on(mongo: ReplicaSet, redis_server: RedisServer, database: Documents) -> None:
-    """Each of its reads waits for an event for longer than MongoDB may compute on one, without a yield."""
-    limits = {"event_time_s": EVENT_TIME_S, "max_await_ms": int(3000 * EVENT_TIME_S)}
-    async with serving(settings(mongo.uri, redis_server.url, **limits)) as here:
-        receiver = here.api.watch(feed(database.name, "c", '[{"$match": {"operationType": "insert"}}]'))
-        await receiver.opened()
-        [stream] = streams_of(here, database)
-        begun = stream.batches_read
-        await until(lambda: stream.batches_read >= begun + 2 or stream.resumes)
-        assert stream.resumes == 0
-        database["c"].insert_one({})
-        await receiver.take(1)
-        receiver.cancel()

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -16,11 +15,10 @@ from pymongo.database import Database
 from pymongo.errors import PyMongoError
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conftest import RedisFactory, ReplicaSetFactory
-from tests.integration.servers import Here, cursors, server_process, serving, settings, until
-from tests.integration.wire import FIXED_WINDOW, MANY, Api, at, feed, refused, seconds
+from tests.integration.servers import Here, server_process, serving, settings, until
+from tests.integration.wire import FIXED_WINDOW, MANY, Api, feed, refused, seconds
 
 Documents = Database[dict[str, Any]]
 Client = MongoClient[dict[str, Any]]
@@ -138,30 +136,6 @@ async def test_sigterm_drains(
             again.cancel()
 
 
-async def test_a_drain_does_not_wait_longer_than_it_said(
-    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, name: str, tmp_path: Path
-) -> None:
-    async with server_process(settings(mongo.uri, redis_server.url), tmp_path) as server:
-        async with server.api() as api:
-            await api.create(name, feed(database.name, "c"))
-            session = await api.open(name)
-            insert(database, range(10))
-            await session.take(10)
-            await session.ack(4)
-            started_s = time.monotonic()
-            server.process.send_signal(signal.SIGTERM)
-            assert (await session.end()).reason == "DRAINING"
-            # At the deadline exactly: see tests/unit/sessions/test_session.py.
-            assert time.monotonic() - started_s > 1.5
-            await until(lambda: not server.process.running)
-            assert server.process.returncode == 0
-        await server.start()
-        async with server.api() as api:
-            again = await api.open(name)
-            assert await again.numbers(6) == [4, 5, 6, 7, 8, 9]
-            await again.close()
-
-
 async def test_a_client_that_stops_reading_does_not_hold_up_a_drain(
     mongo: ReplicaSet, redis_server: RedisServer, database: Documents, tmp_path: Path
 ) -> None:
@@ -246,70 +220,6 @@ async def test_primary_stepdown(replica_set_factory: ReplicaSetFactory, redis_se
         watch.cancel()
 
 
-CUTS: dict[str, dict[str, Any]] = {
-    "connection": {"closeConnection": True},
-    "CursorNotFound": {"errorCode": 43},
-    "NotWritablePrimary": {"errorCode": 10107, "errorLabels": ["ResumableChangeStreamError"]},
-    "ShutdownInProgress": {"errorCode": 91, "errorLabels": ["ResumableChangeStreamError"]},
-    "labelled": {"errorCode": 8, "errorLabels": ["ResumableChangeStreamError"]},
-}
-
-
-@pytest.mark.parametrize("cut", CUTS)
-async def test_getmore_fails(api: Api, database: Documents, mongo_client: Client, cut: str) -> None:
-    scope = f"{database.name}.c"
-    sessions = [await api.open(feed=feed(database.name, "c")) for _ in range(2)]
-    insert(database, range(5))
-    for session in sessions:
-        await session.take(5)
-
-    async def resumed() -> bool:
-        [stream] = await api.streams(scope)
-        return stream.resumes > 0
-
-    with fail_command(mongo_client, scope, "getMore", **CUTS[cut]):
-        insert(database, range(5, 10))
-        for session in sessions:
-            assert await session.numbers(5) == [5, 6, 7, 8, 9]
-        await until(resumed)
-    insert(database, range(10, 15))
-    for session in sessions:
-        assert await session.numbers(5) == [10, 11, 12, 13, 14]
-    [stream] = await api.streams(scope)
-    # After "shutting down" the driver does not choose the server until it has looked at it again.
-    assert stream.resumes == 1 or cut == "ShutdownInProgress"
-    # The server kills the old cursor and does not wait for its timeout.
-    await until(lambda: len(cursors(mongo_client, scope)) == 1)
-    for session in sessions:
-        session.cancel()
-
-
-async def test_getmore_fails_again_and_again(api: Api, database: Documents, mongo_client: Client) -> None:
-    scope = f"{database.name}.c"
-    session = await api.open(feed=feed(database.name, "c"))
-    insert(database, range(5))
-    await session.take(5)
-    with fail_command(mongo_client, scope, "getMore", times=4, closeConnection=True):
-        insert(database, range(5, 10))
-        assert await session.numbers(5) == [5, 6, 7, 8, 9]
-    session.cancel()
-
-
-async def test_a_getmore_error_that_is_not_resumable_ends_the_stream(
-    api: Api, database: Documents, mongo_client: Client
-) -> None:
-    session = await api.open(feed=feed(database.name, "c"))
-    insert(database, range(3))
-    await session.take(3)
-    with fail_command(mongo_client, f"{database.name}.c", "getMore", errorCode=8000):
-        outcome = await session.end()
-    assert (outcome.code, outcome.reason) == ("PERMISSION_DENIED", "SOURCE_UNAUTHORIZED")
-    again = await api.open(feed=feed(database.name, "c"), start=at(position=session.position))
-    insert(database, range(3, 6))
-    assert await again.numbers(3) == [3, 4, 5]
-    again.cancel()
-
-
 async def test_a_rejected_login_is_tried_again(
     redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -339,105 +249,6 @@ async def test_a_rejected_login_is_tried_again(
                 admin.admin.command("updateUser", "feeds", pwd="feeds-canary")
                 assert await session.numbers(3) == [3, 4, 5]
                 session.cancel()
-
-
-AGGREGATE: dict[str, tuple[dict[str, Any], str, str]] = {
-    "history lost": ({"errorCode": 286}, "OUT_OF_RANGE", "HISTORY_LOST"),
-    "unauthorised": ({"errorCode": 13}, "PERMISSION_DENIED", "SOURCE_UNAUTHORIZED"),
-    "capped position": ({"errorCode": 136}, "OUT_OF_RANGE", "HISTORY_LOST"),
-    "unknown": ({"errorCode": 8}, "INVALID_ARGUMENT", "OPTION_REFUSED"),
-    "start after": ({"errorCode": 260}, "FAILED_PRECONDITION", "START_AFTER_REQUIRED"),
-}
-
-
-@pytest.mark.parametrize("case", AGGREGATE)
-async def test_aggregate_fails(api: Api, database: Documents, mongo_client: Client, case: str) -> None:
-    how, code, reason = AGGREGATE[case]
-    with fail_command(mongo_client, f"{database.name}.c", "aggregate", times=2, **how):
-        outcome = await refused(api.watch(feed(database.name, "c")).opened())
-    assert (outcome.code, outcome.reason, outcome.domain) == (code, reason, "feedmux")
-    if reason == "HISTORY_LOST":
-        assert outcome.metadata["oldest_time"].startswith("20")
-
-
-@pytest.mark.parametrize("how", [{"closeConnection": True}, {"errorCode": 91}, {"errorCode": 50}])
-async def test_aggregate_is_tried_again(
-    api: Api, database: Documents, mongo_client: Client, how: dict[str, Any]
-) -> None:
-    with fail_command(mongo_client, f"{database.name}.c", "aggregate", times=2, **how):
-        session = await api.open(feed=feed(database.name, "c"))
-        insert(database, range(3))
-        assert await session.numbers(3) == [0, 1, 2]
-        session.cancel()
-
-
-async def test_aggregate_fails_when_resuming(api: Api, database: Documents, mongo_client: Client) -> None:
-    scope = f"{database.name}.c"
-    session = await api.open(feed=feed(database.name, "c"))
-    insert(database, range(3))
-    await session.take(3)
-    data: dict[str, Any] = {"failCommands": ["getMore", "aggregate"], "appName": "feedmux", "namespace": scope}
-    data |= {"errorCode": 189, "errorLabels": ["ResumableChangeStreamError"]}
-    mongo_client.admin.command("configureFailPoint", "failCommand", mode={"times": 4}, data=data)
-    insert(database, range(3, 6))
-    assert await session.numbers(3) == [3, 4, 5]
-    mongo_client.admin.command("configureFailPoint", "failCommand", mode="off")
-    session.cancel()
-
-
-async def test_280_on_our_own_token_falls_back_to_its_time(api: Api, database: Documents, mongo_client: Client) -> None:
-    session = await api.open(feed=feed(database.name, "c"))
-    insert(database, range(3))
-    await session.take(3)
-    with fail_command(mongo_client, f"{database.name}.c", "getMore", errorCode=280):
-        insert(database, range(3, 6))
-        assert await session.numbers(3) == [3, 4, 5]
-    session.cancel()
-
-
-async def test_history_lost_policy(api: Api, database: Documents, mongo_client: Client, name: str) -> None:
-    wanted = feed(database.name, "c", '[{"$match": {"operationType": "insert"}}]')
-    await api.create(name, wanted)
-    insert(database, range(3))
-    with fail_command(mongo_client, f"{database.name}.c", "aggregate", errorCode=286):
-        outcome = await refused((await api.session(name)).opened())
-    assert (outcome.code, outcome.reason) == ("OUT_OF_RANGE", "HISTORY_LOST")
-    await api.update(["on_history_lost"], name=name, on_history_lost=feed_pb2.ON_HISTORY_LOST_EARLIEST)
-    with fail_command(mongo_client, f"{database.name}.c", "aggregate", errorCode=286):
-        session = await api.open(name)
-        assert await session.numbers(3) == [0, 1, 2]
-    assert [notice.WhichOneof("kind") for notice in session.notices] == ["gap"]
-    assert session.notices[0].gap.reason == "HISTORY_LOST"
-    await session.close()
-
-
-async def test_a_killed_cursor_loses_nothing(api: Api, database: Documents, mongo_client: Client) -> None:
-    scope = f"{database.name}.c"
-    session = await api.open(feed=feed(database.name, "c"))
-    insert(database, range(5))
-    await session.take(5)
-    [cursor] = cursors(mongo_client, scope)
-    mongo_client[database.name].command("killCursors", "c", cursors=[cursor])
-    insert(database, range(5, 10))
-    assert await session.numbers(5) == [5, 6, 7, 8, 9]
-    session.cancel()
-
-
-async def test_a_feed_that_cannot_be_opened_is_given_up_when_nobody_waits(
-    api: Api, database: Documents, mongo_client: Client
-) -> None:
-    scope = f"{database.name}.c"
-    with fail_command(mongo_client, scope, "aggregate", times=10_000, errorCode=91):
-        watch = api.watch(feed(database.name, "c"), heartbeat_interval=seconds(1))
-        await watch.opened()
-        await watch.until(lambda: watch.notices)
-        assert watch.notices[0].degraded.dependency == "source"
-        watch.cancel()
-
-        async def given_up() -> bool:
-            return not await api.streams(scope)
-
-        await until(given_up)
 
 
 async def test_one_source_away_does_not_touch_the_other(
@@ -498,50 +309,3 @@ async def test_redis_killed_and_started_again(
         again = await api.open(name)
         assert await again.numbers(5) == [15, 16, 17, 18, 19]
         await again.close()
-
-
-async def test_redis_loses_everything(
-    redis_factory: RedisFactory, mongo: ReplicaSet, database: Documents, name: str
-) -> None:
-    redis = await redis_factory(persistence=False)
-    async with serving(settings(mongo.uri, redis.url)) as server:
-        api = server.api
-        await api.create(name, feed(database.name, "c"))
-        lost = f"{name}-lost"
-        await api.create(lost, feed(database.name, "c"))
-        session = await api.open(name)
-        insert(database, range(10))
-        await session.take(10)
-        await session.ack_and_wait(4)
-        await redis.restart()
-        # The live owner brings its subscription back; without one it is gone.
-        await session.ack_and_wait(6)
-        await session.close()
-        outcome = await refused((await api.session(lost)).opened())
-        assert (outcome.code, outcome.reason) == ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND")
-        again = await api.open(name)
-        assert await again.numbers(4) == [6, 7, 8, 9]
-        await again.close()
-
-
-async def test_a_frozen_server_is_fenced(
-    mongo: ReplicaSet, redis_server: RedisServer, here: Here, database: Documents, name: str, tmp_path: Path
-) -> None:
-    async with server_process(settings(mongo.uri, redis_server.url), tmp_path) as server, server.api() as api:
-        await here.api.create(name, feed(database.name, "c"))
-        first = await api.open(name, instance_id="one")
-        insert(database, range(6))
-        await first.take(6)
-        await first.ack_and_wait(2)
-        server.process.send_signal(signal.SIGSTOP)
-        await first.ack(5)
-        second = await here.api.open(name, instance_id="two", takeover=True)
-        assert await second.numbers(4) == [2, 3, 4, 5]
-        await second.ack_and_wait(1)
-        server.process.send_signal(signal.SIGCONT)
-        outcome = await first.end()
-        assert (outcome.code, outcome.reason) == ("ABORTED", "FENCED")
-        await second.close()
-        third = await here.api.open(name, credit=MANY)
-        assert await third.numbers(3) == [3, 4, 5]
-        await third.close()

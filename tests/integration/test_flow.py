@@ -4,17 +4,13 @@ from typing import Any
 
 import pytest
 from pymongo.database import Database
-from redis.asyncio import Redis
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
-from feedmux_embedded import RedisServer
-from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.sessions.outputs import DegradedMark
-from feedmux_server.sessions.session import Session
 from tests.integration.servers import Here, until
-from tests.integration.wire import EARLIEST, MANY, Api, Event, Receiver, at, feed, refused, seconds
+from tests.integration.wire import MANY, Api, Event, Receiver, at, feed, refused
 
 Documents = Database[dict[str, Any]]
 
@@ -47,20 +43,6 @@ async def sent_before_rest(here: Here, database: Documents, session: Receiver, w
     return await session.take(session.received - session.taken)
 
 
-@pytest.fixture
-def granted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Credit in events of each grant that a session of a server in this process has taken."""
-    found: list[int] = []
-    grant = Session.grant
-
-    def counted(session: Session, events: int, size: int, **options: Any) -> None:
-        grant(session, events, size, **options)
-        found.append(events)
-
-    monkeypatch.setattr(Session, "grant", counted)
-    return found
-
-
 # --- Credit.
 
 
@@ -76,64 +58,6 @@ async def test_no_more_events_than_credit(here: Here, api: Api, database: Docume
     assert not await sent_before_rest(here, database, session, 10)
     await session.credit(100)
     assert await session.numbers(5) == [5, 6, 7, 8, 9]
-    session.cancel()
-
-
-async def test_zero_credit_is_a_pause(here: Here, api: Api, database: Documents) -> None:
-    session = await api.session(feed=feed(database.name, "c"))
-    await session.opened()
-    # Without credit nothing is read for it, once the first read has brought nothing: another has the events read.
-    other = await api.open(feed=feed(database.name, "c"))
-    insert(database, range(3))
-    assert await other.numbers(3) == [0, 1, 2]
-    other.cancel()
-    await until(lambda: len(sessions_of(here, database)) == 1)
-    assert not await sent_before_rest(here, database, session, 3)
-    await session.credit(10)
-    assert await session.numbers(3) == [0, 1, 2]
-    session.cancel()
-
-
-async def test_one_event_may_overdraw_and_the_debt_is_paid_first(
-    here: Here, api: Api, database: Documents, granted: list[int]
-) -> None:
-    session = await api.session(feed=feed(database.name, "c"), credit=wire.Credit(events=100, bytes=1))
-    await session.opened()
-    insert(database, range(4), pad=10_000)
-    first = (await session.take(1))[0]
-    assert not await sent_before_rest(here, database, session, 4)
-    debt = len(first.data) - 1
-    await session.credit(7, debt)  # exactly paid: nothing left
-    await until(lambda: 7 in granted)
-    assert not await sent_before_rest(here, database, session, 4)
-    await session.credit(1, 1)
-    assert await session.numbers(1) == [1]
-    assert not await sent_before_rest(here, database, session, 4)
-    await session.credit(1)
-    assert await session.numbers(2) == [2, 3]
-    session.cancel()
-
-
-async def test_byte_credit_counts_the_events_bytes(here: Here, api: Api, database: Documents) -> None:
-    session = await api.session(feed=feed(database.name, "c"), credit=wire.Credit(events=1000, bytes=50_000))
-    await session.opened()
-    insert(database, range(100), pad=5_000)
-    sizes = [len(event.data) for event in await sent_before_rest(here, database, session, 100)]
-    assert sum(sizes[:-1]) < 50_000 <= sum(sizes)
-    session.cancel()
-
-
-async def test_unused_credit_is_clamped(small: Here, database: Documents, granted: list[int]) -> None:
-    session = await small.api.session(feed=feed(database.name, "c"), credit=MANY)
-    opened = await session.opened()
-    assert (opened.limits.credit_events_max, opened.limits.credit_bytes_max) == (5000, 2 << 20)
-    for _ in range(3):
-        await session.credit(2**31 - 1, 2**40)
-    await until(lambda: granted.count(2**31 - 1) == 3)
-    insert(database, range(400), pad=10_000)
-    # 2 MiB, and no more until there is credit again.
-    sent = await sent_before_rest(small, database, session, 400)
-    assert 2 << 20 <= sum(len(each.data) for each in sent) < (2 << 20) + 11_000
     session.cancel()
 
 
@@ -196,86 +120,6 @@ async def test_acked_never_comes_again_and_unacked_all_does(api: Api, database: 
     await last.close()
 
 
-async def test_close_commits_without_waiting_for_the_interval(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c"))
-    insert(database, range(3))
-    session = await api.open(name)
-    await session.take(3)
-    await session.ack(3)
-    await session.close()
-    assert [each.delivery_sequence for each in session.committed] == [3]
-    assert (await api.get(name)).position == session.position
-
-
-async def test_a_cancelled_session_commits_what_was_acked(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c"))
-    insert(database, range(3))
-    session = await api.open(name, instance_id="one")
-    await session.take(3)
-    await session.ack_and_wait(2)
-    session.cancel()
-    again = await api.open(name, instance_id="one")
-    assert await again.numbers(1) == [2]
-    await again.close()
-
-
-async def test_acks_in_many_small_steps(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c"))
-    insert(database, range(50))
-    done = 0
-    while done < 50:
-        session = await api.open(name, credit=wire.Credit(events=9, bytes=1 << 20))
-        expected = list(range(done, min(done + 9, 50)))
-        assert await session.numbers(len(expected)) == expected
-        acked = min(7, len(expected))
-        await session.ack(acked)
-        await session.close()
-        done += acked
-    assert done == 50
-
-
-@pytest.mark.parametrize("kind", ["position", "resume_token"])
-async def test_last_acked_wins_over_an_older_stored_position(
-    api: Api, database: Documents, name: str, kind: str
-) -> None:
-    await api.create(name, feed(database.name, "c"))
-    insert(database, range(6))
-    session = await api.session(name, credit=wire.Credit(events=4, bytes=1 << 20))
-    opened = await session.opened()
-    assert await session.numbers(4) == [0, 1, 2, 3]
-    position, token = session.position, session.resume_token
-    await session.close()
-    # The acks were lost; the client's position is newer.
-    place: dict[str, Any] = {"position": position} if kind == "position" else {"resume_token": token}
-    again = await api.session(name, credit=MANY, last_acked=wire.LastAcked(epoch=opened.epoch, **place))
-    reopened = await again.opened()
-    assert reopened.at_last_acked
-    assert reopened.epoch > opened.epoch
-    assert await again.numbers(2) == [4, 5]
-    await again.close()
-    stored = (await api.get(name)).position
-    assert inspect_position(stored).token.raw == token
-    # Only a position that MongoDB's own answer was made of is trusted as a token; the other one is a time.
-    assert (stored == position) == (kind == "position")
-
-
-async def test_a_seek_wins_over_last_acked(api: Api, database: Documents, name: str) -> None:
-    created = await api.create(name, feed(database.name, "c"))
-    insert(database, range(4))
-    session = await api.session(name, credit=MANY)
-    opened = await session.opened()
-    await session.take(4)
-    await session.ack(4)
-    await session.close()
-    await api.seek(name, at(position=created.position))
-    last_acked = wire.LastAcked(epoch=opened.epoch, position=session.position)
-    again = await api.session(name, credit=MANY, last_acked=last_acked)
-    assert not (await again.opened()).at_last_acked
-    assert await again.numbers(4) == [0, 1, 2, 3]
-    assert [notice.WhichOneof("kind") for notice in again.notices] == ["rewound"]
-    await again.close()
-
-
 async def test_what_another_session_has_acked_is_said_to_be_skipped(api: Api, database: Documents, name: str) -> None:
     """The first client stood still for longer than its lease, and comes back after another one."""
     await api.create(name, feed(database.name, "c"))
@@ -301,91 +145,6 @@ async def test_what_another_session_has_acked_is_said_to_be_skipped(api: Api, da
     await again.close()
 
 
-async def test_its_own_acks_and_progress_skip_nothing(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c"))
-    insert(database, range(3))
-    session = await api.session(name, credit=MANY, heartbeat_interval=seconds(1))
-    opened = await session.opened()
-    await session.take(3)
-    last_acked = wire.LastAcked(epoch=opened.epoch, resume_token=session.resume_token)
-    await session.ack_and_wait(3)
-    database.elsewhere.insert_one({})
-    await session.until(lambda: session.committed[-1].position != session.committed[0].position)
-    await session.close()
-    # It was opened once more, and the answer was lost.
-    await (await api.open(name, credit=MANY)).close()
-    again = await api.session(name, credit=MANY, last_acked=last_acked)
-    assert not (await again.opened()).at_last_acked
-    insert(database, range(3, 4))
-    assert await again.numbers(1) == [3]
-    assert not again.notices
-    await again.close()
-
-
-async def test_a_seek_past_what_was_acked_is_said_to_skip(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c"))
-    insert(database, range(4))
-    session = await api.session(name, credit=MANY)
-    opened = await session.opened()
-    await session.take(2)
-    await session.ack_and_wait(1)
-    last_acked = wire.LastAcked(epoch=opened.epoch, position=session.committed[-1].position)
-    await session.take(2)
-    to = session.position
-    await session.close()
-    await api.seek(name, at(position=to))
-    insert(database, range(4, 5))
-    again = await api.session(name, credit=MANY, last_acked=last_acked)
-    assert await again.numbers(1) == [4]
-    (notice,) = again.notices
-    assert (notice.skipped.from_position, notice.skipped.to_position) == (last_acked.position, to)
-    await again.close()
-
-
-async def test_delivery_pauses_at_the_bound_of_unacked_events(small: Here, database: Documents, name: str) -> None:
-    api = small.api
-    await api.create(name, feed(database.name, "c"))
-    insert(database, range(250))
-    session = await api.session(name, credit=MANY)
-    assert (await session.opened()).limits.unacked_events_max == 100
-    assert await session.numbers(100) == list(range(100))
-    assert not await sent_before_rest(small, database, session, 250)
-    await session.ack(30)
-    assert await session.numbers(30) == list(range(100, 130))
-    assert not await sent_before_rest(small, database, session, 250)
-    await session.ack(130)
-    assert await session.numbers(100) == list(range(130, 230))
-    await session.ack(230)
-    assert await session.numbers(20) == list(range(230, 250))
-    await session.close()
-
-
-async def test_progress_moves_an_idle_subscription(api: Api, database: Documents, name: str) -> None:
-    created = await api.create(name, feed(database.name, "c", '[{"$match": {"fullDocument.n": -1}}]'))
-    session = await api.open(name, heartbeat_interval=seconds(1))
-    insert(database, range(5))
-    await session.until(lambda: session.committed)
-    stored = await api.get(name)
-    assert stored.position == session.committed[-1].position != created.position
-    assert stored.cluster_time.seconds >= created.cluster_time.seconds
-    await session.close()
-
-
-async def test_progress_does_not_pass_what_is_unacked(api: Api, database: Documents, name: str) -> None:
-    created = await api.create(name, feed(database.name, "c"))
-    session = await api.open(name, heartbeat_interval=seconds(1))
-    insert(database, range(3))
-    await session.take(3)
-    database.elsewhere.insert_one({})
-    await session.until(lambda: len(session.progress) >= 2)
-    assert (await api.get(name)).position == created.position
-    await session.ack_and_wait(3)
-    before = (await api.get(name)).position
-    database.elsewhere.insert_one({})
-    await session.until(lambda: session.committed[-1].position != before)
-    await session.close()
-
-
 # --- One subscriber for each subscription.
 
 
@@ -405,67 +164,6 @@ async def test_busy_then_takeover(api: Api, database: Documents, name: str) -> N
     assert (outcome.code, outcome.reason, outcome.metadata["cause"]) == ("ABORTED", "FENCED", "TAKEOVER")
     await second.ack_and_wait(3)
     await second.close()
-
-
-async def test_the_same_instance_replaces_itself(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c"))
-    first = await api.open(name, instance_id="one")
-    second = await api.open(name, instance_id="one")
-    assert (await first.end()).reason == "FENCED"
-    insert(database, range(1))
-    assert await second.numbers(1) == [0]
-    await second.close()
-
-
-async def test_instances_without_a_name_are_not_the_same(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c"))
-    first = await api.open(name)
-    outcome = await refused((await api.session(name)).opened())
-    assert outcome.reason == "SUBSCRIPTION_BUSY"
-    await first.close()
-    await (await api.open(name)).close()
-
-
-@pytest.mark.parametrize("cause", ["SEEK", "UPDATE", "DELETE"])
-async def test_changes_end_the_open_session(api: Api, database: Documents, name: str, cause: str) -> None:
-    wanted = feed(database.name, "c")
-    created = await api.create(name, wanted)
-    session = await api.open(name)
-    insert(database, range(3))
-    await session.take(3)
-    await session.ack_and_wait(2)
-    match cause:
-        case "SEEK":
-            await api.seek(name, at(position=created.position))
-        case "UPDATE":
-            await api.update(name=name, feed=feed(database.name, "c", '[{"$match": {"fullDocument.n": {"$gt": 1}}}]'))
-        case "DELETE":
-            await api.delete(name)
-    outcome = await session.end()
-    assert (outcome.code, outcome.reason, outcome.metadata["cause"]) == ("ABORTED", "FENCED", cause)
-    if cause == "DELETE":
-        outcome = await refused((await api.session(name)).opened())
-        assert (outcome.code, outcome.reason) == ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND")
-        return
-    again = await api.open(name)
-    assert await again.numbers(3 if cause == "SEEK" else 1) == ([0, 1, 2] if cause == "SEEK" else [2])
-    await again.close()
-
-
-async def test_a_changed_filter_keeps_the_place(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c", '[{"$match": {"fullDocument.n": {"$lt": 3}}}]'))
-    insert(database, range(3))
-    session = await api.open(name)
-    await session.take(3)
-    await session.ack(3)
-    await session.close()
-    insert(database, range(3, 6))
-    # The new pipeline hides the event of the stored token.
-    changed = feed(database.name, "c", '[{"$match": {"fullDocument.n": {"$gte": 3}}}]')
-    await api.update(["feed"], name=name, feed=changed)
-    again = await api.open(name)
-    assert await again.numbers(3) == [3, 4, 5]
-    await again.close()
 
 
 # --- The control service.
@@ -492,56 +190,3 @@ async def test_create_get_list_update_delete(tenants: Here, database: Documents,
     await api.delete(names[0], allow_missing=True)
     for each in names[1:]:
         await api.delete(each)
-
-
-async def test_create_stores_the_start_at_once(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c"))
-    insert(database, range(2))
-    session = await api.open(name)
-    assert await session.numbers(2) == [0, 1]
-    await session.close()
-
-
-async def test_seek_forwards_and_to_earliest(api: Api, database: Documents, name: str) -> None:
-    pipeline = '[{"$match": {"operationType": "insert"}}]'
-    insert(database, range(3))
-    await api.create(name, feed(database.name, "c", pipeline))
-    await api.seek(name, EARLIEST)
-    session = await api.open(name)
-    assert await session.numbers(3) == [0, 1, 2]
-    await session.close()
-    now = await api.resolve(feed(database.name, "c"), at(latest={}))
-    insert(database, range(3, 5))
-    await api.seek(name, at(position=now.position))
-    session = await api.open(name)
-    assert await session.numbers(2) == [3, 4]
-    await session.close()
-
-
-async def test_a_lease_is_renewed(
-    here: Here, api: Api, redis_server: RedisServer, database: Documents, name: str
-) -> None:
-    await api.create(name, feed(database.name, "c"))
-    session = await api.open(name)
-    key = here.server.service.store._scripts.key("default", name)
-    async with Redis.from_url(redis_server.url) as redis:
-
-        async def lease_until_ms() -> int:
-            found: Any = await redis.hget(key, "lease_until_ms")
-            return int(found)
-
-        first_ms = await lease_until_ms()
-
-        async def renewed() -> bool:
-            return await lease_until_ms() > first_ms
-
-        await until(renewed)
-    insert(database, range(1))
-    await session.take(1)
-    await session.ack_and_wait(1)
-    await session.close()
-    await until(lambda: not_active(api, name))
-
-
-async def not_active(api: Api, name: str) -> bool:
-    return not (await api.get(name)).active

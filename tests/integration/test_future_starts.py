@@ -1,13 +1,9 @@
 """The server rejects a start that MongoDB has not reached, whatever its kind and in every call."""
 
-import asyncio
 from collections.abc import Awaitable
-from contextlib import suppress
-from datetime import UTC
 from typing import Any
 
 import bson
-import grpc
 import pytest
 from google.protobuf import timestamp_pb2
 from pymongo.database import Database
@@ -18,7 +14,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.source.source_clock import SourceClock
-from tests.integration.servers import Here, until
+from tests.integration.servers import Here
 from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -150,109 +146,6 @@ async def test_a_stored_position_of_a_mongodb_that_was_restored(
     assert (await refused(asked)).reason == "START_IN_FUTURE"
     await api.seek(name, LATEST)
     await opened(api, subscription=name, instance_id="i")
-
-
-async def test_now_is_not_the_future(api: Api, database: Documents, name: str) -> None:
-    """What `latest` gives lies one after MongoDB's operation time, and this second may not have begun there."""
-    wanted = feed(database.name, "c")
-
-    def clocks() -> tuple[int, int]:
-        """Seconds: MongoDB's own, and its operation time, which stands still while nothing is written."""
-        hello = database.client.admin.command("hello")
-        return int(hello["localTime"].replace(tzinfo=UTC).timestamp()), hello["operationTime"].time
-
-    def idle() -> bool:
-        own_s, written_s = clocks()
-        return own_s > written_s
-
-    await until(idle)
-    for _ in range(3):
-        now = await api.resolve(wanted, LATEST)
-        starts = [
-            at(position=now.position),
-            at(start_at_operation_time=now.cluster_time),
-            at(
-                resume_after=ResumeToken.high_water_mark(
-                    now.cluster_time.seconds << 32 | now.cluster_time.increment
-                ).raw
-            ),
-            at(time=timestamp_pb2.Timestamp(seconds=clocks()[0])),
-        ]
-        for start in starts:
-            receiver = api.watch(wanted, start)
-            await receiver.opened()
-            receiver.cancel()
-        await api.plan(feed=wanted, after=now.position, until=now.position)
-
-
-async def test_those_who_reconnect_cost_no_round_trip(
-    here: Here, api: Api, database: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = feed(database.name, "c")
-    receiver = api.watch(wanted, LATEST)
-    await receiver.opened()
-    database.c.insert_many([{"n": n} for n in range(20)])
-    await receiver.take(20)
-    places = [at(position=receiver.position), at(resume_after=receiver.resume_token)]
-    asked: list[SourceClock] = []
-    latest_time = SourceClock.latest_time
-
-    async def counted(clock: SourceClock) -> int:
-        asked.append(clock)
-        return await latest_time(clock)
-
-    monkeypatch.setattr(SourceClock, "latest_time", counted)
-    again = [api.watch(wanted, place) for place in places * 32]
-    await asyncio.gather(*(each.opened() for each in again))
-    assert asked == []
-    future = at(time=timestamp_pb2.Timestamp(seconds=await mongodb_s(api, wanted) + AHEAD_S))
-    assert (await refused(api.watch(wanted, future).opened())).reason == "START_IN_FUTURE"
-    assert asked
-    for each in (receiver, *again):
-        each.cancel()
-
-
-async def test_neighbours_get_their_events_while_somebody_tries(
-    here: Here, tenant: str, api: Api, database: Documents, name: str
-) -> None:
-    feeds = [feed(database.name, f"c{n}") for n in range(8)]
-    now_s = await mongodb_s(api, feeds[0])
-    future = ResumeToken.high_water_mark(now_s + AHEAD_S << 32)
-    receivers = []
-    attacks, over = [0] * len(feeds), asyncio.Event()
-
-    async def attack(index: int, wanted: feed_pb2.Feed) -> None:
-        while not over.is_set():
-            seconds = await mongodb_s(api, wanted)
-            for start in (
-                at(position=await position_of(here, tenant, wanted, future)),
-                at(resume_after=future.raw),
-                at(start_at_operation_time=feed_pb2.ClusterTime(seconds=seconds, increment=1 << 30)),
-            ):
-                receiver = api.watch(wanted, start)
-                with suppress(grpc.aio.AioRpcError):
-                    await receiver.opened()
-                receiver.cancel()
-            attacks[index] += 1
-
-    attackers = [asyncio.create_task(attack(index, wanted)) for index, wanted in enumerate(feeds)]
-    try:
-        for wanted in feeds:
-            receiver = api.watch(wanted, LATEST)
-            await receiver.opened()
-            receivers.append(receiver)
-        n = 0
-        while n < 10 or min(attacks) < 3:
-            for index in range(8):
-                database[f"c{index}"].insert_one({"n": n})
-            for receiver in receivers:
-                assert await receiver.numbers(1) == [n]
-            n += 1
-    finally:
-        over.set()
-        await asyncio.gather(*attackers)
-    for receiver in receivers:
-        receiver.cancel()
 
 
 async def test_an_unreachable_clock_is_no_verdict(

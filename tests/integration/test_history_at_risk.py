@@ -104,21 +104,6 @@ def _lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
     return [vars(each) for each in caplog.records if getattr(each, "subscription", "") == name]
 
 
-async def test_nobody_is_told_on_an_oplog_with_room(mongo: ReplicaSet, redis_server: RedisServer, name: str) -> None:
-    configuration = settings(mongo.uri, redis_server.url, history_at_risk_s=[600.0], oplog_check_interval_s=0.1)
-    async with serving(configuration) as here:
-        await here.api.create(name, feed(name, "c"), LATEST)
-        session = await here.api.open(name)
-        with MongoClient[dict[str, Any]](mongo.uri) as client:
-            for first in range(0, 100, 20):
-                client[name]["c"].insert_many([{"n": first + n, "text": "x" * 1000} for n in range(20)])
-                assert len(await session.take(20)) == 20
-        looks = here.server.assembly.results.forecasts["main"]
-        await until(lambda: looks.bytes_per_s is not None)
-        assert not session.notices
-        await session.close()
-
-
 async def test_an_oplog_that_may_not_be_read_is_said_once(
     redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -87,16 +87,6 @@ async def test_who_asks_how_far_it_has_come_hears_it(
     receiver.cancel()
 
 
-async def test_a_stream_that_its_tenant_has_left_makes_room_at_once(here: Here, database: Documents) -> None:
-    for name in ("a", "b", "c", "d"):
-        receiver = here.api.watch(feed(database.name, name), LATEST)
-        await receiver.opened()  # refused while older streams count
-        await until(lambda: all(each._interrupt is not None for each in readers(here)))
-        receiver.cancel()
-        await until(lambda: not here.server.service.manager.accounts.of("a").feeds)
-    assert len(readers(here)) == 2
-
-
 async def test_the_count_of_cursors(here: Here, database: Documents) -> None:
     source = here.server.service.manager.source("main")
     receivers = [here.api.watch(feed(database.name, name), LATEST) for name in ("a", "b")]

@@ -252,59 +252,6 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
         assert here.manager.accounts.backlog.bytes == 0
 
 
-async def test_chunks_at_addresses_used_again_bring_nobody_anothers_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    for _ in range(20):
-        if await _addresses_are_used_again(monkeypatch):
-            return
-    raise AssertionError("no address was used again: the test shows nothing")
-
-
-async def _addresses_are_used_again(monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Sessions of one tenant are cancelled while they wait; another's chunks come to stand where theirs stood, which is
-    for the memory's allocator to decide."""
-    async with world(monkeypatch) as here:
-        theirs, their_log = here.feed("theirs")
-        mine, my_log = here.feed("mine")
-        their_log.write(20)
-        warm = here.session(theirs, "theirs", 0, RELAXED)
-        await warm.take(20)
-        warm.close()
-        pid = freeze_renderer(here)
-        their_log.write(100, padding=1500)
-        waiting = [here.session(theirs, "theirs", after, RELAXED) for after in range(20, 120)]
-        tasks = [asyncio.create_task(each.take(1)) for each in waiting]
-        async with asyncio.timeout(60):
-            while here.manager.renderers.chunks.waiting < 99:
-                await asyncio.sleep(0.01)
-        used = {
-            id(ring[seq]) for ring in rings_of(here.manager) for seq in range(ring.first_seq, ring.next_seq)
-        }  # fmt: skip
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for each in waiting:
-            each.close()
-        async with asyncio.timeout(60):
-            while rings_of(here.manager):
-                await asyncio.sleep(0.01)
-        del task, tasks, each, waiting, warm
-        my_log.write(100, padding=1500)
-        clients = [here.session(mine, "mine", after, RELAXED) for after in range(100)]
-        reading = [asyncio.create_task(each.take(3 if after < 97 else 1)) for after, each in enumerate(clients)]
-        async with asyncio.timeout(60):
-            while sum(map(len, rings_of(here.manager))) < 100:
-                await asyncio.sleep(0.01)
-        (ring,) = rings_of(here.manager)
-        again = any(id(ring[seq]) in used for seq in range(100))
-        os.kill(pid, signal.SIGCONT)
-        async with asyncio.timeout(60):
-            await asyncio.gather(*reading)
-        for after, client in enumerate(clients):
-            assert numbers(client) == [my_log.base + after + n for n in range(1, len(client.events) + 1)]
-            client.close()
-        return again
-
-
 async def test_cancelled_sessions_leave_nothing_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch) as here:
         key, log = here.feed("one")

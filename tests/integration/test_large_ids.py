@@ -1,22 +1,18 @@
 """Documents with an `_id` of kilobytes and megabytes: MongoDB's resume token has it in twice its size."""
 
-import asyncio
 from typing import Any
 
 import bson
-import pytest
 import redis
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.database import Database
 
-import feedmux
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import POSITION_BYTES_MAX
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX
-from tests.integration.servers import Here, serving, settings
-from tests.integration.test_client_with_server import Proxy, address
+from tests.integration.servers import serving, settings
 from tests.integration.wire import LATEST, Api, Event, at, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -72,28 +68,6 @@ async def test_what_is_acknowledged_does_not_come_again(
     assert len(listed.position) <= POSITION_BYTES_MAX
 
 
-@pytest.mark.parametrize("sharing", [b"", NO_SHARING])
-async def test_a_session_resumes_after_each_position(
-    mongo: ReplicaSet, redis_server: RedisServer, api: Api, database: Documents, sharing: bytes
-) -> None:
-    """The position of each batch, on a stream of the same feed and on one with other options."""
-    session = await api.session(feed=wanted(database), start=LATEST, credit=wire.Credit(events=1, bytes=1 << 30))
-    await session.opened()
-    count = insert(database)
-    async with serving(settings(mongo.uri, redis_server.url)) as fresh:
-        for n in range(count):
-            assert await session.numbers(1) == [n]
-            assert len(session.position) <= POSITION_BYTES_MAX
-            if n < count - 1:
-                for server in (api, fresh.api):
-                    same = wanted(database, comment=sharing)
-                    again = server.watch(same, at(position=session.position), message_bytes_max=64 * KIB)
-                    assert await again.numbers(1) == [n + 1]
-                    again.cancel()
-            await session.credit(1)
-    session.cancel()
-
-
 async def test_an_event_with_a_large_token_is_the_last_of_its_batch(api: Api, database: Documents, name: str) -> None:
     """So an acknowledgement within a batch never needs the large token to be sent."""
     await api.create(name, wanted(database), LATEST)
@@ -113,33 +87,6 @@ async def test_an_event_with_a_large_token_is_the_last_of_its_batch(api: Api, da
         again = await api.open(name, last_acked=acked, instance_id="i", takeover=True)
         assert (await again.numbers(1)) == [event.n + 1]
         again.cancel()
-
-
-@pytest.mark.parametrize("events_max", [1, 4, 1000])
-async def test_ranges_end(
-    mongo: ReplicaSet, redis_server: RedisServer, api: Api, database: Documents, events_max: int
-) -> None:
-    same = wanted(database)
-    after = (await api.resolve(same, LATEST)).position
-    count = insert(database)
-    got: list[int] = []
-    async with serving(settings(mongo.uri, redis_server.url)) as fresh:
-        for _ in range(2 * count):
-            plan = await api.plan(feed=same, after=after, events_max=events_max, slices=3)
-            assert plan.event_count <= events_max
-            for each in plan.slices:
-                parts = [
-                    [event.n for event in await server.read_range(feed=same, after=each.after, until=each.until).rest()]
-                    for server in (api, fresh.api)  # from what is retained, and from MongoDB
-                ]
-                assert parts[0] == parts[1]
-                assert len(parts[0]) == each.event_count
-                got += parts[0]
-            assert plan.end != after or plan.caught_up
-            after = plan.end
-            if plan.caught_up:
-                break
-    assert got == list(range(count))
 
 
 async def test_tokens_as_starts_have_a_bound(api: Api, database: Documents) -> None:
@@ -176,66 +123,6 @@ async def test_an_event_that_mongodb_cannot_send_is_an_error(api: Api, database:
     session = await api.open(name)
     assert await session.numbers(1) == [1]
     session.cancel()
-
-
-@pytest.mark.parametrize("cutting", [True, False])
-async def test_the_client_repeats_nothing(here: Here, database: Documents, name: str, cutting: bool) -> None:
-    """In one session whose connection is cut, and in many sessions one after the other."""
-    options = feedmux.SessionOptions(backoff_first_s=0.02, backoff_most_s=0.1)
-    async with Proxy(address(here)) as proxy, asyncio.timeout(60):
-        client = feedmux.AsyncClient(proxy.address, session=options)
-        subscription = client.subscription(name)
-        await subscription.create(database=database.name, collection="c")
-        count = insert(database)
-        seen: list[int] = []
-        while len(seen) < count:
-            async with subscription.open() as session:
-                async for event in session:
-                    seen.append(event.document["fullDocument"]["n"])
-                    token = session.resume_token
-                    assert token is not None
-                    assert token["_data"] >= event.document["_id"]["_data"]
-                    if len(seen) % 2:
-                        session.ack(event)
-                    if len(seen) == count or (not cutting and len(seen) % 4 == 0):
-                        session.ack(event)
-                        break
-                    if cutting and len(seen) % 3 == 0:
-                        proxy.cut()
-        await client.close()
-    assert seen == list(range(count))
-
-
-async def test_an_inline_session_continues_after_cuts(here: Here, database: Documents) -> None:
-    options = feedmux.SessionOptions(backoff_first_s=0.02, backoff_most_s=0.1)
-    async with Proxy(address(here)) as proxy, asyncio.timeout(60):
-        client = feedmux.AsyncClient(proxy.address, session=options)
-        seen: list[int] = []
-        async with client.feed(database=database.name, collection="c").open() as session:
-            count = insert(database)
-            async for event in session:
-                seen.append(event.document["fullDocument"]["n"])
-                proxy.cut()
-                if len(seen) == count:
-                    break
-        await client.close()
-    assert seen == list(range(count))
-
-
-async def test_a_change_stream_has_the_token_of_its_last_event(here: Here, database: Documents) -> None:
-    client = feedmux.AsyncClient(address(here))
-    async with asyncio.timeout(60), await client[database.name].c.watch(max_await_time_ms=100) as stream:
-        for size in (10, 5 * KIB, 40 * KIB):
-            database.c.insert_one({"_id": "x" * size})
-            change = await stream.next()
-            assert stream.resume_token is not None
-            assert stream.resume_token["_data"] >= change["_id"]["_data"]
-            await stream.try_next()
-            assert stream.resume_token["_data"] >= change["_id"]["_data"]
-        async with await client[database.name].c.watch(resume_after=dict(change["_id"])) as again:
-            database.c.insert_one({"_id": "after"})
-            assert (await again.next())["documentKey"] == {"_id": "after"}
-    await client.close()
 
 
 async def test_a_split_event_with_a_large_id(newer_mongo: ReplicaSet, redis_server: RedisServer, name: str) -> None:

@@ -1,12 +1,9 @@
 """The metrics page of a server at work: its numbers match the work that was done."""
 
 import errno
-import json
 import urllib.request
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +15,10 @@ from pymongo.database import Database
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_embedded.ports import free_ports
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.load import make_config
 from feedmux_server.telemetry import otel_setup
 from feedmux_server.telemetry.metrics import METRICS, Kind
-from feedmux_server.tenants.registry import hash_key
-from tests.conftest import RedisFactory
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import LATEST, PATIENCE_S, at, feed, refused
 from tests.telemetry.metrics_page import series
@@ -164,65 +158,6 @@ async def test_resumes_and_refusals_have_their_causes(metered: Here, database: D
     watch.cancel()
 
 
-async def test_redis_away(mongo: ReplicaSet, redis_factory: RedisFactory, database: Documents, name: str) -> None:
-    redis = await redis_factory()
-    async with serving(settings(mongo.uri, redis.url)) as here:
-        await here.api.create(name, feed(database.name, "c"), LATEST)
-        session = await here.api.open(name)
-        await redis.kill9()
-        database["c"].insert_one({"n": 1})
-        await session.take(1)
-        await session.ack(1)
-
-        async def away() -> bool:
-            page = await seen(here)
-            return page.value("feedmux_redis_available") == 0 and page.value("feedmux_commit_waiting") == 1
-
-        await until(away)
-        page = await seen(here)
-        assert page.value("feedmux_redis_errors_total", error_type="CONNECTION") > 0
-        assert page.value("feedmux_commit_results_total", outcome="unavailable") > 0
-
-        async def unready() -> bool:
-            return (await seen(here)).value("feedmux_ready") == 0
-
-        await until(unready, every_s=0.2)
-        session.cancel()
-
-
-async def test_quotas_and_tenants(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, name: str) -> None:
-    tenants = [
-        {"name": f"t{n}", "api_key_hashes": [hash_key(f"key-{n}-canary")], "quotas": {"sessions": 2}} for n in range(4)
-    ]
-    file = tmp_path / "tenants.yaml"
-    file.write_text(json.dumps({"tenants": tenants}))
-    configuration = {
-        **settings(mongo.uri, redis_server.url),
-        "tenants_file": str(file),
-        "telemetry": {"tenants": 2},
-    }
-    async with serving(configuration, key="key-0-canary") as here, AsyncExitStack() as stack:
-        watches = []
-        for number in range(4):
-            api = await stack.enter_async_context(here.api.with_key(f"key-{number}-canary"))
-            for _ in range(2 if number == 0 else 1):
-                watch = api.watch(feed(name, "c"))
-                await watch.opened()
-                watches.append(watch)
-        third = await here.api.watch(feed(name, "c")).end()
-        assert third.reason == "QUOTA_EXCEEDED"
-        page = await seen(here)
-        assert page.value("feedmux_quota_utilization", tenant="t0", quota="sessions") == 1
-        assert page.value("feedmux_quota_utilization", tenant="t1", quota="sessions") == 0.5
-        assert page.value("feedmux_quota_limit", tenant="t1", quota="sessions") == 2
-        assert page.value("feedmux_quota_rejections_total", tenant="t0", quota="sessions") == 1
-        for metric in ("feedmux_subscriber_active", "feedmux_delivered_events_total", "feedmux_quota_limit"):
-            assert {labels["feedmux_tenant"] for labels, _ in page.samples(metric)} == {"t0", "t1", "other"}, metric
-        assert page.value("feedmux_subscriber_active", tenant="other") == 2
-        for watch in watches:
-            watch.cancel()
-
-
 async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, database: Documents, name: str) -> None:
     """What never has a value in a server that works would be a dead line of the table; faults have their tests."""
     api = metered.api
@@ -288,19 +223,6 @@ async def test_the_page_answers_while_the_event_loop_does_not(metered: Here, cap
         assert age_s >= otel_setup._SURVEY_TIMEOUT_S
     assert [each.message for each in caplog.records if "metrics repeat older values" in each.message]
     assert page.count(b"feedmux_") >= before.text.count("feedmux_") // 2
-
-
-async def test_a_port_that_is_taken(mongo: ReplicaSet, redis_server: RedisServer) -> None:
-    [port] = free_ports(1)
-    configuration = settings(mongo.uri, redis_server.url)
-    configuration["listen"]["metrics"] = f"127.0.0.1:{port}"
-    async with serving(configuration):
-        with pytest.raises(CannotStart, match=rf"127\.0\.0\.1:{port} \(metrics\).*FEEDMUX_LISTEN__METRICS"):
-            async with running(make_config(configuration), insecure_no_auth=True):
-                pass
-    # The port is free again as soon as the server is gone.
-    async with serving(configuration) as here:
-        assert here.server.metrics_port == port
 
 
 @pytest.mark.parametrize("address", ["9117", "localhost:", "127.0.0.1:http", ":9117"])

@@ -108,26 +108,6 @@ async def test_a_session_is_ended(site: Tenancy, operator: Api, database: Docume
     stays.cancel()
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "reason"),
-    [
-        ("", "INVALID_ARGUMENT", "MESSAGE_INVALID"),
-        ("999999", "NOT_FOUND", "SUBSCRIBER_NOT_FOUND"),
-        ("x", "NOT_FOUND", "SUBSCRIBER_NOT_FOUND"),
-    ],
-)
-async def test_no_such_session(operator: Api, number: str, code: str, reason: str) -> None:
-    outcome = await refused(operator.operator.EndSubscriber(END(subscriber_id=number), metadata=operator.metadata))
-    assert (outcome.code, outcome.reason) == (code, reason)
-
-
-async def test_no_such_source(operator: Api) -> None:
-    wanted = operator_pb2.ListSharedStreamsRequest(source="nosuch")
-    outcome = await refused(operator.operator.ListSharedStreams(wanted, metadata=operator.metadata))
-    assert (outcome.code, outcome.reason) == ("NOT_FOUND", "SOURCE_NOT_FOUND")
-    assert outcome.message.endswith("the sources are: main, other")
-
-
 @pytest.mark.parametrize("key", ["", "wrong", "key-a-canary"])
 async def test_only_operators(site: Tenancy, key: str) -> None:
     async with site.here.api.with_key(key) as nobody:

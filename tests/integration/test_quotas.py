@@ -20,7 +20,7 @@ from feedmux_server.config.tenants_file import QuotaSection
 from feedmux_server.core.limits.rates import Rates
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings, tenants_file, until
-from tests.integration.wire import EARLIEST, LATEST, Api, Event, Refused, Session, feed, refusal, refused, seconds
+from tests.integration.wire import EARLIEST, LATEST, Api, Refused, Session, feed, refusal, refused
 from tests.integration.wire import at as start_at
 
 Documents = Database[dict[str, Any]]
@@ -109,38 +109,6 @@ async def test_subscriptions(limited: Limited, database: Documents, name: str) -
 async def _subscriptions_of_a(limited: Limited) -> list[str]:
     async with limited() as here:
         return [each.name for each in (await here.api.page(1000)).subscriptions]
-
-
-async def test_pipelines(limited: Limited, database: Documents, name: str) -> None:
-    async with limited(pipeline_bytes=100) as here:
-        small = feed(database.name, "c", '[{"$match": {"a": 1}}]')
-        large = feed(database.name, "c", '[{"$match": {"a": "%s"}}]' % ("x" * 100))
-        watching = here.api.watch(small)
-        await watching.opened()
-        watching.cancel()
-        refusal = await here.api.watch(large).end()
-        assert is_quota(refusal, "pipeline_bytes")
-        assert refusal.retry_s is None  # waiting would not help
-        assert is_quota(await refused(here.api.create(name, large)), "pipeline_bytes")
-        await here.api.create(name, small)
-        assert is_quota(await refused(here.api.update(["feed"], name=name, feed=large)), "pipeline_bytes")
-
-
-async def test_requests(limited: Limited, database: Documents) -> None:
-    async with limited(requests_per_s=2) as here, here.api.with_key(KEY_B) as other:
-        clock = Frozen(here)
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        flood = await asyncio.gather(*(here.api.page(1) for _ in range(20)), return_exceptions=True)
-        refusals = [refusal(each) for each in flood if isinstance(each, grpc.aio.AioRpcError)]
-        # Ten at once, and two more that wait: the second one for half a second.
-        assert len(refusals) == 8
-        assert loop.time() - began_s >= 0.5
-        assert all(is_quota(each, "requests_per_s") and each.retry_s for each in refusals)
-        for _ in range(12):
-            await other.page(1)  # a longer page costs more
-        clock.now_s += 1.5
-        await here.api.page(1)
 
 
 async def test_large_requests_count_for_more(limited: Limited, database: Documents) -> None:
@@ -261,138 +229,6 @@ async def test_reads_per_second_let_events_of_a_busy_tenant_share_them(limited: 
             session.cancel()
 
 
-async def test_events_per_second_slow_down_and_lose_nothing(limited: Limited, database: Documents) -> None:
-    database.c.insert_many([{"n": n} for n in range(1800)])
-    async with limited(events_per_s=600) as here, here.api.with_key(KEY_B) as other:
-        began_s = time.monotonic()
-        wanted = feed(database.name, "c")
-        # Small windows, so that a delivery is a part of a second's worth; both share the tenant's rate.
-        credit = wire.Credit(events=100, bytes=1 << 30)
-        sessions = [await here.api.session(feed=wanted, start=EARLIEST, credit=credit) for _ in range(2)]
-
-        async def read(session: Any) -> list[int]:
-            numbers: list[int] = []
-            while len(numbers) < 900:
-                numbers += await session.numbers(50)
-                await session.credit(50)
-            return numbers
-
-        reads = await asyncio.gather(*(read(session) for session in sessions))
-        assert reads == [list(range(900))] * 2
-        # 1,800 events at 600 a second: the first second's worth comes at once, and each session's last delivery of a
-        # hundred may overdraw the rate.
-        assert time.monotonic() - began_s >= (1800 - 600 - 200) / 600
-        accounts = here.server.service.manager.accounts
-        account = accounts.of("a")
-        assert account.events_sent >= 1800
-        assert account.throttled_s > 0
-        # The other tenant has its own rate, also while the first one's events wait for an hour.
-        account.sent(3600 * 600, 0, accounts.clock())
-        unlimited = await other.open(feed=wanted, start=EARLIEST)
-        assert await unlimited.numbers(1800) == list(range(1800))
-        for session in (*sessions, unlimited):
-            session.cancel()
-
-
-async def test_bytes_per_second(limited: Limited, database: Documents) -> None:
-    database.c.insert_many([{"n": n, "pad": "x" * 10_000} for n in range(30)])
-    async with limited(bytes_per_s=150_000) as here:
-        began_s = time.monotonic()
-        # Credit for one event at a time, by which the rate may be overdrawn.
-        credit = wire.Credit(events=100, bytes=10_300)
-        session = await here.api.session(feed=feed(database.name, "c"), start=EARLIEST, credit=credit)
-        numbers: list[int] = []
-        while len(numbers) < 30:
-            numbers += await session.numbers(1)
-            await session.credit(1, 10_300)
-        assert numbers == list(range(30))
-        # 300 KB at 150 a second: the first second's worth is there at once.
-        assert time.monotonic() - began_s >= 0.8
-        session.cancel()
-
-
-async def test_outstanding_bytes_pause_until_acks(limited: Limited, database: Documents, name: str) -> None:
-    async with limited(outstanding_bytes=100_000) as here:
-        wanted = feed(database.name, "c")
-        await here.api.create(name, wanted)
-        await here.api.create(name + "2", wanted)
-        limit = 64 * 1024
-        session = await here.api.open(name, message_bytes_max=limit)
-        second = await here.api.open(name + "2", message_bytes_max=limit)
-        inline = await here.api.open(feed=wanted)
-        database.c.insert_many([{"n": n, "pad": "x" * 10_000} for n in range(40)])
-        # Nothing is outstanding of a feed whose acks are stored nowhere.
-        assert await inline.numbers(40) == list(range(40))
-        account = here.server.service.manager.accounts.of("a")
-        await until(lambda: not account.outstanding.has_room)
-        assert 100_000 <= account.outstanding.bytes < 100_000 + 2 * limit
-        got: dict[Session, list[Event]] = {session: [], second: []}
-
-        def outstanding() -> int:
-            return sum(len(event.data) for events in got.values() for event in events)
-
-        async def all_has_come() -> bool:
-            for each, events in got.items():
-                events += await each.during(0.02)
-            return outstanding() >= account.outstanding.bytes
-
-        await until(all_has_come)
-        assert outstanding() == account.outstanding.bytes < 100_000 + 2 * limit
-        # The acks of one make room for both.
-        numbers = {each: [event.n for event in events] for each, events in got.items()}
-
-        async def read_all(each: Session, seen: list[int]) -> None:
-            while len(seen) < 40:
-                if seen:
-                    await each.ack(len(seen))
-                seen += await each.numbers(1)
-
-        await asyncio.gather(*(read_all(each, seen) for each, seen in numbers.items()))
-        for each, seen in numbers.items():
-            await each.ack(len(seen))
-        assert all(seen == list(range(40)) for seen in numbers.values())
-        session.cancel()
-        second.cancel()
-        inline.cancel()
-        await until(lambda: account.outstanding.bytes == 0)
-
-
-async def test_catch_up_streams(limited: Limited, database: Documents) -> None:
-    database.c.insert_many([{"n": n} for n in range(10)])
-    async with limited(catch_up_streams=0) as here, here.api.with_key(KEY_B) as other:
-        wanted = feed(database.name, "c")
-        live = await here.api.open(feed=wanted)
-        database.c.insert_one({"n": 10})
-        assert await live.numbers(1) == [10]
-        late = await here.api.session(
-            feed=wanted,
-            start=EARLIEST,
-            credit=wire.Credit(events=100, bytes=1 << 20),
-            heartbeat_interval=seconds(1),
-        )
-        await late.opened()
-        [keyed] = here.server.service.manager.keyed()
-        await until(lambda: keyed.streams.detached and here.server.service.manager.slots.wanted)
-        await late.until(lambda: late.progress)  # a heartbeat, and nothing before it
-        assert late.received == 0
-        others = await other.open(feed=wanted, start=EARLIEST)
-        assert await others.numbers(11) == list(range(11))
-        for each in (live, late, others):
-            each.cancel()
-
-
-async def test_a_quota_that_is_none_of_ours(tmp_path: Path, mongo: ReplicaSet, redis_server: RedisServer) -> None:
-    path = tenants_file(tmp_path)
-    content = json.loads(path.read_text())
-    content["tenants"][0]["quotas"] = {"strems": 3}
-    path.write_text(json.dumps(content))
-    configuration = settings(mongo.uri, redis_server.url)
-    configuration["tenants_file"] = str(path)
-    with pytest.raises(Exception, match=r"tenants\.0\.quotas\.strems"):
-        async with serving(configuration, key=KEY_A):
-            pass
-
-
 async def test_quotas_of_all_tenants(tmp_path: Path, mongo: ReplicaSet, redis_server: RedisServer) -> None:
     path = tenants_file(tmp_path)
     content = json.loads(path.read_text())
@@ -429,40 +265,6 @@ async def test_an_operator_sees_use_against_quota(limited: Limited, database: Do
         assert usage.throttled.ToMilliseconds() > 100
         session.cancel()
         await here.api.delete(name)
-
-
-async def test_what_plans_keep(limited: Limited, database: Documents) -> None:
-    """A plan ends at the quota, an older range makes room for a newer one, and nothing is lost by either."""
-    async with limited(retained_bytes=1 << 20) as here, here.api.with_key(KEY_B) as other:
-        wanted = feed(database.name, "c")
-        after = (await here.api.resolve(wanted, EARLIEST)).position
-        database.c.insert_many([{"n": n, "pad": "x" * 4_000} for n in range(1000)])
-        account = here.server.service.manager.accounts.of("a")
-        plans: list[wire.PlanRangeResponse] = []
-        while not plans or not plans[-1].caught_up:
-            plans.append(await here.api.plan(feed=wanted, after=after))
-            after = plans[-1].end
-            # The piece that reaches it still counts.
-            assert account.retained_bytes <= 2 << 20
-        assert len(plans) >= 3
-        assert all(plan.size_bytes <= 2 << 20 for plan in plans)
-        whole = await other.plan(feed=wanted, after=(await other.resolve(wanted, EARLIEST)).position)
-        assert whole.event_count == 1000
-        parts = [here.api.read_range(feed=wanted, after=plan.after, until=plan.end) for plan in plans]
-        assert [event.n for part in parts for event in await part.rest()] == list(range(1000))
-        assert account.retained_bytes == 0
-
-
-async def test_a_range_given_up_while_it_is_read(limited: Limited, database: Documents) -> None:
-    async with limited(retained_bytes=2 << 20) as here:
-        wanted = feed(database.name, "c")
-        after = (await here.api.resolve(wanted, EARLIEST)).position
-        database.c.insert_many([{"n": n, "pad": "x" * 4_000} for n in range(1000)])
-        plan = await here.api.plan(feed=wanted, after=after, bytes_max=2 << 20)
-        reading = here.api.read_range(feed=wanted, after=plan.after, until=plan.end, message_bytes_max=64 * 1024)
-        await reading.take(1)
-        await here.api.plan(feed=wanted, after=plan.end, bytes_max=2 << 20)  # needs the room
-        assert [event.n for event in await reading.rest()] == list(range(1, plan.event_count))
 
 
 class Sampler:

@@ -9,18 +9,15 @@ from pymongo.database import Database
 from pymongo.write_concern import WriteConcern
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.ranges.cache import RangeCache
 from feedmux_server.ranges.reader import RangeReader
 from feedmux_server.rpc import read_range
-from feedmux_server.sessions.outbox import Outbox
-from feedmux_server.streams.scheduler import Scheduler
 from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import Slice, read_slice
 from tests.conformance.faults import profiled
-from tests.integration.servers import Here, serving, settings, until
-from tests.integration.wire import FIXED_WINDOW, LATEST, PATIENCE_S, Api, Event, feed, refused
+from tests.integration.servers import Here, until
+from tests.integration.wire import FIXED_WINDOW, LATEST, Api, Event, feed, refused
 
 Documents = Database[dict[str, Any]]
 
@@ -78,32 +75,6 @@ async def test_the_wait_is_for_the_first_event(api: Api, database: Documents) ->
         assert of(await read(api, await planning, feed=wanted)) == [0]
 
 
-async def test_a_pinned_end_stays_where_it_is(api: Api, database: Documents) -> None:
-    wanted, after = feed(database.name, "c"), await start(api, database)
-    insert(database, range(10))
-    end = await start(api, database)
-    insert(database, range(10, 20))
-    got: list[int] = []
-    while True:
-        plan = await api.plan(feed=wanted, after=after, until=end, events_max=4)
-        got += of(await read(api, plan, feed=wanted))
-        after = plan.end
-        if plan.caught_up:
-            break
-    assert got == list(range(10))
-    again = await api.plan(feed=wanted, after=after, until=end)
-    assert (again.event_count, again.caught_up, again.end) == (0, True, after)
-
-
-async def test_bytes_bound_a_range_by_one_event(api: Api, database: Documents) -> None:
-    wanted, after = feed(database.name, "c"), await start(api, database)
-    insert(database, range(10), pad=10_000)
-    for first in (0, 3, 6):  # each by itself, whatever the one before overdrew
-        plan = await api.plan(feed=wanted, after=after, bytes_max=25_000)
-        assert of(await read(api, plan, feed=wanted)) == [first, first + 1, first + 2]
-        after = plan.end
-
-
 async def test_slices_share_one_pass_over_mongodb(api: Api, database: Documents) -> None:
     wanted, after = feed(database.name, "c"), await start(api, database)
     insert(database, range(3000), pad=500)
@@ -128,28 +99,6 @@ async def test_a_range_gives_the_same_again_when_it_is_not_kept(here: Here, api:
     assert [event.n for event in whole] == list(range(500))
     small = await api.read_range(feed=wanted, after=plan.after, until=plan.end, message_bytes_max=64 * 1024).rest()
     assert [event.data for event in small] == [event.data for event in whole]
-
-
-async def test_large_events_come_in_fragments(api: Api, database: Documents) -> None:
-    wanted, after = feed(database.name, "c"), await start(api, database)
-    insert(database, range(3), pad=3_000_000)
-    plan = await api.plan(feed=wanted, after=after, slices=2)
-    for _ in range(2):  # kept, then from MongoDB
-        parts = await read(api, plan, feed=wanted, message_bytes_max=1 << 20)
-        assert of(parts) == [0, 1, 2]
-        assert all(event.fragments >= 3 for part in parts for event in part)
-
-
-async def test_what_is_kept_is_bounded(mongo: ReplicaSet, redis_server: RedisServer, database: Documents) -> None:
-    async with serving(settings(mongo.uri, redis_server.url, retained_bytes=1 << 20)) as here:
-        wanted, after = feed(database.name, "c"), await start(here.api, database)
-        insert(database, range(600), pad=4_000)
-        plans: list[wire.PlanRangeResponse] = []
-        while sum(plan.event_count for plan in plans) < 600:
-            plans.append(await here.api.plan(feed=wanted, after=after, bytes_max=500_000))
-            after = plans[-1].end
-            assert here.server.service.ranges.retained_bytes <= 1 << 20
-        assert of([part for plan in plans for part in await read(here.api, plan, feed=wanted)]) == list(range(600))
 
 
 async def test_what_a_reader_does_not_take_is_not_sent(here: Here, api: Api, database: Documents) -> None:
@@ -204,26 +153,6 @@ async def test_ranges_go_on_behind_an_invalidate(api: Api, database: Documents) 
     assert got == ["insert"] * 3 + ["drop", "invalidate"] + ["insert"] * 2
 
 
-@pytest.mark.parametrize("first", [0, 3])
-async def test_ranges_go_on_after_an_invalidate_that_the_pipeline_hides(
-    api: Api, database: Documents, first: int
-) -> None:
-    wanted = feed(database.name, "c", '[{"$match": {"operationType": "insert"}}]')
-    database.create_collection("c")
-    after = await start(api, database)
-    if first:
-        insert(database, range(first))
-    database.c.drop()
-    insert(database, range(first, 5))
-    got: list[int] = []
-    async with asyncio.timeout(PATIENCE_S):
-        while len(got) < 5:
-            plan = await api.plan(feed=wanted, after=after, wait=1)
-            got += of(await read(api, plan, feed=wanted))
-            after = plan.end
-    assert got == list(range(5))
-
-
 async def test_a_range_ends_where_it_is_to_end_before_a_hidden_invalidate(api: Api, database: Documents) -> None:
     """The stream that has met the invalidate is read by another plan, so that its end is there from the beginning."""
     wanted = feed(database.name, "c", '[{"$match": {"operationType": "insert"}}]')
@@ -247,74 +176,6 @@ async def test_what_ends_the_feed_comes_behind_what_was_read(api: Api, database:
     insert(database, range(1))
     refusal = await refused(api.plan(feed=wanted, after=plan.end, wait=10))
     assert (refusal.code, refusal.reason) == ("FAILED_PRECONDITION", "PIPELINE_FAILED")
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason", "where"),
-    [
-        ({"feed": None}, "MESSAGE_INVALID", "target"),
-        ({"after": b""}, "MESSAGE_INVALID", "after"),
-        ({"after": b"nonsense"}, "POSITION_INVALID", ""),
-        ({"until": b"nonsense"}, "POSITION_INVALID", ""),
-        ({"events_max": 0}, "MESSAGE_INVALID", "events_max"),
-        ({"events_max": 1 << 31}, "MESSAGE_INVALID", "events_max"),
-        ({"bytes_max": -1}, "MESSAGE_INVALID", "bytes_max"),
-        ({"slices": 1001}, "MESSAGE_INVALID", "slices"),
-        ({"wait": 61}, "MESSAGE_INVALID", "wait"),
-        ({"processed": b"x"}, "MESSAGE_INVALID", "processed"),
-        ({"feed": None, "subscription": "s", "after": b""}, "MESSAGE_INVALID", "instance_id"),
-        ({"feed": None, "subscription": "s", "instance_id": "x" * 121}, "NAME_INVALID", ""),
-    ],
-)
-async def test_bad_plans(api: Api, database: Documents, fields: dict[str, Any], reason: str, where: str) -> None:
-    good = {"feed": feed(database.name, "c"), "after": await start(api, database)}
-    refusal = await refused(api.plan(**{**good, **fields}))
-    assert (refusal.code, refusal.reason) == ("INVALID_ARGUMENT", reason)
-    assert refusal.metadata.get("field", "") == where
-
-
-async def test_bad_reads(api: Api, database: Documents, name: str) -> None:
-    wanted, after = feed(database.name, "c"), await start(api, database)
-    insert(database, range(3))
-    plan = await api.plan(feed=wanted, after=after)
-    backwards = await api.read_range(feed=wanted, after=plan.end, until=after).end()
-    assert (backwards.code, backwards.metadata["field"]) == ("INVALID_ARGUMENT", "until")
-    foreign = await api.read_range(feed=feed(database.name, "d"), after=after, until=plan.end).end()
-    assert foreign.reason == "POSITION_FOREIGN"
-    unknown = await api.read_range(subscription=name, after=after, until=plan.end).end()
-    assert (unknown.code, unknown.reason) == ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND")
-    assert (await api.read_range(after=after, until=plan.end).end()).metadata["field"] == "target"
-    empty = await api.read_range(feed=wanted, after=plan.end, until=plan.end).rest()
-    assert empty == []
-
-
-async def test_a_reader_that_waits_for_room_before_each_message(
-    here: Here, api: Api, database: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted, after = feed(database.name, "c"), await start(api, database)
-    insert(database, range(100), pad=10_000)
-    plan = await api.plan(feed=wanted, after=after)
-    asked = sent = 0
-
-    def spend(_: Scheduler, __: int) -> None:
-        nonlocal sent
-        sent += 1
-
-    def fits(_: Outbox, size: int) -> bool:
-        nonlocal asked
-        asked += 1
-        return asked % 2 == 1
-
-    monkeypatch.setattr(Outbox, "fits", fits)
-    monkeypatch.setattr(Scheduler, "spend", spend)
-    reading = api.read_range(feed=wanted, after=plan.after, until=plan.end, message_bytes_max=64 * 1024)
-    assert of([await reading.rest()]) == list(range(100))
-    # Before and after each message, but not after the last.
-    assert sent > 10
-    assert asked == 2 * sent - 1
-    # All of it has been sent once, though not in one go.
-    kept = here.server.service.ranges._kept.values()
-    assert database.name not in {each.key.spec.scope.database for ranges in kept for each in ranges}
 
 
 async def test_a_read_that_waits_says_that_it_is_there(
@@ -358,19 +219,3 @@ async def test_a_plan_is_not_caught_up_before_a_write_acknowledged_before_it(api
             if plan.caught_up:
                 break
         assert got == [number]
-
-
-async def test_a_plan_is_not_caught_up_within_a_transaction(api: Api, database: Documents) -> None:
-    """The events of a transaction have one cluster time."""
-    wanted, after = feed(database.name, "c"), await start(api, database)
-    database.create_collection("c")
-    with database.client.start_session() as session, session.start_transaction(write_concern=WriteConcern("majority")):
-        database.c.insert_many([{"n": n} for n in range(5)], session=session)
-    got: list[int] = []
-    while True:
-        plan = await api.plan(feed=wanted, after=after, events_max=2)
-        got += of(await read(api, plan, feed=wanted))
-        after = plan.end
-        if plan.caught_up:
-            break
-    assert got == list(range(5))

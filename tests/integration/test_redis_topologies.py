@@ -25,7 +25,6 @@ from feedmux_server.store.checks import RedisUnavailable, check_redis, check_wri
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import Client, RedisAccess, StartupError, connect
 from feedmux_server.store.model import CommitRequest, CommitStatus, RestoreRequest
-from feedmux_server.store.schema import check_layout, schema_key
 from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
 from tests.integration.balancer import Front, fronted
@@ -498,41 +497,3 @@ def acl_rules() -> list[str]:
     text = (Path(__file__).parents[2] / "docs" / "redis.md").read_text()
     [line] = [line for line in text.splitlines() if line.startswith("ACL SETUSER feedmux ")]
     return [word for word in line.split()[3:] if word != "on" and not word.startswith(">")]
-
-
-async def test_a_newer_layout_is_refused(redis_factory: RedisFactory) -> None:
-    server = await redis_factory()
-    client = connect(server.url)
-    try:
-        await check_layout(client)
-        assert await ask(server.port, "GET", schema_key()) == "1"
-        await check_layout(client)
-        await ask(server.port, "SET", schema_key(), "2")
-        with pytest.raises(StartupError, match=r"layout 2.*newer feedmux"):
-            await check_redis(client, server.url)
-        await ask(server.port, "SET", schema_key(), "something else")
-        with pytest.raises(StartupError, match="did not write"):
-            await check_redis(client, server.url)
-    finally:
-        await client.aclose()
-
-
-async def test_an_unused_subscription_expires_unless_it_was_used(redis_factory: RedisFactory) -> None:
-    server = await redis_factory()
-    client = connect(server.url)
-    try:
-        store = SubscriptionStore(client, lease_s=30.0)
-        for name in ("open", "closed", "crashed"):
-            await create(store, "t", name)
-        await store.leases.open("t", "open", instance_id="me")
-        _, lease = await store.leases.open("t", "closed", instance_id="me")
-        await store.leases.release(lease)
-        assert not await store.expire("t", "closed", 3600.0), "used a moment ago"
-        assert not await store.expire("t", "open", 0.0), "open"
-        await until(lambda: store.expire("t", "closed", 0.001))
-        with pytest.raises(FeedmuxError) as caught:
-            await store.get("t", "closed")
-        assert caught.value.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND
-        assert [each.name for each in (await store.list("t", page_size=9))[0]] == ["crashed", "open"]
-    finally:
-        await client.aclose()

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import signal
 from collections.abc import AsyncIterator
 
@@ -16,9 +15,7 @@ from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.events.chunk import CHUNK_OVERHEAD_BYTES, Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.workers.rendering import CANONICAL, RELAXED, Renderer, Ticket
-from feedmux_server.workers.side_process import SideProcess
-from tests.integration import side_render
-from tests.integration.side_render import FREEZE, LONG_S, SHORT_S
+from tests.integration.side_render import LONG_S, SHORT_S
 
 FILLED: list[int] = []
 
@@ -77,18 +74,6 @@ async def frozen(renderer: Renderer) -> int:
     return pid
 
 
-async def test_sessions_share_a_rendering_and_its_bytes_are_counted_once(renderer: Renderer) -> None:
-    wanted = chunk_at(1)
-    before = wanted.ring.bytes
-    await asyncio.gather(*(render(renderer, wanted, tenant) for tenant in "aabb"))
-    await render(renderer, wanted, "a", CANONICAL)
-    assert b'"n":1}' in text(wanted.chunk, RELAXED)
-    assert b'{"$numberInt":"1"}' in text(wanted.chunk, CANONICAL)
-    assert len(FILLED) == 2
-    assert wanted.ring.bytes == before + sum(FILLED) == wanted.chunk.size_bytes
-    assert (renderer.waiting, renderer._pending, renderer.memory_bytes) == (0, {}, 0)
-
-
 async def test_tenants_take_turns(renderer: Renderer) -> None:
     order: list[str] = []
 
@@ -102,17 +87,6 @@ async def test_tenants_take_turns(renderer: Renderer) -> None:
     assert order.index("quiet") <= 2
     assert order[:8].count("quiet") == 3
     await asyncio.gather(*loud)
-
-
-async def test_who_waits_for_anothers_chunk_has_the_turns_of_both(renderer: Renderer) -> None:
-    """A chunk that a loud tenant asked for first is not stuck in the loud tenant's line."""
-    chunks = [chunk_at(number) for number in range(40)]
-    loud = [Waiting(renderer, each, "loud") for each in chunks]
-    quiet = Waiting(renderer, chunks[-1], "quiet")
-    await quiet.done()
-    assert sum(each.woken.is_set() for each in loud) <= 3
-    for each in loud:
-        each.ticket.withdraw()
 
 
 async def test_an_event_that_cannot_be_rendered_is_told_and_the_others_go_on(renderer: Renderer) -> None:
@@ -154,36 +128,6 @@ async def test_a_frozen_process_is_replaced_and_nothing_lost(
     await render(renderer, wanted)
     assert b'"n":2}' in text(wanted.chunk, RELAXED)
     assert renderer._process.pid not in (None, pid)
-
-
-async def test_a_chunk_over_which_it_freezes_twice_fails_alone(renderer: Renderer) -> None:
-    renderer._process = SideProcess(side_render.__name__, side_render.limit_s)
-    poison, good = chunk_at(1, padding=len(FREEZE)), chunk_at(2)
-    assert poison.chunk.bson is not None
-    poison.chunk.bson.data = bson.encode({"n": FREEZE})
-    waiting, after = Waiting(renderer, poison), Waiting(renderer, good)
-    await waiting.done()
-    error = poison.chunk.render_error(RELAXED)
-    assert error is not None
-    assert error.reason is ErrorReason.INTERNAL
-    assert error.metadata["correlation_id"]
-    await after.done()
-    assert b'"n":2}' in text(good.chunk, RELAXED)
-    assert good.chunk.render_error(RELAXED) is None
-
-
-async def test_what_nobody_waits_for_is_not_rendered_and_holds_nothing(renderer: Renderer) -> None:
-    """Hundreds of cancelled sessions kept their chunks queued, outside the memory budget."""
-    os.kill(await frozen(renderer), signal.SIGCONT)
-    waiting = [Waiting(renderer, chunk_at(number, padding=100_000)) for number in range(2, 200)]
-    for each in waiting:
-        each.ticket.withdraw()
-        each.ticket.withdraw()
-    assert (renderer.waiting, renderer._pending, renderer.memory_bytes) == (0, {}, 0)
-    wanted = chunk_at(1)
-    await render(renderer, wanted)
-    assert len(FILLED) == 2
-    assert not any(each.woken.is_set() for each in waiting)
 
 
 async def test_waiting_chunks_of_rings_that_are_gone_and_requests_are_counted(renderer: Renderer) -> None:
@@ -243,48 +187,6 @@ async def test_addresses_that_are_used_again_name_nobody_elses_chunk(renderer: R
             await until_asked(renderer)
         waiting.ticket.withdraw()
     assert reused, "no address was used again: the test shows nothing"
-
-
-async def test_any_order_of_events_gives_everybody_their_own_text(
-    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sessions come and go, chunks are evicted and freed, the process is killed and stopped."""
-    monkeypatch.setattr(renderer._process, "_timeout_s", 1.0)
-    chance = random.Random(5)
-    wanted: dict[int, NeedsRender] = {}
-    waiting: list[Waiting] = []
-    number = harmed = 0
-    while harmed < 6:
-        action = chance.random()
-        if action < 0.4:
-            number += 1
-            wanted[number] = chunk_at(number, padding=chance.choice((0, 0, 0, 20_000)))
-        elif action < 0.8 and wanted:
-            some = wanted[chance.choice(list(wanted))]
-            waiting.append(Waiting(renderer, some, chance.choice("abc"), chance.choice((RELAXED, CANONICAL))))
-        elif action < 0.9 and waiting:
-            waiting.pop(chance.randrange(len(waiting))).ticket.withdraw()
-        elif action < 0.95 and wanted:
-            ring = wanted[chance.choice(list(wanted))].ring
-            if len(ring):
-                ring.drop_oldest()
-        elif wanted:
-            del wanted[chance.choice(list(wanted))]
-        if len(FILLED) >= 20 * (harmed + 1) and renderer._process.pid is not None:
-            os.kill(renderer._process.pid, chance.choice((signal.SIGKILL, signal.SIGSTOP)))
-            harmed += 1
-        await asyncio.sleep(chance.choice((0, 0, 0.001, 0.003)))
-        assert all(one.ticket.rendering is not None or one.woken.is_set() for one in waiting)
-        for which, each in wanted.items():
-            assert each.ring.bytes == (each.chunk.size_bytes if len(each.ring) else 0)
-            for wire_format, rendition in each.chunk.rendered.items():
-                ending = b'"n":{"$numberInt":"%d"}}' if wire_format == CANONICAL else b'"n":%d}'
-                assert rendition.data.endswith(ending % which)
-        if len(wanted) > 40:
-            wanted.clear()
-    for one in waiting:
-        await one.done()
-    assert (renderer.waiting, renderer._pending) == (0, {})
 
 
 async def test_nothing_is_rendered_after_it_is_closed() -> None:

@@ -16,8 +16,7 @@ from tests.integration.servers import Here, serving, settings, until
 from tests.integration.tenancy import configuration, entry, tenancy
 from tests.integration.test_dead_letters import KEYS, discarded, listed
 from tests.integration.test_set_aside import member, reject
-from tests.integration.wire import PATIENCE_S, Api, Session, feed, refused
-from tests.telemetry.scrape import scrape
+from tests.integration.wire import PATIENCE_S, Api, Session, feed
 
 GROUP: dict[str, Any] = {"after_dead_letter": subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE}
 
@@ -111,32 +110,6 @@ async def test_a_key_is_set_aside_fixed_replayed_and_free(
         assert client[f"{database.name}_letters"].dead_letters.count_documents({}) == 0
 
 
-async def test_a_key_whose_letters_are_discarded_is_free(
-    mongo: ReplicaSet, redis_server: RedisServer, database: Database[Any], name: str
-) -> None:
-    configured: dict[str, Any] = settings(mongo.uri, redis_server.url)
-    configured["dead_letters"] = {"source": "main", "database": f"{database.name}_letters", "quarantined_keys_max": 1}
-    async with serving(configured) as here, asyncio.timeout(4 * PATIENCE_S):
-        await until(lambda: is_ready(here))
-        await here.api.create(name, feed(database.name, "orders"), group=GROUP)
-        session = await quarantined(here, database, name)
-        (group,) = here.server.service.groups
-        seen = await scrape(here.server.metrics_port)
-        assert seen.value("feedmux_group_quarantined_keys", tenant="default") == 1
-        assert seen.value("feedmux_dead_letters_utilization", tenant="default") == 1
-        change(database, 2, 1)
-        await session.take(1)
-        await reject(session, 3, "one key more than may be quarantined")
-        await until(lambda: group.ledger.aside == 1)
-        change(database, 3, 0)
-        assert steps(await session.take(1)) == [(3, 0)], "the key is held, and others go on"
-        assert await discarded(here.api, name, key=bson.encode({"_id": 1})) == 4
-        await letters_are(here, name, 1)
-        change(database, 1, 4)
-        assert steps(await session.take(1)) == [(1, 4)], "the first key is free, and the other one quarantined"
-        await session.close()
-
-
 async def test_what_narrower_grants_withhold_is_not_replayed(
     mongo: ReplicaSet, redis_server: RedisServer, database: Database[Any], name: str, tmp_path: Any
 ) -> None:
@@ -173,38 +146,6 @@ async def test_what_narrower_grants_withhold_is_not_replayed(
         assert steps(await session.take(1)) == [(1, 4)], "once nothing before it is withheld"
         await settle(session, 1, 2)
         await letters_are(here, name, 0)
-        await session.close()
-
-
-async def test_requests_that_no_client_sends(here: Here, name: str) -> None:
-    rejection = await refused(replayed(here.api, name, all={}))
-    assert rejection.reason == "DEAD_LETTERS_UNAVAILABLE"
-    for which in ({}, {"key": b""}, {"ids": {"ids": [b"short"]}}):
-        assert (await refused(replayed(here.api, name, **which))).reason in ("MESSAGE_INVALID", "BSON_INVALID")
-
-
-async def test_letters_of_keys_that_went_on_are_replayed_in_order(
-    mongo: ReplicaSet, redis_server: RedisServer, database: Database[Any], name: str
-) -> None:
-    configured: dict[str, Any] = settings(mongo.uri, redis_server.url)
-    configured["dead_letters"] = {"source": "main", "database": f"{database.name}_letters"}
-    async with serving(configured) as here, asyncio.timeout(4 * PATIENCE_S):
-        await until(lambda: is_ready(here))
-        await here.api.create(name, feed(database.name, "orders"), group={"attempts_max": 1})
-        session = await member(here, name)
-        for step in range(3):
-            change(database, 1, step)
-            await session.take(1)
-            await reject(session, step + 1, "not now")
-            await letters_are(here, name, step + 1)
-        ids = [each.id for each in (await listed(here.api, name)).dead_letters]
-        change(database, 1, 3)
-        assert steps(await session.take(1)) == [(1, 3)]
-        await settle(session, 4, 4)
-        assert (await replayed(here.api, name, ids={"ids": [ids[2], ids[0]]})).chosen == 2
-        assert steps(await session.take(2)) == [(1, 0), (1, 2)]
-        await settle(session, 5, 6)
-        await letters_are(here, name, 1)
         await session.close()
 
 

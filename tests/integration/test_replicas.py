@@ -83,17 +83,6 @@ async def test_a_change_through_one_replica_ends_the_session_on_another(
     assert (await session.end()).metadata["cause"] == cause
 
 
-async def test_watch_moves_on_by_age(mongo: ReplicaSet, redis_server: RedisServer, database: Documents) -> None:
-    async with serving(settings(mongo.uri, redis_server.url, connection_age_s=0.5)) as here:
-        watch = here.api.watch(feed(database.name, "c"))
-        await watch.opened()
-        outcome = await watch.end()
-        assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "DRAINING")
-        assert "connection_age_s" in outcome.message
-        assert outcome.retry_s
-        assert [notice.WhichOneof("kind") for notice in watch.notices] == ["draining"]
-
-
 async def test_before_a_delayed_drain_everybody_is_still_served(
     mongo: ReplicaSet, redis_server: RedisServer, database: Documents
 ) -> None:
@@ -148,12 +137,6 @@ async def test_unused_subscriptions_expire_and_it_is_announced(
         assert events(kept) == []
         await session.close()
         assert (await api.get(kept)).HasField("expire_time")
-
-
-async def test_by_default_nothing_expires(two: tuple[Here, Here], database: Documents, name: str) -> None:
-    await two[0].api.create(name, feed(database.name, "c"))
-    assert not (await two[1].api.get(name)).HasField("expire_time")
-    await two[0].api.delete(name)
 
 
 async def test_the_client_says_which_replica_reads_its_feed(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.servers import until
-from tests.second_run import AGAIN_MAX, UNSTABLE_MAX
+from tests.second_run import UNSTABLE_MAX
 from tests.started import Started
 
 REPOSITORY = Path(__file__).parents[2]
@@ -129,25 +129,12 @@ def test_a_test_that_passes_alone_is_unstable_and_the_run_passes(project: Projec
     assert run.summary == "1 passed, 1 unstable"
 
 
-def test_the_first_failure_of_an_unstable_test_is_shown_whole(project: Project) -> None:
-    project.write("tests/integration/test_a.py", "unstable")
-    run = project.run()
-    assert any('assert again("unstable_0"), "bad at first"' in line for line in run.lines)
-
-
 def test_a_test_that_fails_twice_fails_the_run(project: Project) -> None:
     project.write("tests/integration/test_a.py", "good", "bad", "unstable")
     run = project.run()
     assert run.status == 1
     assert run.said("FAILED TWICE ") == ["FAILED TWICE tests/integration/test_a.py::test_bad_1"]
     assert run.summary == "1 failed, 1 passed, 1 unstable"
-
-
-def test_a_skip_in_the_second_run_shows_nothing(project: Project) -> None:
-    project.write("tests/integration/test_a.py", "skipped_again")
-    run = project.run()
-    assert run.status == 1
-    assert run.summary == "1 failed"
 
 
 @pytest.mark.parametrize("folder", ["tests/unit", "tests/checks"])
@@ -165,22 +152,6 @@ def test_too_many_unstable_tests_fail_the_run(project: Project) -> None:
     assert run.status == 1
     assert len(run.said("UNSTABLE ")) == UNSTABLE_MAX + 1
     assert run.summary == f"{UNSTABLE_MAX + 1} failed"
-
-
-def test_nothing_runs_again_when_very_many_failed(project: Project) -> None:
-    project.write("tests/integration/test_a.py", *["unstable"] * (AGAIN_MAX + 1))
-    run = project.run()
-    assert run.status == 1
-    assert run.said("No second run: ")
-    assert run.summary == f"{AGAIN_MAX + 1} failed"
-
-
-def test_an_interrupted_run_has_no_second_one_and_ends_with_the_summary(project: Project) -> None:
-    project.write("tests/integration/test_a.py", "good", "unstable", "interrupt")
-    run = project.run()
-    assert run.status == 2
-    assert not run.said("UNSTABLE ")
-    assert run.summary == "1 failed, 1 passed"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal at the parent's death is Linux's")

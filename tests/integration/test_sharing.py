@@ -72,24 +72,6 @@ async def test_many_subscribers_one_cursor(api: Api, database: Documents, mongo_
         receiver.cancel()
 
 
-async def test_other_options_are_another_feed(api: Api, database: Documents, mongo_client: Client) -> None:
-    scope = f"{database.name}.c"
-    receivers = [
-        api.watch(feed(database.name, "c", **options))
-        for options in ({}, {"full_document": "updateLookup"}, {"batch_size": 7}, {"max_await_time_ms": 5})
-    ]
-    for receiver in receivers:
-        await receiver.opened()
-    insert(database, range(1))
-    for receiver in receivers:
-        await receiver.take(1)
-    # batch_size and max_await_time_ms do not keep feeds from being shared.
-    assert len(await api.streams(scope)) == 2
-    await has_cursors(mongo_client, scope, 2)
-    for receiver in receivers:
-        receiver.cancel()
-
-
 async def test_late_joiner_catches_up_is_handed_over_and_its_stream_closes(
     small: Here, database: Documents, mongo_client: Client
 ) -> None:
@@ -123,59 +105,6 @@ async def test_late_joiner_catches_up_is_handed_over_and_its_stream_closes(
     live.cancel()
 
 
-async def test_late_joiners_share_catch_up_streams(small: Here, database: Documents) -> None:
-    api, wanted, scope = small.api, feed(database.name, "c"), f"{database.name}.c"
-    live = await api.session(feed=wanted)
-    start = (await live.opened()).position
-    insert(database, range(3000))
-    await pull(live, range(3000))
-    late = [
-        await api.session(feed=wanted, start=at(position=start), credit=wire.Credit(events=10, bytes=1 << 20))
-        for _ in range(8)
-    ]
-    for session in late:
-        await session.opened()
-        assert await session.numbers(10) == list(range(10))
-    assert len(await api.streams(scope)) == 2
-    await asyncio.gather(*(pull(session, range(10, 3000)) for session in late))
-    for session in (live, *late):
-        session.cancel()
-
-
-async def test_slow_subscriber_falls_out_and_rejoins_without_a_gap(small: Here, database: Documents) -> None:
-    api, wanted, scope = small.api, feed(database.name, "c"), f"{database.name}.c"
-    fast = await api.session(feed=wanted)
-    await fast.opened()
-    slow = await api.session(feed=wanted, credit=wire.Credit(events=7, bytes=1 << 20))
-    await slow.opened()
-    insert(database, range(3000))
-    await pull(fast, range(3000))
-    assert await slow.numbers(7) == list(range(7))
-    [stream] = await api.streams(scope)
-    assert (stream.oldest.seconds, stream.oldest.increment) > (0, 0)
-    await pull(slow, range(7, 3000), 90)
-    insert(database, range(3000, 3005))
-    await fast.credit(5)
-    await slow.credit(5)
-    assert await fast.numbers(5) == await slow.numbers(5) == list(range(3000, 3005))
-    fast.cancel()
-    slow.cancel()
-
-
-async def test_slow_and_fast_while_it_is_written(small: Here, database: Documents) -> None:
-    api, wanted = small.api, feed(database.name, "c")
-    sessions = [await api.session(feed=wanted) for _ in range(4)]
-    for session in sessions:
-        await session.opened()
-    writing = asyncio.create_task(asyncio.to_thread(insert, database, range(6000)))
-    await asyncio.gather(
-        *(pull(session, range(6000), step) for session, step in zip(sessions, (4000, 1000, 150, 40), strict=True))
-    )
-    await writing
-    for session in sessions:
-        session.cancel()
-
-
 async def test_the_pump_pauses_closes_and_resumes(small: Here, database: Documents, mongo_client: Client) -> None:
     api, wanted, scope = small.api, feed(database.name, "c"), f"{database.name}.c"
     session = await api.session(feed=wanted, credit=wire.Credit(events=5, bytes=1 << 20))
@@ -199,19 +128,6 @@ async def test_the_pump_pauses_closes_and_resumes(small: Here, database: Documen
     assert await session.numbers(25) == list(range(5, 30))
     await has_cursors(mongo_client, scope, 1)
     session.cancel()
-
-
-async def test_subscribers_of_different_formats_share(api: Api, database: Documents) -> None:
-    wanted, scope = feed(database.name, "c"), f"{database.name}.c"
-    receivers = [api.watch(wanted, format=each) for each in (1, 2, 3)]
-    for receiver in receivers:
-        await receiver.opened()
-    insert(database, range(500))
-    for receiver in receivers:
-        assert len(await receiver.take(500)) == 500
-    assert len(await api.streams(scope)) == 1
-    for receiver in receivers:
-        receiver.cancel()
 
 
 async def test_those_who_reconnect_by_a_last_acked_token_share_a_cursor(

@@ -14,7 +14,7 @@ from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.integration.servers import KEY_A, KEY_B, Here, serving, settings, tenants_file, until
-from tests.integration.wire import EARLIEST, FIXED_WINDOW, LATEST, Api, Receiver, feed
+from tests.integration.wire import EARLIEST, LATEST, Api, Receiver, feed
 from tests.integration.wire import at as start_at
 
 Documents = Database[dict[str, Any]]
@@ -116,32 +116,6 @@ async def test_idle_starts_of_a_quiet_feed_keep_no_reader_of_history_waiting(
         for receiver in idle:
             assert await receiver.numbers(1) == [1]
         for receiver in (live, first, late, *idle):
-            receiver.cancel()
-
-
-@pytest.mark.parametrize("slots", [1, 4])
-async def test_clients_that_do_not_read_keep_nobody_from_reading_history(
-    limited: Limited, database: Documents, slots: int
-) -> None:
-    """As many unread Watches as there are slots, and one more: each begins in history, and is read only afterwards."""
-    async with (
-        limited({}, catch_up_streams=slots, ring_bytes=4 << 20, read_ahead_bytes=1 << 20) as here,
-        Api(here.server.ports.data, here.server.ports.operator, 0, KEY_A, options=FIXED_WINDOW) as unread_api,
-        here.api.with_key(KEY_B) as other_api,
-    ):
-        names = [f"c{number}" for number in range(slots + 2)]
-        for name in names:
-            database[name].insert_many([{"n": n, "pad": "x" * 100_000} for n in range(60)])
-        feeds = [feed(database.name, name) for name in names]
-        live = [await opened(here.api, each, LATEST) for each in feeds]
-        unread = [unread_api.watch(each, EARLIEST) for each in feeds[:-1]]
-        slots_used = here.server.service.manager.slots.used
-        await until(lambda: slots_used()["a"] == slots)
-        late = other_api.watch(feeds[-1], EARLIEST)
-        assert await late.numbers(60) == list(range(60))
-        for receiver in unread:
-            assert await receiver.numbers(60) == list(range(60))
-        for receiver in (*live, *unread, late):
             receiver.cancel()
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import json
-import socket
 import sys
 import warnings
 from pathlib import Path
@@ -13,17 +12,14 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.server import Config
-from feedmux_server.tenants.registry import hash_key
-from tests.conftest import RedisFactory
-from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, server_process, settings, tenants_file, until
-from tests.integration.wire import Api, at, feed, refused
+from tests.integration.servers import Here, settings
+from tests.integration.wire import Api
 
 Documents = Database[dict[str, Any]]
 
@@ -85,96 +81,10 @@ async def test_mongod_out_of_reach(redis_server: RedisServer) -> None:
     assert "canary" not in message
 
 
-@pytest.mark.parametrize("uri", ["", "mongodb://a:secret-canary@@@/", "mongodb://h/?readPreference=canary"])
-async def test_unusable_uri(redis_server: RedisServer, uri: str) -> None:
-    message = await cannot_start(settings(uri, redis_server.url))
-    assert "URI" in message
-    assert "canary" not in message
-
-
-@pytest.mark.parametrize("option", ["readConcernLevel=local", "readconcernlevel=linearizable", "timeoutMS=5000"])
-async def test_an_option_with_which_every_feed_would_fail(
-    mongo: ReplicaSet, redis_server: RedisServer, option: str
-) -> None:
-    message = await cannot_start(settings(f"{mongo.uri}&{option}", redis_server.url))
-    assert message.startswith(f"sources.main.uri: the option {option.partition('=')[0]} ")
-    assert message.endswith("Leave it out")
-
-
-async def test_redis_out_of_reach(mongo: ReplicaSet) -> None:
-    [port] = free_ports(1)
-    message = await cannot_start(settings(mongo.uri, f"redis://:secret-canary@127.0.0.1:{port}/0"))
-    assert f"127.0.0.1:{port}" in message
-    assert "cannot be reached" in message
-    assert "canary" not in message
-
-
-async def test_unusable_redis_url(mongo: ReplicaSet) -> None:
-    message = await cannot_start(settings(mongo.uri, "http://:secret-canary@localhost"))
-    assert "Redis URL" in message
-    assert "canary" not in message
-
-
-async def test_evicting_redis(mongo: ReplicaSet, redis_factory: RedisFactory) -> None:
-    redis = await redis_factory(config={"maxmemory-policy": "allkeys-lru"})
-    message = await cannot_start(settings(mongo.uri, redis.url))
-    assert "allkeys-lru" in message
-    assert "noeviction" in message
-
-
-async def test_redis_wants_a_password(mongo: ReplicaSet, redis_factory: RedisFactory) -> None:
-    redis = await redis_factory(config={"requirepass": "secret-canary"})
-    message = await cannot_start(settings(mongo.uri, redis.url))
-    assert "password" in message
-    assert "canary" not in message
-
-
-@pytest.mark.parametrize("listener", ["data", "operator", "health"])
-async def test_port_in_use(mongo: ReplicaSet, redis_server: RedisServer, listener: str) -> None:
-    configuration = settings(mongo.uri, redis_server.url)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        configuration["listen"][listener] = address
-        message = await cannot_start(configuration)
-    assert address in message
-    assert f"listen.{listener}" in message
-
-
 async def test_no_authentication_must_be_asked_for(mongo: ReplicaSet, redis_server: RedisServer) -> None:
     message = await cannot_start(settings(mongo.uri, redis_server.url), insecure_no_auth=False)
     assert "tenants_file" in message
     assert "--insecure-no-auth" in message
-
-
-@pytest.mark.parametrize(
-    "content", [None, "{", "[]", "tenants: []", "tenants: [{name: a, api_key_hashes: [secret-canary]}]"]
-)
-async def test_unusable_tenants_file(
-    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, content: str | None
-) -> None:
-    path = tmp_path / "tenants.yaml"
-    if content is not None:
-        path.write_text(content)
-    configuration = settings(mongo.uri, redis_server.url)
-    configuration["tenants_file"] = str(path)
-    message = await cannot_start(configuration, insecure_no_auth=False)
-    assert str(path) in message
-    assert "canary" not in message
-
-
-async def test_unreadable_certificate(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    configuration = settings(mongo.uri, redis_server.url)
-    configuration["tls"] = {"certificate_file": str(tmp_path / "none"), "key_file": str(tmp_path / "none")}
-    assert str(tmp_path / "none") in await cannot_start(configuration)
-
-
-async def test_certificate_that_is_none(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    (tmp_path / "junk").write_text("junk")
-    configuration = settings(mongo.uri, redis_server.url)
-    configuration["tls"] = {"certificate_file": str(tmp_path / "junk"), "key_file": str(tmp_path / "junk")}
-    assert "tls" in (await cannot_start(configuration)).lower()
 
 
 # --- What runs.
@@ -250,68 +160,3 @@ async def test_buf_curl(api: Api, database: Documents) -> None:
 
 
 # --- Logs.
-
-
-async def test_logs_hold_no_secrets(
-    mongo: ReplicaSet,
-    mongo_client: MongoClient[dict[str, Any]],
-    redis_factory: RedisFactory,
-    database: Documents,
-    name: str,
-    tmp_path: Path,
-) -> None:
-    redis = await redis_factory(config={"requirepass": "password-canary"})
-    url = redis.url.replace("redis://", "redis://:password-canary@")
-    configuration = settings(mongo.uri, url)
-    configuration["tenants_file"] = str(tenants_file(tmp_path))
-    configuration["operator_key_hashes"] = [hash_key(OPERATOR_KEY)]
-    async with server_process(configuration, tmp_path) as server:
-        async with server.api("unknown-key-canary") as nobody:
-            assert (await refused(nobody.page())).reason == "UNAUTHENTICATED"
-        async with server.api(KEY_A) as api:
-            wanted = feed(database.name, "c")
-            await api.create(name, wanted)
-            session = await api.open(name)
-            database.c.insert_one({"_id": "id-canary", "n": 0, "text": "document-canary"})
-            await session.take(1)
-            token = session.resume_token
-            await refused(api.watch(feed(database.name, "c", '[{"$match": {"$canary": "pipeline-canary"}}]')).opened())
-            await refused(api.watch(wanted, at(position=b"position-canary")).opened())
-            failing = feed(database.name, "c", '[{"$addFields": {"x": {"$toInt": "$fullDocument.text"}}}]')
-            bad = api.watch(failing)
-            await bad.opened()
-            scope = f"{database.name}.c"
-            data = {"failCommands": ["getMore"], "appName": "feedmux", "errorCode": 43, "namespace": scope}
-            mongo_client.admin.command("configureFailPoint", "failCommand", mode={"times": 2}, data=data)
-            database.c.insert_one({"_id": "other-canary", "n": 1, "text": "document-canary"})
-            await bad.end()
-            await session.take(1)
-            await until(lambda: "resumed after an error" in server.log.read_text())
-            mongo_client.admin.command("configureFailPoint", "failCommand", mode="off")
-            await redis.kill9()
-            await session.ack(2)
-            await session.until(lambda: session.notices)
-            session.cancel()
-            await refused(api.get(name))
-        await server.process.terminate()
-    text = server.log.read_text()
-    assert "resumed after an error" in text
-    assert "canary" not in text
-    assert bytes(token).hex() not in text
-    for part in ("82", "_data"):
-        assert f'"{part}' not in text
-    for line in text.splitlines():
-        assert json.loads(line)["level"]
-
-
-@pytest.mark.parametrize("content", [None, "", "c2hvcnQ=", "secret-canary!"])
-async def test_unusable_key_file(
-    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, content: str | None
-) -> None:
-    path = tmp_path / "positions.keys"
-    if content is not None:
-        path.write_text(content)
-    configuration = settings(mongo.uri, redis_server.url) | {"positions": {"key_file": str(path)}}
-    message = await cannot_start(configuration)
-    assert "positions.key_file" in message
-    assert "canary" not in message

@@ -186,24 +186,6 @@ async def test_frozen_nothing_piles_up(redis_factory: RedisFactory) -> None:
             await handle.detach()
 
 
-async def test_paused_clients_then_on(redis_factory: RedisFactory) -> None:
-    server = await redis_factory(persistence=False)
-    async with client(server.url) as redis, client(server.url) as other:
-        store = SubscriptionStore(redis, lease_s=600.0, timeout_s=0.2)
-        await create(store, "t", "s")
-        async with running(Committer(store.leases, interval_s=0.01)) as committer:
-            stored, lease = await store.leases.open("t", "s", instance_id="one")
-            recorder = Recorder()
-            handle = committer.attach(lease, stored, recorder)
-            await other.client_pause(600_000, all=False)
-            submit(handle, 7)
-            await until(lambda: recorder.available == [False])
-            await other.client_unpause()
-            await until(lambda: recorder.commits[-1:] == [(7, place(7).position)])
-            assert recorder.available == [False, True]
-            await handle.detach()
-
-
 async def test_out_of_memory_is_loud_and_passes(redis_factory: RedisFactory, caplog: pytest.LogCaptureFixture) -> None:
     server = await redis_factory(persistence=False)
     async with client(server.url) as redis:
@@ -227,25 +209,6 @@ async def test_out_of_memory_is_loud_and_passes(redis_factory: RedisFactory, cap
             await until(lambda: recorder.commits == [(3, place(3).position)])
             assert recorder.available == [False, True]
             await handle.detach()
-
-
-async def test_flush_and_detach_end_while_redis_is_frozen(redis_factory: RedisFactory) -> None:
-    server = await redis_factory(persistence=False)
-    async with client(server.url) as redis:
-        store = SubscriptionStore(redis, lease_s=30.0)
-        committer = Committer(store.leases, interval_s=0.01)
-        handles = []
-        for i in range(100):
-            await create(store, "t", f"s{i}")
-            stored, lease = await store.leases.open("t", f"s{i}", instance_id="one")
-            handles.append(committer.attach(lease, stored, Recorder()))
-            submit(handles[-1], 1)
-        server.pause()
-        # In what time: see tests/unit/store/test_handle.py.
-        async with asyncio.timeout(PATIENCE_S):
-            assert await committer.flush_all(0.3) == 100
-            await asyncio.gather(*(handle.detach(0.3) for handle in handles))
-        server.resume()
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "allkeys-random"])

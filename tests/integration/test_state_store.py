@@ -466,49 +466,6 @@ def number_of(position: bytes) -> int:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_only_the_newest_epoch_commits_and_only_forward(store: SubscriptionStore, tenant: str, seed: int) -> None:
-    """One step after the other, each checked against what must be stored then."""
-    rng = random.Random(seed)
-    await create(store, tenant, "s")
-    leases: list[Lease] = []
-    epoch, number, owner = (await store.get(tenant, "s")).epoch, 0, None
-    for _ in range(150):
-        match rng.choices(("open", "commit", "release", "seek", "update"), (3, 20, 1, 1, 1))[0]:
-            case "open":
-                _, owner = await store.leases.open(tenant, "s", instance_id=f"i{rng.randrange(3)}", takeover=True)
-                leases.append(owner)
-                assert owner.epoch > epoch
-                epoch = owner.epoch
-            case "commit" if leases:
-                lease, wanted = rng.choice([leases[-1], *leases]), max(0, number + rng.randint(-3, 5))
-                outcome = await commit(store, lease, wanted)
-                if lease is owner:
-                    number = max(number, wanted)
-                    assert outcome.status is CommitStatus.OK
-                    assert number_of(outcome.position) == number
-                else:
-                    assert outcome.status is CommitStatus.FENCED
-            case "release" if owner:
-                await store.leases.release(owner)
-                owner = None
-            case "seek":
-                number = rng.randrange(number + 5)
-                to = place(number)
-                moved = await store.seek(
-                    tenant, "s", position=to.position, cluster_time=to.cluster_time, order=to.order
-                )
-                assert moved.epoch > epoch
-                epoch, owner = moved.epoch, None
-            case "update":
-                updated = await store.update(tenant, "s", definition=b"d", etag=f"e{rng.random()}")
-                assert updated.epoch > epoch
-                epoch, owner = updated.epoch, None
-        stored = await store.get(tenant, "s")
-        assert (stored.epoch, number_of(stored.position)) == (epoch, number)
-        assert stored.active is (owner is not None)
-
-
-@pytest.mark.parametrize("seed", range(5))
 async def test_rivals_at_once_never_commit_backwards_nor_in_two_epochs(
     store: SubscriptionStore, tenant: str, seed: int
 ) -> None:

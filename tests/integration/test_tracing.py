@@ -16,10 +16,8 @@ from pymongo.database import Database
 
 import feedmux
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.app import CannotStart, running
-from feedmux_server.config.load import make_config
 from tests.integration.servers import Here, serving, settings, until
-from tests.integration.wire import LATEST, PATIENCE_S, Receiver, feed, refused
+from tests.integration.wire import LATEST, PATIENCE_S, feed, refused
 from tests.telemetry.collector import Collector, collecting, plain
 
 Documents = Database[dict[str, Any]]
@@ -101,51 +99,6 @@ async def test_a_trace_goes_from_the_client_to_mongodb_and_back(
         assert any(each.parent_span_id == commit.span_id for each in collector.named("redis pipeline"))
         text = "".join(str(span) for span in collector.spans)
         assert "fullDocument" not in text
-
-
-async def test_a_resume_is_linked_to_what_it_resumes(
-    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents
-) -> None:
-    async with traced(mongo, redis_server, monkeypatch) as (here, collector):
-        watch = here.api.watch(feed(database.name, "c"))
-        await watch.opened()
-        database.client.admin.command(
-            {
-                "configureFailPoint": "failCommand",
-                "mode": {"times": 1},
-                "data": {
-                    "failCommands": ["getMore"],
-                    "namespace": f"{database.name}.c",
-                    "errorCode": 6,
-                    "errorLabels": ["ResumableChangeStreamError"],
-                },
-            }
-        )
-        await until(lambda: collector.named("feedmux stream resume"))
-        [opened], [resumed] = collector.named("feedmux stream open"), collector.named("feedmux stream resume")
-        assert [link.span_id for link in resumed.links] == [opened.span_id]
-        assert plain(resumed.attributes)["error.type"] == "HostUnreachable"
-        await still_works(watch, database)
-
-
-async def still_works(watch: Receiver, database: Documents) -> None:
-    database["c"].insert_one({"n": 7})
-    assert await watch.numbers(1) == [7]
-    watch.cancel()
-
-
-async def test_a_refusal_is_no_failure_of_the_server(
-    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with traced(mongo, redis_server, monkeypatch) as (here, collector):
-        assert (await refused(here.api.get("nobody"))).code == "NOT_FOUND"
-        method = "feedmux.v1.Subscriptions/GetSubscription"
-        await until(lambda: collector.named(method))
-        [call] = collector.named(method)
-        attributes = plain(call.attributes)
-        assert attributes["rpc.response.status_code"] == "NOT_FOUND"
-        assert attributes["error.type"] == "SUBSCRIPTION_NOT_FOUND"
-        assert call.status.code == call.status.STATUS_CODE_UNSET
 
 
 async def test_nothing_of_pipelines_and_documents_is_exported(
@@ -245,26 +198,6 @@ async def test_metrics_logs_and_the_resource(
         watch.cancel()
 
 
-async def test_what_is_not_sampled_is_not_sent(
-    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents
-) -> None:
-    sampler = {"OTEL_TRACES_SAMPLER": "parentbased_always_off", "OTEL_METRICS_EXPORTER": "none"}
-    async with collecting() as collector:
-        async with sending(collector, mongo, redis_server, monkeypatch, **sampler) as here:
-            unsampled = here.api.watch(feed(database.name, "c"))
-            await unsampled.opened()
-            database["c"].insert_one({"n": 1})
-            await unsampled.take(1)
-            unsampled.cancel()
-            traceparent(here.api)
-            sampled = here.api.watch(feed(database.name, "c"))
-            await sampled.opened()
-            sampled.cancel()
-        assert {span.trace_id.hex() for span in collector.spans} == {PARENT[3:35]}
-        assert len(collector.named("feedmux.v1.ChangeFeed/Watch")) == 1
-        assert not collector.metrics
-
-
 async def test_http_is_a_protocol_too(
     mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,20 +228,3 @@ async def test_http_is_a_protocol_too(
     finally:
         await asyncio.to_thread(server.shutdown)
         server.server_close()
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("OTEL_TRACES_EXPORTER", "jaegar", "OTEL_TRACES_EXPORTER: there is no exporter 'jaegar' here: console, none"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "smoke", "OTEL_EXPORTER_OTLP_PROTOCOL 'smoke' is not known: grpc or"),
-    ],
-)
-async def test_what_cannot_be_used_is_refused(
-    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
-) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setenv(name, value)
-    with pytest.raises(CannotStart, match=said):
-        async with running(make_config(settings(mongo.uri, redis_server.url)), insecure_no_auth=True):
-            pass
