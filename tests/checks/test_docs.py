@@ -162,16 +162,6 @@ def test_links_lead_somewhere(page: str) -> None:
     assert dead_links(REPOSITORY / page) == []
 
 
-def test_a_dead_link_is_found(tmp_path: Path) -> None:
-    (tmp_path / "other.md").write_text("# A `word`, and more\n# Twice\n# Twice\n")
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# Here\n[1](other.md) [2](other.md#a-word-and-more) [3](other.md#twice-1) [4](#here) [5](https://example.com)\n"
-        "`[6](code.md)`\n```\n[7](code.md)\n```\n[8](gone.md) [9](other.md#gone) [10](#gone)\n\n[^1]: [11](gone-2.md)\n"
-    )
-    assert dead_links(page) == ["gone.md", "other.md#gone", "#gone", "gone-2.md"]
-
-
 def decision(name: str, text: str) -> str:
     """The row of the index for a decision record; empty if the page does not have the form of one."""
     found = DECISION.fullmatch(text)
@@ -187,25 +177,6 @@ def test_decisions_have_the_form_and_are_in_the_index() -> None:
     assert [name[:4] for name in rows] == [f"{number:04}" for number in range(1, len(rows) + 1)]
     index = (REPOSITORY / DECISIONS).read_text()
     assert re.findall(r"^\| \d.*$", index, re.MULTILINE) == list(rows.values())
-
-
-def test_a_decision_without_the_form_is_found() -> None:
-    page = (
-        "# 7. A title\n\nStatus: accepted · Date: 2026-11-21\n\n"
-        "## Context\n\nC, [4](4.md#c)\n\n## Decision\n\nD\n\n- d\n\n## Consequences\n\nE\n"
-    )
-    assert decision("0007-title.md", page) == "| 7 | [A title](0007-title.md) | accepted | 2026-11-21 |"
-    assert decision("0008-title.md", page) == ""
-    for part in (
-        "# 7. ",
-        "accepted",
-        " · Date: 2026-11-21",
-        "## Context\n\n",
-        "C, [4](4.md#c)\n",
-        "## Consequences\n\n",
-        "E\n",
-    ):
-        assert decision("0007-title.md", page.replace(part, "", 1)) == "", part
 
 
 def test_the_readme_is_short() -> None:
@@ -225,34 +196,3 @@ def test_words_mean_what_they_say(page: str) -> None:
 def test_generated_pages_say_what_writes_them() -> None:
     for page, reason in GENERATED.items():
         assert reason.removeprefix("written by ") in (REPOSITORY / page).read_text()
-
-
-def test_a_wide_line_is_found() -> None:
-    wide = "x " * COLUMNS_MAX
-    link = f"[text](https://example.com/{'x' * COLUMNS_MAX})"
-    assert wide_lines(f"{'x' * COLUMNS_MAX}\n{wide}\n- {wide}\n{link} and\n# {wide}\n    {wide}\n") == [2, 3, 4, 5, 6]
-    assert wide_lines(f"```\n{wide}\n```\n| {wide} |\n<img {wide}>\n{link}\n- {link}.\n![{wide}](x.svg)\n") == []
-    assert wide_lines(f"[^1]: {wide}\n[name]: {link}\n\n    {wide}\n\n    {wide}\n\nProse\n") == []
-
-
-@over("word", WORDS)
-def test_a_wrong_word_is_found(word: Word) -> None:
-    [found] = wrong_words(f"First.\n{word.example}\n")
-    assert found.startswith("2: ")
-    assert found.endswith(word.instead)
-    assert len(wrong_words(f"| a | {word.example} |\n- {word.example.replace(' ', chr(10))}\n")) == 2
-    assert wrong_words(f"# {word.example}\n```\n{word.example}\n```\n`{word.example}`\n") == []
-    assert wrong_words(f"<!-- words of the code -->\n| {word.example} |\n<!-- end -->\n") == []
-
-
-@over(
-    "sentence",
-    [
-        "A consumer that is five minutes or two events behind MongoDB falls further behind.",
-        "Put the server behind a proxy, and go on to the next page.",
-        "The client gives up after 30 s.",
-        "A server a mile away answered; in the first place, it was told apart by its name.",
-    ],
-)
-def test_a_word_in_its_meaning_may_stay(sentence: str) -> None:
-    assert wrong_words(sentence) == []

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from tests.scheduling import LANGUAGES, TOGETHER, Scheduling, computes, in_order, scope_of
+from tests.scheduling import Scheduling, computes, in_order, scope_of
 from tests.tables import over
 
 WAITS = [f"tests/integration/test_{name}.py::test_{number}" for name in "abc" for number in range(4)]
@@ -77,26 +77,6 @@ def test_one_process_computes_while_the_others_wait(tests: list[str]) -> None:
     for _ in COMPUTES[3:]:
         run_next(scheduling, computing)
     assert set(computing.given) <= set(COMPUTES)
-
-
-def test_nobody_computes_before_a_group_is_done() -> None:
-    groups = [f"{TOGETHER[group][0]}test_a.py::test_a" for group in TOGETHER if group not in LANGUAGES]
-    groups += [f"{TOGETHER[group][0]}::test_a" for group in LANGUAGES]
-    waits = [f"tests/integration/test_{number}.py::test_a" for number in range(9)]
-    scheduling, nodes = scheduled([*groups, *waits, *COMPUTES], len(groups) + 1)
-    assert [node.given[0] for node in nodes] == [*groups, waits[0]]
-    assert not any(test in COMPUTES for node in nodes for test in node.given)
-    run_next(scheduling, nodes[0])
-    assert nodes[0].given[-1] in COMPUTES
-
-
-def test_all_compute_when_nothing_else_is_left_and_each_test_runs_once() -> None:
-    scheduling, nodes = scheduled(COMPUTES + WAITS[:1], 2)
-    ran = []
-    while any(node.given for node in nodes):
-        ran += [run_next(scheduling, node) for node in nodes if node.given]
-    assert sorted(ran) == sorted(COMPUTES + WAITS[:1])
-    assert ran[-2:] == COMPUTES[-2:]
 
 
 def run_next(scheduling: Scheduling, node: Node) -> str:

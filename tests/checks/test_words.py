@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from tests.checks.test_docs import REPOSITORY, WORDS, listed, wrong_words
 from tests.telemetry.promql import dashboard, rules
 
@@ -84,28 +82,3 @@ def test_alerts_and_panels_mean_what_they_say() -> None:
     texts = [text for rule in rules() for text in rule["annotations"].values()]
     texts += [f"{panel['title']}. {panel.get('description', '')}" for panel in dashboard()["panels"]]
     assert [wrong for text in texts for wrong in wrong_words(text)] == []
-
-
-@pytest.mark.parametrize(
-    ("suffix", "text", "line"),
-    [
-        (".py", 'a = "for ever"  # it waits for ever\n', 1),
-        (".py", 'def f():\n    """Waits.\n\n    For ever.\n    """\n', 4),
-        (".py", 'LIMIT = 1\n"""It waits for ever."""\n', 2),
-        (".go", 'a := "for ever" // waits for ever\n', 1),
-        (".java", "/**\n * Waits for ever.\n */\n", 2),
-        (".ts", "/** Waits for ever. */\n", 1),
-        (".lua", "return 1 -- for ever\n", 1),
-        (".yaml", "a: 1 # for ever\n", 1),
-    ],
-)
-def test_a_word_is_found(suffix: str, text: str, line: int, tmp_path: Path) -> None:
-    path = tmp_path / f"file{suffix}"
-    path.write_text(text)
-    assert [each.partition(":")[0] for each in wrong(path)] == [str(line)]
-
-
-def test_other_words_and_names_are_not(tmp_path: Path) -> None:
-    path = tmp_path / "file.py"
-    path.write_text('a = "for ever"\n"""`for ever` is a name, and the reader is behind."""\n')
-    assert wrong(path) == []

@@ -1,7 +1,6 @@
 """`feedmux consume`: what is printed or processed is acknowledged, everything else is delivered again."""
 
 import json
-import shlex
 import signal
 import subprocess
 import uuid
@@ -10,11 +9,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import bson
 import pytest
 from pymongo.database import Database
 
-from tests.cli.conftest import FEEDMUX, TIMEOUT_S, Site
+from tests.cli.conftest import TIMEOUT_S, Site
 from tests.cli.test_watch import on_terminal
 from tests.waiting import wait_until
 
@@ -82,13 +80,6 @@ def test_exec_gets_each_event_and_acknowledges_it(orders: Documents, consume: Co
     assert numbers(consume("--until-caught-up").stdout) == [4, 5]
 
 
-def test_exec_in_batches(orders: Documents, consume: Consume, tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
-    assert consume("--exec", APPEND.format(seen), "--batch", "2", "--until-caught-up").returncode == 0
-    assert numbers(seen.read_text()) == [1, 2, 3, 4, 5]
-    assert 3 <= len(seen.with_suffix(".runs").read_text().splitlines()) <= 5
-
-
 def test_an_event_whose_command_fails_is_delivered_again(orders: Documents, consume: Consume, tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     fails = f'line=$(cat); echo "$line" >> {seen}; case $line in *\'"n":2\'*|*\'"n": 2\'*) exit 3;; esac'
@@ -98,34 +89,6 @@ def test_an_event_whose_command_fails_is_delivered_again(orders: Documents, cons
     assert "delivers it again" in done.stderr
     assert numbers(seen.read_text()) == [1, 2]
     assert numbers(consume("--until-caught-up").stdout) == [2, 3, 4, 5]
-
-
-def test_a_seek_during_a_command_is_not_undone_by_its_ack(
-    orders: Documents, site: Site, name: str, consume: Consume
-) -> None:
-    seek = shlex.join([*FEEDMUX, "subscriptions", "seek", name, "earliest"])
-    done = consume("--exec", f"cat > /dev/null; exec {seek}", "--limit", "1")
-    assert done.returncode == 0, done.stderr
-    assert numbers(consume("--until-caught-up").stdout) == list(range(6))
-
-
-def test_a_command_need_not_read_its_events(orders: Documents, consume: Consume) -> None:
-    orders.orders.insert_one({"n": 6, "padding": "x" * 1_000_000})
-    assert consume("--exec", "true", "--until-caught-up").returncode == 0
-    assert consume("--until-caught-up").stdout == ""
-
-
-def test_raw_is_bson(orders: Documents, site: Site, name: str, tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
-    assert site.run("consume", name, "--raw", "--exec", f"cat >> {seen}", "--limit", "2").returncode == 0
-    assert [event["fullDocument"]["n"] for event in bson.decode_all(seen.read_bytes())] == [1, 2]
-
-
-def test_on_a_terminal_it_is_for_people(orders: Documents, site: Site, name: str) -> None:
-    environment = site.environment | {"TERM": "dumb", "COLUMNS": "160"}
-    head, *lines = on_terminal(environment, "consume", name, "--limit", "2").splitlines()
-    assert head.startswith(f"consuming {name} ({orders.name}.orders)")
-    assert [line.rpartition("n: ")[2] for line in lines] == ["1", "2"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -143,22 +106,6 @@ def test_a_signal_ends_it_with_its_acks_stored(
         assert consuming.wait(60) == code
         assert consuming.stderr.read() == b""
     assert set(numbers(consume("--until-caught-up").stdout)) <= {6}
-
-
-def test_a_signal_waits_for_the_command(
-    orders: Documents, site: Site, name: str, consume: Consume, tmp_path: Path
-) -> None:
-    begun, go_on = tmp_path / "begun", tmp_path / "go-on"
-    slow = f"cat > /dev/null; echo begun; until [ -e {go_on} ]; do sleep 0.05; done"
-    with site.start("consume", name, "--exec", slow) as consuming:
-        assert consuming.stdout is not None
-        assert consuming.stdout.readline() == b"begun\n"
-        consuming.send_signal(signal.SIGTERM)
-        go_on.touch()
-        assert consuming.wait(60) == 143
-        assert consuming.stdout.read() == b"", "no other event was begun"
-    assert numbers(consume("--until-caught-up").stdout) == [2, 3, 4, 5]
-    assert not begun.exists()
 
 
 def test_what_its_reader_has_not_taken_is_not_acknowledged(orders: Documents, site: Site, name: str) -> None:
@@ -187,27 +134,6 @@ def test_one_reader_at_a_time_unless_it_takes_over(orders: Documents, site: Site
         said = consuming.stderr.read().decode()
         assert f"another client has taken over subscription '{name}'" in said
         assert "--takeover" in said
-
-
-def test_a_database_that_does_not_exist_is_named(site: Site, database: Documents, name: str) -> None:
-    with site.start("consume", name, "--create", database.name, "--limit", "1") as consuming:
-        assert consuming.stderr is not None
-        said = consuming.stderr.readline().decode()
-        assert said == f"-- database {database.name} does not exist yet; events come once it is created\n"
-        database.orders.insert_one({})
-        assert consuming.wait(60) == 0
-
-
-def test_the_end_by_an_invalidate_says_how_to_resume(orders: Documents, site: Site, name: str) -> None:
-    orders.orders.drop()
-    done = site.run("consume", name)
-    assert done.returncode == 1
-    operations = [json.loads(line)["operationType"] for line in done.stdout.splitlines()]
-    assert operations == ["insert"] * 5 + ["drop", "invalidate"]
-    orders.orders.insert_one({"n": 7})
-    said = done.stderr.partition("Resume after it: feedmux ")[2].split()
-    assert site.run(*said).returncode == 0
-    assert numbers(site.run("consume", name, "--until-caught-up").stdout) == [7]
 
 
 def test_existing_documents_first(database: Documents, consume: Consume, site: Site, name: str) -> None:
@@ -277,23 +203,3 @@ def test_two_commands_share_a_group(database: Documents, name: str, site: Site, 
         )
         seen.setdefault(event["documentKey"]["_id"], []).append(value["n"])
     assert seen == {key: [0, 1, 2, 3, 4] for key in range(8)}
-
-
-def test_join_prints_what_a_session_prints_and_settles_it(
-    database: Documents, name: str, site: Site, consume: Consume
-) -> None:
-    database.orders.insert_many(
-        [{"_id": number, "n": number, "t": "é\n", "d": bson.Decimal128("1.5")} for number in range(3)]
-    )
-    group = consume("--join", "--create", f"{database.name}.orders", "--start", "earliest", "--limit", "2")
-    assert (group.returncode, group.stderr) == (0, "")
-    refused = consume("--limit", "1")
-    assert refused.returncode == 1
-    assert "Use --join" in refused.stderr
-    assert site.run("subscriptions", "update", name, "--no-group").returncode == 0
-    rest = consume("--until-caught-up")
-    assert numbers(rest.stdout) == [2]
-    refused = consume("--join")
-    assert "Make it a group: feedmux subscriptions update" in refused.stderr
-    site.run("subscriptions", "seek", name, "earliest")
-    assert group.stdout.splitlines() == consume("--limit", "2").stdout.splitlines()

@@ -51,17 +51,6 @@ def test_a_subscription_s_life(site: Site, database: Documents, name: str) -> No
     assert site.run("subscriptions", "delete", name, "--allow-missing").returncode == 0
 
 
-def test_creating_it_again(site: Site, database: Documents, name: str) -> None:
-    first = site.json("subscriptions", "create", name, database.name)
-    assert site.json("subscriptions", "create", name, database.name)["position"] == first["position"]
-    other = site.run("subscriptions", "create", name, f"{database.name}.orders")
-    assert other.returncode == 1
-    assert 'feed.collection is "", not "orders"' in other.stderr
-    shown = site.run("subscriptions", "get", name)
-    assert "stored position" in shown.stdout
-    site.run("subscriptions", "delete", name)
-
-
 def test_streams_and_who_is_served(site: Site, database: Documents, name: str) -> None:
     site.json("subscriptions", "create", name, f"{database.name}.orders")
     with (
@@ -81,39 +70,6 @@ def test_streams_and_who_is_served(site: Site, database: Documents, name: str) -
         assert f"main:{database.name}.orders" in table.stdout
         assert name in table.stdout
         assert site.json("subscriptions", "get", name)["active"]
-    site.run("subscriptions", "delete", name)
-
-
-def test_how_far_a_copy_is_and_the_wait_for_its_end(site: Site, database: Documents, name: str) -> None:
-    scope = f"{database.name}.orders"
-    database.orders.insert_many([{"_id": number} for number in range(50)])
-    create = "subscriptions", "create", name, scope, "--start", "snapshot"
-    with site.start(*create, "--wait", "--json") as waiting:
-        assert waiting.stdout is not None
-        assert json.loads(waiting.stdout.readline())["snapshot"]["documents"] == 0
-        with (
-            feedmux.Client(site.endpoint, api_key=site.key) as client,
-            client.subscription(name).open(window_events=20, heartbeat_s=1) as session,
-        ):
-            for _ in range(10):
-                session.next(60)
-            streams = site.json("streams")
-            [one] = [each for stream in streams["shared_streams"] for each in stream["subscribers"]
-                     if each["subscription"] == name]  # fmt: skip
-            assert (one["snapshot"]["documents_estimated"], one["snapshot"]["namespace"]) == (50, scope)
-            assert 10 <= one["snapshot"]["documents"] <= 50
-            table = site.run("streams").stdout
-            assert "of about 50 documents" in table
-            assert f"{name}  {scope}" in table
-            for _ in range(40):
-                session.next(60)
-            assert session.copying is not None
-            session.ack()
-            lines = [json.loads(line) for line in waiting.stdout]
-        assert waiting.wait(60) == 0
-        assert "snapshot" not in lines[-1]
-    again = site.run(*create, "--wait")
-    assert again.returncode == 0, "its copy is complete"
     site.run("subscriptions", "delete", name)
 
 

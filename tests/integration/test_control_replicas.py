@@ -162,36 +162,6 @@ async def test_commits_do_not_wait_with_those_who_wait_for_a_replica(pair: tuple
         await asyncio.gather(*making)
 
 
-@pytest.mark.parametrize("wanted", [0, 1, 2, None])
-async def test_how_many_replicas_are_waited_for(pair: tuple[RedisServer, RedisServer], wanted: int | None) -> None:
-    primary, replica = pair
-    async with connected(primary.url, control_replicas=wanted) as store:
-        if wanted == 2:
-            await unconfirmed(make(store), primary.port)
-            return
-        await make(store)
-        replica.pause()
-        if wanted == 0:
-            await create(store, "t", "s")
-            await seek(store)
-        else:
-            await unconfirmed(create(store, "t", "s"), primary.port)
-        replica.resume()
-
-
-async def test_without_replicas_nothing_is_waited_for_unless_one_is_required(redis_factory: RedisFactory) -> None:
-    server = await redis_factory()
-    async with connected(server.url) as store:
-        for kind in ("update", "seek", "delete"):
-            await create(store, "t", "s", at=9)
-            await CHANGES[kind][0](store)
-            if kind != "delete":
-                await delete(store)
-        assert "cmdstat_wait" not in str(await ask(server.port, "INFO", "commandstats"))
-    async with connected(server.url, control_replicas=1) as store:
-        await unconfirmed(make(store), server.port)
-
-
 async def test_a_script_that_redis_forgot_is_confirmed_too(pair: tuple[RedisServer, RedisServer]) -> None:
     primary, replica = pair
     async with connected(primary.url) as store:
@@ -201,23 +171,6 @@ async def test_a_script_that_redis_forgot_is_confirmed_too(pair: tuple[RedisServ
         replica.pause()
         await ask(primary.port, "SCRIPT", "FLUSH")
         await unconfirmed(seek(store), primary.port)
-        replica.resume()
-
-
-async def test_a_rejection_needs_no_replica(pair: tuple[RedisServer, RedisServer]) -> None:
-    primary, replica = pair
-    async with connected(primary.url) as store:
-        await create(store, "t", "s")
-        replica.pause()
-        for change, reason in (
-            (create(store, "t", "s", content="other"), ErrorReason.SUBSCRIPTION_EXISTS),
-            (store.delete("t", "s", expected_etag="other"), ErrorReason.ETAG_MISMATCH),
-            (store.update("t", "s", definition=b"", etag="x", expected_etag="other"), ErrorReason.ETAG_MISMATCH),
-            (store.update("t", "nobody", definition=b"", etag="x"), ErrorReason.SUBSCRIPTION_NOT_FOUND),
-        ):
-            with pytest.raises(FeedmuxError) as caught:
-                await expire(change, primary.port)
-            assert caught.value.reason is reason
         replica.resume()
 
 
@@ -310,15 +263,3 @@ async def test_redis_answers_while_the_caller_still_listens(
         sent.clear()
         await create(store, "t", "s")
     assert [each for each in sent if each[0] == "WAIT"] == [("WAIT", 1, PATIENCE_S * 500)]
-
-
-async def test_waiting_leaves_nothing_behind(pair: tuple[RedisServer, RedisServer]) -> None:
-    primary, _ = pair
-    async with connected(primary.url) as store, Redis(port=primary.port) as redis:
-        await create(store, "t", "s")
-        await seek(store)
-
-        async def gone() -> bool:
-            return {key for key in await redis.keys("*") if b"mark" in key} == set()
-
-        await until(gone)

@@ -13,7 +13,7 @@ from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.grants_support import granted, key_of, with_images
 from tests.integration.servers import Here
-from tests.integration.wire import EARLIEST, Api, at, feed, refused
+from tests.integration.wire import EARLIEST, Api, feed
 
 Documents = Database[dict[str, Any]]
 GRANTS: dict[str, list[dict[str, Any]] | None] = {
@@ -101,39 +101,6 @@ async def test_the_stream_is_named_before_it_is_shared(here: Here, database: Doc
         streams = await operator.streams(f"{database.name}.orders")
         assert [each.stream_key for each in streams] == [before.stream_key]
         receiver.cancel()
-
-
-async def test_refusals_are_answers(here: Here, database: Documents) -> None:
-    name = database.name
-    database.create_collection("v", viewOn="x", pipeline=[])
-    operation_time = at(start_at_operation_time=feed_pb2.ClusterTime(seconds=1_000_000, increment=1))
-    cases: list[tuple[str, feed_pb2.Feed, feed_pb2.Start | None, str]] = [
-        ("team-a", feed(name, "private"), None, "NAMESPACE_DENIED"),
-        ("team-a", feed(name, "orders", full_document="updateLookup"), None, "OPTION_REFUSED"),
-        ("all", feed(name, "c", '[{"$group": {"_id": 1}}]'), None, "STAGE_NOT_ALLOWED"),
-        ("all", feed(name, "c", '[{"$set": {"x": {"$nope": 1}}}]'), None, "OPTION_REFUSED"),
-        ("all", feed("admin"), None, "NAMESPACE_DENIED"),
-        ("all", feed(source="nowhere"), None, "SOURCE_NOT_FOUND"),
-        ("all", feed(name, "v"), None, "OPTION_REFUSED"),
-        ("all", feed(name, "c"), operation_time, "HISTORY_LOST"),
-        ("all", feed(name, "c"), at(position=b"\xf1"), "POSITION_INVALID"),
-    ]
-    for tenant, asked, start, reason in cases:
-        found = await explain(here, tenant, asked, start)
-        assert found.refusal.reason == reason
-        assert found.refusal.message
-
-
-async def test_a_refusal_says_the_same_whether_a_collection_exists(here: Here, database: Documents) -> None:
-    database.create_collection("private")
-    exists, not_ = [await explain(here, "team-a", feed(database.name, name)) for name in ("private", "nothing")]
-    assert exists == not_
-
-
-async def test_callers_and_requests_are_checked_as_ever(here: Here) -> None:
-    async with here.api.with_key("wrong") as api:
-        assert (await refused(_explain(api, feed(), None))).reason == "UNAUTHENTICATED"
-    assert (await refused(here.api.raw("/feedmux.v1.ChangeFeed/Explain", b"\xff"))).reason == "MESSAGE_INVALID"
 
 
 async def test_from_python(here: Here, database: Documents) -> None:

@@ -14,7 +14,7 @@ from pymongo.database import Database
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server import app
-from tests.conftest import RedisFactory, ReplicaSetFactory
+from tests.conftest import RedisFactory
 from tests.integration.redis_topologies import ask
 from tests.integration.servers import Here, ServerProcess, serving, settings, until
 from tests.integration.wire import feed, refused
@@ -38,15 +38,6 @@ async def told(port: int, *services: str) -> Mapping[str, str]:
 
 async def not_serving(port: int) -> set[str]:
     return {service for service, status in (await told(port)).items() if status == "NOT_SERVING"}
-
-
-async def test_everything_serves_on_every_port(here: Here) -> None:
-    ports = here.server.ports
-    for port in (ports.health, ports.data, ports.operator):
-        assert await not_serving(port) == set()
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await told(ports.health, "nobody")
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_nobody_learns_the_names_of_sources(here: Here) -> None:
@@ -95,20 +86,6 @@ async def test_readiness_follows_redis_and_liveness_does_not(
         await watch.opened()
         watch.cancel()
         redis.resume()
-        await until(lambda: _is(port, set()), 30)
-
-
-async def test_readiness_follows_the_sources(
-    replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app, "READINESS_EVERY_S", 0.05)
-    monkeypatch.setattr(app, "READINESS_TIMEOUT_S", 0.5)
-    mongo = await replica_set_factory()
-    async with serving(settings(mongo.uri, redis_server.url)) as here:
-        port = here.server.ports.health
-        mongo.pause()
-        await until(lambda: _is(port, {"", "readiness", "feedmux.v1.ChangeFeed"}), 30)
-        mongo.resume()
         await until(lambda: _is(port, set()), 30)
 
 

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
-from feedmux_server.store.signing_keys import SigningKeys, keys_key
+from feedmux_server.store.signing_keys import keys_key
 from tests.conftest import RedisFactory
 from tests.integration.servers import serving, settings, until
 from tests.integration.state_support import client
@@ -29,23 +29,6 @@ async def stored(redis: Redis) -> tuple[bytes, ...]:
 
 def holds(keys: PositionKeys, materials: tuple[bytes, ...]) -> bool:
     return keys.materials == materials
-
-
-async def test_a_server_that_never_had_the_lost_key_takes_nothing_from_the_others(redis_factory: RedisFactory) -> None:
-    """It starts between the loss and the next look of the others, and makes a key of its own."""
-    async with client((await redis_factory()).url) as redis:
-        old = [PositionKeys(), PositionKeys()]
-        signing = [SigningKeys(redis, keys) for keys in old]
-        for each in signing:
-            await each.refresh()
-        lost = old[0].materials
-        await redis.flushall()
-        fresh = PositionKeys()
-        await SigningKeys(redis, fresh).refresh()
-        made = fresh.materials
-        for each in (*signing, SigningKeys(redis, fresh)):
-            await each.refresh()
-        assert old[0].materials == old[1].materials == fresh.materials == await stored(redis) == (*lost, *made)
 
 
 async def test_positions_outlive_a_flush_and_serve_on_another_server(

@@ -58,13 +58,6 @@ async def test_answers_of_every_size(process: SideProcess) -> None:
     assert await process.ask(b"many:20000000") == b"x" * 20_000_000
 
 
-async def test_one_that_was_killed_between_requests_is_replaced(process: SideProcess) -> None:
-    for number in range(3):
-        assert await process.ask(b"%d" % number) == b"%d" % number
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
-
-
 async def test_a_request_over_which_it_dies_fails_and_the_next_one_is_answered(process: SideProcess) -> None:
     with pytest.raises(SideProcessFailed):
         await process.ask(b"die:")
@@ -84,21 +77,6 @@ async def test_a_frozen_process_is_killed_and_asked_once_more(monkeypatch: pytes
         assert await process.ask(b"again") == b"again"
     assert process.pid != frozen
     assert next(limits, None) is None
-    await process.close()
-
-
-async def test_one_that_freezes_twice_fails_and_the_next_request_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_process, "_PERIODS_MAX", 1 << 30)
-    limits = iter((PATIENCE_S, SHORT_S, SHORT_S, PATIENCE_S))
-    process = SideProcess(ECHO, lambda _: next(limits))
-    assert await process.ask(b"up") == b"up"
-    first = process.pid
-    assert first is not None
-    async with asyncio.timeout(PATIENCE_S):
-        with pytest.raises(SideProcessFailed):
-            await process.ask(b"freeze:")
-    await gone(first)
-    assert await process.ask(b"next") == b"next"
     await process.close()
 
 
@@ -196,15 +174,3 @@ async def test_a_cancelled_request_leaves_nothing_for_the_next_one(process: Side
         assert await process.ask(wanted) == wanted
         assert cancelled.done()
     assert process.pid == pid, "cancelling costs no process"
-
-
-async def test_callers_cancelled_with_a_kill_in_between(process: SideProcess) -> None:
-    chance = random.Random(11)
-    for number in range(40):
-        cancelled = asyncio.create_task(process.ask(b"slow:0.01"))
-        await asyncio.sleep(chance.random() * 0.02)
-        if process.pid is not None and chance.random() < 0.3:
-            os.kill(process.pid, chance.choice((signal.SIGKILL, signal.SIGTERM)))
-        cancelled.cancel()
-        wanted = b"wanted %d" % number
-        assert await process.ask(wanted) == wanted

@@ -116,38 +116,10 @@ async def test_certificates_that_do_not_get_in(site: Site, tmp_path: Path) -> No
     assert await site.tenant(site.authority.sign("search")) == "a"
 
 
-async def test_a_key_wins_over_a_certificate(site: Site) -> None:
-    certificate = site.authority.sign("search")
-    assert await site.tenant(certificate, "key-b-canary") == "b"
-    assert await site.tenant(certificate, "wrong") == "UNAUTHENTICATED"
-    assert await site.tenant(site.authority.sign("other"), "key-a-canary") == "a"
-
-
-async def test_the_other_port_wants_no_certificate(site: Site) -> None:
-    plain = Tls(root=site.authority.path, server_name="localhost")
-    assert await site.tenant(plain, "key-a-canary", mtls=False) == "a"
-    assert await site.tenant(plain, mtls=False) == "UNAUTHENTICATED"
-    # The server does not check a certificate either.
-    assert await site.tenant(site.authority.sign("search"), mtls=False) == "UNAUTHENTICATED"
-
-
 @pytest.mark.parametrize("site", ["data"], indirect=True)
 async def test_one_port_that_wants_a_certificate(site: Site) -> None:
     assert await site.tenant(site.authority.sign("search")) == "a"
     assert await site.tenant(Tls(root=site.authority.path, server_name="localhost"), "key-a-canary") == "UNAVAILABLE"
-
-
-async def test_streams_end_with_their_certificate_s_tenant(site: Site, database: Documents) -> None:
-    async with (
-        site.api(site.authority.sign("search")) as first,
-        site.api(site.authority.sign("x", x509.DNSName("billing.example.com"))) as second,
-    ):
-        goes, stays = await first.open(feed=feed(database.name, "c")), await second.open(feed=feed(database.name, "c"))
-        site.tenancy.write(entry("a", certificates=[{"common_name": "search-2"}]), B)
-        assert (await goes.end()).reason == "UNAUTHENTICATED"
-        database.c.insert_one({"n": 1})
-        assert await stays.numbers(1) == [1]
-        stays.cancel()
 
 
 async def test_a_stream_ends_when_its_certificate_expires(site: Site, database: Documents) -> None:

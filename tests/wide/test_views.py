@@ -2,20 +2,15 @@
 not."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 
-from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.core.delivery import namespaces
-from feedmux_server.core.feeds import simple_filter
-from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.streams.wide import stream, view_reader
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, Here, serving, settings, until
 from tests.integration.tenancy import entry
@@ -24,7 +19,6 @@ from tests.wide.differential import Options, compare
 from tests.wide.workload import COLLECTIONS
 
 Mongo = MongoClient[dict[str, Any]]
-Serve = Callable[[], Any]
 
 
 @pytest.fixture(scope="module")
@@ -92,74 +86,6 @@ async def test_views_of_a_tenant_with_grants_deliver_what_mongodb_delivers(
     assert found.hops
 
 
-def ignore_boundaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat drops and renames like any other change."""
-    monkeypatch.setattr(namespaces.Boundary, "concerns", lambda *_: False)
-
-
-def boundary_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin the view's own cursor after the event about which it is to ask MongoDB."""
-    boundary = view_reader.ViewReader.boundary
-    monkeypatch.setattr(
-        view_reader.ViewReader,
-        "boundary",
-        lambda self, place: boundary(self, ResumeToken.high_water_mark(place.cluster_time + 1)),
-    )
-
-
-def attach_without_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the events between the view's position and the head of the wide stream."""
-    monkeypatch.setattr(namespaces.NamespaceIndex, "events_of", lambda *_: [])
-
-
-def cut_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Include the neighbouring events between two events of a namespace."""
-    monkeypatch.setattr(stream, "runs", lambda indexes: [(indexes[0], indexes[-1] + 1)] if indexes else [])
-
-
-def lose_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a boundary event, drop the events that were offered before it."""
-
-    def boundary(self: view_reader.ViewReader, place: Any) -> None:
-        self._inbox.clear()
-        self._wide = None
-        self._boundary_at = place
-        self._signal.set()
-
-    monkeypatch.setattr(view_reader.ViewReader, "boundary", boundary)
-
-
-def narrow_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ignore the pipelines of views."""
-    monkeypatch.setattr(simple_filter.SimpleFilter, "admits", lambda *_: True)
-
-
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        narrow_nothing,
-        *(
-            pytest.param(mutant, marks=pytest.mark.full)
-            for mutant in (ignore_boundaries, boundary_too_late, attach_without_the_ring, cut_too_much, lose_what_waits)
-        ),
-    ],
-)
-async def test_the_comparison_finds_a_server_that_is_broken(
-    mutant: Callable[[pytest.MonkeyPatch], None],
-    mongo: ReplicaSet,
-    redis_server: RedisServer,
-    mongo_client: Mongo,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    mutant(monkeypatch)
-    async with serving({**settings(mongo.uri, redis_server.url), "wide": {"feeds_min": 2}}) as here:
-        for seed in range(100, 110):
-            found = await compare([here.api], mongo_client, seed, steps=60, ddl=0.1, patience_s=3.0)
-            if found.differences:
-                return
-    pytest.fail("no difference was found")
-
-
 async def test_an_operator_sees_what_was_decided_and_the_feed_cannot_tell(wide: Here, mongo_client: Mongo) -> None:
     database = mongo_client["wide_operator"]
     feeds = [wide.api.watch(feed(database.name, name)) for name in "ab"]
@@ -216,58 +142,6 @@ async def test_a_feed_that_only_chooses_operations_is_a_view(wide: Here, mongo_c
         assert [event.document["operationType"] for event in await each.take(1)] == ["delete"]
     for each in feeds:
         each.cancel()
-
-
-async def test_a_busy_neighbour_does_not_take_the_room_of_a_view_that_waits(wide: Here, mongo_client: Mongo) -> None:
-    """What a subscriber without credit has not taken remains available to it, whatever else the wide stream reads."""
-    database = mongo_client["wide_busy"]
-    quiet = await wide.api.open(feed=feed(database.name, "quiet"), credit=wire.Credit(events=0, bytes=0))
-    busy = wide.api.watch(feed(database.name, "busy"))
-    await busy.opened()
-
-    async def views() -> bool:
-        return sum(bool(each.view_of) for each in await wide.api.streams()) == 2
-
-    await until(views)
-    for first in range(0, 3_000, 1_000):
-        database.quiet.insert_one({"n": first})
-        database.busy.insert_many([{"n": first + n, "text": "x" * 5_000} for n in range(1_000)])
-    assert await busy.numbers(3_000, 60.0) == list(range(3_000))
-    await quiet.credit(10)
-    assert await quiet.numbers(3) == [0, 1_000, 2_000]
-    quiet.cancel()
-    busy.cancel()
-
-
-async def test_a_wide_stream_that_mongodb_refuses_leaves_the_feeds_on_their_own(
-    redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """An account for two databases may not open a stream of the whole deployment."""
-    key = tmp_path / "key"
-    key.write_text("members of one set know it")
-    key.chmod(0o600)
-    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
-        with MongoClient[dict[str, Any]](mongo.nodes[0].uri) as first:
-            first.admin.command("createUser", "root", pwd="root", roles=["root"])
-        address = mongo.nodes[0].address
-        with MongoClient[dict[str, Any]](f"mongodb://root:root@{address}/?replicaSet=feedmux") as admin:
-            roles = [{"role": "read", "db": "one"}, {"role": "read", "db": "two"}]
-            admin.admin.command("createUser", "feeds", pwd="feeds", roles=roles)
-            uri = f"mongodb://feeds:feeds@{address}/?replicaSet=feedmux"
-            async with serving({**settings(uri, redis_server.url), "wide": {"feeds_min": 2}}) as here:
-                feeds = {name: here.api.watch(feed(name, "c")) for name in ("one", "two")}
-                for each in feeds.values():
-                    await each.opened()
-                await until(lambda: decided(here, "MongoDB rejected the wide stream"))
-                for name, each in feeds.items():
-                    admin[name].c.insert_one({"n": 1})
-                    assert await each.numbers(1) == [1]
-                    each.cancel()
-
-
-async def decided(here: Here, decision: str) -> bool:
-    answer = await here.api.operator.ListSharedStreams(operator_pb2.ListSharedStreamsRequest())
-    return [each.decision for each in answer.wide_groups] == [decision]
 
 
 async def test_feeds_change_between_wide_streams_and_their_own_while_events_come(

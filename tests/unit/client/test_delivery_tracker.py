@@ -45,14 +45,6 @@ def begun(durable: bool = True, whole_bytes_max: int | None = None) -> DeliveryT
     return tracker
 
 
-def test_numbers_events_from_one() -> None:
-    tracker = begun()
-    (first,) = tracker.arrive(1, events(1, 2, 3))
-    (second,) = tracker.arrive(4, events(4))
-    assert (first.first_sequence, first.last_sequence, second.first_sequence) == (1, 3, 4)
-    assert tracker.latest == at(4)
-
-
 def test_a_gap_is_a_violation() -> None:
     tracker = begun()
     tracker.arrive(1, events(1, 2))
@@ -91,34 +83,6 @@ def test_repeats_are_dropped_and_their_acks_mapped() -> None:
     assert tracker.acked_position(6).resume_token == token(6)
 
 
-def test_what_was_acked_while_reconnecting_is_dropped_too() -> None:
-    tracker = begun()
-    tracker.arrive(1, events(1, 2, 3))
-    tracker.acked_position(1)
-    tracker.begin(at(1), 1)
-    assert numbers(tracker.arrive(1, events(2, 3, 4))) == [4]
-    assert tracker.acked_sequence(3) == 2
-
-
-def test_a_second_reconnect_before_the_repeats_came() -> None:
-    tracker = begun()
-    tracker.arrive(1, events(1, 2, 3))
-    tracker.begin(at(0), 0)
-    tracker.arrive(1, events(1))
-    tracker.begin(at(0), 0)
-    assert numbers(tracker.arrive(1, events(1, 2, 3, 4))) == [4]
-    assert tracker.acked_sequence(4) == 4
-
-
-def test_a_later_event_ends_the_dropping() -> None:
-    tracker = begun()
-    tracker.arrive(1, events(1, 2))
-    tracker.begin(at(0), 0)
-    assert numbers(tracker.arrive(1, events(7))) == [7]
-    assert not tracker.expects_repeats
-    assert tracker.acked_sequence(3) == 1
-
-
 def test_after_a_rewind_older_events_come_first_and_hold_back_the_ack() -> None:
     tracker = begun()
     tracker.arrive(1, events(5, 6))
@@ -128,26 +92,6 @@ def test_after_a_rewind_older_events_come_first_and_hold_back_the_ack() -> None:
     assert tracker.arrive(3, events(5, 6)) == []
     assert tracker.acked_sequence(2) == 0
     assert tracker.acked_sequence(4) == 4
-
-
-def test_forgetting_lets_everything_come_again() -> None:
-    tracker = begun()
-    tracker.arrive(1, events(1, 2, 3))
-    tracker.forget()
-    assert tracker.acked_position(2) == FeedPosition()
-    tracker.begin(at(0), 2)
-    (again,) = tracker.arrive(1, events(1, 2))
-    assert numbers([again]) == [1, 2]
-    assert tracker.acked_sequence(3) == 0
-    assert tracker.acked_sequence(4) == 1
-
-
-def test_an_inline_feed_keeps_nothing() -> None:
-    tracker = begun(durable=False)
-    tracker.arrive(1, events(1, 2))
-    tracker.begin(tracker.latest, 0)
-    assert not tracker.expects_repeats
-    assert numbers(tracker.arrive(1, events(3))) == [3]
 
 
 def test_progress_among_repeats_does_not_move_the_position() -> None:

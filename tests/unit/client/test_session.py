@@ -8,17 +8,14 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-import bson
 import grpc
 import pytest
 from bson.datetime_ms import DatetimeMS
 
 import feedmux
-from feedmux.background_loop import background_loop
-from feedmux.transport import Transport
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.window import CreditWindow, Grant
-from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened, play, token
+from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened, play
 
 QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.02, close_timeout_s=60.0)
 
@@ -215,24 +212,6 @@ async def test_errors_come_out_of_the_loop() -> None:
         await using(server, work)
 
 
-async def test_a_batch_that_lies_ends_the_session() -> None:
-    lie = batch(2, [2, 3])
-    lie.batch.event_count = 3
-
-    def work(client: feedmux.Client) -> None:
-        with client.subscription("s").open() as session:
-            assert next(session).sequence == 1
-            for _ in range(2):
-                with pytest.raises(feedmux.ProtocolError):
-                    next(session)
-            assert session.closed
-
-    async with ScriptedServer(play(opened(), batch(1, [1]), lie, batch(5, [5]))) as server:
-        await using(server, work)
-        await server.calls[0].ended.wait()
-        assert len(server.calls) == 1
-
-
 async def test_a_session_dropped_without_close_ends_its_call() -> None:
     gone = asyncio.Event()
 
@@ -310,22 +289,6 @@ async def test_closing_the_client_ends_its_sessions_with_an_error(waiting: str) 
         assert (server.calls[0].acks, server.calls[0].closed) == ([1], True)
 
 
-async def test_closing_the_client_ends_sessions_on_a_connection_that_was_left() -> None:
-    def work(client: feedmux.Client) -> None:
-        session = client.subscription("s").open()
-        background_loop().call(leave(client._api.transport))
-        client.close()
-        with pytest.raises(feedmux.SessionClosed):
-            session.next()
-
-    async def leave(transport: Transport) -> None:
-        transport._channel().leave()
-
-    async with ScriptedServer(play(opened())) as server:
-        await using(server, work)
-        assert server.calls[0].closed
-
-
 async def test_closing_the_client_ends_what_is_being_opened() -> None:
     trying = threading.Event()
 
@@ -386,35 +349,6 @@ async def test_a_batch_taken_within_the_loop_over_events_is_not_handed_out_twice
         assert await using(server, work) == [[1], [2], [3, 4], [5], [6]]
 
 
-async def test_a_token_function_that_fails_is_asked_again() -> None:
-    fails = [False, True, True, False]
-
-    def fresh() -> str:
-        if fails and fails.pop(0):
-            raise OSError("no route to the identity provider")
-        return " token\n"
-
-    async def first(call: Call) -> None:
-        await call.send(opened(), batch(1, [1]))
-        await call.abort(grpc.StatusCode.UNAVAILABLE)
-
-    def work() -> list[feedmux.Notice]:
-        notices: list[feedmux.Notice] = []
-        with (
-            feedmux.Client(server.address, token=fresh, session=QUICK) as client,
-            client.subscription("s").open(on_notice=notices.append) as session,
-        ):
-            assert [session.next().sequence, session.next().sequence] == [1, 2]
-        return notices
-
-    async with ScriptedServer(first, play(opened(epoch=2), batch(1, [1, 2]))) as server, asyncio.timeout(120):
-        notices = await asyncio.to_thread(work)
-        assert server.calls[1].metadata["authorization"] == "Bearer token"
-    errors = [each.error for each in notices if isinstance(each, feedmux.Disconnected)]
-    assert [error.status for error in errors] == ["UNAVAILABLE"] * 3
-    assert "no route to the identity provider" in errors[1].message
-
-
 @pytest.mark.parametrize("given", [None, "", b"token", "a b", "schlüssel"])
 async def test_a_token_function_that_gives_no_token_is_unavailable(given: Any) -> None:
     with (
@@ -452,19 +386,6 @@ async def test_a_token_function_that_waits_holds_up_no_other_session() -> None:
         await using(server, work)
 
 
-async def test_open_ends_at_its_timeout_also_within_an_attempt() -> None:
-    async def silent(call: Call) -> None:
-        await call.ended.wait()
-
-    def work(client: feedmux.Client) -> None:
-        with pytest.raises(feedmux.Unavailable, match=r"within 0\.1 s") as caught:
-            client.subscription("s").open(open_timeout_s=0.1, heartbeat_s=60.0)
-        assert caught.value.status == "DEADLINE_EXCEEDED"
-
-    async with ScriptedServer(silent) as server:
-        await using(server, work)
-
-
 async def test_open_ends_at_its_timeout_while_a_token_function_waits() -> None:
     may_end = threading.Event()
 
@@ -486,28 +407,6 @@ async def test_open_ends_at_its_timeout_while_a_token_function_waits() -> None:
         may_end.set()
 
 
-async def test_an_event_that_cannot_be_decoded_fails_alone() -> None:
-    bad = bson.encode({"_id": token(2), "n": 2, "text": "abc"}).replace(b"abc", b"\xff\xfe\xfd")
-    good = [bson.encode({"_id": token(number), "n": number}) for number in (1, 3)]
-    message = batch(1, [1, 2, 3])
-    message.batch.bson = good[0] + bad + good[1]
-
-    def work(client: feedmux.Client) -> list[Any]:
-        seen: list[Any] = []
-        with client.subscription("s").open() as session:
-            for event in session:
-                try:
-                    seen.append(event.document["n"])
-                except bson.errors.InvalidBSON:
-                    seen.append("undecodable")
-                if event.sequence == 3:
-                    break
-        return seen
-
-    async with ScriptedServer(play(opened(), message)) as server:
-        assert await using(server, work) == [1, "undecodable", 3]
-
-
 async def test_dates_that_python_cannot_hold_come_from_extended_json_too() -> None:
     message = batch(1, [1, 2], json=True)
     message.batch.json[0] = '{"_id": {"_data": "82"}, "at": {"$date": {"$numberLong": "253402300800000"}}}'
@@ -519,16 +418,6 @@ async def test_dates_that_python_cannot_hold_come_from_extended_json_too() -> No
 
     async with ScriptedServer(play(opened(), message)) as server:
         assert await using(server, work) == [DatetimeMS(253402300800000), 2]
-
-
-async def test_a_key_from_a_file_is_sent_without_its_newline() -> None:
-    def work() -> None:
-        with feedmux.Client(server.address, api_key="key\r\n", session=QUICK) as client:
-            client.subscription("s").open().close()
-
-    async with ScriptedServer(play(opened())) as server:
-        await asyncio.to_thread(work)
-        assert server.calls[0].metadata["authorization"] == "Bearer key"
 
 
 async def test_a_session_does_not_wait_for_what_a_fork_has_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,18 @@
 """pymongo's interface over a session."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import bson
 import grpc
 import pytest
-from bson.codec_options import CodecOptions
 from bson.timestamp import Timestamp
 from pymongo.collation import Collation
 from pymongo.errors import InvalidOperation, OperationFailure
 
 import feedmux
-from tests.unit.client.scripted_server import Call, ScriptedServer, batch, invalidated, opened, play, token
+from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened, play, token
 
 
 async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -> Any:
@@ -24,10 +22,6 @@ async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -
 
     async with asyncio.timeout(120):
         return await asyncio.to_thread(run)
-
-
-def living(stream: feedmux.ChangeStream) -> bool:
-    return stream.alive
 
 
 async def test_what_is_asked_for() -> None:
@@ -61,38 +55,6 @@ async def test_what_is_asked_for() -> None:
     assert two.start.start_at_operation_time.increment == 6
     assert three.feed.database == ""
     assert bson.decode(three.start.start_after) == token(2)
-
-
-async def test_iterating_until_the_invalidate() -> None:
-    def work(client: feedmux.Client) -> None:
-        with client.shop.orders.watch() as stream:
-            assert living(stream)
-            assert stream.next()["n"] == 1
-            assert stream.resume_token == token(1)
-            assert [change["n"] for change in stream] == [2]
-            assert stream.resume_token == token(5)
-            assert not living(stream)
-            assert stream.try_next() is None
-            with pytest.raises(StopIteration):
-                next(stream)
-
-    async with ScriptedServer(invalidated) as server:
-        await using(server, work)
-
-
-async def test_try_next_and_codec_options() -> None:
-    def work(client: feedmux.Client) -> None:
-        options: CodecOptions[Any] = CodecOptions(document_class=OrderedDict)
-        collection = client.get_database("shop").get_collection("orders").with_options(codec_options=options)
-        assert collection.full_name == "shop.orders"
-        with collection.watch(resume_after=token(0), max_await_time_ms=20) as stream:
-            assert isinstance(stream.try_next(), OrderedDict)
-            assert stream.try_next() is None
-            assert living(stream)
-        assert not living(stream)
-
-    async with ScriptedServer(play(opened(), batch(1, [1]))) as server:
-        await using(server, work)
 
 
 async def test_closing_the_client_is_pymongo_s_invalid_operation() -> None:

@@ -13,10 +13,6 @@ def nothing() -> int:
     return 0
 
 
-def test_opens_with_the_whole_window() -> None:
-    assert CreditWindow(100, 1000).open(0, 0) == Grant(100, 1000)
-
-
 def test_refills_when_a_quarter_was_taken() -> None:
     window = CreditWindow(100, 1000)
     window.open(0, 0)
@@ -30,13 +26,6 @@ def test_refills_when_a_quarter_was_taken() -> None:
     assert not window.is_due(25, 100)
     assert window.refill_events_at == 50
     assert window.refill(49, 340) is None
-
-
-def test_bytes_alone_refill_too() -> None:
-    window = CreditWindow(100, 1000)
-    window.open(0, 0)
-    window.receive(1, 900, nothing)
-    assert window.refill(1, 900) == Grant(1, 900)
 
 
 def test_what_waits_is_not_granted_again_after_a_reconnect() -> None:
@@ -55,23 +44,6 @@ def test_repeats_count_as_taken() -> None:
     assert window.refill(0, 0) == Grant(50, 100)
     window.receive(20, 20, nothing)
     assert window.open(20, 20) == Grant(100, 1000)
-
-
-def test_the_server_clamps_the_window() -> None:
-    window = CreditWindow(100, 1000)
-    window.open(0, 0)
-    window.limit(10, 0)
-    window.receive(10, 10, nothing)
-    assert window.refill(10, 10) == Grant(10, 10)
-    with pytest.raises(ProtocolError):
-        window.receive(11, 11, nothing)
-
-
-def test_one_event_may_overdraw_the_bytes() -> None:
-    window = CreditWindow(100, 1000)
-    window.open(0, 0)
-    window.receive(2, 5000, lambda: 4500)
-    assert window.refill(2, 5000) == Grant(2, 5000)
 
 
 @over(("events", "size_bytes", "last"), [(101, 10, 1), (2, 2000, 1000), (2, 2000, 500)])

@@ -1,7 +1,6 @@
 """Groups: sessions that share a subscription, in order per key."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
@@ -113,76 +112,6 @@ async def stored(there: Served) -> subscriptions_pb2.Subscription:
     return subscriptions_pb2.Subscription.FromString(data)
 
 
-@in_virtual_time
-async def test_members_share_the_events_and_a_key_is_at_one_of_them() -> None:
-    async with group_served() as there:
-        begin = (await stored(there)).position
-        one, other = await joined(there, "one"), await joined(there, "other")
-        change(there, "a", "b", "a", "b")
-        await until(lambda: len(one.events) + len(other.events) == 4)
-        for member in (one, other):
-            assert member.events in (["a", "a"], ["b", "b"], ["a", "a", "b", "b"], [])
-            assert sum(run for each in member.batches for run in each.runs) == len(member.events)
-        holder = one if "a" in one.events else other
-        change(there, "a")
-        change(there, "c")
-        await until(lambda: "c" in one.events + other.events)
-        assert holder.events.count("a") + (one if holder is other else other).events.count("a") == 2
-        for member in (one, other):
-            if member.events:
-                member.settle((1, len(member.events)))
-        await until(lambda: len(one.events) + len(other.events) == 6)
-        for member in (one, other):
-            if member.events:
-                member.settle((1, len(member.events)))
-        await until(lambda: one.committed + other.committed == 6)
-        assert (await stored(there)).position != begin
-        await one.close()
-        await other.close()
-        assert not (await stored(there)).active
-        assert len(there.service.groups) == 0
-
-
-@in_virtual_time
-async def test_a_member_gets_no_more_than_its_window() -> None:
-    async with group_served() as there:
-        member = await joined(there, credit={"events": 3, "bytes": 1 << 20})
-        change(there, *range(5))
-        assert await member.has(3) == [0, 1, 2]
-        member.settle((2, 2))
-        assert await member.has(4) == [0, 1, 2, 3]
-        member.settle((1, 1), (3, 4))
-        assert await member.has(5) == [0, 1, 2, 3, 4]
-        await member.close()
-
-
-@in_virtual_time
-async def test_what_a_lost_member_had_goes_to_the_same_instance_or_after_a_time_to_others() -> None:
-    async with group_served() as there:
-        one = await joined(there, "one")
-        change(there, "a", "b", "a")
-        assert await one.has(3) == ["a", "b", "a"] or one.events == ["a", "a", "b"]
-        other = await joined(there, "other")
-        change(there, "c")
-        await until(lambda: "c" in one.events + other.events)
-        in_hand = one.events
-        await one.cut()
-        one = await joined(there, "one")
-        assert sorted(await one.has(len(in_hand))) == sorted(in_hand)
-        assert one.attempts == [1] * len(in_hand)
-        loop = asyncio.get_running_loop()
-        cut_s, before = loop.time(), len(other.events)
-        await one.cut()
-        assert sorted((await other.has(before + len(in_hand)))[before:]) == sorted(in_hand)
-        assert loop.time() - cut_s >= RECONNECT_S
-        firsts = [other.events.index(key, before) for key in set(in_hand)]
-        assert [other.attempts[index] for index in firsts] == [2] * len(firsts)
-        late = await joined(there, "one")
-        await other.close()
-        assert sorted(await late.has(before + len(in_hand))) == sorted(other.events), "closing gives back at once"
-        await late.close()
-
-
 @pytest.mark.parametrize(
     ("fields", "reason", "field"),
     [
@@ -289,67 +218,6 @@ async def test_an_ordinary_session_cannot_settle_and_a_settle_has_a_size() -> No
 
 
 @in_virtual_time
-async def test_settling_twice_or_ranges_that_overlap_changes_nothing() -> None:
-    async with group_served() as there:
-        member = await joined(there)
-        change(there, "a", "b", "c")
-        await member.has(3)
-        member.settle((2, 3), (1, 2), (1, 3))
-        member.settle((1, 3))
-        await until(lambda: member.committed == 3)
-        await member.close()
-
-
-@in_virtual_time
-async def test_a_failed_event_is_delivered_again_and_holds_up_its_key_only() -> None:
-    async with group_served() as there:
-        loop, member = asyncio.get_running_loop(), await joined(there, "one")
-        outstanding = there.service.manager.accounts.of("default").outstanding
-        change(there, "a", "b", "a")
-        await member.has(3)
-        failed_s, sequence = loop.time(), 1 + member.events.index("a")
-        member.fail(sequence, reason="a reason")
-        change(there, "a", "b")
-        await until(lambda: member.events.count("b") == 1)
-        member.settle((1, 3))  # also what was returned, which settles nothing
-        await until(lambda: member.events.count("b") == 2)
-        assert member.events.count("a") == 2
-        await member.has(7)
-        assert (loop.time() - failed_s >= 0.5, member.events[-3:], member.attempts[-3:]) == (True, ["a"] * 3, [2, 1, 1])
-        member.settle((4, 7))
-        await until(lambda: member.committed == 7)
-        await until(lambda: not outstanding.backlog_bytes)
-        assert outstanding.bytes == 0
-        await member.close()
-
-
-@in_virtual_time
-async def test_events_are_tried_again_each_at_its_time() -> None:
-    async with group_served() as there:
-        loop, (one, other) = asyncio.get_running_loop(), [await joined(there, name) for name in ("one", "other")]
-        change(there, *range(20))
-        await until(lambda: len(one.events) + len(other.events) == 20)
-        begin_s, due_s = loop.time(), dict[int, float]()
-        for member in (one, other):
-            for index, key in enumerate(member.events):
-                due_s[key] = 100.0 - key
-                member.fail(index + 1, retry_after={"seconds": 100 - key})
-        (group,) = there.service.groups
-        seen = set[int]()
-        while len(seen) < 20:
-            await asyncio.sleep(0.25)
-            assert sum(not each.cancelled() for each in loop._scheduled if "_retry" in repr(each)) <= 1  # type: ignore[attr-defined]
-            again = Counter(one.events + other.events)
-            for key in [key for key, count in again.items() if count > 1 and key not in seen]:
-                seen.add(key)
-                assert due_s[key] <= loop.time() - begin_s <= due_s[key] + 1.0
-        await one.close()
-        await other.close()
-        assert group.ended
-        await asyncio.sleep(1000.0)
-
-
-@in_virtual_time
 async def test_a_wait_has_a_bound_and_may_be_none() -> None:
     async with group_served() as there:
         member = await joined(there)
@@ -389,95 +257,6 @@ async def test_many_failures_and_reasons_take_a_bounded_memory() -> None:
         assert member.attempts[500:] == [2] * 500
         await member.close()
         assert outstanding.backlog_bytes == 0
-
-
-async def with_poison(there: Served) -> Member:
-    """Two members were lost with the event "bad". Returns one whose window of 8 is nearly full."""
-    keeper = await joined(there, "keeper", credit={"events": 8, "bytes": 1 << 20})
-    change(there, *range(7))
-    await keeper.has(7)
-    for name in ("one", "two"):
-        lost = await joined(there, name)
-        change(there, *["bad"] * (name == "one"))
-        assert await lost.has(1) == ["bad"]
-        await lost.cut()
-        await asyncio.sleep(RECONNECT_S + 1)
-    return keeper
-
-
-@in_virtual_time
-async def test_an_event_that_two_members_were_lost_with_goes_alone_to_one_that_has_nothing() -> None:
-    async with group_served() as there:
-        keeper = await with_poison(there)
-        change(there, "bad", "x", "y")
-        free = await joined(there, "free")
-        await free.has(1)
-        await asyncio.sleep(1.0)
-        assert (free.events, free.attempts, keeper.events) == (["bad"], [3], [*range(7)])
-        free.settle((1, 1))
-        assert sorted((await free.has(4))[1:]) == ["bad", "x", "y"]
-        await free.close()
-        await keeper.close()
-
-
-@in_virtual_time
-async def test_a_member_that_has_events_gets_no_more_for_one_that_must_be_alone() -> None:
-    async with group_served() as there:
-        keeper = await with_poison(there)
-        keeper.settle((1, 6))
-        change(there, "x")
-        await asyncio.sleep(1.0)
-        assert keeper.events == [*range(7)]
-        keeper.settle((7, 7))
-        await keeper.has(8)
-        await asyncio.sleep(1.0)
-        assert (keeper.events[7:], keeper.attempts[7:]) == (["bad"], [3])
-        keeper.settle((8, 8))
-        assert (await keeper.has(9))[8:] == ["x"]
-        await keeper.close()
-
-
-@in_virtual_time
-async def test_another_free_member_takes_the_event_that_must_be_alone() -> None:
-    async with group_served() as there:
-        keeper = await with_poison(there)
-        keeper.settle((1, 6))
-        change(there, "x")
-        await asyncio.sleep(1.0)
-        free = await joined(there, "free")
-        assert await free.has(1) == ["bad"]
-        assert (await keeper.has(8))[7:] == ["x"], "it need not wait any more"
-        await free.close()
-        await keeper.close()
-
-
-@in_virtual_time
-async def test_a_group_at_another_server() -> None:
-    async with group_served() as there:
-        _, lease = await open_lease(there.service, "default", "orders", instance_id="group-host-other")
-        error = await Member(there, **JOIN).error()
-        assert (error.status, error.reason, error.retry_after_s) == ("UNAVAILABLE", "GROUP_ELSEWHERE", 1.0)
-        assert error.metadata == {"route": (await stored(there)).routing_key, "host": "group-host-other"}
-        mismatch = await Stream(there, subscription="orders", instance_id="one").error()
-        assert mismatch.reason is ErrorReason.GROUP_MISMATCH
-        await there.service.store.leases.release(lease)
-        member = await joined(there)
-        _, lease = await open_lease(there.service, "default", "orders", instance_id="group-host-other", takeover=True)
-        assert (await member.error()).reason is ErrorReason.GROUP_ELSEWHERE
-        await there.service.store.leases.release(lease)
-
-
-@in_virtual_time
-async def test_the_same_instance_joins_again_while_its_first_session_is_open() -> None:
-    async with group_served() as there:
-        first = await joined(there, "one")
-        change(there, "a")
-        await first.has(1)
-        second = await joined(there, "one")
-        fenced = await first.error()
-        assert (fenced.reason, fenced.metadata["cause"]) == (ErrorReason.FENCED, "LEASE")
-        assert await second.has(1) == ["a"]
-        await second.close()
 
 
 @in_virtual_time
@@ -581,20 +360,6 @@ async def test_a_restored_database_ends_the_group_before_events_that_wait() -> N
 
 
 @in_virtual_time
-async def test_a_drain_releases_the_group_also_of_members_that_are_away() -> None:
-    async with group_served() as there:
-        member, away = await joined(there, "one"), await joined(there, "away")
-        change(there, "a", "b")
-        await until(lambda: len(member.events + away.events) == 2)
-        await away.cut()
-        there.service.begin_drain(2.0)
-        assert (await member.error()).reason is ErrorReason.DRAINING
-        assert len(there.service.groups) == 0
-        await asyncio.sleep(1.0)
-        assert not (await stored(there)).active
-
-
-@in_virtual_time
 async def test_a_group_whose_grants_have_changed_is_opened_anew() -> None:
     async with group_served() as there:
         member, service = await joined(there, "one"), there.service
@@ -662,16 +427,6 @@ async def test_events_do_not_wait_for_a_member_that_does_not_read() -> None:
         await until(lambda: len(slow.events) == stuck)
         await slow.close()
         await other.close()
-
-
-@in_virtual_time
-async def test_the_position_of_an_idle_group_moves() -> None:
-    async with group_served() as there:
-        before = await stored(there)
-        member = await joined(there)
-        await asyncio.sleep(60.0)
-        assert (await stored(there)).cluster_time.seconds > before.cluster_time.seconds
-        await member.close()
 
 
 @in_virtual_time
@@ -762,24 +517,6 @@ async def with_holes(there: Served) -> Member:
 
 
 @in_virtual_time
-async def test_settled_stays_settled_when_another_host_takes_over() -> None:
-    async with group_served() as there:
-        member = await with_holes(there)
-        await other_host(there)
-        assert (await member.error()).reason is ErrorReason.GROUP_ELSEWHERE
-        change(there, "d")
-        again = await joined(there, "one")
-        assert await again.has(3) == ["a", "a", "d"]
-        assert again.attempts == [2, 1, 1]
-        again.settle((3, 3))
-        await asyncio.sleep(5.0)
-        again.settle((1, 2))
-        await until(lambda: again.committed == 3)
-        assert (await raw_position(there)).ahead is None
-        await again.close()
-
-
-@in_virtual_time
 async def test_clients_see_no_holes() -> None:
     async with group_served() as there:
         member = await with_holes(there)
@@ -802,43 +539,6 @@ async def test_clients_see_no_holes() -> None:
         (listed,) = subscriptions_pb2.ListSubscriptionsResponse.FromString(data).subscriptions
         assert listed.position == shown
         await member.close()
-
-
-@pytest.mark.parametrize("acks", [False, True])
-@in_virtual_time
-async def test_from_a_group_to_an_ordinary_session_and_back(acks: bool) -> None:
-    async with group_served() as there:
-        member = await with_holes(there)
-        subscriptions = Subscriptions(there.service)
-        ordinary = subscriptions_pb2.UpdateSubscriptionRequest(
-            subscription={"name": "orders"}, update_mask={"paths": ["group"]}
-        )
-        await call(subscriptions.update, ordinary)
-        await member.error()
-        stream = Stream(there, subscription="orders")
-        await stream.opened()
-        stream.send(credit=wire.Credit(events=10, bytes=1 << 20))
-
-        def got() -> list[Any]:
-            batches = [each.batch for each in stream.received if each.WhichOneof("message") == "batch"]
-            return [event["fullDocument"]["_id"] for each in batches for event in bson.decode_all(each.bson)]
-
-        await until(lambda: len(got()) == 5)
-        assert got() == ["a", "b", "a", "c", "b"], "a session without join begins at the position, and repeats"
-        if acks:
-            stream.send(ack=wire.Ack(delivery_sequence=1))
-        stream.send(close=wire.Close())
-        await stream.task
-        group = subscriptions_pb2.UpdateSubscriptionRequest(
-            subscription={"name": "orders", **GROUP}, update_mask={"paths": ["group"]}
-        )
-        await call(subscriptions.update, group)
-        again = await joined(there, "one")
-        change(there, "d")
-        await again.has(5 if acks else 3)
-        await asyncio.sleep(1.0)
-        assert sorted(again.events) == (["a", "b", "b", "c", "d"] if acks else ["a", "a", "d"])
-        await again.close()
 
 
 @in_virtual_time

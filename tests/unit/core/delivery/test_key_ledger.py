@@ -10,21 +10,8 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.ahead import HOLES_MAX, Ahead, mark_of
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, event_token
-from tests.tables import over
 from tests.unit.core.delivery.group_events import DROPPED, START, number_of
-from tests.unit.core.delivery.group_world import GroupWorld
 from tests.unit.core.delivery.ledger_support import Group
-
-SEEDS = 100
-
-
-@over("first", range(0, SEEDS, 20))
-def test_random_members_and_hosts(first: int) -> None:
-    for seed in range(first, first + 20):
-        try:
-            GroupWorld(seed).run()
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error
 
 
 def test_all_waiting_events_of_a_key_are_one_run() -> None:
