@@ -13,11 +13,10 @@ import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.conftest import Site
 from tests.conformance.faults import Document, Documents, insert
-from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
+from tests.conformance.statements import FEEDMUX, SERVER, shows
 from tests.integration.servers import Here, serving, settings
 from tests.integration.wire import EARLIEST, Receiver, Refused, at, feed
 
@@ -42,86 +41,9 @@ def assert_refused(
 
 # --- 47: a required image is missing.
 
-IMAGES = {
-    "pre-image of an update": ({"full_document_before_change": "required"}, "update"),
-    "pre-image of a delete": ({"full_document_before_change": "required"}, "delete"),
-    "post-image": ({"full_document": "required"}, "update"),
-}
-
-
-@pytest.mark.parametrize("case", IMAGES)
-@shows(SERVER, "fullDocument", "`required` ends the stream with NoMatchingDocument where the image cannot be had")
-@shows(SERVER, "fullDocumentBeforeChange", "`required` ends the stream where no pre-image is stored")
-@shows(FEEDMUX, SECTION, "IMAGE_UNAVAILABLE: a required image is missing; events before it were delivered")
-async def test_a_required_image_is_missing(site: Site, database: Documents, case: str) -> None:
-    options, change = IMAGES[case]
-    wanted = feed(database.name, "c", **options)
-    watch, neighbour = await watching(site.here, wanted), await watching(site.here, feed(database.name, "c"))
-    insert(database, range(2))
-    if change == "update":
-        database.c.update_one({"n": 0}, {"$set": {"m": 1}})
-    else:
-        database.c.delete_one({"n": 0})
-    insert(database, [2])
-    assert await watch.numbers(2) == [0, 1]
-    assert_refused(await watch.end(), "FAILED_PRECONDITION", "IMAGE_UNAVAILABLE", 47, "NoMatchingDocument")
-    # The error repeats at that position, and affects no other feed.
-    outcome = await site.api.watch(wanted, at(position=watch.position)).end()
-    assert outcome.reason == "IMAGE_UNAVAILABLE"
-    assert [event.document["operationType"] for event in await neighbour.take(4)][-2:] == [change, "insert"]
-    neighbour.cancel()
-
-
 # --- 280: the pipeline changes the token.
 
-CHANGES = {
-    "removed": '{"$project": {"_id": 0}}',
-    "unset": '{"$unset": "_id"}',
-    "replaced": '{"$addFields": {"_id": 1}}',
-    "altered": '{"$set": {"_id.more": 1}}',
-    "left behind": '{"$replaceRoot": {"newRoot": "$fullDocument"}}',
-}
-
-
-@pytest.mark.parametrize("case", CHANGES)
-@shows(DRIVERS, "ChangeStream", "The first event without a resume token is an error that closes the stream")
-@shows(DRIVERS, "Helper Method", "A pipeline that removes _id is rejected by the server")
-@shows(FEEDMUX, SECTION, "RESUME_TOKEN_MODIFIED: the pipeline removed or changed _id; trying again is of no use")
-async def test_the_pipeline_changes_the_token(site: Site, database: Documents, case: str) -> None:
-    wanted = feed(database.name, "c", f"[{CHANGES[case]}]")
-    watch = await watching(site.here, wanted)
-    insert(database, range(1))
-    outcome = await watch.end()
-    assert_refused(outcome, "INVALID_ARGUMENT", "RESUME_TOKEN_MODIFIED", 280, "ChangeStreamFatalError")
-    assert "NonResumableChangeStreamError" in outcome.metadata["labels"]
-    assert watch.received == 0
-    assert "_data" not in outcome.message, "a token holds the document's key"
-
-
 # --- The pipeline or an option is wrong.
-
-WRONG: dict[str, tuple[feed_pb2.Feed, int, str]] = {
-    "fullDocument": (feed_pb2.Feed(full_document="nothing"), 2, "BadValue"),
-    "fullDocumentBeforeChange": (feed_pb2.Feed(full_document_before_change="nothing"), 2, "BadValue"),
-    "readConcern": (feed_pb2.Feed(read_concern="local"), 72, "InvalidOptions"),
-    "an operator": (feed(pipeline='[{"$match": {"a": {"$nothing": 1}}}]'), 2, "BadValue"),
-    "an expression": (feed(pipeline='[{"$addFields": {"a": {"$nothing": 1}}}]'), 168, "InvalidPipelineOperator"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-@shows(DRIVERS, "Driver API", "Unknown option values are left to the server, and its error is reported")
-@shows(SERVER, "Change Stream Parameters", "Invalid parameters are rejected at once")
-@shows(FEEDMUX, SECTION, "OPTION_REFUSED: MongoDB's words, code and code name")
-async def test_mongodb_rejects_an_option(site: Site, database: Documents, case: str) -> None:
-    options, code, code_name = WRONG[case]
-    wanted = feed(database.name, "c")
-    wanted.MergeFrom(options)
-    wanted.source = "main"
-    outcome = await site.api.watch(wanted).end()
-    assert_refused(outcome, "INVALID_ARGUMENT", "OPTION_REFUSED", code, code_name)
-    assert len(outcome.message) > len("MongoDB: ")
-
 
 # --- A stage fails on an event.
 

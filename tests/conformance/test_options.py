@@ -154,6 +154,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 @shows(SERVER, "Change Stream Parameters", "invalid parameters are rejected at once")
 @shows(FEEDMUX, "MongoDB says", "a bad option is INVALID_ARGUMENT with MongoDB's words, code, code name and labels")
 @pytest.mark.parametrize("case", UNKNOWN)
+@shows(FEEDMUX, "Errors", "OPTION_REFUSED: MongoDB's words, code and code name")
 async def test_unknown_values(site: Site, database: Documents, case: str) -> None:
     outcome = await assert_refused_alike(site, feed(database.name, "c", **UNKNOWN[case]))
     assert outcome.code == "INVALID_ARGUMENT"

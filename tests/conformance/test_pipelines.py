@@ -149,6 +149,7 @@ WITHOUT_ID: dict[str, Document] = {
 @shows(DRIVERS, "Notes and Restrictions", "$project, $redact and $replaceRoot can remove the resume token")
 @shows(FEEDMUX, "MongoDB says", "280, modified by the pipeline: INVALID_ARGUMENT RESUME_TOKEN_MODIFIED")
 @pytest.mark.parametrize("case", WITHOUT_ID)
+@shows(FEEDMUX, "Errors", "RESUME_TOKEN_MODIFIED: the pipeline removed or changed _id; trying again is of no use")
 async def test_without_the_resume_token(site: Site, database: Documents, case: str) -> None:
     wanted, start = with_stages(database, [WITHOUT_ID[case]]), after(site)
     receiver = site.api.watch(wanted, start)

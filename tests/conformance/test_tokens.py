@@ -323,18 +323,6 @@ async def test_a_token_of_an_expanded_event(site: Site, database: Documents, exp
         assert outcome.reason == "RESUME_TOKEN_NOT_FOUND"
 
 
-@shows(FEEDMUX, "Protocol", "a subscription can be moved to any token of MongoDB, and continues after it")
-async def test_a_subscription_moved_to_a_token(site: Site, database: Documents) -> None:
-    start, expected = history(site, database)
-    await site.api.create(database.name, feed(database.name, "c"), start)
-    for number in (4, 0, 7):
-        await site.api.seek(database.name, at(resume_after=token_of(expected.events[number])))
-        session = await site.api.open(database.name)
-        rest = Reading(expected.events[number + 1 :])
-        check_events(await read_through(session, rest), rest)
-        await session.close()
-
-
 @shows(DRIVERS, "Driver API", "startAfter follows a collection that was dropped and made again, and misses nothing")
 async def test_start_after_misses_nothing(site: Site, database: Documents) -> None:
     token = invalidated(site, database)
@@ -427,54 +415,6 @@ async def test_resumes_from_the_newest_token(site: Site, database: Documents) ->
     assert set(first) == {"startAtOperationTime"}
     assert set(second) == {"resumeAfter"}
     assert token_time(second["resumeAfter"]) >= unmatched > event.document["clusterTime"]
-
-
-@shows(DRIVERS, RESUME, "consecutive resumes succeed, also with no event between them")
-@shows(DRIVERS, RESUME, "no event is lost or repeated by resuming")
-@pytest.mark.parametrize(
-    "how", [{}, {"errorCode": 43}, {"errorCode": 262, "errorLabels": ["ResumableChangeStreamError"]}]
-)
-async def test_failures_without_events_between(site: Site, database: Documents, how: Document) -> None:
-    receiver = site.api.watch(feed(database.name, "c"))
-    await receiver.opened()
-    for round_ in range(1, 4):
-        with failing(site, database, **how):
-            await failed(site, database, round_)
-    with failing(site, database, times=2, **how):
-        await failed(site, database, 5)
-    database.c.insert_many([{"n": n} for n in range(5)])
-    assert await receiver.numbers(5) == [0, 1, 2, 3, 4]
-    receiver.cancel()
-
-
-@shows(DRIVERS, RESUME, "without a cached token: the operation time that was given")
-@shows(DRIVERS, "startAtOperationTime", "a time given by the user is kept for resuming")
-@shows(DRIVERS, "Rationale", "what happens before the first reply is not missed")
-@pytest.mark.parametrize("start", ["given", "from now"])
-async def test_a_failure_before_any_reply(site: Site, database: Documents, start: str) -> None:
-    with logged(database) as asked:
-        with failing(site, database, times=2):
-            receiver = site.api.watch(feed(database.name, "c"), after(site) if start == "given" else None)
-            await receiver.opened()
-            # While the stream is unavailable.
-            database.c.insert_many([{"n": n} for n in range(3)])
-            assert await receiver.numbers(3) == [0, 1, 2]
-        receiver.cancel()
-        stages = asked.stages
-    assert len(stages) == 3
-    assert {stage["startAtOperationTime"] for stage in stages} == {stages[0]["startAtOperationTime"]}
-    assert all(set(stage) == {"startAtOperationTime"} for stage in stages)
-
-
-@shows(DRIVERS, RESUME, "a token the user resumed after is kept until there is a newer one")
-@pytest.mark.parametrize("kind", ["resume_after", "start_after"])
-async def test_a_failure_before_any_reply_after_a_token(site: Site, database: Documents, kind: str) -> None:
-    _, expected = history(site, database)
-    with failing(site, database, times=2):
-        receiver = site.api.watch(feed(database.name, "c"), at(**{kind: token_of(expected.events[3])}))
-        rest = Reading(expected.events[4:])
-        check_events(await read_through(receiver, rest), rest)
-    receiver.cancel()
 
 
 @shows(DRIVERS, RESUME, "every option of the feed is there again when it is resumed")

@@ -2,19 +2,18 @@
 
 import json
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import bson
 import grpc
 import pytest
-from google.protobuf import duration_pb2, timestamp_pb2
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2
 from tests.integration.servers import KEY_B, OPERATOR_KEY, Here
-from tests.integration.wire import LATEST, Api, Refused, at, feed, refusal, refused, seconds
+from tests.integration.wire import LATEST, Api, Refused, at, feed, refusal, refused
 
 Documents = Database[dict[str, Any]]
 
@@ -131,18 +130,6 @@ async def test_feeds(api: Api, case: str) -> None:
             receiver.cancel()
         else:
             check(await refused(receiver.opened()), code, reason)
-
-
-OURS = [case for case, (_, _, reason) in FEEDS.items() if reason not in ("OPTION_REFUSED", "")]
-"""What is refused before MongoDB is asked."""
-
-
-@pytest.mark.parametrize("case", OURS)
-async def test_feeds_of_subscriptions(api: Api, case: str, name: str) -> None:
-    wanted, code, reason = FEEDS[case]
-    check(await refused(api.create(name, wanted)), code, reason)
-    check(await refused(api.get(name)), MISSING, "SUBSCRIPTION_NOT_FOUND")
-    check(await refused(api.resolve(wanted, LATEST)), code, reason)
 
 
 async def test_mongodbs_words_code_and_labels(api: Api) -> None:
@@ -273,11 +260,6 @@ async def test_a_native_token_that_is_not_found(api: Api, database: Documents) -
     check(await receiver.end(), FAILED, "RESUME_TOKEN_NOT_FOUND")
 
 
-async def test_times_out_of_range(api: Api, database: Documents) -> None:
-    start = at(time=timestamp_pb2.Timestamp(seconds=-5))
-    check(await refused(api.watch(feed(database.name), start).opened()), INVALID, "MESSAGE_INVALID")
-
-
 # --- Sessions.
 
 
@@ -286,51 +268,6 @@ async def inline(api: Api, database: Documents) -> Any:
     database.c.insert_many([{"n": n} for n in range(3)])
     await session.take(3)
     return session
-
-
-CREDITS = [(0, 1), (1, 0), (-1, 1), (1, -1), (2**31, 1), (1, 2**40 + 1), (2**63 - 1, 1), (-(2**63), 1)]
-
-
-@pytest.mark.parametrize(("events", "size"), CREDITS)
-async def test_credits(api: Api, database: Documents, events: int, size: int) -> None:
-    session = await inline(api, database)
-    await session.credit(events, size)
-    check(await session.end(), INVALID, "CREDIT_INVALID")
-
-
-@pytest.mark.parametrize(("events", "size"), CREDITS[2:])
-async def test_first_credits(api: Api, database: Documents, events: int, size: int) -> None:
-    credit = wire.Credit(events=events, bytes=size)
-    session = await api.session(feed=feed(database.name, "c"), credit=credit)
-    check(await refused(session.opened()), INVALID, "CREDIT_INVALID")
-
-
-async def test_credit_after_a_bad_one_is_still_the_old_session(api: Api, database: Documents, name: str) -> None:
-    """Bad credit ends the session; no event of the session is lost."""
-    await api.create(name, feed(database.name, "c"))
-    session = await api.open(name)
-    database.c.insert_many([{"n": n} for n in range(3)])
-    await session.take(3)
-    await session.ack(2)
-    await session.credit(0, 0)
-    check(await session.end(), INVALID, "CREDIT_INVALID")
-    again = await api.open(name)
-    assert await again.numbers(1) == [2]
-    await again.close()
-
-
-@pytest.mark.parametrize("durable", [False, True])
-@pytest.mark.parametrize("sequence", [4, -1, 2**63 - 1])
-async def test_acks_out_of_range(api: Api, database: Documents, sequence: int, durable: bool, name: str) -> None:
-    if durable:
-        await api.create(name, feed(database.name, "c"))
-        session = await api.open(name)
-        database.c.insert_many([{"n": n} for n in range(3)])
-        await session.take(3)
-    else:
-        session = await inline(api, database)
-    await session.ack(sequence)
-    check(await session.end(), INVALID, "ACK_OUT_OF_RANGE")
 
 
 async def test_first_message_is_not_open(api: Api) -> None:
@@ -353,43 +290,6 @@ async def test_open_twice_and_empty_messages(api: Api, database: Documents) -> N
     session = await inline(api, database)
     await session.send()
     check(await session.end(), INVALID, "MESSAGE_INVALID")
-
-
-OPENS: dict[str, tuple[wire.Open, str, str]] = {
-    "nothing": (wire.Open(), INVALID, "MESSAGE_INVALID"),
-    "unknown subscription": (wire.Open(subscription="nobody"), MISSING, "SUBSCRIPTION_NOT_FOUND"),
-    "bad name": (wire.Open(subscription="a b"), INVALID, "NAME_INVALID"),
-    "name with NUL": (wire.Open(subscription="a\0"), INVALID, "NAME_INVALID"),
-    "empty name": (wire.Open(subscription=""), INVALID, "NAME_INVALID"),
-    "long name": (wire.Open(subscription="a" * 121), INVALID, "NAME_INVALID"),
-    "durable with a start": (wire.Open(subscription="nobody", start=LATEST), INVALID, "START_CONFLICT"),
-    "inline with last_acked": (
-        wire.Open(feed=feed("d", "c"), last_acked=wire.LastAcked(epoch=1, position=b"x")),
-        INVALID,
-        "MESSAGE_INVALID",
-    ),
-    "heartbeat too short": (wire.Open(feed=feed("d"), heartbeat_interval=seconds(0.5)), INVALID, "MESSAGE_INVALID"),
-    "heartbeat too long": (wire.Open(feed=feed("d"), heartbeat_interval=seconds(61)), INVALID, "MESSAGE_INVALID"),
-    "heartbeat zero": (wire.Open(feed=feed("d"), heartbeat_interval=seconds(0)), INVALID, "MESSAGE_INVALID"),
-    "heartbeat negative": (
-        wire.Open(feed=feed("d"), heartbeat_interval=duration_pb2.Duration(seconds=-5, nanos=-1)),
-        INVALID,
-        "MESSAGE_INVALID",
-    ),
-    "message too small": (wire.Open(feed=feed("d"), message_bytes_max=1000), INVALID, "MESSAGE_INVALID"),
-    "message too large": (wire.Open(feed=feed("d"), message_bytes_max=2**31 - 1), INVALID, "MESSAGE_INVALID"),
-    "message negative": (wire.Open(feed=feed("d"), message_bytes_max=-1), INVALID, "MESSAGE_INVALID"),
-    "unknown format": (wire.Open(feed=feed("d"), format=99), INVALID, "MESSAGE_INVALID"),  # type: ignore[arg-type]
-    "long instance id": (wire.Open(feed=feed("d"), instance_id="é" * 61), INVALID, "NAME_INVALID"),
-}
-
-
-@pytest.mark.parametrize("case", OPENS)
-async def test_opens(api: Api, case: str) -> None:
-    request, code, reason = OPENS[case]
-    call = api.feeds.Subscribe()
-    await call.write(wire.SubscribeRequest(open=request))
-    check(await refused(call.read()), code, reason)
 
 
 LAST_ACKED: dict[str, tuple[wire.LastAcked, str]] = {
@@ -473,43 +373,6 @@ async def test_same_name_other_content(api: Api, database: Documents, name: str)
     other = await refused(api.create(name, changed))
     check(other, "ALREADY_EXISTS", "SUBSCRIPTION_EXISTS")
     assert other.message.endswith(": feed.pipeline differs; feed.show_expanded_events is false, not true")
-
-
-CALLS: dict[str, tuple[Callable[[Api, str], Awaitable[Any]], str, str]] = {
-    "get nobody": (lambda api, _: api.get("nobody"), MISSING, "SUBSCRIPTION_NOT_FOUND"),
-    "get bad name": (lambda api, _: api.get("a/b"), INVALID, "NAME_INVALID"),
-    "create bad name": (lambda api, _: api.create("-a", feed("d")), INVALID, "NAME_INVALID"),
-    "create without feed": (lambda api, _: api.create("a", feed_pb2.Feed()), INVALID, "NAME_INVALID"),
-    "create unknown policy": (
-        lambda api, _: api.create("a", feed("d"), on_invalidate=77),
-        INVALID,
-        "MESSAGE_INVALID",
-    ),
-    "delete nobody": (lambda api, _: api.delete("nobody"), MISSING, "SUBSCRIPTION_NOT_FOUND"),
-    "delete wrong etag": (lambda api, name: api.delete(name, etag="old"), FAILED, "ETAG_MISMATCH"),
-    "update nobody": (lambda api, _: api.update(name="nobody", feed=feed("d")), MISSING, "SUBSCRIPTION_NOT_FOUND"),
-    "update scope": (lambda api, name: api.update(name=name, feed=feed("other")), INVALID, "MESSAGE_INVALID"),
-    "update wrong etag": (
-        lambda api, name: api.update(name=name, etag="old", on_invalidate=2),
-        FAILED,
-        "ETAG_MISMATCH",
-    ),
-    "update mask": (lambda api, name: api.update(["position"], name=name), INVALID, "MESSAGE_INVALID"),
-    "seek nobody": (lambda api, _: api.seek("nobody", LATEST), MISSING, "SUBSCRIPTION_NOT_FOUND"),
-    "seek nowhere": (lambda api, name: api.seek(name, at()), INVALID, "MESSAGE_INVALID"),
-    "seek junk": (lambda api, name: api.seek(name, at(position=b"junk")), INVALID, "POSITION_INVALID"),
-    "list page": (lambda api, _: api.page(-1), INVALID, "MESSAGE_INVALID"),
-    "list token": (lambda api, _: api.page(1, "\0"), INVALID, "NAME_INVALID"),
-    "resolve nothing": (lambda api, _: api.resolve(feed("d"), at()), INVALID, "MESSAGE_INVALID"),
-}
-
-
-@pytest.mark.parametrize("case", CALLS)
-async def test_calls(api: Api, database: Documents, name: str, case: str) -> None:
-    call, code, reason = CALLS[case]
-    await api.create(name, feed(database.name, "c"))
-    check(await refused(call(api, name)), code, reason)
-    await api.get(name)
 
 
 # --- Credentials.

@@ -2,7 +2,6 @@
 
 import asyncio
 import zlib
-from contextlib import suppress
 from typing import Any
 
 import bson
@@ -13,12 +12,11 @@ from pymongo.database import Database
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from feedmux_server.core.feeds.feed import FeedSpec
-from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.cursor import RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
 from tests.integration.servers import KEY_B, Here, until
-from tests.integration.wire import LATEST, PATIENCE_S, Api, at, feed, refusal, refused
+from tests.integration.wire import LATEST, Api, at, feed, refusal, refused
 
 Documents = Database[dict[str, Any]]
 
@@ -145,57 +143,6 @@ async def test_a_forged_position_is_refused_by_every_call(tenants: Here, databas
         for what, bad in forged_positions(position, foreign, token).items():
             reasons = await give_everywhere(other, wanted, name, bad, position)
             assert set(reasons.values()) <= {"POSITION_INVALID", "POSITION_FOREIGN"}, (what, reasons)
-
-
-async def test_a_token_that_mongodb_has_not_judged_stays_so_in_positions(
-    tenants: Here, database: Documents, name: str
-) -> None:
-    """Whatever way a position was made of it: nobody else joins the stream that it opens, and MongoDB judges it."""
-    wanted = feed(database.name, "c")
-    api = tenants.api
-    token, _ = await event_of(api, wanted, database, 1)
-    forged = moved(token, -1)
-    made = [(await api.resolve(wanted, at(resume_after=forged))).position]
-    made.append((await api.create(name, wanted, at(resume_after=forged))).position)
-    await api.create(f"{name}-2", wanted, LATEST)
-    made.append((await api.seek(f"{name}-2", at(start_after=forged))).position)
-    asleep = api.watch(wanted, at(start_after=forged))
-    with suppress(grpc.aio.AioRpcError):
-        made.append((await asleep.opened()).position)
-    asleep.cancel()
-    for position in made:
-        own = api.watch(wanted, at(position=position))
-        other = api.watch(wanted, at(start_at_operation_time=time_of(forged)))
-        async with asyncio.timeout(PATIENCE_S):  # without a rejection, heartbeats would continue forever
-            assert (await own.end()).reason == "RESUME_TOKEN_NOT_FOUND"
-        assert await other.numbers(1) == [1]
-        other.cancel()
-    session = await api.session(name)
-    assert (await session.end()).reason == "RESUME_TOKEN_NOT_FOUND"
-
-
-async def test_a_last_acked_token_is_never_refused_by_mongodb(tenants: Here, database: Documents, name: str) -> None:
-    """It counts as a point in time, also after it was stored and read again."""
-    wanted = feed(database.name, "c")
-    api = tenants.api
-    token, _ = await event_of(api, wanted, database, 1)
-    await api.create(name, wanted, at(start_at_operation_time=time_of(moved(token, -2))))
-    acked = wire.LastAcked(epoch=1 << 60, resume_token=moved(token, -1))
-    session = await api.session(name, last_acked=acked)
-    assert (await session.opened()).at_last_acked
-    await session.close()
-    stored = (await api.get(name)).position
-    assert inspect_position(stored).token.raw == moved(token, -1)
-    receiver = api.watch(wanted, at(position=stored))
-    session = await api.open(name)
-    assert await session.numbers(1) == await receiver.numbers(1) == [1]
-    receiver.cancel()
-    await session.close()
-
-
-def time_of(token: bytes) -> feed_pb2.ClusterTime:
-    time = ResumeToken.decode(token).cluster_time
-    return feed_pb2.ClusterTime(seconds=time >> 32, increment=time & 0xFFFF_FFFF)
 
 
 @pytest.mark.parametrize("same_feed", [True, pytest.param(False, marks=pytest.mark.full)])

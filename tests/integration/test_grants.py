@@ -11,7 +11,6 @@ from bson import decode, encode
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
-from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.grants.grant import make_grant
@@ -327,16 +326,6 @@ async def test_hidden_fields_are_hidden_everywhere(tenant: Any, database: Docume
     assert "canary" in await see(await tenant("all"), database, asked, since)
 
 
-async def test_hidden_fields_are_hidden_from_update_lookup(tenant: Any, database: Documents) -> None:
-    since = now(database)
-    database["orders"].insert_one(DOCUMENT)
-    database["orders"].update_one({"_id": 1}, {"$set": {"plain": 2}})
-    asked = feed(database.name, "orders", full_document="updateLookup")
-    seen = await see(await tenant("hiding"), database, asked, since)
-    assert seen.events[-1]["fullDocument"] == {**SHOWN, "plain": 2}
-    assert "canary" not in seen
-
-
 @pytest.mark.parametrize("name", ["hiding", "team-a"])
 async def test_definitions_that_could_name_hidden_fields_are_withheld(
     tenant: Any, database: Documents, name: str
@@ -381,37 +370,6 @@ async def test_hidden_fields_of_an_event_that_is_split(
         assert (whole["operationType"], whole["fullDocument"]["n"]) == ("update", 1)
         assert "secret" not in whole["fullDocumentBeforeChange"]
         assert "canary" not in seen
-
-
-UNDOING = [
-    '[{"$set": {"stolen": "$$ROOT"}}]',
-    '[{"$set": {"stolen": "$fullDocument.secret"}}]',
-    '[{"$set": {"stolen": "$$CURRENT.fullDocument"}}]',
-    '[{"$replaceRoot": {"newRoot": {"_id": "$_id", "all": "$$ROOT"}}}]',
-    '[{"$replaceWith": {"$mergeObjects": ["$$ROOT", "$fullDocument", "$e", "$h", {"_id": "$_id"}]}}]',
-    '[{"$project": {"e": 1, "h": 1, "op": 1, "g": 1, "fullDocument.secret": 1}}]',
-    '[{"$project": {"x": {"$objectToArray": "$$ROOT"}, "y": {"$getField": {"field": "secret", "input": "$e"}}}}]',
-    '[{"$redact": {"$cond": [{"$eq": ["$secret", "canary"]}, "$$PRUNE", "$$DESCEND"]}}]',
-    '[{"$match": {"$or": [{"fullDocument.secret": "canary"}, {"updateDescription.removedFields": "secret"}]}}]',
-    '[{"$match": {"$expr": {"$eq": [{"$substrBytes": ["$fullDocument.secret", 0, 1]}, "c"]}}}]',
-    '[{"$addFields": {"fullDocument": {"$setField": {"field": "secret", "input": "$h", "value": "$$ROOT"}}}}]',
-    '[{"$set": {"m": {"$meta": "sortKey"}}}]',
-]
-
-
-async def test_no_pipeline_brings_hidden_fields_back(tenant: Any, database: Documents) -> None:
-    with_images(database, "orders")
-    since = now(database)
-    database["orders"].insert_one({"_id": 1, "secret": "canary", "owner": "a", "n": 1})
-    database["orders"].update_one({"_id": 1}, {"$set": {"secret": "canary-2", "n": 2}})
-    for name in ("hiding", "team-a"):
-        feeds = [feed(database.name, "orders", pipeline) for pipeline in UNDOING]
-        api = await tenant(name)
-        all_seen = await asyncio.gather(*(see(api, database, asked, since) for asked in feeds))
-        for pipeline, seen in zip(UNDOING, all_seen, strict=True):
-            assert "canary" not in seen, pipeline
-            # There is nothing to be asked of what is not there.
-            assert len(seen.events) == (0 if "$match" in pipeline else 2), (pipeline, seen.end)
 
 
 # Forced matches
@@ -488,27 +446,6 @@ async def test_each_namespace_of_a_wider_feed_has_its_own_grant(tenant: Any, dat
     assert "secret" not in seen.events[2]["fullDocument"]
     assert seen.events[3]["updateDescription"]["updatedFields"] == {"owner": "b"}
     assert all("fullDocument" not in each for each in seen.events if each["operationType"] != "insert")
-
-
-async def test_a_pipeline_cannot_fail_on_documents_of_others(tenant: Any, database: Documents) -> None:
-    """Else its failing would tell what they hold, one question at a time."""
-    with_images(database, "orders")
-    since = now(database)
-    database["orders"].insert_many(
-        [{"_id": "theirs", "owner": "b", "n": 0}, {"_id": "mine", "owner": "a", "n": 1, "secret": 0}]
-    )
-    database["private"].insert_one({"_id": "private", "n": 0})
-    question = '[{"$match": {"$expr": {"$gt": [{"$divide": [1, "$fullDocument.n"]}, 0]}}}]'
-    for name, scope in (("team-a", "orders"), ("mixed", "")):
-        seen = await see(await tenant(name), database, feed(database.name, scope, question), since)
-        assert seen.end is None
-        assert [each["documentKey"]["_id"] for each in seen.events] == ["mine"]
-    hidden = '[{"$match": {"$expr": {"$gt": [{"$divide": [1, {"$ifNull": ["$fullDocument.secret", 1]}]}, 0]}}}]'
-    seen = await see(await tenant("team-a"), database, feed(database.name, "orders", hidden), since)
-    assert seen.end is None
-    everything = await see(await tenant("all"), database, feed(database.name, "orders", question), since)
-    assert everything.end is not None
-    assert everything.end.reason == "PIPELINE_FAILED"
 
 
 async def test_errors_hold_nothing_of_mongodbs(tenant: Any, database: Documents) -> None:
@@ -678,24 +615,6 @@ def test_a_match_means_what_mongodbs_query_means(database: Documents) -> None:
 # Sharing, and grants that change
 
 
-async def test_tenants_with_equal_views_share_a_stream_and_others_do_not(
-    tenant: Any, here: Here, database: Documents
-) -> None:
-    asked = feed(database.name, "orders")
-    operator = await here.api.with_key(key_of("operator")).__aenter__()
-    receivers = []
-    for name in ("hiding", "hiding-too", "orders", "team-a", "all", "everything"):
-        receivers.append((await tenant(name)).watch(asked))
-        await receivers[-1].opened()
-    scope = f"{database.name}.orders"
-    streams = await operator.streams(scope)
-    served = sorted(sorted(each.tenant for each in stream.subscribers) for stream in streams)
-    assert served == [["all", "everything"], ["hiding", "hiding-too"], ["orders"], ["team-a"]]
-    for receiver in receivers:
-        receiver.cancel()
-    await operator.__aexit__()
-
-
 async def test_changed_grants_end_open_sessions_and_positions_go_on(
     tenant: Any, here: Here, database: Documents
 ) -> None:
@@ -802,10 +721,6 @@ def test_the_biggest_policy_is_one_that_mongodb_takes(database: Documents) -> No
     with database.watch(decode(policy)["pipeline"]) as stream:
         database["c1"].insert_one({"part": 1})
         stream.try_next()  # fails if it cannot be run
-
-
-def test_a_feed_of_the_protocol_says_nothing_of_the_policy() -> None:
-    assert not {"policy", "grants"} & {field.name for field in feed_pb2.Feed.DESCRIPTOR.fields}
 
 
 def with_names(*names: bytes, value: bytes = b"shown") -> RawBSONDocument:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import bson
 import pytest
@@ -181,64 +180,3 @@ def test_a_batch_carries_its_feed(
     ends = {"startingOffsets": json.dumps(begin.as_json()), "endingOffsets": "latest"}
     rows = spark.read.format("feedmux").options(**options(pipeline=NEW, **ends)).load().collect()
     assert sorted(bson.decode(bytes(row["event"]))["fullDocument"]["n"] for row in rows) == list(range(210, 220))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"fullDocument": "updateLookup"}, "differ in fullDocument"),
-        ({"showExpandedEvents": "true"}, "differ in showExpandedEvents"),
-        ({"collation": '{"locale": "de"}'}, "differ in collation"),
-        ({"collection": "d"}, "not a position in this feed"),
-        ({"database": "elsewhere"}, "not a position in this feed"),
-    ],
-)
-def test_whatever_decides_what_comes_is_compared(
-    database: Documents, options: Options, change: dict[str, Any], message: str
-) -> None:
-    insert(database, range(5))
-    progress = Progress(parse_options(options(pipeline=OLD)))
-    end = progress.advance(progress.begin(), EVERYTHING)
-    for policy in ("fail", "update"):
-        changed = Progress(parse_options(options(pipeline=OLD, onFeedChange=policy, **change)))
-        if policy == "update" and "differ" in message:
-            changed.advance(end, EVERYTHING)
-        else:
-            with pytest.raises(FeedmuxSparkError, match=message):
-                changed.advance(end, EVERYTHING)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"readPreference": "primaryPreferred"},
-        {"fullDocument": "default"},
-        {"fullDocumentBeforeChange": "off"},
-    ],
-)
-def test_what_decides_nothing_may_change(database: Documents, options: Options, change: dict[str, Any]) -> None:
-    insert(database, range(5))
-    progress = Progress(parse_options(options(pipeline=OLD)))
-    end = progress.advance(progress.begin(), EVERYTHING)
-    insert(database, range(5, 10))
-    changed = Progress(parse_options(options(pipeline=OLD, **change)))
-    further = changed.advance(end, EVERYTHING)
-    slices = changed.slices(end, further)
-    found = [
-        event["fullDocument"]["n"]
-        for each in slices
-        for events in read_slice(parse_options(options(pipeline=OLD, **change)), each)
-        for event in bson.decode_all(events)
-    ]
-    assert found == list(range(5, 10))
-
-
-def test_two_feeds_under_one_name(database: Documents, options: Options) -> None:
-    """In one application, where the lease does not tell two queries apart, the feed does."""
-    insert(database, range(5))
-    first = Progress(parse_options(options(pipeline=OLD)))
-    end = first.advance(first.begin(), EVERYTHING)
-    second = Progress(parse_options(options(pipeline=NEW, onFeedChange="update")))
-    second.advance(Offset(end.position, end.time), EVERYTHING)
-    with pytest.raises(FeedmuxSparkError, match="was changed while the query ran"):
-        first.advance(end, EVERYTHING)

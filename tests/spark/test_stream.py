@@ -51,17 +51,6 @@ def test_found_without_registering_and_drained(
     assert sink.numbers() == list(range(1100))
 
 
-@pytest.mark.full
-def test_bytes_bound_a_batch_by_one_event(
-    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
-) -> None:
-    insert(database, range(10), pad=10_000)
-    sink = Sink(tmp_path / "out")
-    drain(spark, options(maxBytesPerTrigger=25_000, readPartitions=1), sink, tmp_path / "check")
-    assert sink.sizes() == [3, 3, 3, 1]
-    assert sink.numbers() == list(range(10))
-
-
 def test_live_with_the_default_trigger(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path
 ) -> None:
@@ -105,16 +94,6 @@ def lag(query: Any) -> float:
     ends = [offset(source[name]) for name in ("endOffset", "latestOffset")]
     read, there = (datetime.fromisoformat(end["clusterTime"].partition("/")[0]) for end in ends)
     return (there - read).total_seconds()
-
-
-@pytest.mark.full
-def test_processing_time(spark: SparkSession, database: Documents, options: Options, tmp_path: Path) -> None:
-    insert(database, range(50))
-    sink = Sink(tmp_path / "out")
-    query = start(spark, options(maxEventsPerTrigger=20), sink, tmp_path / "check", processingTime="200 milliseconds")
-    with running(query):
-        wait_until(lambda: len(sink.numbers()) == 50, query)
-    assert sink.sizes()[:3] == [20, 20, 10]
 
 
 @pytest.mark.full
@@ -178,36 +157,6 @@ def test_a_restart_with_other_limits_and_partitions(
     drain(spark, options(maxEventsPerTrigger=100, maxBytesPerTrigger=20_000, readPartitions=1), again, check)
     assert again.numbers(2) == before[2] == list(range(800, 1000))
     assert again.numbers() == list(range(800, 1003))
-
-
-@pytest.mark.full
-def test_a_name_that_was_used_goes_on_where_it_was(
-    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
-) -> None:
-    """Without its checkpoint a query begins after the last position that it has processed."""
-    insert(database, range(100))
-    drain(spark, options(), Sink(tmp_path / "one"), tmp_path / "check-one")
-    insert(database, range(100, 150))
-    sink = Sink(tmp_path / "two")
-    drain(spark, options(), sink, tmp_path / "check-two")
-    assert sink.numbers() == list(range(100, 150))
-
-
-@pytest.mark.full
-def test_an_idle_feed_makes_no_batches(
-    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
-) -> None:
-    insert(database, range(5))
-    sink = Sink(tmp_path / "out")
-    query = start(spark, options(pollTimeoutMs=100), sink, tmp_path / "check")
-    with running(query):
-        wait_until(lambda: len(sink.numbers()) == 5, query)
-        wait_until(lambda: shown(query, "numInputRows") == 0, query)
-        batches, then = shown(query, "batchId"), shown(query, "timestamp")
-        database.other.insert_many([{} for _ in range(100)])  # the position moves, the feed does not change
-        wait_until(lambda: shown(query, "timestamp") > then, query)
-        assert shown(query, "batchId") <= batches + 1
-    assert sink.sizes() == [5]
 
 
 def test_stream_needs_no_more_than_a_column(spark: SparkSession, options: Options) -> None:

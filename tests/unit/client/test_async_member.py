@@ -18,7 +18,6 @@ from tests.unit.client.scripted_server import (
     Script,
     ScriptedServer,
     batch,
-    fragments,
     joined,
     opened,
     progress,
@@ -430,18 +429,6 @@ async def test_a_close_without_a_stream_reports_what_is_finished() -> None:
         assert isinstance(notices[0], Disconnected)
         with pytest.raises(feedmux.SessionClosed):
             two.ack()
-
-
-async def test_a_large_event_comes_in_fragments() -> None:
-    parts = fragments(1, 1, 100, 3)
-    parts[-1].event_fragment.attempts = 4
-    async with serving(playing(*parts, runs(2, [2]))) as (server, client):
-        async with client.subscription("s").join() as member:
-            event = await member.next()
-            assert (number(event), event.attempt) == (1, 4)
-            event.ack()
-            assert number(await member.next()) == 2
-        await server.calls[0].until_settled(1)
 
 
 async def test_a_client_that_is_closed_ends_its_members() -> None:

@@ -199,33 +199,6 @@ async def test_a_step_lasts_for_as_long_as_it_may() -> None:
     assert len(source.times) == 1
 
 
-@in_virtual_time
-@pytest.mark.parametrize("failing", ["opening_fails", "fails"])
-@pytest.mark.parametrize(
-    "error", [AutoReconnect("closed"), OperationFailure("old", 239), OperationFailure("unavailable", 246)]
-)
-async def test_no_failure_costs_or_repeats_an_event(failing: str, error: Exception) -> None:
-    reader, source, mongo = await make(snapshot_step_s=0)
-    written = 0
-
-    async def fail_and_write(batch: Batch) -> None:
-        nonlocal written
-        if written < 6:
-            written += 1
-            mongo.insert("db", "a", 0)
-            setattr(source, failing, [error])
-
-    batches = await copy(reader, fail_and_write)
-    assert given(batches) == [0, 1, 2, 3, 4]
-    check_order(batches)
-    tail = mongo.mark(mongo.latest + 1)
-    end = batches[-1].post_batch
-    assert end is not None
-    left = sum(not end.reaches(entry.token) for entry in mongo.entries)
-    assert changes(batches) + left == written, tail
-    assert source.open_reads == 0
-
-
 class Recording(Observer):
     def __init__(self) -> None:
         self.read: list[tuple[str, int, int]] = []
@@ -249,17 +222,6 @@ async def test_documents_and_reads_in_vain_are_counted() -> None:
         len(chunk.bson.data) for batch in batches for chunk in batch.chunks if chunk.bson
     )
     assert recording.retries == ["main", "main"], "a lost connection is counted with those of streams"
-
-
-@in_virtual_time
-async def test_no_document_is_older_than_what_was_sent_before_an_interruption() -> None:
-    """A client hands out a change once, so a document that comes after it, again, must contain it."""
-    reader, source, mongo = await make(batch_events=2)
-    for _ in range(7):
-        mongo.insert("db", "a", 0)
-    sent = mongo.entries[-1].token.cluster_time
-    assert given(await copy(reader)) == [0, 1, 2, 3, 4]
-    assert source.times[0] >= sent
 
 
 @in_virtual_time

@@ -20,7 +20,6 @@ from pyspark.sql.types import (
     BinaryType,
     BooleanType,
     DataType,
-    FloatType,
     IntegerType,
     LongType,
     StringType,
@@ -256,63 +255,6 @@ def test_an_unknown_mismatch_rule_is_refused() -> None:
         row_maker("json", default_schema("json"), "ignore")
 
 
-def old_binary(payload: bytes) -> bytes:
-    """An event whose document has a binary of the old subtype with exactly these bytes."""
-    raw = bson.encode(event(1, fullDocument={"b": Binary(b"MARK", 128)}))
-    size = len(b"MARK").to_bytes(4, "little")
-    before, after = raw.split(size + b"\x80MARK")
-    # The lengths of the event and of its document grow or shrink with it.
-    changed = before + len(payload).to_bytes(4, "little") + b"\x02" + payload + after
-    more = len(payload) - 4
-    at = changed.index(b"\x03fullDocument\0") + len(b"\x03fullDocument\0")
-    inner = int.from_bytes(changed[at : at + 4], "little") + more
-    changed = changed[:at] + inner.to_bytes(4, "little") + changed[at + 4 :]
-    return len(changed).to_bytes(4, "little") + changed[4:]
-
-
-@over(
-    ("payload", "value"),
-    [
-        (b"", b""),
-        ((0).to_bytes(4, "little"), b""),
-        ((2).to_bytes(4, "little") + b"ab", b"ab"),
-        ((9).to_bytes(4, "little") + b"ab", None),
-        ((-1).to_bytes(4, "little", signed=True) + b"ab", None),
-        (b"ab", None),
-    ],
-)
-def test_the_old_binary_is_without_its_inner_length(payload: bytes, value: bytes | None) -> None:
-    schema = typed_schema(struct(b=BinaryType()))
-    both = old_binary(payload) + bson.encode(event(2, fullDocument={"b": b"next"}))
-    one, two = rows("typed", both, schema, "null")
-    assert (one["document"], two["document"]) == ({"b": value}, {"b": b"next"})
-    if value is None:
-        with pytest.raises(TypeMismatch, match=r"document\.b: a BSON binary .* resume token"):
-            rows("typed", both, schema)
-
-
-@over(
-    ("value", "held"),
-    [
-        (1e300, None),
-        (-1e300, None),
-        (3.5e38, None),
-        (3.4028234663852886e38, 3.4028234663852886e38),
-        (float("inf"), float("inf")),
-        (float("-inf"), float("-inf")),
-        (0.1, 0.10000000149011612),
-        (1e-300, 0.0),
-    ],
-)
-def test_a_float_that_is_out_of_range_is_a_mismatch(value: float, held: float | None) -> None:
-    schema = typed_schema(struct(x=FloatType()))
-    (row,) = rows("typed", stream(event(1, fullDocument={"x": value})), schema, "null")
-    assert row["document"] == {"x": held}
-    if held is None:
-        with pytest.raises(TypeMismatch, match="FLOAT cannot hold"):
-            rows("typed", stream(event(1, fullDocument={"x": value})), schema)
-
-
 def test_a_key_is_never_null_because_it_does_not_fit() -> None:
     document = struct(_id=LongType())
     schema = typed_schema(document, document_key=document)
@@ -325,14 +267,6 @@ def test_a_key_is_never_null_because_it_does_not_fit() -> None:
         documents_batch(bson.encode({"_id": "two"}), document, "null")
     (row,) = rows("typed", stream(event(1, documentKey={"_id": None})), schema, "null")
     assert row["document_key"] == {"_id": None}
-
-
-def test_an_old_binary_does_not_take_what_follows_for_its_length() -> None:
-    """Three bytes and a minKey after them read as the length -1, which would fit three bytes."""
-    body = b"\x05b\0" + pack("<i", 3) + b"\x02\xff\xff\xff" + b"\xffk\0"
-    document = RawBSONDocument(pack("<i", len(body) + 5) + body + b"\0")
-    (row,) = rows("typed", stream(event(1, fullDocument=document)), typed_schema(struct(b=BinaryType())), "null")
-    assert row["document"] == {"b": None}
 
 
 @pytest.mark.parametrize(
