@@ -27,7 +27,6 @@ from tests.cli.conftest import Site, run, write_config
 from tests.conftest import RedisFactory
 from tests.integration.certificates import Authority
 from tests.integration.redis_topologies import ask
-from tests.integration.servers import serving, settings
 from tests.integration.state_support import client
 from tests.integration.wire import PATIENCE_S, feed
 
@@ -244,25 +243,6 @@ def test_as_a_client(site: Site, redis_server: RedisServer) -> None:
     other = run("doctor", "--endpoint", f"localhost:{redis_server.port}", "--timeout", "2")
     assert other.returncode == 1
     assert "does not answer as a gRPC server" in other.stdout
-
-
-async def test_as_a_client_with_tls(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    authority.sign("server", x509.DNSName("localhost"))
-    other = Authority(tmp_path, "other")
-    tls = {"certificate_file": str(tmp_path / "server.pem"), "key_file": str(tmp_path / "server.key")}
-    async with serving({**settings(mongo.uri, redis_server.url), "tls": tls}) as here:
-        port = here.server.ports.data
-
-        async def seen(host: str, ca: Path | None) -> str:
-            files = ("--ca-file", str(ca)) if ca else ()
-            done = await asyncio.to_thread(run, "doctor", "--endpoint", f"{host}:{port}", *files)
-            return done.stdout
-
-        assert "valid for 0 days" in await seen("localhost", authority.path)
-        assert "✗ certificate" in await seen("localhost", other.path)
-        assert "is not for the name 127.0.0.1" in await seen("127.0.0.1", authority.path)
-        assert "uses TLS" in await seen("localhost", None)
 
 
 async def test_a_certificate_that_has_expired(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from pymongo.database import Database
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc import live_sessions, read_range
 from feedmux_server.sessions.outbox import Outbox
-from feedmux_server.streams.scheduler import Scheduler
 from tests.integration.servers import until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import LATEST, Refused, at, feed, refused
@@ -167,38 +166,6 @@ async def test_a_range_ends_with_its_credential_also_while_it_waits_for_room(
     site.write(B)
     assert code(await ending) == UNAUTHENTICATED
     assert reading.received == 0
-
-
-async def test_a_range_that_its_client_does_not_read_ends_with_its_credential(
-    site: Tenancy, database: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = feed(database.name, "c")
-    after = (await site.here.api.resolve(wanted, LATEST)).position
-    text = "x" * 900_000
-    for _ in range(40):
-        database.c.insert_one({"text": text})
-    plan = await site.here.api.plan(feed=wanted, after=after)
-    given, before = 0, -1
-    spend = Scheduler.spend
-
-    def spending(turns: Scheduler, size: int) -> None:
-        nonlocal given
-        given += 1
-        spend(turns, size)
-
-    def stuck() -> bool:
-        nonlocal before
-        sent, before = before, given
-        return 0 < sent == before < 40
-
-    monkeypatch.setattr(Scheduler, "spend", spending)
-    monkeypatch.setattr(read_range, "CHECK_EVERY_S", 0.01)
-    reading = site.here.api.read_range(feed=wanted, after=plan.after, until=plan.end)
-    await until(stuck, every_s=1.0, timeout_s=60)
-    site.write(B)
-    await until(lambda: not site.here.server.service.manager.memory.unsent.bytes)
-    assert code(await reading.end()) == UNAUTHENTICATED
-    assert reading.received < 40
 
 
 async def test_the_lease_of_a_revoked_session_is_free_at_once(site: Tenancy, database: Documents, name: str) -> None:

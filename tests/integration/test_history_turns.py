@@ -11,46 +11,12 @@ from tests.integration.servers import serving, settings, until
 from tests.integration.wire import LATEST, at, feed
 
 Documents = Database[dict[str, Any]]
-PIPELINES = {"": 0, '[{"$match": {"fullDocument.n": 2}}]': 2}
-"""With the number of the first event that each delivers."""
 
 
 def now_s(database: Documents) -> int:
     """MongoDB's clock, which only writes move."""
     database.marks.insert_one({})
     return int(database.client.admin.command("hello")["operationTime"].time)
-
-
-async def test_history_waits_for_a_turn_and_the_head_does_not(
-    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catchup_limiter, "PERMIT_MAX_S", 3600.0)
-    async with serving(settings(mongo.uri, redis_server.url)) as here:
-        api, reads = here.api, here.server.service.manager.source("main").history_reads
-        old = (await api.resolve(feed(database.name, "c"), LATEST)).position
-        database.c.insert_many([{"n": n} for n in range(3)])
-        begin_s = now_s(database)
-        await until(lambda: now_s(database) > begin_s + 2)
-        await api.resolve(feed(database.name, "c"), LATEST)  # the server has seen the time
-        turns = []
-        while (turn := reads.try_begin()) is not None:
-            turns.append(turn)
-        monkeypatch.setattr(read_pace, "HISTORY_S", 1)
-        late = [api.watch(feed=feed(database.name, "c", pipeline), start=at(position=old)) for pipeline in PIPELINES]
-        await until(lambda: len(reads._waiting) == len(late))
-        # From here on no stream can come to lag so far that it reads history.
-        monkeypatch.setattr(read_pace, "HISTORY_S", 3600)
-        head = api.watch(feed=feed(database.name, "d"), start=LATEST)
-        await head.opened()
-        database.d.insert_one({"n": 3})
-        assert [event.n for event in await head.take(1)] == [3]
-        assert len(reads._waiting) == len(late)
-        for turn in turns:
-            turn.end()
-        for each, first in zip(late, PIPELINES.values(), strict=True):
-            assert [event.n for event in await each.take(1)] == [first]
-        for receiver in (head, *late):
-            receiver.cancel()
 
 
 async def test_idle_feeds_take_a_turn_for_a_moment_each(

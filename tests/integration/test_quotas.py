@@ -229,20 +229,6 @@ async def test_reads_per_second_let_events_of_a_busy_tenant_share_them(limited: 
             session.cancel()
 
 
-async def test_quotas_of_all_tenants(tmp_path: Path, mongo: ReplicaSet, redis_server: RedisServer) -> None:
-    path = tenants_file(tmp_path)
-    content = json.loads(path.read_text())
-    content["default_quotas"] = {"sessions": 7, "events_per_s": 5}
-    content["tenants"][0]["quotas"] = {"sessions": 3}
-    path.write_text(json.dumps(content))
-    configuration = settings(mongo.uri, redis_server.url)
-    configuration["tenants_file"] = str(path)
-    async with serving(configuration, key=KEY_A) as here:
-        accounts = here.server.service.manager.accounts
-        quotas = {tenant: accounts.of(tenant).quotas for tenant in "ab"}
-        assert [(each.sessions, each.events_per_s) for each in quotas.values()] == [(3, 5), (7, 5)]
-
-
 async def test_an_operator_sees_use_against_quota(limited: Limited, database: Documents, name: str) -> None:
     database.c.insert_many([{"n": n} for n in range(300)])
     async with limited(sessions=5, events_per_s=150) as here:

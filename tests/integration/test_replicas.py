@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,6 @@ import pytest
 import pytest_asyncio
 from pymongo.database import Database
 
-import feedmux
-from feedmux.connection import Connection
-from feedmux.responses import Opened
-from feedmux.transport import Stream, Transport
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conftest import RedisFactory
 from tests.integration.servers import KEY_A, Here, serving, settings, tenants_file, until
@@ -34,36 +29,6 @@ async def two(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[tup
 
 def insert(database: Documents, numbers: range) -> None:
     database.c.insert_many([{"n": n} for n in numbers])
-
-
-async def test_a_subscription_has_one_owner_among_all_replicas(
-    two: tuple[Here, Here], database: Documents, name: str
-) -> None:
-    here, there = (each.api for each in two)
-    await here.create(name, feed(database.name, "c"))
-    first = await here.open(name, instance_id="one")
-    insert(database, range(6))
-    await first.take(6)
-    await first.ack_and_wait(2)
-    busy = await refused((await there.session(name, instance_id="two")).opened())
-    assert (busy.reason, busy.metadata["owner"]) == ("SUBSCRIPTION_BUSY", "one")
-    # The same client, sent to another replica by its balancer, does not wait for its own lease.
-    second = await there.open(name, instance_id="one")
-    assert await second.numbers(4) == [2, 3, 4, 5]
-    # The first replica hears of it when it next commits or renews, and then its client does: it would open again.
-    await first.ack(4)
-    assert (await first.end()).metadata["cause"] == "LEASE"
-    third = await here.open(name, instance_id="three", takeover=True)
-    assert await third.numbers(4) == [2, 3, 4, 5]
-    await second.ack(1)
-    assert (await second.end()).reason == "FENCED"
-    assert (await there.get(name)).epoch > 0
-    await third.ack_and_wait(4)
-    await third.close()
-    last = await there.open(name)
-    insert(database, range(6, 7))
-    assert await last.numbers(1) == [6]
-    await last.close()
 
 
 @pytest.mark.parametrize("cause", ["SEEK", "UPDATE", "DELETE"])
@@ -137,40 +102,3 @@ async def test_unused_subscriptions_expire_and_it_is_announced(
         assert events(kept) == []
         await session.close()
         assert (await api.get(kept)).HasField("expire_time")
-
-
-async def test_the_client_says_which_replica_reads_its_feed(
-    here: Here, database: Documents, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    routes: list[str] = []
-    told_routes: list[str] = []
-    subscribe, on_opened = Transport.subscribe, Connection._on_opened
-
-    def subscribing(transport: Transport, route: str) -> AbstractAsyncContextManager[Stream]:
-        routes.append(route)
-        return subscribe(transport, route)
-
-    def opened(connection: Connection, response: Opened) -> None:
-        told_routes.append(response.routing_key)
-        on_opened(connection, response)
-
-    monkeypatch.setattr(Transport, "subscribe", subscribing)
-    monkeypatch.setattr(Connection, "_on_opened", opened)
-    collection = "Größe 大"
-    async with feedmux.AsyncClient(f"127.0.0.1:{here.server.ports.data}", source="main") as client:
-        for scope in ((database.name, collection), (database.name, None), (None, None)):
-            async with client.feed(feedmux.Feed(database=scope[0], collection=scope[1])).open():
-                pass
-        assert routes == told_routes, "a feed's route is known beforehand"
-        info = await client.create_subscription(name, database=database.name, collection=collection)
-        for _ in range(2):
-            async with client.subscription(name).open():
-                pass
-        assert routes[3:] == [told_routes[0]] * 2
-    async with feedmux.AsyncClient(f"127.0.0.1:{here.server.ports.data}", source="main") as client:
-        for _ in range(2):
-            async with client.subscription(name).open():
-                pass
-        assert routes[5:] == ["", told_routes[0]], "a stranger's first session goes anywhere"
-        assert (await client.get_subscription(name)).routing_key == info.routing_key == told_routes[0]
-        await client.delete_subscription(name)

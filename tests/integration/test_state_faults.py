@@ -211,17 +211,6 @@ async def test_out_of_memory_is_loud_and_passes(redis_factory: RedisFactory, cap
             await handle.detach()
 
 
-@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl", "allkeys-random"])
-async def test_an_evicting_redis_is_refused(redis_factory: RedisFactory, policy: str) -> None:
-    server = await redis_factory(config={"maxmemory-policy": policy})
-    async with client(server.url) as redis:
-        with pytest.raises(StartupError, match=policy) as caught:
-            await check_redis(redis, server.url)
-        assert "noeviction" in str(caught.value)
-        await redis.config_set("maxmemory-policy", "noeviction")
-        assert await check_redis(redis, server.url) == ()
-
-
 async def test_a_redis_that_begins_to_evict_is_noticed(redis_factory: RedisFactory) -> None:
     server = await redis_factory()
     async with client(server.url) as redis:

@@ -55,23 +55,6 @@ def failure(code: int) -> OperationFailure:
 
 
 @in_virtual_time
-async def test_it_reads_on_after_what_it_has_read() -> None:
-    reader, source, mongo = await make_reader()
-    await reader.open()
-    assert source.cursors == 1
-    mongo.insert("db", "a", 0)
-    first = await reader.read()
-    assert [chunk.count for chunk in first.chunks] == [1]
-    assert reader.at == JoinPoint(first.chunks[-1].end, exact=True)
-    await reader.close()
-    assert source.cursors == 0
-    mongo.insert("db", "a", 1)
-    await reader.open()
-    assert [chunk.count for chunk in (await reader.read()).chunks] == [1]
-    await reader.close()
-
-
-@in_virtual_time
 async def test_a_reader_that_is_not_open_cannot_read_and_one_that_is_cannot_move() -> None:
     reader, _, mongo = await make_reader()
     with pytest.raises(RuntimeError, match="is not open"):

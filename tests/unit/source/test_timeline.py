@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.positions.timeline import Fork, OplogEntry, TimelineRecord
+from feedmux_server.core.positions.timeline import Fork, OplogEntry
 from feedmux_server.telemetry.observer import Observer
 from tests.sim.events import event_token
 from tests.sim.loop import SimLoop
@@ -192,63 +192,6 @@ async def test_a_look_that_fails_settles_no_doubt() -> None:
     site.mongo.away = False
     await site.timeline.verify()
     assert len(site.found) == 1
-
-
-class Store:
-    def __init__(self, record: TimelineRecord) -> None:
-        self.record = record
-        self.available = True
-
-    async def read(self, source_id: str) -> TimelineRecord:
-        if not self.available:
-            raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "away")
-        return self.record
-
-    async def add(self, source_id: str, record: TimelineRecord) -> TimelineRecord:
-        self.record = record.merged_with(self.record)
-        return self.record
-
-
-@in_virtual_time
-async def test_a_server_that_starts_later_finds_the_restore_by_what_others_have_stored() -> None:
-    site, store = await Site().begin(), Store(TimelineRecord())
-    site.timeline.store = store
-    await site.timeline.check()
-    assert store.record.known is not None
-    await site.restore()
-    for number in range(2):
-        later = SimSource(site.mongo)
-        later.timeline.store = store
-        later.timeline.listeners.append(site.found.append)
-        await later.connect()
-        if number == 0:
-            await later.timeline.check()
-        else:
-            store.available = False
-            await later.timeline.verify()
-            assert later.timeline.lost(event_token(site.copied + 1, key=1)) is None
-            store.available = True
-            await later.timeline.check()
-        assert later.timeline.lost(event_token(site.copied + 1, key=1)) is not None
-        assert site.found == [], "it has read nothing of the former history"
-        assert [each.after for each in store.record.forks] == [site.copied]
-
-
-@in_virtual_time
-async def test_a_restore_that_another_server_has_found_is_known_after_the_next_check() -> None:
-    site, store = await Site().begin(), Store(TimelineRecord())
-    site.timeline.store = store
-    await site.timeline.check()
-    known = store.record.known
-    assert known is not None
-    store.record = TimelineRecord(known, (Fork(3, 7, True),))
-    site.mongo.insert("db", "a", 0)
-    await site.timeline.check()
-    assert site.timeline.lost(event_token(5, key=1)) is not None
-    assert store.record.forks == (Fork(3, 7, True),)
-    assert store.record.known is not None
-    assert store.record.known.time > known.time
-    assert site.found == [], "it has not met it itself"
 
 
 @in_virtual_time

@@ -140,43 +140,6 @@ async def test_clients_that_do_not_read_keep_nobody_from_reading_history(
 
 
 @in_virtual_time
-async def test_slots_go_round_among_clients_that_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one slot and three readers that never let it rest, none has everything before the others have a part."""
-    async with world(monkeypatch, slots=1, slot_turn_s=0.0, ring_bytes=64 << 20) as there:
-        keys = [await history(there, name, 400) for name in "abc"]
-        clients = [there.session(key, name, 0, credit=64 << 20) for key, name in zip(keys, "abc", strict=True)]
-        least: list[int] = []
-
-        async def read(client: Client) -> None:
-            await client.take(400)
-            least.append(min(len(each.events) for each in clients))
-
-        async with asyncio.timeout(60.0):
-            await asyncio.gather(*map(read, clients))
-        assert least[0] >= 100
-        for client in clients:
-            assert len(client.events) == len(set(client.events)) == 400
-
-
-@in_virtual_time
-async def test_clients_that_read_slowly_all_come_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three clients with one slot, each of which takes a message now and then: every one of them gets every event."""
-    async with world(monkeypatch, slots=1) as there:
-        keys = [await history(there, name, 120) for name in "abc"]
-        clients = [there.session(key, name, 0, heartbeat_s=1000.0) for key, name in zip(keys, "abc", strict=True)]
-
-        async def read(client: Client, pause_s: float) -> None:
-            while len(client.events) < 120:
-                await client.next()
-                await asyncio.sleep(pause_s)
-
-        async with asyncio.timeout(600.0):
-            await asyncio.gather(*map(read, clients, (0.1, 1.0, 3.0)))
-        for key, client in zip(keys, clients, strict=True):
-            assert client.events == there.logs[key].events
-
-
-@in_virtual_time
 async def test_a_stream_that_has_ended_needs_no_slot_although_its_subscriber_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

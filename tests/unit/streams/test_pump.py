@@ -5,20 +5,16 @@ import logging
 from typing import Any, cast
 
 import pytest
-from pymongo.errors import AutoReconnect
 
-from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
+from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.quota import Quotas
-from feedmux_server.sessions.outputs import DegradedMark, ProgressMark
-from feedmux_server.source.reader import Batch, Failed
+from feedmux_server.sessions.outputs import ProgressMark
+from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
 from tests.unit.streams.manager_support import Client, Log, LogReader, World, world
 from tests.virtual_time import in_virtual_time
-
-TRANSIENT = Failed(AutoReconnect(), at_once=True)
 
 
 class Scripted(LogReader):
@@ -58,45 +54,6 @@ def begin(
     return there.session(key, "a", 0, **more), log, readers
 
 
-def stream_of(there: World, key: StreamKey) -> SharedStream:
-    (stream,) = there.manager.streams_of(key).streams.open
-    return stream
-
-
-@in_virtual_time
-async def test_a_first_failure_is_repeated_at_once_and_further_ones_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        client, log, (*_,) = begin(there, monkeypatch, TRANSIENT, heartbeat_s=1000.0)
-        log.write(1)
-        await client.take(1)
-        client.close()
-    async with world(monkeypatch) as there:
-        client, log, readers = begin(there, monkeypatch, *[TRANSIENT] * 8, heartbeat_s=1.0)
-        log.write(1)
-        outputs = []
-        while not client.events:
-            outputs.append(await client.next())
-        told = [each.unavailable for each in outputs if isinstance(each, DegradedMark)]
-        assert told == [True]
-        (reader,) = readers
-        assert (reader.opens, reader.reads[1] - reader.reads[0]) == (9, 0)
-        assert reader.reads[3] - reader.reads[2] > 0
-        client.close()
-
-
-@in_virtual_time
-async def test_the_end_of_a_feed_comes_after_its_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        client, log, _ = begin(there, monkeypatch, ends=True)
-        log.write(3)
-        await client.take(3)
-        assert isinstance(await client.next(), ProgressMark)
-        with pytest.raises(FeedmuxError) as caught:
-            await client.next()
-        assert caught.value.reason is ErrorReason.FEED_INVALIDATED
-        client.close()
-
-
 @in_virtual_time
 async def test_what_nobody_expected_is_logged_and_told_by_its_reference_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -114,24 +71,6 @@ async def test_what_nobody_expected_is_logged_and_told_by_its_reference_alone(
         client.close()
         await asyncio.sleep(1.0)
         assert not list(there.manager.keyed())
-
-
-@in_virtual_time
-async def test_a_stream_that_nobody_can_take_from_closes_its_cursor_and_goes_on_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch) as there:
-        client, log, readers = begin(there, monkeypatch, credit=1, heartbeat_s=1000.0)
-        log.write(100, padding=60_000)
-        await client.take(1)
-        stream = stream_of(there, there.feed("a")[0])
-        client.session.subscriber.credit.events = 0
-        await asyncio.sleep(600.0)
-        assert (stream.state, readers[0].is_open, len(client.events)) == (StreamState.IDLE, False, 1)
-        client.session.grant(99, 99 << 20)
-        await client.take(100)
-        assert readers[0].opens == 2
-        client.close()
 
 
 @in_virtual_time

@@ -6,7 +6,6 @@ import random
 import pytest
 
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE, TRACKED_BYTES, AckTracker
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, event, event_token
@@ -45,25 +44,6 @@ def test_places_inside_and_at_the_end_of_a_chunk(dropped: bool) -> None:
     assert acks.place == chunk.end
     assert acks.outstanding == 0
     assert chunk.holders == 0
-
-
-def test_what_was_never_delivered_cannot_be_acked() -> None:
-    acks = AckTracker(START, 10)
-    acks.record(chunk_of(0, 2), 0, 2)
-    for sequence in (3, -1):
-        with pytest.raises(FeedmuxError) as caught:
-            acks.ack(sequence)
-        assert caught.value.reason is ErrorReason.ACK_OUT_OF_RANGE
-    assert acks.acked == 0
-
-
-def test_room() -> None:
-    acks = AckTracker(START, 3)
-    assert acks.room == 3
-    acks.record(chunk_of(0, 3), 0, 3)
-    assert acks.room == 0
-    acks.ack(1)
-    assert acks.room == 1
 
 
 def test_progress_counts_only_when_all_is_acked() -> None:
@@ -115,22 +95,6 @@ def test_progress_after_a_split_event_moves_a_session_that_began_inside() -> Non
     acks = AckTracker(event_token(BEGIN + 1, key=7, fragment=1), 10)
     assert not acks.progress(event_token(BEGIN + 1, key=7, fragment=2))
     assert acks.progress(ResumeToken.high_water_mark(BEGIN + 2, 2))
-
-
-def test_release_lets_go() -> None:
-    acks, other = AckTracker(START, 10), AckTracker(START, 10)
-    chunk = chunk_of(0, 4)
-    for each in (acks, other):
-        each.record(chunk, 0, 2)
-        each.record(chunk, 2, 3)
-    assert chunk.holders == 2
-    acks.ack(2)
-    assert chunk.holders == 2
-    acks.release()
-    acks.release()
-    assert chunk.holders == 1
-    other.release()
-    assert chunk.holders == 0
 
 
 def test_a_release_of_many_chunks_has_parts() -> None:
@@ -192,18 +156,6 @@ def test_an_ack_over_many_chunks_asks_for_the_newest_place_alone(monkeypatch: py
     assert acks.place == chunks[149].end
     assert (asked, len(paid)) == (1, 1)
     assert [chunk.holders for chunk in chunks] == [0] * 150 + [1] * 50
-
-
-def test_a_chunk_in_many_messages_is_tracked_once() -> None:
-    paid = list[int]()
-    acks, chunk = AckTracker(START, 1000, paid.append), chunk_of(0, 200)
-    for index in range(200):
-        acks.record(chunk, index, index + 1)
-    assert paid == [TRACKED_BYTES]
-    assert acks.ack(199)
-    assert (acks.place, chunk.holders) == (token(198), 1)
-    assert acks.ack(200)
-    assert (acks.place, chunk.holders, sum(paid)) == (chunk.end, 0, 0)
 
 
 def test_an_ack_over_many_chunks_has_parts() -> None:

@@ -246,38 +246,6 @@ def test_a_start_behind_an_invalidate_is_not_moved_back() -> None:
     assert feed.stream_of(behind_it).origin == invalidate(3)
 
 
-def test_hand_over_at_the_exact_event() -> None:
-    feed = Feed(events_max=8)
-    live = feed.subscriber(behind(10), events=0)
-    fill(feed.stream_of(live), 11, 18, chunk_events=1)
-    late = feed.subscriber(behind(0), events=13)
-    catch_up = feed.stream_of(late)
-    fill(catch_up, 1, 13, chunk_events=20)
-    assert numbers(feed.take(late)) == list(range(1, 14))
-    feed.grant(late, 10, 1)
-    feed.take(late)
-    assert late.ring is catch_up.ring, "the older half would evict it again"
-    fill(catch_up, 14, 15)
-    assert numbers(feed.take(late)) == [14, 15]
-    assert numbers(feed.take(late)) == [16, 17, 18]
-    assert late.ring is live.ring
-    assert feed.streams.open.is_superfluous(catch_up)
-
-
-def test_two_heads_at_one_place_merge_into_the_older() -> None:
-    """The model found this: while nothing is written neither stream is ahead, and both retained their cursors and a
-    slot."""
-    feed = Feed()
-    old = feed.subscriber(behind(3))
-    fill(feed.stream_of(old), 4, 6)
-    new = feed.subscriber(behind(0))
-    fill(feed.stream_of(new), 1, 6)
-    for subscriber in (old, new):
-        feed.take(subscriber)
-        assert feed.take(subscriber) is None
-    assert old.ring is new.ring is feed.port.started[0].ring
-
-
 @over(("version", "merges"), [(1, True), (2, False)])
 def test_streams_of_different_token_version_never_merge(version: int, merges: bool) -> None:
     """The two streams could merge in every other respect: with one token version they do."""
@@ -291,72 +259,6 @@ def test_streams_of_different_token_version_never_merge(version: int, merges: bo
     feed.take(behind_them)
     assert (behind_them.ring is ahead.ring) == merges
     assert (behind_them.ring is here.ring) != merges
-
-
-def test_one_who_met_an_invalidate_is_not_carried_past_it() -> None:
-    """The model found this: the next stream covers exactly that position, and the end was never reported."""
-    feed = Feed()
-    stays = feed.subscriber(behind(0))
-    fill(feed.stream_of(stays), 1, 2)
-    last = event(3, invalidate(2).place)
-    from_there = feed.stream_of(stays)
-    from_there.append(cut_batch(last.data, from_there.ring.newest, None, 0.0, bytes_max=10**6), None)
-    assert numbers(feed.take(stays))[-1] == 3
-    from_there.end(error(ErrorReason.FEED_INVALIDATED))
-    goes_on = feed.subscriber(invalidate(2))
-    fill(feed.stream_of(goes_on), 5, 6)
-    assert isinstance(feed.take(stays), Ended)
-    assert stays.ring is from_there.ring
-
-
-def test_a_closed_stream_keeps_nobody() -> None:
-    feed = Feed()
-    rich, poor = feed.subscriber(behind(0)), feed.subscriber(behind(0), events=0)
-    feed.streams.close(feed.stream_of(rich))
-    assert [each.ring for each in (rich, poor)] == [None, None]
-    assert feed.woken == [rich.id, poor.id]
-    assert feed.streams.subscriber_count == 2
-    assert feed.streams.state_of(rich) is SubscriberState.LAGGING
-    feed.take(rich)
-    feed.take(poor)
-    assert [each.ring for each in (rich, poor)] == [feed.port.started[1].ring, None]
-    feed.grant(poor, 1, 1)
-    assert poor.ring is rich.ring
-
-
-def test_without_a_slot_one_waits_and_is_admitted() -> None:
-    feed = Feed()
-    opened(feed.stream_of(feed.subscriber(behind(100))))
-    feed.port.slot_free = False
-    waiting = feed.subscriber(behind(0))
-    assert waiting.ring is None
-    assert feed.port.waiting == {waiting.id}
-    assert feed.take(waiting) is None
-    feed.port.slot_free = True
-    feed.streams.admit(waiting)
-    assert feed.woken == [waiting.id]
-    feed.take(waiting)
-    assert feed.stream_of(waiting).origin == behind(0)
-    assert not feed.port.waiting
-
-
-def test_without_a_slot_any_stream_that_will_come_by_is_taken() -> None:
-    feed = Feed()
-    opened(feed.stream_of(feed.subscriber(behind(100))))
-    catch_up = feed.subscriber(behind(0))
-    opened(feed.stream_of(catch_up))
-    feed.port.slot_free = False
-    later = ResumeToken.high_water_mark(BEGIN + 500)
-    assert feed.subscriber(JoinPoint(later)).ring is catch_up.ring
-
-
-def test_the_leading_stream_needs_no_slot() -> None:
-    feed = Feed()
-    feed.port.slot_free = False
-    assert feed.subscriber(behind(0)).ring is not None
-    stream = feed.port.started[0]
-    stream.end(error())
-    assert feed.subscriber(behind(9)).ring is not None, "only a live stream counts"
 
 
 def catching_up(*, acks_max: int = 0) -> tuple[Feed, SharedStream, Subscriber]:
@@ -442,31 +344,6 @@ def test_those_who_wait_need_no_slot_when_the_last_stream_they_could_join_is_clo
     assert {feed.stream_of(each) for each in waiting} == {feed.port.started[-1]}
 
 
-def test_removing_gives_everything_back() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), acks_max=10)
-    stream = feed.stream_of(subscriber)
-    fill(stream, 1, 2)
-    feed.take(subscriber)
-    assert stream.ring[0].holders == 1
-    feed.streams.remove(subscriber)
-    assert stream.ring[0].holders == 0
-    assert feed.streams.subscriber_count == 0
-    assert stream.subscribers == {}
-    assert not feed.streams.open.is_superfluous(stream), "the leading stream lingers"
-
-
-@over("waiting", [False, True])
-def test_one_who_goes_while_detached_is_forgotten(waiting: bool) -> None:
-    feed = Feed()
-    opened(feed.stream_of(feed.subscriber(behind(100))))
-    feed.port.slot_free = not waiting
-    subscriber = feed.subscriber(behind(0))
-    feed.streams.remove(subscriber)
-    assert not feed.port.waiting
-    assert feed.streams.subscriber_count == 1
-
-
 # What wakes the session and the pump.
 
 
@@ -475,45 +352,6 @@ def demands_of(stream: SharedStream) -> list[bool]:
     demands: list[bool] = []
     stream.demand_changed = lambda: demands.append(stream.wants_more())
     return demands
-
-
-def full() -> tuple[Feed, Subscriber, list[bool]]:
-    """A subscriber without credit and without room for another unacknowledged event."""
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), events=2, acks_max=2)
-    fill(feed.stream_of(subscriber), 1, 2)
-    assert numbers(feed.take(subscriber)) == [1, 2]
-    return feed, subscriber, demands_of(feed.stream_of(subscriber))
-
-
-def test_credit_wakes_only_where_an_event_may_be_unacknowledged() -> None:
-    feed, subscriber, demands = full()
-    feed.grant(subscriber, 1, 1)
-    assert (feed.woken, demands) == ([], [])
-    feed.ack(subscriber, 1)
-    assert (feed.woken, demands) == ([subscriber.id], [True])
-
-
-def test_an_ack_wakes_only_where_there_is_credit() -> None:
-    feed, subscriber, demands = full()
-    feed.ack(subscriber, 1)
-    assert (feed.woken, demands) == ([], [])
-    feed.grant(subscriber, 1, 1)
-    assert (feed.woken, demands) == ([subscriber.id], [True])
-    feed.grant(subscriber, 1, 1)
-    feed.ack(subscriber, 2)
-    assert (feed.woken, demands) == ([subscriber.id], [True]), "it could receive before"
-
-
-def test_credit_for_a_detached_subscriber_finds_a_stream_and_wakes() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), events=0)
-    feed.streams.close(feed.stream_of(subscriber))
-    assert feed.take(subscriber) is None
-    feed.woken.clear()
-    feed.grant(subscriber, 1, 1)
-    assert feed.woken == [subscriber.id]
-    assert feed.stream_of(subscriber) is feed.port.started[-1]
 
 
 def test_the_pump_checks_again_after_events_were_taken_and_not_after_each_look() -> None:

@@ -22,22 +22,6 @@ from tests.unit.core.delivery.streams_support import (
 )
 
 
-def test_takes_what_lies_ahead_over_chunks() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0))
-    fill(feed.stream_of(subscriber), 1, 7, chunk_events=3)
-    taken = feed.take(subscriber)
-    assert numbers(taken) == [1, 2, 3, 4, 5, 6, 7]
-    assert isinstance(taken, Delivery)
-    assert (taken.first_sequence, len(taken.parts), taken.end, taken.read_time_s) == (1, 3, mark(7), 1.5)
-    assert feed.take(subscriber) is None
-    assert subscriber.at_head
-    fill(feed.stream_of(subscriber), 8, 8)
-    again = feed.take(subscriber)
-    assert isinstance(again, Delivery)
-    assert again.first_sequence == 8
-
-
 def test_a_whole_chunk_is_shared_not_copied() -> None:
     feed = Feed()
     one, other = feed.subscriber(behind(0)), feed.subscriber(behind(0))
@@ -47,32 +31,6 @@ def test_a_whole_chunk_is_shared_not_copied() -> None:
     assert isinstance(first, Delivery)
     assert isinstance(second, Delivery)
     assert first.parts[0] is second.parts[0]
-
-
-def test_credit_in_events_ends_inside_a_chunk() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), events=2)
-    fill(feed.stream_of(subscriber), 1, 5)
-    taken = feed.take(subscriber)
-    assert numbers(taken) == [1, 2]
-    assert isinstance(taken, Delivery)
-    assert taken.end == token(2)
-    assert feed.take(subscriber) is None
-    feed.grant(subscriber, 10, 1)
-    assert numbers(feed.take(subscriber)) == [3, 4, 5]
-
-
-def test_credit_in_bytes_is_overdrawn_by_one_event_at_most() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), size=EVENT_BYTES + 1)
-    fill(feed.stream_of(subscriber), 1, 5)
-    assert numbers(feed.take(subscriber)) == [1, 2]
-    assert subscriber.credit.bytes == 1 - EVENT_BYTES
-    assert feed.take(subscriber) is None
-    feed.grant(subscriber, 1, EVENT_BYTES - 1)
-    assert feed.take(subscriber) is None
-    feed.grant(subscriber, 1, 1)
-    assert numbers(feed.take(subscriber)) == [3]
 
 
 def test_a_message_is_not_overfilled() -> None:
@@ -87,23 +45,6 @@ def test_an_event_larger_than_a_message_comes_alone() -> None:
     subscriber = feed.subscriber(behind(0), payload_max=EVENT_BYTES - 1)
     fill(feed.stream_of(subscriber), 1, 2)
     assert [numbers(feed.take(subscriber)) for _ in range(2)] == [[1], [2]]
-
-
-def test_unacked_events_are_bounded_and_acks_return_no_credit() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), events=5, acks_max=3)
-    fill(feed.stream_of(subscriber), 1, 9)
-    assert numbers(feed.take(subscriber)) == [1, 2, 3]
-    assert not subscriber.can_receive
-    assert feed.take(subscriber) is None
-    assert feed.ack(subscriber, 1)
-    assert feed.woken == [subscriber.id]
-    assert numbers(feed.take(subscriber)) == [4]
-    feed.ack(subscriber, 4)
-    assert numbers(feed.take(subscriber)) == [5]
-    feed.ack(subscriber, 5)
-    assert feed.take(subscriber) is None
-    assert subscriber.credit.events == 0
 
 
 def test_acks_without_a_tracker_go_nowhere() -> None:
@@ -185,31 +126,6 @@ def test_stepping_over_what_was_passed_wakes_a_pump_that_rests() -> None:
     stream.demand_changed = lambda: told.append(stream.wants_more())
     assert feed.take(waiting) is None
     assert told[-1:] == [True]
-
-
-def test_a_reader_that_fell_out_of_the_ring_goes_on_from_its_place() -> None:
-    feed = Feed(events_max=3)
-    subscriber = feed.subscriber(behind(0), events=1)
-    stream = feed.stream_of(subscriber)
-    fill(stream, 1, 6, chunk_events=1)
-    assert stream.ring.oldest == token(3)
-    feed.take(subscriber)
-    assert subscriber.ring is not stream.ring
-    assert subscriber.at.place == mark(0)
-    fill(feed.stream_of(subscriber), 1, 2)
-    assert numbers(feed.take(subscriber)) == [1]
-
-
-def test_the_end_comes_behind_the_last_event() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0))
-    fill(feed.stream_of(subscriber), 1, 2)
-    feed.stream_of(subscriber).end(error(ErrorReason.FEED_INVALIDATED))
-    assert feed.woken == [subscriber.id]
-    assert numbers(feed.take(subscriber)) == [1, 2]
-    ended = feed.take(subscriber)
-    assert isinstance(ended, Ended)
-    assert ended.error.reason is ErrorReason.FEED_INVALIDATED
 
 
 @over("reason", [ErrorReason.HISTORY_LOST, ErrorReason.FEED_INVALIDATED])
