@@ -1,7 +1,8 @@
 """The rows of the contract's error table that no other scenario provokes; each with its reason and details.
 
 HISTORY_LOST stands in test_history, START_AFTER_REQUIRED and FEED_INVALIDATED in test_invalidate, EVENT_TOO_LARGE in
-test_large_events, RESUME_TOKEN_NOT_FOUND in test_changing_feeds, SOURCE_UNAVAILABLE in test_network.
+test_large_events, RESUME_TOKEN_NOT_FOUND in test_changing_feeds, SOURCE_UNAVAILABLE in test_network, IMAGE_UNAVAILABLE
+in test_events_images, RESUME_TOKEN_MODIFIED in test_pipelines, and OPTION_REFUSED in test_options.
 """
 
 from collections.abc import AsyncIterator
@@ -38,12 +39,6 @@ def assert_refused(
     if status == "FAILED_PRECONDITION":
         assert "PreconditionFailure" in outcome.details
 
-
-# --- 47: a required image is missing.
-
-# --- 280: the pipeline changes the token.
-
-# --- The pipeline or an option is wrong.
 
 # --- A stage fails on an event.
 

@@ -1,4 +1,4 @@
-"""Sessions against a real server, MongoDB and Redis: nothing lost, nothing repeated, whatever breaks in between."""
+"""Sessions whose connections are cut on their way to a real server, and what they return as resume tokens."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,6 @@ import pytest_asyncio
 from bson import Decimal128, Int64
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.collection import AsyncCollection
-from pymongo.errors import OperationFailure
 
 import feedmux
 from feedmux.async_client import AsyncSubscription
@@ -99,30 +98,6 @@ def n(event: feedmux.Event) -> int:
     return number
 
 
-async def test_a_durable_subscription_goes_on_where_it_was_acked(
-    client: feedmux.AsyncClient, documents: Documents
-) -> None:
-    subscription = await subscribe(client, documents)
-    await documents.insert_many([{"n": number} for number in range(100)])
-    async with asyncio.timeout(60):
-        async with subscription.open() as session:
-            seen = []
-            async for event in session:
-                seen.append(n(event))
-                if len(seen) == 50:
-                    session.ack(event)
-                if len(seen) == 60:
-                    break
-        assert seen == list(range(60))
-        async with subscription.open() as session:
-            assert [n(await session.next()) for _ in range(50)] == list(range(50, 100))
-            session.ack()
-        assert session.committed
-        info = await subscription.get()
-        assert info.position == session.committed
-        assert not info.active
-
-
 @pytest.mark.parametrize("seed", range(3))
 async def test_cut_connections_lose_and_repeat_nothing(server: Here, documents: Documents, seed: int) -> None:
     rng = random.Random(seed)
@@ -157,83 +132,6 @@ async def test_cut_connections_lose_and_repeat_nothing(server: Here, documents: 
     assert seen == list(range(total))
     assert sum(isinstance(each, feedmux.Disconnected) for each in notices) >= 3
     assert session.committed
-
-
-async def test_a_seek_moves_the_open_session(client: feedmux.AsyncClient, documents: Documents) -> None:
-    subscription = await subscribe(client, documents)
-    begin = (await subscription.get()).position
-    await documents.insert_many([{"n": number} for number in range(10)])
-    async with asyncio.timeout(60), subscription.open(on_notice=lambda _: None) as session:
-        assert [n(await session.next()) for _ in range(10)] == list(range(10))
-        session.ack()
-        while not session.committed:
-            await asyncio.sleep(0.02)
-        await subscription.seek(begin)
-        assert [n(await session.next()) for _ in range(10)] == list(range(10))
-
-
-async def test_large_events_come_as_fragments(client: feedmux.AsyncClient, documents: Documents) -> None:
-    async with asyncio.timeout(60):
-        feed = client.feed(database=documents.database.name)
-        async with feed.open(message_bytes_max=65536, window_bytes=100_000) as session:
-            await documents.insert_many(
-                [{"n": number, "pad": "x" * size} for number, size in enumerate((5, 400_000, 9))]
-            )
-            await documents.insert_many([{"n": 3, "pad": "y" * 100_000}])
-            events = [await session.next() for _ in range(4)]
-        assert [n(event) for event in events] == [0, 1, 2, 3]
-        assert len(events[1].document["fullDocument"]["pad"]) == 400_000
-
-
-async def test_the_same_changes_as_pymongo(server: Here, documents: Documents, mongo: ReplicaSet) -> None:
-    """`watch()` of both, from the same token, over the same writes, to the invalidate."""
-    ours = feedmux.AsyncClient(address(server))
-    name = documents.database.name
-    async with asyncio.timeout(60):
-        async with await documents.watch() as theirs:
-            token = theirs.resume_token
-            assert token is not None
-            await documents.insert_many([{"_id": number, "n": number} for number in range(5)])
-            await documents.update_one({"_id": 1}, {"$set": {"n": 7}})
-            await documents.delete_one({"_id": 2})
-            await documents.drop()
-            expected = [change async for change in theirs]
-            last = theirs.resume_token
-        async with await ours[name][documents.name].watch(resume_after=token) as stream:
-            assert [change async for change in stream] == expected
-            assert stream.resume_token == last
-            assert not stream.alive
-        with pytest.raises(OperationFailure) as caught:
-            await (await ours[name][documents.name].watch(resume_after=last)).next()
-        assert caught.value.code == 260
-        async with await ours[name][documents.name].watch(start_after=last, max_await_time_ms=100) as stream:
-            assert await stream.try_next() is None
-        with pytest.raises(OperationFailure):
-            await ours[name].watch([{"$nope": {}}])
-    await ours.close()
-
-
-async def test_synchronously(server: Here, documents: Documents) -> None:
-    await documents.insert_many([{"n": number} for number in range(20_000)])
-
-    def work() -> list[int]:
-        with feedmux.Client(address(server)) as client:
-            feed = feedmux.Feed(documents.database.name, documents.name)
-            start = client.resolve("earliest", feed).position
-            client.subscription(documents.database.name).create(feed, start=start)
-            seen = []
-            with client.subscription(documents.database.name).open() as session:
-                for event in session:
-                    if event.document["operationType"] == "insert":
-                        seen.append(n(event))
-                    session.ack(event)
-                    if len(seen) == 20_000:
-                        break
-            client.subscription(documents.database.name).delete()
-            return seen
-
-    async with asyncio.timeout(60):
-        assert await asyncio.to_thread(work) == list(range(20_000))
 
 
 async def test_a_resume_token_is_the_same_bytes_in_every_format(

@@ -4,11 +4,9 @@ from typing import Any
 
 import bson
 import pytest
-from bson import json_util
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import feed_pb2
 from tests.integration.wire import MANY, Api, Receiver, at, feed, seconds
 
 Documents = Database[dict[str, Any]]
@@ -106,52 +104,6 @@ async def test_position_fits_another_pipeline_of_the_scope(api: Api, database: D
 # --- Formats and sizes.
 
 
-@pytest.mark.parametrize(
-    ("wire_format", "options"),
-    [
-        (feed_pb2.FORMAT_EXTENDED_JSON_RELAXED, json_util.RELAXED_JSON_OPTIONS),
-        (feed_pb2.FORMAT_EXTENDED_JSON_CANONICAL, json_util.CANONICAL_JSON_OPTIONS),
-    ],
-)
-async def test_json_says_the_same_as_bson(
-    api: Api, database: Documents, wire_format: Any, options: json_util.JSONOptions
-) -> None:
-    wanted = feed(database.name, "c")
-    as_bson = await watching(api, wanted)
-    as_json = await watching(api, wanted, format=wire_format)
-    database.c.insert_many(
-        [{"i": 1, "l": bson.Int64(2**40), "f": 1.5, "d": bson.Decimal128("2.5"), "b": b"\0", "t": bson.Timestamp(1, 2)}]
-        + [{"s": 'é\u0000"\\\u2028', "e": {}, "a": [[], None, True], "nan": float("inf")} for _ in range(50)]
-    )
-    for one, other in zip(await as_bson.take(51), await as_json.take(51), strict=True):
-        text = other.data.decode()
-        assert json_util.loads(text, json_options=options) == json_util.loads(
-            json_util.dumps(one.document, json_options=options), json_options=options
-        )
-        canonical = options.json_mode == json_util.JSONMode.CANONICAL
-        assert ("$numberInt" in text) == (canonical and "i" in one.document["fullDocument"])
-    as_bson.cancel()
-    as_json.cancel()
-
-
-@pytest.mark.parametrize("wire_format", [feed_pb2.FORMAT_BSON, feed_pb2.FORMAT_EXTENDED_JSON_RELAXED])
-async def test_a_large_event_comes_in_fragments(api: Api, database: Documents, wire_format: Any) -> None:
-    wanted = feed(database.name, "c")
-    session = await api.open(feed=wanted, message_bytes_max=64 * 1024, format=wire_format)
-    whole = await watching(api, wanted, format=wire_format, message_bytes_max=16 << 20)
-    insert(database, range(1))
-    insert(database, range(1, 2), pad=3 << 20)
-    insert(database, range(2, 3))
-    events = await session.take(3)
-    assert [event.fragments > 1 for event in events] == [False, True, False]
-    assert events[1].fragments >= 48
-    assert [event.data for event in events] == [event.data for event in await whole.take(3)]
-    # A position after the fragments is valid.
-    assert session.position
-    session.cancel()
-    whole.cancel()
-
-
 async def test_two_sources_in_one_server(api: Api, database: Documents) -> None:
     receivers = [await watching(api, feed(database.name, "c", source=source)) for source in ("main", "other")]
     insert(database, range(3))
@@ -161,9 +113,6 @@ async def test_two_sources_in_one_server(api: Api, database: Documents) -> None:
     assert sorted(each.source for each in streams) == ["main", "other"]
     for receiver in receivers:
         receiver.cancel()
-
-
-# --- The end of a feed.
 
 
 # --- Heartbeats.

@@ -1,4 +1,4 @@
-"""The embedded servers keep their guarantees: real, durable across kill -9, and ended when this process ends."""
+"""The embedded servers keep their guarantees: real, and ended when this process ends."""
 
 import asyncio
 import os

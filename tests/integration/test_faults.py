@@ -1,4 +1,4 @@
-"""Faults: processes killed, connections cut, cursors killed. Nothing is lost, nothing repeated inside a session."""
+"""Processes and clients that die, stop or do not read. Nothing is lost, nothing repeated inside a session."""
 
 import asyncio
 import signal

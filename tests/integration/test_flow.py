@@ -1,64 +1,19 @@
-"""Credit and acks on the wire: what the server may send, what it stores, what it delivers again."""
+"""Acks and subscriptions on the wire: what the server stores, and what it delivers again."""
 
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 
-from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
-from feedmux_server.rpc.live_sessions import LiveSession
-from feedmux_server.sessions.outputs import DegradedMark
-from tests.integration.servers import Here, until
-from tests.integration.wire import MANY, Api, Event, Receiver, at, feed, refused
+from tests.integration.servers import Here
+from tests.integration.wire import MANY, Api, at, feed, refused
 
 Documents = Database[dict[str, Any]]
 
 
 def insert(database: Documents, numbers: range, pad: int = 0) -> None:
     database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
-
-
-def sessions_of(here: Here, database: Documents) -> list[LiveSession]:
-    return [each for each in here.server.service.sessions if each.key.spec.scope.database == database.name]
-
-
-async def sent_before_rest(here: Here, database: Documents, session: Receiver, written: int) -> list[Event]:
-    """The events that come before the server sends no more, of those `written` to the only session's feed.
-
-    Waits until the session's task has seen all of them, or an event that the task does not send yet, and waits for a
-    change; then has a message sent after whatever was sent.
-    """
-    [live] = sessions_of(here, database)
-    subscriber, signal = live.session.subscriber, live.session._signal
-
-    def at_rest() -> bool:
-        seen = subscriber.lag_events() > 0 or subscriber.events_sent >= written
-        return seen and signal._waiter is not None and not signal._waiter.done()
-
-    await until(at_rest)
-    live.session.notice(DegradedMark("marker", unavailable=False))
-    await session.until(lambda: any(notice.degraded.dependency == "marker" for notice in session.notices))
-    session.notices.clear()
-    return await session.take(session.received - session.taken)
-
-
-# --- Credit.
-
-
-async def test_no_more_events_than_credit(here: Here, api: Api, database: Documents) -> None:
-    session = await api.session(feed=feed(database.name, "c"), credit=wire.Credit(events=3, bytes=1 << 20))
-    await session.opened()
-    insert(database, range(10))
-    assert await session.numbers(3) == [0, 1, 2]
-    assert not await sent_before_rest(here, database, session, 10)
-    await session.credit(1)
-    await session.credit(1)
-    assert await session.numbers(2) == [3, 4]
-    assert not await sent_before_rest(here, database, session, 10)
-    await session.credit(100)
-    assert await session.numbers(5) == [5, 6, 7, 8, 9]
-    session.cancel()
 
 
 # --- Acks on an inline feed.
@@ -118,52 +73,6 @@ async def test_acked_never_comes_again_and_unacked_all_does(api: Api, database: 
     insert(database, range(10, 11))
     assert await last.numbers(1) == [10]
     await last.close()
-
-
-async def test_what_another_session_has_acked_is_said_to_be_skipped(api: Api, database: Documents, name: str) -> None:
-    """The first client stood still for longer than its lease, and comes back after another one."""
-    await api.create(name, feed(database.name, "c"))
-    insert(database, range(5))
-    first = await api.session(name, credit=MANY)
-    opened = await first.opened()
-    await first.take(2)
-    await first.ack_and_wait(2)
-    last_acked = wire.LastAcked(epoch=opened.epoch, position=first.committed[-1].position)
-    await first.close()
-    second = await api.open(name, instance_id="second", credit=MANY)
-    await second.take(3)
-    await second.ack_and_wait(2)
-    moved_to = second.committed[-1].position
-    await second.close()
-    again = await api.session(name, credit=MANY, last_acked=last_acked)
-    reopened = await again.opened()
-    assert not reopened.at_last_acked
-    assert await again.numbers(1) == [4]
-    (notice,) = again.notices
-    assert (notice.skipped.from_position, notice.skipped.to_position) == (last_acked.position, moved_to)
-    assert notice.skipped.to == reopened.cluster_time
-    await again.close()
-
-
-# --- One subscriber for each subscription.
-
-
-async def test_busy_then_takeover(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c"))
-    first = await api.open(name, instance_id="one")
-    insert(database, range(4))
-    await first.take(4)
-    await first.ack_and_wait(1)
-    outcome = await refused((await api.session(name, instance_id="two")).opened())
-    assert (outcome.code, outcome.reason) == ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY")
-    assert outcome.metadata["owner"] == "one"
-    assert (await api.get(name)).owner == "one"
-    second = await api.open(name, instance_id="two", takeover=True)
-    assert await second.numbers(3) == [1, 2, 3]
-    outcome = await first.end()
-    assert (outcome.code, outcome.reason, outcome.metadata["cause"]) == ("ABORTED", "FENCED", "TAKEOVER")
-    await second.ack_and_wait(3)
-    await second.close()
 
 
 # --- The control service.

@@ -1,4 +1,4 @@
-"""A reader of history takes turns at MongoDB, from the first batch on, even if little matches."""
+"""Readers of history take turns at MongoDB, and keep none while they wait for events."""
 
 from typing import Any
 

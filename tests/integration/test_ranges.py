@@ -1,4 +1,4 @@
-"""PlanRange and ReadRange: exact, repeatable, one pass over MongoDB, bounded."""
+"""PlanRange and ReadRange: exact, repeatable, one pass over MongoDB."""
 
 import asyncio
 from typing import Any

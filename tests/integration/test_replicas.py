@@ -1,4 +1,4 @@
-"""Two replicas on one Redis: who owns a subscription, where sessions go, and what is deleted when no client uses it."""
+"""Two replicas on one Redis: which sessions a change ends, and what is deleted when no client uses it."""
 
 import json
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Pipelines are checked beside the event loop: same verdicts, in turn by tenant, once, within bounds."""
+"""Pipelines are checked beside the event loop: in turn by tenant, within bounds, whatever happens to the process."""
 
 import asyncio
 import os

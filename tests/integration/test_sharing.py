@@ -1,4 +1,4 @@
-"""One read for many: sharing, catch-up streams, falling behind, resting. The small server's rings hold 1,000 events."""
+"""One read for many: sharing, catch-up streams, resting. The small server's rings hold 1,000 events."""
 
 import asyncio
 from collections.abc import AsyncIterator

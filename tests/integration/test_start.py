@@ -1,4 +1,4 @@
-"""Configurations that the server rejects, and the next step it reports; reflection, health, `buf curl`; its logs."""
+"""Deployments that the server rejects, and the next step it reports; reflection, health, `buf curl`."""
 
 import asyncio
 import gc

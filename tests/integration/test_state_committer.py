@@ -1,4 +1,4 @@
-"""Commits are coalesced, leases renewed, losses restored, rivals fenced."""
+"""Commits on a real Redis share round trips, and no defect, key or cancellation stops those of others."""
 
 import asyncio
 import random

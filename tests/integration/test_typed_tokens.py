@@ -10,13 +10,11 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.core.positions.position import inspect_position
 from tests.integration.servers import serving, settings
 from tests.integration.wire import LATEST, Api, at, feed, refused
 
 Documents = Database[dict[str, Any]]
 IDS = [Int64(1 << 40), 1.5, Decimal128("1.10"), Int64(3), 2.0]
-NO_SHARING = bson.encode({"comment": "a stream of its own"})
 
 
 def token_of(event: Any) -> bytes:
@@ -54,30 +52,6 @@ async def events_of(api: Api, database: Documents) -> tuple[Any, list[Any]]:
     await receiver.opened()
     database.c.insert_many([{"_id": each, "n": n} for n, each in enumerate(IDS)])
     return receiver, await receiver.take(len(IDS))
-
-
-async def test_tokens_survive_acks_and_positions(api: Api, database: Documents, name: str) -> None:
-    wanted = feed(database.name, "c")
-    await api.create(name, wanted, LATEST)
-    database.c.insert_many([{"_id": each, "n": n} for n, each in enumerate(IDS)])
-    session = await api.open(name, credit=wire.Credit(events=1, bytes=1 << 20))
-    for n in range(len(IDS)):
-        [event] = await session.take(1)
-        assert event.n == n
-        token = token_of(event)
-        assert "_typeBits" in bson.decode(token)
-        await session.ack_and_wait(n + 1)
-        stored = (await api.get(name)).position
-        if n < len(IDS) - 1:
-            assert inspect_position(stored).token.raw == token, "bit for bit as MongoDB sent it"
-            # Another comment is another stream: MongoDB judges what was kept, no ring does.
-            for start in (at(position=stored), at(resume_after=token), at(start_after=token)):
-                fresh = feed(database.name, "c", comment=NO_SHARING)
-                again = api.watch(fresh, start)
-                assert await again.numbers(len(IDS) - 1 - n) == list(range(n + 1, len(IDS)))
-                again.cancel()
-        await session.credit(1)
-    session.cancel()
 
 
 async def test_a_new_server_resumes_after_each(

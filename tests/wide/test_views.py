@@ -1,5 +1,4 @@
-"""Views of wide streams deliver what MongoDB's own streams deliver, and the comparison detects a server whose views do
-not."""
+"""Views of wide streams deliver what MongoDB's own streams deliver."""
 
 import json
 from collections.abc import AsyncIterator

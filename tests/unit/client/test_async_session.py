@@ -1,4 +1,4 @@
-"""A session against scripts: windows, acks, reconnects, the watchdog, fences and broken promises."""
+"""A session against scripts: what tests/conformance/clients cannot ask of a client in every language."""
 
 import asyncio
 import contextlib

@@ -5,7 +5,6 @@ import gc
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import grpc
@@ -249,69 +248,6 @@ async def test_notices_come_in_order_in_the_user_s_thread() -> None:
             assert heard == [(feedmux.Gap((0, 0), (0, 0), "policy"), threading.get_ident())]
 
     async with ScriptedServer(play(opened(), batch(1, [1]), gap, batch(2, [2]))) as server:
-        await using(server, work)
-
-
-@pytest.mark.parametrize("waiting", ["next", "iterate", "batches", "not yet"])
-async def test_closing_the_client_ends_its_sessions_with_an_error(waiting: str) -> None:
-    def work(client: feedmux.Client) -> None:
-        session = client.subscription("s").open()
-        session.ack(session.next())
-        queue = WatchedQueue(session._queue)
-        session._queue = queue  # type: ignore[assignment]
-
-        def close() -> None:
-            if waiting != "not yet":
-                queue.waiting.wait()
-            client.close()
-
-        closing = threading.Thread(target=close, daemon=True)
-        closing.start()
-        if waiting == "not yet":
-            closing.join()
-            assert not session.closed
-        ways: dict[str, Callable[[], object]] = {
-            "iterate": lambda: list(session),
-            "batches": lambda: list(session.batches()),
-        }
-        with pytest.raises(feedmux.SessionClosed, match="the client was closed"):
-            ways.get(waiting, session.next)()
-        with pytest.raises(feedmux.SessionClosed):
-            session.next()
-        assert session.closed
-        closing.join()
-        session.close()
-        with pytest.raises(StopIteration):
-            session.next()
-
-    async with ScriptedServer(play(opened(), batch(1, [1]))) as server:
-        await using(server, work)
-        assert (server.calls[0].acks, server.calls[0].closed) == ([1], True)
-
-
-async def test_closing_the_client_ends_what_is_being_opened() -> None:
-    trying = threading.Event()
-
-    async def silent(call: Call) -> None:
-        trying.set()
-        await call.until_closed()
-
-    def work(client: feedmux.Client) -> None:
-        opening = Future[feedmux.Session]()
-
-        def open_() -> None:
-            try:
-                opening.set_result(client.subscription("s").open())
-            except feedmux.FeedmuxError as error:
-                opening.set_exception(error)
-
-        threading.Thread(target=open_, daemon=True).start()
-        trying.wait()
-        client.close()
-        with pytest.raises(feedmux.SessionClosed, match="the client was closed"):
-            opening.result()
-
-    async with ScriptedServer(silent) as server:
         await using(server, work)
 
 

@@ -1,4 +1,4 @@
-"""Groups: sessions that share a subscription, in order per key."""
+"""Groups: what members and those who open may say, and what ends a group. The simulation shows the rest."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -269,33 +269,6 @@ async def test_members_that_join_at_one_time_share_one_lease() -> None:
         assert max(member.received[0].opened.group.members for member in members[1:]) == 4
         for member in members[1:]:
             await member.close()
-
-
-@pytest.mark.parametrize("makes", ["ordinary", "seek", "delete"])
-@in_virtual_time
-async def test_changes_of_the_subscription_end_the_group(makes: str) -> None:
-    async with group_served() as there:
-        subscriptions, member = Subscriptions(there.service), await joined(there)
-        if makes == "ordinary":
-            request: Any = subscriptions_pb2.UpdateSubscriptionRequest(
-                subscription={"name": "orders"}, update_mask={"paths": ["group"]}
-            )
-            await call(subscriptions.update, request)
-        elif makes == "seek":
-            request = subscriptions_pb2.SeekSubscriptionRequest(name="orders", to={"latest": {}})
-            await call(subscriptions.seek, request)
-        else:
-            await call(subscriptions.delete, subscriptions_pb2.DeleteSubscriptionRequest(name="orders"))
-        fenced = await member.error()
-        cause = {"ordinary": "UPDATE", "seek": "SEEK", "delete": "DELETE"}[makes]
-        assert (fenced.reason, fenced.metadata["cause"]) == (ErrorReason.FENCED, cause)
-        assert len(there.service.groups) == 0
-        if makes == "ordinary":
-            change(there, "a")
-            session = Stream(there, subscription="orders", credit=WINDOW)
-            await until(lambda: any(each.HasField("batch") for each in session.received))
-            session.send(close=wire.Close())
-            await session.task
 
 
 @in_virtual_time

@@ -1,4 +1,4 @@
-"""The pump of a stream: what failures, an ending feed and idle subscribers make it do."""
+"""The pump of a stream: what a defect and its tenant's quota make it do."""
 
 import asyncio
 import logging

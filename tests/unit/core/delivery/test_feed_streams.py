@@ -1,5 +1,4 @@
-"""Which stream a subscriber joins, when streams are opened, merged and closed, and which subscribers wait for a
-slot."""
+"""Which stream a subscriber joins, when streams are opened and give way, and which subscribers wait for a slot."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

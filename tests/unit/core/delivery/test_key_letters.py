@@ -1,4 +1,4 @@
-"""Pinned keys and letters in the ledger: no event of a key is processed before those that came earlier."""
+"""Pinned keys and letters in the ledger."""
 
 from feedmux_server.core.delivery.key_ledger import PIN_BYTES, SetAside, Stored
 from feedmux_server.core.delivery.key_runs import Hand

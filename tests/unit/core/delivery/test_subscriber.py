@@ -1,4 +1,4 @@
-"""What a subscriber takes: credit, message size, the bound on unacked events, formats, ends, progress."""
+"""What a subscriber takes: message size, formats, ends, progress. The simulation shows credit and bounds."""
 
 from itertools import accumulate
 
