@@ -308,7 +308,7 @@ MUTANTS: Final = (
         "lua:commit",
         "if before(stored[5] .. stored[6], ARGV[5] .. ARGV[6]) then",
         "if stored[5] .. stored[6] ~= ARGV[5] .. ARGV[6] then",
-        scenario="late takeover",
+        scenario="late commands",
     ),
     Mutant(
         "a commit is confirmed before it is stored",
