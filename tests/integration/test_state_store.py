@@ -367,6 +367,27 @@ async def test_scripts_are_loaded_again_after_a_flush(store: SubscriptionStore, 
     assert [outcome.position for outcome in outcomes] == [place(n).position for n in (4, 5, 6)]
 
 
+async def test_how_far_a_subscription_was_delivered_is_stored_with_its_lease(
+    store: SubscriptionStore, tenant: str
+) -> None:
+    newest = (1 << 64) - 1
+    await create(store, tenant, "s")
+    _, lease = await store.leases.open(tenant, "s", instance_id="one")
+    for at in (None, place(4)):
+        await store.leases.commit_many([CommitRequest(lease, at, newest)])
+        assert (await store.get(tenant, "s")).delivered_time == newest
+    stored, newer = await store.leases.open(tenant, "s", instance_id="one")
+    await store.leases.release(lease, 7)
+    await store.leases.release(newer)
+    assert (await store.get(tenant, "s")).delivered_time == stored.delivered_time == newest
+    _, last = await store.leases.open(tenant, "s", instance_id="one")
+    await store.leases.release(last, 9)
+    assert (await store.get(tenant, "s")).delivered_time == 9
+    at = place(1)
+    sought = await store.seek(tenant, "s", position=at.position, cluster_time=at.cluster_time, order=at.order)
+    assert sought.delivered_time == 0
+
+
 async def test_one_key_of_another_type_does_not_stop_the_others(
     store: SubscriptionStore, redis: Redis, tenant: str
 ) -> None:

@@ -306,8 +306,8 @@ MUTANTS: Final = (
         "a commit may move the position back",
         "Monotone commit",
         "lua:commit",
-        "if before(stored[5] .. stored[6], ARGV[5] .. ARGV[6]) then",
-        "if stored[5] .. stored[6] ~= ARGV[5] .. ARGV[6] then",
+        "if before(stored[5] .. stored[6], ARGV[6] .. ARGV[7]) then",
+        "if stored[5] .. stored[6] ~= ARGV[6] .. ARGV[7] then",
         scenario="late commands",
     ),
     Mutant(
@@ -499,7 +499,7 @@ MUTANTS: Final = (
         "a session keeps its lease at its end",
         "Nothing left",
         "feedmux_server.store.committer:Committer.detach",
-        "await self._leases.release(handle.lease)",
+        "await self._leases.release(handle.lease, handle.delivered_time)",
         "pass",
     ),
     Mutant(
@@ -743,7 +743,7 @@ MUTANTS: Final = (
         "a stored position of the lost history is resumed",
         "One history",
         "feedmux_server.core.positions.timeline:Fork.has_lost",
-        "return _last_time(place) > self.after and place.cluster_time < self.until",
+        "return place.last_time > self.after and place.cluster_time < self.until",
         "return False",
         scenario="MongoDB restored",
         seeds=20,

@@ -9,7 +9,7 @@ from feedmux_server.core.positions.position import copied_of
 from feedmux_server.rpc.convert import stored_content, stored_scope
 from feedmux_server.rpc.group_checks import check_group, reconnect_s, retry_policy
 from feedmux_server.rpc.service import Service
-from feedmux_server.rpc.subscription_lease import open_lease, released_on_error
+from feedmux_server.rpc.subscription_lease import open_lease, received, released_on_error
 from feedmux_server.sessions.groups import Group, GroupDefinition, elsewhere
 from feedmux_server.sessions.session import SessionPolicy
 from feedmux_server.store.handle import CommitHandle
@@ -69,6 +69,7 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
         group = Group(
             service.manager, definition, at, service.positions(key, tenant), ahead, service.letters, quarantined
         )
+        group.reader.subscriber.received = received(stored)
         commits = service.committer.attach(lease, stored, group)
         group.store_with(commits)
         service.groups.add(group, partial(_release, service, commits, tenant, name))

@@ -30,7 +30,7 @@ from feedmux_server.rpc.response_encoder import MemberEncoder, ResponseEncoder
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
-from feedmux_server.rpc.subscription_lease import open_alone, released_on_error
+from feedmux_server.rpc.subscription_lease import open_alone, received, released_on_error
 from feedmux_server.sessions.member_session import MemberSession
 from feedmux_server.sessions.outputs import RewoundMark, SkippedMark
 from feedmux_server.sessions.session import Session, SessionPolicy
@@ -128,6 +128,7 @@ class Subscribe:
                     wire_format=wire_format,
                     commits=commits,
                     subscription=request.subscription,
+                    received=received(target.stored) if target.stored is not None else None,
                 )
                 await session.opened()
                 opened = opened_message(

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.convert import is_group
 from feedmux_server.rpc.service import Service
 from feedmux_server.sessions.groups import HOST_PREFIX
@@ -84,6 +85,13 @@ async def released_on_error(service: Service, lease: Lease | None) -> AsyncItera
             if isinstance(error, Exception):
                 await asyncio.wait([left])
         raise
+
+
+def received(stored: StoredSubscription) -> ResumeToken | None:
+    """The position after what sessions have delivered of a subscription, if that is after the stored position."""
+    if stored.delivered_time <= stored.cluster_time:
+        return None
+    return ResumeToken.high_water_mark(min(stored.delivered_time + 1, (1 << 64) - 1))
 
 
 async def _release_opened(leases: LeaseStore, opening: asyncio.Task[tuple[StoredSubscription, Lease]]) -> None:

@@ -266,6 +266,10 @@ class Group:
     ) -> None:
         raise RuntimeError("a member's position is that of its group")
 
+    def delivered(self, cluster_time: int) -> None:
+        if self._commits is not None:
+            self._commits.delivered(cluster_time)
+
     async def flush(self, timeout_s: float) -> None:
         """Store what is settled. Raises FENCED, STATE_UNAVAILABLE."""
         self._commit()

@@ -167,8 +167,10 @@ class Session:
         wire_format: str,
         commits: Commits | None = None,
         subscription: str = "",
+        received: ResumeToken | None = None,
     ) -> None:
-        """Begin to read the feed at `at`. End the session with `close`."""
+        """Begin to read the feed at `at`; earlier sessions have delivered events up to `received`. End the session with
+        `close`."""
         self.commits.handle = commits
         self._subscription = subscription
         self._gate = SendGate(self._manager, tenant, payload_max, self._signal.set, holds=durable)
@@ -183,6 +185,7 @@ class Session:
             wire_format=wire_format,
             batch_events_max=self._policy.batch_events_max,
         )
+        self._subscriber.received = received
         self._follow_copy(at.place)
         self._observer = self._manager.observer.session(tenant)
 
@@ -329,6 +332,8 @@ class Session:
             if step is SessionStep.SEND:
                 taken = self._take(has_turn=has_turn)
             has_turn = isinstance(taken, NeedsTurn)
+            if isinstance(taken, Delivery) and self.commits.handle is not None:
+                self.commits.handle.delivered(taken.end.last_time)
             if self.copy is not None and self._copy_ended(self.copy, taken):
                 continue
             if isinstance(taken, Delivery):
@@ -418,6 +423,7 @@ class Session:
             return
         if self._continues_after_loss(error):
             place = await self._place_after_loss()
+            subscriber.received = None
             self.notice(GapMark(subscriber.at.place, place, error.reason.value))
             self.streams.rejoin(subscriber, JoinPoint(place))
             if self._policy.snapshot_on_history_lost:

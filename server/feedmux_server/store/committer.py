@@ -128,7 +128,7 @@ class Committer:
                     await self.flush(handle, timeout_s)
                     # A renewal still under way may find the lease released: nobody needs to know any more.
                     handle.attached = False
-                    await self._leases.release(handle.lease)
+                    await self._leases.release(handle.lease, handle.delivered_time)
         except (FeedmuxError, TimeoutError):
             # The lease expires by itself, and the client reports its last ack when it reconnects.
             _log.warning(

@@ -63,6 +63,7 @@ class CommitHandle:
         "_stored",
         "attached",
         "confirmed_s",
+        "delivered_time",
         "fence_cause",
         "lease",
         "not_before_s",
@@ -86,6 +87,7 @@ class CommitHandle:
         self.lease = lease
         self.attached = True
         self.confirmed_s = now_s
+        self.delivered_time = stored.delivered_time
         self.fence_cause: FenceCause | None = None
         self.not_before_s = 0.0
         """End of the backoff after Redis rejected this key alone."""
@@ -100,6 +102,8 @@ class CommitHandle:
         that waits. With `moves_back`, it may be before the stored position."""
         if not self.attached:
             return
+        if moves_back:
+            self.delivered_time = 0
         waiting = self.waiting
         if waiting is None:
             # The heartbeat of an idle feed repeats its position; the lease is renewed without a commit.
@@ -114,6 +118,10 @@ class CommitHandle:
         self.waiting = Waiting(StoredPlace(position, cluster_time, order, moves_back), delivery_sequence, number)
         if waiting is None:
             self._committer.wake(self)
+
+    def delivered(self, cluster_time: int) -> None:
+        """Note that events up to this time are delivered. It is stored with the next commit or renewal."""
+        self.delivered_time = max(self.delivered_time, cluster_time)
 
     async def flush(self, timeout_s: float) -> None:
         """Store now what was submitted before. Raises FENCED, or STATE_UNAVAILABLE after `timeout_s`."""
@@ -131,7 +139,8 @@ class CommitHandle:
     # For the committer:
 
     def request(self) -> CommitRequest:
-        return CommitRequest(self.lease, None if self.waiting is None else self.waiting.place)
+        place = None if self.waiting is None else self.waiting.place
+        return CommitRequest(self.lease, place, self.delivered_time)
 
     def restore_request(self) -> RestoreRequest:
         return RestoreRequest(self.lease, self._stored)

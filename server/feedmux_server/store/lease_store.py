@@ -68,12 +68,13 @@ class LeaseStore:
         except FeedmuxError:
             if status(answer) == "OK":
                 epoch = dict(zip(answer[2][::2], answer[2][1::2], strict=True))[b"epoch"]
-                await self._scripts.run("release", tenant, name, epoch, nonce)
+                await self._scripts.run("release", tenant, name, epoch, nonce, "")
             raise
 
-    async def release(self, lease: Lease) -> None:
-        """End the lease, if it is still the current one."""
-        await self._scripts.run("release", lease.tenant, lease.name, lease.epoch, lease.nonce)
+    async def release(self, lease: Lease, delivered_time: int = 0) -> None:
+        """End the lease, if it is still the current one. `delivered_time`: 0 if nothing was delivered under it."""
+        delivered = digits(delivered_time) if delivered_time else ""
+        await self._scripts.run("release", lease.tenant, lease.name, lease.epoch, lease.nonce, delivered)
 
     async def commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
         """Commit or renew each lease in one round trip, and return the outcome of each."""
@@ -87,7 +88,8 @@ class LeaseStore:
 
     def _commit_call(self, request: CommitRequest) -> ScriptCall:
         lease, place = request.lease, request.place
-        arguments: tuple[Argument, ...] = (lease.epoch, lease.nonce, self.rules.lease_ms)
+        delivered = digits(request.delivered_time)
+        arguments: tuple[Argument, ...] = (lease.epoch, lease.nonce, self.rules.lease_ms, delivered)
         if place is not None:
             arguments += (place.position, digits(place.cluster_time), place.order, int(place.moves_back))
         return ScriptCall("commit", self._scripts.key(lease.tenant, lease.name), arguments)

@@ -46,6 +46,9 @@ class StoredSubscription:
     update_ms: int
     used_ms: int
     """When the subscription was last open, sought or changed; later than now while it is open."""
+    delivered_time: int = 0
+    """The cluster time up to which sessions have delivered events since the last seek, acknowledged or not. 0: none
+    was delivered, or by an older server alone."""
 
     def expires_ms(self, unused_days: float) -> int | None:
         """When the server will delete the subscription if nobody uses it; None if never, or while it is open."""
@@ -95,6 +98,8 @@ class CommitRequest:
 
     lease: Lease
     place: StoredPlace | None
+    delivered_time: int = 0
+    """See `StoredSubscription`."""
 
 
 @dataclass(frozen=True, slots=True)

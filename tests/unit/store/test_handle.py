@@ -186,7 +186,7 @@ class SlowStore:
     async def restore_many(self, requests: Sequence[RestoreRequest]) -> None:
         self.restored += requests
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, lease: Lease, delivered_time: int) -> None:
         self.released.append(lease)
 
 

@@ -149,6 +149,8 @@ class FeedStreams:
 
     def take(self, subscriber: Subscriber) -> Delivery | NeedsRender | NeedsRoom | Ended | None:
         """Take what can be sent now; None when there is nothing, or no credit. The end of a feed needs no credit."""
+        if subscriber.received is not None:
+            self._check_received(subscriber, subscriber.received)
         if not subscriber.can_receive or subscriber.lost is not None:
             error = self.end_met(subscriber)
             return Ended(error) if error is not None else None
@@ -167,6 +169,15 @@ class FeedStreams:
                 return Ended(error)
             # The end concerns others, or the stream gave way: the subscriber continues on another stream.
         return Ended(subscriber.lost) if subscriber.lost is not None else None  # or it waits for a slot
+
+    def _check_received(self, subscriber: Subscriber, received: ResumeToken) -> None:
+        """Find out whether MongoDB has lost what earlier sessions have delivered after the stored position. No event is
+        read before its stream has looked, so this is known before the first event of the present history."""
+        if subscriber.at.place.is_after(received):
+            subscriber.received = None
+        elif subscriber.lost is None and (error := self._port.lost(received)) is not None:
+            self.leave(subscriber)
+            subscriber.at, subscriber.received, subscriber.lost = JoinPoint(received), None, error
 
     def grant(self, subscriber: Subscriber, events: int, size: int, *, zero_allowed: bool = False) -> None:
         blocked = not subscriber.can_receive

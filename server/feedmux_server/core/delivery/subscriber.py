@@ -51,7 +51,7 @@ class Subscriber:
 
     __slots__ = (
         "acks", "at", "batch_events_max", "credit", "event_max", "events_sent", "format", "id", "index", "lost",
-        "payload_max", "ring", "seq", "tenant", "wake", "wants_progress",
+        "payload_max", "received", "ring", "seq", "tenant", "wake", "wants_progress",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +88,8 @@ class Subscriber:
         """The ring that it reads, if it reads one; `seq` and `index` point to the next event there."""
         self.lost: FeedmuxError | None = None
         """Set once MongoDB no longer has the history of the position: the subscriber reads no stream then."""
+        self.received: ResumeToken | None = None
+        """The position that earlier sessions have reached, until this one has reached it too."""
         self.seq = 0
         self.index = 0
         self.events_sent = 0

@@ -134,6 +134,11 @@ class ResumeToken:
         return self.key[0]
 
     @property
+    def last_time(self) -> int:
+        """The newest cluster time of which the position may have passed an event."""
+        return self.cluster_time - self.is_high_water_mark
+
+    @property
     def is_high_water_mark(self) -> bool:
         return self.key[1] == HIGH_WATER_MARK
 

@@ -52,11 +52,11 @@ class Fork:
 
     def has_lost(self, place: ResumeToken) -> bool:
         """Whether a position is of the lost history for sure, whoever gives it."""
-        return _last_time(place) > self.after and place.cluster_time < self.until
+        return place.last_time > self.after and place.cluster_time < self.until
 
     def may_have_lost(self, place: ResumeToken) -> bool:
         """Whether a position that was read before the fork may be of the lost history."""
-        return not self.is_exact or _last_time(place) > self.after
+        return not self.is_exact or place.last_time > self.after
 
     def error(self, source: str) -> FeedmuxError:
         """What a reader of a lost position gets."""
@@ -98,8 +98,3 @@ class TimelineRecord:
         entries = [OplogEntry(*line) for line in lines if len(line) == 2]
         forks = tuple(Fork(line[0], line[1], bool(line[2])) for line in lines if len(line) == 3)
         return cls(entries[-1] if entries else None, forks)
-
-
-def _last_time(place: ResumeToken) -> int:
-    """The newest time of which the position may have passed an event."""
-    return place.cluster_time - place.is_high_water_mark

@@ -5,6 +5,7 @@ local stored = read('epoch', 'deleted')
 if absent(stored[1], stored[2]) then return not_found(stored[2]) end
 if foreign() then return {'DAMAGED'} end
 local now = now_ms()
+redis.call('HDEL', key, 'delivered')
 local epoch = int(next_epoch(stored[1], now))
 redis.call('HSET', key,
   'position', ARGV[1], 'cluster_time', ARGV[2], 'order', ARGV[3], 'epoch', epoch, 'seek_epoch', epoch,

@@ -188,9 +188,15 @@ def test_a_fork_closes_all_streams_and_ends_those_who_are_past_it() -> None:
     assert isinstance(feed.take(late), Ended)
     assert isinstance(feed.take(feed.subscriber(behind(9), events=0)), Ended), "the end needs no credit"
     assert len(feed.port.started) == 2
+    informed, current = feed.subscriber(behind(0)), feed.subscriber(behind(30))
+    informed.received, current.received = mark(9), mark(9)
+    ended = feed.take(informed)
+    assert isinstance(ended, Ended), "an earlier session has delivered what is lost"
+    assert (ended.error.reason, informed.at.place) == (ErrorReason.TIMELINE_FORKED, mark(9))
+    assert (feed.take(current), current.received) == (None, None)
     feed.streams.rejoin(ahead, behind(5))
     assert feed.stream_of(ahead) is feed.stream_of(behind_it)
-    for each in (ahead, behind_it, late):
+    for each in (ahead, behind_it, late, informed):
         feed.streams.remove(each)
 
 
