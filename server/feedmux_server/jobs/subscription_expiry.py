@@ -10,6 +10,7 @@ import logging
 
 from feedmux_server.clock import wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.rpc.convert import stored_content, stored_scope
 from feedmux_server.rpc.service import Service
 from feedmux_server.store.model import DAY_S, StoredSubscription
 from feedmux_server.telemetry.audit import AuditEvent
@@ -17,20 +18,23 @@ from feedmux_server.telemetry.audit import AuditEvent
 log = logging.getLogger(__name__)
 
 _EVERY_MOST_S = 3_600.0
+_ANNOUNCE_S = 600.0
+"""How often a deployment says at least which sources it has."""
 _NOTICE_MOST_S = 7 * DAY_S
 
 
 async def sweep(service: Service) -> None:
-    """Search again and again until cancelled; the server owns this task. Ends at once if subscriptions never expire."""
+    """Search again and again until cancelled; the server owns this task. If subscriptions never expire, only tell other
+    deployments with the same keys which sources this one has."""
     unused_s = service.limits.unused_days * DAY_S
-    if not unused_s:
-        return
     every_s = min(_EVERY_MOST_S, unused_s / 10)
     announced: dict[tuple[str, str], int] = {}
     while True:
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(min(every_s, _ANNOUNCE_S) or _ANNOUNCE_S)
         try:
-            if not await service.store.claim_sweep(every_s * 0.9):
+            for source in tuple(service.manager.sources):
+                await service.store.announce_source(source)
+            if not unused_s or not await service.store.claim_sweep(every_s * 0.9):
                 continue
         except FeedmuxError as error:
             log.warning("could not search for unused subscriptions: %s", error.message)
@@ -45,7 +49,7 @@ async def sweep(service: Service) -> None:
 async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announced: dict[tuple[str, str], int]) -> None:
     async for stored in service.store.every(tenant):
         at_ms, key = stored.expires_ms(service.limits.unused_days), (tenant, stored.name)
-        if at_ms is None or _may_be_foreign(service, tenant, stored):
+        if at_ms is None or await _may_be_foreign(service, tenant, stored, unused_s):
             continue
         left_s = at_ms / 1000 - wall_s()
         if left_s > min(_NOTICE_MOST_S, unused_s / 10):
@@ -65,11 +69,14 @@ async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announce
             service.audit.log.record(AuditEvent.SUBSCRIPTION_EXPIRED, tenant=tenant, subscription=stored.name)
 
 
-def _may_be_foreign(service: Service, tenant: str, stored: StoredSubscription) -> bool:
-    """Whether the subscription may be that of another deployment of feedmux with the same keys. That of a source that
-    is no longer configured is not: nothing else would ever delete it."""
+async def _may_be_foreign(service: Service, tenant: str, stored: StoredSubscription, unused_s: float) -> bool:
+    """Whether the subscription may be that of another deployment of feedmux with the same keys. If none has had its
+    source for long enough, it is not: nothing else would ever delete it."""
     try:
         service.check_origin(stored, tenant)
     except FeedmuxError as error:
-        return error.reason is not ErrorReason.SOURCE_NOT_FOUND
+        if error.reason is not ErrorReason.SOURCE_NOT_FOUND:
+            return True
+        source = stored_scope(stored_content(stored.definition).feed).source
+        return await service.store.unannounced_s(source) < max(unused_s, 2 * _ANNOUNCE_S)
     return False

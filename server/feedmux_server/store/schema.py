@@ -8,6 +8,7 @@ Each key begins with `redis.key_prefix`, here `feedmux`, so that several deploym
     feedmux:1:names:{TENANT}        the names of a tenant's subscriptions, for listing
     feedmux:1:sizes:{TENANT}        bytes of a tenant's definitions, by name and in total
     feedmux:1:sweep                 held by the replica that searches for unused subscriptions
+    feedmux:1:source:NAME           when a server last had a source of this name
     feedmux:ready                   expires after 1 ms; shows whether Redis accepts writes (`check_writable`)
     feedmux:1:mark:{TENANT/NAME}    expires after 1 ms; the write that WAIT waits for (`Commands.run_replicated`)
 

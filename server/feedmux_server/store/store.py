@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Final
 
+from feedmux_server.clock import wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.limits.lease import LeaseRules
@@ -18,7 +19,7 @@ from feedmux_server.store.connection import LEASES_MAX, Client
 from feedmux_server.store.definition_sizes import DefinitionSizes
 from feedmux_server.store.errors import is_of_one_key, state_unavailable
 from feedmux_server.store.lease_store import LeaseStore
-from feedmux_server.store.model import StoredSubscription
+from feedmux_server.store.model import DAY_S, TIME_MS_MAX, StoredSubscription
 from feedmux_server.store.name_index import NameIndex
 from feedmux_server.store.schema import KEY_PREFIX, layout_prefix
 from feedmux_server.store.scripts import Answer, ScriptCall
@@ -30,6 +31,8 @@ _PIECE: Final = 16
 """The most subscriptions in one answer of Redis: a megabyte at most."""
 _MESSAGE_BYTES: Final = 512
 """The most bytes of a subscription's message in addition to its definition and position."""
+_ANNOUNCED_MS: Final = round(3_660 * DAY_S * 1000)
+"""How long it is known when a source was last announced: longer than any subscription may be unused."""
 TOMBSTONE_S: Final = 24 * 3600.0
 
 
@@ -195,11 +198,31 @@ class SubscriptionStore:
 
     async def claim_sweep(self, for_s: float) -> bool:
         """Whether this replica should search for unused subscriptions now."""
-        key, for_ms = f"{self._scripts.prefix}:sweep", round(for_s * 1000)
-        if await self._scripts.runner.command("SET", key, 1, "NX", "PX", for_ms) is not None:
+        key, now_ms, for_ms = f"{self._scripts.prefix}:sweep", round(wall_s() * 1000), round(for_s * 1000)
+        command = self._scripts.runner.command
+        if await command("SET", key, now_ms, "NX", "PX", for_ms) is not None:
             return True
-        await self._scripts.runner.command("GET", key)  # a key of another type would never expire
-        return False
+        held = await command("GET", key)  # raises for a key of another type, which would never expire
+        if held is None or now_ms - _time_ms(held) < 2 * for_ms:
+            return False
+        # The key has lost its expiry, as in a copy of Redis's data.
+        return await command("SET", key, now_ms, "PX", for_ms) is not None
+
+    async def announce_source(self, source: str) -> None:
+        """Note that a deployment of feedmux with these keys has a source of this name now."""
+        await self._scripts.runner.command("SET", self._source_key(source), round(wall_s() * 1000), "PX", _ANNOUNCED_MS)
+
+    async def unannounced_s(self, source: str) -> float:
+        """For how long no deployment of feedmux with these keys has had a source of this name. Begins to count now if
+        that is not known."""
+        key, now_ms = self._source_key(source), round(wall_s() * 1000)
+        if await self._scripts.runner.command("SET", key, now_ms, "NX", "PX", _ANNOUNCED_MS) is not None:
+            return 0.0
+        found = await self._scripts.runner.command("GET", key)
+        return 0.0 if found is None else (now_ms - _time_ms(found)) / 1000
+
+    def _source_key(self, source: str) -> str:
+        return f"{self._scripts.prefix}:source:{source}"
 
     async def _control(self, script: str, tenant: str, name: str, *arguments: Argument) -> tuple[Answer, bool]:
         """Run a script; return its answer, and whether enough replicas have its change, made now or in an earlier
@@ -212,6 +235,11 @@ class SubscriptionStore:
         # If there is nothing to delete, an earlier try may have deleted it.
         rejected = status(answer) == "ETAG_MISMATCH" or (status(answer) == "NOT_FOUND" and script != "delete")
         return answer, replicated or rejected
+
+
+def _time_ms(stored: bytes) -> int:
+    """A time that a server has stored; 0 for anything else."""
+    return int(stored) if stored.isdigit() and len(stored) <= len(str(TIME_MS_MAX)) else 0
 
 
 def _valid(names: Sequence[bytes], on_damaged: Callable[[str], None]) -> list[str]:

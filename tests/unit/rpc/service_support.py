@@ -131,12 +131,12 @@ class NoLetters:
 
 
 @asynccontextmanager
-async def served(*, letters: Any = None, **sections: Any) -> AsyncIterator[Served]:
+async def served(*, letters: Any = None, state: SimRedis | None = None, **sections: Any) -> AsyncIterator[Served]:
     """Assemble a server without authentication; `sections` are of its configuration, `letters` stands for the
-    collection for dead letters."""
+    collection for dead letters, and `state` is the Redis of another server."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
-    mongo, redis, audit = SimMongo(loop, Random(0)), SimRedis(loop, Random(0)), Audited()
+    mongo, redis, audit = SimMongo(loop, Random(0)), state or SimRedis(loop, Random(0)), Audited()
     source = SimSource(mongo)
     await source.connect()
     config = Config.model_validate({"sources": {"main": {"uri": "mongodb://sim"}}, **sections})

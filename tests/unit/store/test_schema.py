@@ -80,6 +80,8 @@ async def test_each_key_begins_with_the_prefix_and_two_prefixes_share_nothing() 
     _, lease = await ours.leases.open("t", "s", instance_id="one")
     await ours.leases.release(lease)
     await ours.claim_sweep(1.0)
+    await ours.announce_source("main")
+    await ours.unannounced_s("main")
     assert [each.name for each in (await ours.list("t", page_size=1))[0]] == ["s"]
     assert len(keys) > 9
     assert {key for key in keys if not key.startswith(b"ours:")} == set()

@@ -80,10 +80,14 @@ async def test_every_subscription_comes_once_and_corrects_its_counted_size() -> 
 
 @in_virtual_time
 async def test_one_replica_searches_at_a_time() -> None:
-    _, store = redis_and_store()
+    redis, store = redis_and_store()
     assert [await store.claim_sweep(60.0) for _ in range(2)] == [True, False]
     await asyncio.sleep(60.1)
-    assert await store.claim_sweep(60.0)
+    assert [await store.claim_sweep(60.0) for _ in range(2)] == [True, False]
+    for lasting in (redis.run(("GET", "feedmux:1:sweep")), b"1", b"soon"):
+        redis.run(("SET", "feedmux:1:sweep", lasting))  # without an expiry, as after a copy of Redis's data
+        await asyncio.sleep(120.1)
+        assert [await store.claim_sweep(60.0) for _ in range(2)] == [True, False]
 
 
 @pytest.mark.parametrize("lag_s", [0.002, 3600.0])
@@ -166,6 +170,7 @@ OF_ANOTHER_TYPE: dict[str, tuple[Call, ...]] = {
         lambda store, _: store.names.remove("t", "s"),
     ),
     "feedmux:1:sweep": (lambda store, _: store.claim_sweep(1.0),),
+    "feedmux:1:source:main": (lambda store, _: store.unannounced_s("main"),),
     "feedmux:position-keys": (lambda _, client: SigningKeys(client, PositionKeys()).refresh(),),
     "feedmux:1:timeline:one": (lambda _, client: StoredTimelines(client).read("one"),),
 }
@@ -178,7 +183,7 @@ layout prevents the start."""
 async def test_a_key_of_another_type_is_named_with_the_next_step(of: str, caplog: pytest.LogCaptureFixture) -> None:
     redis, store = redis_and_store()
     client: Any = SimRedisClient(redis)
-    is_plain = of.endswith((":sweep", ":position-keys", ":one"))
+    is_plain = of.endswith((":sweep", ":source:main", ":position-keys", ":one"))
     redis.run(("HSET", of, "other", 1) if is_plain else ("SET", of, "other"))
     for call in OF_ANOTHER_TYPE[of]:
         with pytest.raises(FeedmuxError) as caught:
