@@ -14,7 +14,7 @@ from pymongo.database import Database
 
 from feedmux.v1 import subscriptions_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.rpc import dead_letters as calls
+from feedmux_server.source import letters
 from tests.integration.letters_support import NOW_S, is_ready, put
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
@@ -73,7 +73,7 @@ async def test_list_show_discard(
     assert (first.key, first.event, first.withheld) == (bson.encode({"_id": 0}), b"", False)
     assert first.fail_time.seconds == NOW_S
     assert first.expire_time.seconds == NOW_S + 30 * 86_400
-    monkeypatch.setattr(calls, "PAGE_BYTES_MAX", 1)
+    monkeypatch.setattr(letters, "PAGE_BYTES_MAX", 1)
     page = await listed(api, name)
     assert len(page.dead_letters) == 1, "a page has a bounded size"
     page = await listed(api, name, page_token=page.next_page_token)

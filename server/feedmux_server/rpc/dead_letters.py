@@ -18,13 +18,14 @@ from feedmux_server.rpc.bounds import LETTERS_MAX
 from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
-from feedmux_server.source.letters import Letters, OfKey
+from feedmux_server.source.letters import PAGE_BYTES_MAX, Letters, OfKey
 from feedmux_server.telemetry.audit import AuditEvent
 
 PAGE_DEFAULT = 100
 PAGE_MAX = 1_000
-PAGE_BYTES_MAX = 1 << 20
-"""The most bytes of a page in a response, give or take one letter."""
+MESSAGES_AT_ONCE = 100
+LETTER_BYTES_MAX = 8 * 1024
+"""The most bytes of a letter without its event, about."""
 DELIVERY_WAIT_MAX_S = 1.0
 KEY_FIELDS_MAX = 200
 
@@ -48,17 +49,17 @@ class DeadLetters:
         most, of = min(request.page_size or PAGE_DEFAULT, PAGE_MAX), None
         if request.key:
             of = OfKey(request.key, stream_key)  # what a key finds among withheld letters would show their keys
-        page, more = await letters.page(tenant, request.name, of=of, after=after, most=most)
-        self._service.admission.charge_items(max(1, len(page)))
-        response, size = wire.ListDeadLettersResponse(), 0
-        for number, each in enumerate(page, 1):
-            message = _message(each, stream_key)
-            response.dead_letters.append(message)
-            size += message.ByteSize()
-            if (number < len(page) or more) and (size >= PAGE_BYTES_MAX or number == len(page)):
-                response.next_page_token = f"{each.failed_ms}-{each.id.hex()}"
-                break
-        return response.SerializeToString()
+        with self._service.admission.answering(min(most * LETTER_BYTES_MAX, PAGE_BYTES_MAX)):
+            page, more = await letters.page(tenant, request.name, of=of, after=after, most=most)
+            self._service.admission.charge_items(max(1, len(page)))
+            response = wire.ListDeadLettersResponse()
+            for number, each in enumerate(page, 1):
+                response.dead_letters.append(_message(each, stream_key))
+                if not number % MESSAGES_AT_ONCE:
+                    await asyncio.sleep(0)
+            if more:
+                response.next_page_token = f"{page[-1].failed_ms}-{page[-1].id.hex()}"
+            return response.SerializeToString()
 
     async def get(self, data: bytes, context: Context) -> bytes:
         tenant = caller().tenant
@@ -92,11 +93,9 @@ class DeadLetters:
                 _check_key(request.key)
                 _, stream_key = await self._readable(tenant, request.name)
                 of = OfKey(request.key, stream_key)
-                page, more = await letters.page(tenant, request.name, of=of, after=None, most=LETTERS_MAX)
-                ids = [each.id for each in page]
+                ids, more = await letters.ids(tenant, request.name, of=of, most=LETTERS_MAX)
             case "all":
-                page, more = await letters.page(tenant, request.name, of=None, after=None, most=LETTERS_MAX)
-                ids = [each.id for each in page]
+                ids, more = await letters.ids(tenant, request.name, of=None, most=LETTERS_MAX)
             case _:
                 raise _invalid("which", "is required: ids, key, or all")
         self._service.admission.charge_items(max(1, len(ids)))

@@ -50,11 +50,15 @@ _FULL_S: Final = 5.0
 """The same while a bound is reached."""
 _LOG_EVERY_S: Final = 60.0
 _KEYS_AT_ONCE: Final = 1_000
+_LETTERS_AT_ONCE: Final = 100
+"""So many take 3 ms of the event loop, if they have long reasons."""
+PAGE_BYTES_MAX: Final = 1 << 20
 _CHECK_AT_ONCE: Final = 100
 _DUPLICATE: Final = 11_000
 _SET_ASIDE: Final = "set_aside"
 _REPLAY: Final = "replay"
 _WITHOUT_EVENT: Final = {"event": False}
+_AS_FAILED: Final = [("failed_at", ASCENDING), ("_id", ASCENDING)]
 # A value that Python has no type for is nobody's mistake here: keys stay as they are.
 _RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS)
 
@@ -219,20 +223,48 @@ class Letters:
         self, tenant: str, subscription: str, *, of: OfKey | None, after: tuple[int, bytes] | None, most: int
     ) -> Page:
         """The letters of a subscription, or those of one key, after `after`, a time in milliseconds and an id, in the
-        order in which the events failed."""
+        order in which the events failed: at most `most`, and PAGE_BYTES_MAX give or take one letter."""
         wanted = _of(tenant, subscription, of)
         if after is not None:
             failed, own = DatetimeMS(after[0]), _key(tenant, subscription, after[1])
             wanted["failed_at"] = {"$gte": failed}  # where the scan of the index begins
             wanted["$or"] = [{"failed_at": {"$gt": failed}}, {"failed_at": failed, "_id": {"$gt": own}}]
-        order = [("failed_at", ASCENDING), ("_id", ASCENDING)]
+
+        async def find() -> Page:
+            letters, size = list[DeadLetter](), 0
+            found = self._collection.find(
+                wanted,
+                _WITHOUT_EVENT,
+                sort=_AS_FAILED,
+                limit=most + 1,
+                batch_size=_LETTERS_AT_ONCE,
+                max_time_ms=self._max_ms,
+            )
+            async with found:
+                async for each in found:
+                    if len(letters) == most or size >= PAGE_BYTES_MAX:
+                        return Page(letters, more=True)
+                    letters.append(_letter(each))
+                    size += len(each.raw)
+                    if not len(letters) % _LETTERS_AT_ONCE:
+                        await asyncio.sleep(0)
+            return Page(letters, more=False)
+
+        return await self._answer("find", find)
+
+    async def ids(self, tenant: str, subscription: str, *, of: OfKey | None, most: int) -> tuple[list[bytes], bool]:
+        """The ids of the first letters of `page`, at most `most`, and whether there are more."""
+        found = await self._ids(_of(tenant, subscription, of), most + 1)
+        return [bytes(each["event"]) for each in found[:most]], len(found) > most
+
+    async def _ids(self, wanted: dict[str, Any], most: int) -> list[Any]:
+        """The `_id`s of letters in the order in which the events failed."""
 
         async def find() -> list[Any]:
-            cursor = self._collection.find(wanted, _WITHOUT_EVENT, sort=order, limit=most + 1, max_time_ms=self._max_ms)
+            cursor = self._collection.find(wanted, {"_id": 1}, sort=_AS_FAILED, limit=most, max_time_ms=self._max_ms)
             return await cursor.to_list()
 
-        found = await self._answer("find", find)
-        return Page([_letter(each) for each in found[:most]], len(found) > most)
+        return [each["_id"] for each in await self._answer("find", find)]
 
     async def get(self, tenant: str, subscription: str, id_: bytes, *, with_event: bool) -> DeadLetter | None:
         """A letter; None if there is none, or no longer."""
@@ -341,13 +373,7 @@ class Letters:
         wanted |= {"state": _SET_ASIDE, "stream_key": Binary(stream_key)}
         if ids is not None:
             wanted["_id"] = {"$in": [_key(tenant, subscription, each) for each in ids]}
-        order = [("failed_at", ASCENDING), ("_id", ASCENDING)]
-
-        async def find() -> list[Any]:
-            cursor = self._collection.find(wanted, {"_id": 1}, sort=order, limit=most + 1, max_time_ms=self._max_ms)
-            return await cursor.to_list()
-
-        found = [each["_id"] for each in await self._answer("find", find)]
+        found = await self._ids(wanted, most + 1)
         count = await self._set_state({"_id": {"$in": found[:most]}}, _REPLAY) if found else 0
         return count, len(found) > most
 
