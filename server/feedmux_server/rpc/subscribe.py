@@ -44,6 +44,8 @@ LATER_BYTES_MAX = 1024
 """The most bytes of a Credit, Ack or Close."""
 SETTLE_BYTES_MAX = 16 * 1024
 """The most bytes of a message of a member."""
+_FAILURES_AT_ONCE = 250
+"""The most failed events that take one turn of the event loop: 2 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,8 +364,9 @@ async def _applied_to_member(session: MemberSession, request: wire.SubscribeRequ
             for part in session.parts_of_settle(ranges):
                 session.settle(part)
                 await asyncio.sleep(0)
-            if failures:
-                session.settle((), failures)
+            for begin in range(0, len(failures), _FAILURES_AT_ONCE):
+                session.settle((), failures[begin : begin + _FAILURES_AT_ONCE])
+                await asyncio.sleep(0)
         case "close":
             session.gives_back = True
             session.ask_close()

@@ -211,18 +211,24 @@ class Group:
     def _expired(self, instance: object, seat: _Seat) -> None:
         if self._seats.get(instance) is seat:
             self._vacate(instance, lost=True)
-            if not self.ended:
-                self.reader.pass_on()
 
     def _vacate(self, instance: object, *, lost: bool) -> None:
         """Give what a member without a connection has in hand to the others."""
         seat = self._seats.pop(instance)
         if seat.expiry is not None:
             seat.expiry.cancel()
-        self.ledger.give_back(seat.hand, lost=lost)
-        self._plan_retry()
+        self._give_back(seat.hand, lost=lost)
         if not self._seats:
             self.close()
+
+    def _give_back(self, hand: Hand, *, lost: bool) -> None:
+        if self.ended:
+            return
+        was_blocked = not self.reader.subscriber.can_receive
+        if self.ledger.give_back(hand, lost=lost):
+            asyncio.get_running_loop().call_soon(lambda: self._give_back(hand, lost=lost))
+        self.reader.changed(was_blocked=was_blocked)
+        self._plan_retry()
 
     def vacate_unconnected(self) -> None:
         """Wait for no member any more that has no connection: the server drains."""

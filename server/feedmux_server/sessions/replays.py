@@ -9,6 +9,7 @@ What a caller has marked is looked for every `LOOK_S`, and at once when letters 
 at a time.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -24,6 +25,7 @@ LETTERS_MAX: Final = 200
 """No more are loaded while so many are."""
 BYTES_AT_ONCE: Final = 1 << 20
 """The most bytes that are loaded at a time, give or take one letter."""
+_UNPINNED_AT_ONCE: Final = 200
 _REREAD_S: Final = 600.0
 """How soon it is noticed that the letters of a key have expired."""
 
@@ -143,8 +145,10 @@ class Replays:
         if monotonic_s() >= self._reread_s:
             self._reread_s = monotonic_s() + _REREAD_S
             kept = set(await letters.quarantined(*self._of))
-            for gone in ledger.pinned - kept:
+            for number, gone in enumerate(ledger.pinned - kept, 1):
                 self._unpin(gone)
+                if not number % _UNPINNED_AT_ONCE:
+                    await asyncio.sleep(0)
 
     def _unpin(self, name: bytes) -> None:
         self._keys.discard(name)

@@ -53,6 +53,7 @@ class Context:
         return "ipv4:10.0.0.1:5"
 
     async def write(self, data: bytes) -> None:
+        await asyncio.sleep(0)  # as gRPC's
         self.written.append(data)
 
 

@@ -11,10 +11,16 @@ import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
+from feedmux_server.core.delivery import group_reader, key_ledger, retry
+from feedmux_server.core.delivery.credit import CreditLimits
+from feedmux_server.core.delivery.key_ledger import KeyLedger
+from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.retry import HELD_MAX_S, TRIES_BYTES
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position import Position, inspect_position
 from feedmux_server.core.positions.timeline import Fork
+from feedmux_server.rpc import subscribe
+from feedmux_server.rpc.group_checks import WINDOW_EVENTS_MAX, window_of
 from feedmux_server.rpc.list_shared_streams import ListSharedStreams
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.subscribe import SETTLE_BYTES_MAX, _applied_to_member
@@ -22,6 +28,8 @@ from feedmux_server.rpc.subscription_lease import open_lease
 from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.sessions import member_session
 from feedmux_server.sessions.member_session import MemberSession
+from tests.sim.loop import SimLoop
+from tests.tables import over
 from tests.unit.rpc.service_support import FEED, INLINE, Served, Stream, call, refused, served
 from tests.virtual_time import in_virtual_time
 
@@ -257,6 +265,49 @@ async def test_many_failures_and_reasons_take_a_bounded_memory() -> None:
         assert member.attempts[500:] == [2] * 500
         await member.close()
         assert outstanding.backlog_bytes == 0
+
+
+def test_a_window_has_a_bound() -> None:
+    assert window_of(wire.Credit(events=2**31 - 1, bytes=1), CreditLimits()).events == WINDOW_EVENTS_MAX
+    assert window_of(wire.Credit(events=9, bytes=1), CreditLimits(events_max=8)).events == 8
+
+
+@over("count", [10, 100, 1_000])
+@in_virtual_time
+async def test_no_turn_of_the_event_loop_visits_many_events(count: int) -> None:
+    """Here more than 20, or 40 where some are read and others sent: they are read, sent, failed, due again, lost with
+    their member and given back."""
+    loop, visits = asyncio.get_running_loop(), Counter[int]()
+    assert isinstance(loop, SimLoop)
+
+    def counted(visited: Callable[..., Any], of: Callable[..., int]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            visits[loop.steps] += of(*arguments)
+            return visited(*arguments, **more)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (key_ledger, retry, group_reader):
+            patched.setattr(module, "ENTRIES_AT_ONCE", 20)
+        patched.setattr(subscribe, "_FAILURES_AT_ONCE", 20)
+        patched.setattr(KeyLedger, "_record", counted(KeyLedger._record, lambda _, chunk, first, stop: stop - first))
+        patched.setattr(KeyLedger, "_offer", counted(KeyLedger._offer, lambda *_: 1))
+        patched.setattr(Hand, "sent", counted(Hand.sent, lambda _, numbers: len(numbers)))
+        async with group_served() as there:
+            one = await joined(there, "one", credit={"events": 2 * count, "bytes": 1 << 20})
+            change(there, *range(count))
+            await one.has(count)
+            failed = [FAILED(delivery_sequence=each, retry_after={"seconds": 9}) for each in range(1, count + 1)]
+            for begin in range(0, count, 200):
+                one.send(settle=wire.Settle(failed=failed[begin : begin + 200]))
+            await one.has(2 * count)
+            await one.cut()
+            other = await joined(there, "other", credit={"events": 2 * count, "bytes": 1 << 20})
+            await other.has(count)
+            assert set(other.events) == set(range(count))
+            await other.close()
+    assert min(count, 20) <= max(visits.values()) <= 40
 
 
 @in_virtual_time

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Final
 
+from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.key_ledger import KeyLedger, Stored
@@ -157,7 +158,7 @@ class GroupReader:
             return None
         ledger, credit = self.ledger, member.credit
         was_blocked = not self.subscriber.can_receive
-        events_max = min(credit.events, member.batch_events_max) if member.batch_events_max else credit.events
+        events_max = min(credit.events, member.batch_events_max or ENTRIES_AT_ONCE, ENTRIES_AT_ONCE)
         taken = ledger.take(
             member.hand,
             events_max=events_max,
@@ -290,16 +291,18 @@ class GroupReader:
         return self.ledger.settled_place()
 
     def _read(self) -> None:
-        """Read until the members have enough, or there is no more. What an earlier host has settled is read in
-        portions."""
-        subscriber, self.reads_on = self.subscriber, False
+        """Read until the members have enough, or there is no more, or as much as fits into one turn of the event
+        loop."""
+        subscriber, self.reads_on, left = self.subscriber, False, ENTRIES_AT_ONCE
         while True:
+            subscriber.batch_events_max = left
             taken = self._streams.take(subscriber)
             if isinstance(taken, Ended):
                 self.ended = taken
             if not (isinstance(taken, Delivery) and subscriber.can_receive):
                 return
-            if self.ledger.restores:
+            left -= taken.count
+            if left <= 0 or self.ledger.restores:
                 self.reads_on = True
                 return
 

@@ -42,8 +42,12 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 
 RUN_MAX: Final = 100
 """The most events of a run. A member that is lost has begun one of them at most, and gives back the others."""
-EVENT_BYTES: Final = 410
+EVENT_BYTES: Final = 600
 """What an unsettled event costs in addition to its bytes, with a key of its own."""
+SPAN_BYTES: Final = 300
+"""What events of one chunk that were recorded together cost in addition to that."""
+TOKEN_BYTES: Final = 40
+"""What each token that is kept of an evicted chunk costs in addition to its bytes."""
 PIN_BYTES: Final = 200
 """What a pinned key costs at most."""
 
@@ -82,6 +86,7 @@ class _Span:
         self._before: list[bytes] | None = None
         """After an eviction: the token before each event that was copied, where it was found without a search."""
         self._held_bytes = 0
+        self._pay(SPAN_BYTES)
         if chunk.readers is None:
             chunk.readers = {}
         chunk.readers[self] = None
@@ -126,11 +131,11 @@ class _Span:
                 before.append(leading_id(rendition.data, rendition.offsets[index - 1]) if index else b"")
         self.rendition = Rendition(b"".join(parts), offsets)
         self._chunk, self._before = None, before
-        self._pay(self.rendition.size_bytes + sum(map(len, before)))
+        self._pay(SPAN_BYTES + self.rendition.size_bytes + TOKEN_BYTES * len(before) + sum(map(len, before)))
 
     def retaining(self) -> None:
         self._chunk = None
-        self._pay(self.rendition.size_bytes)
+        self._pay(SPAN_BYTES + self.rendition.size_bytes)
 
     def _pay(self, size: int) -> None:
         if size != self._held_bytes:
@@ -605,7 +610,7 @@ class KeyLedger:
         return len(back), sum(map(self._size, back))
 
     def due(self, now_s: float) -> bool:
-        """Make the keys ready whose time has come. Returns whether there were some."""
+        """Make keys ready whose time has come, some of them (`Retries.due`). Returns whether there were some."""
         keys = self.retries.due(now_s)
         for key in keys:
             key.held_until_s = None
@@ -637,7 +642,7 @@ class KeyLedger:
         span, index, key = self.events[number]
         tries, event = self.retries.of(number), span.rendition.cut(index, index + 1)
         letter = self._letters.get(number, b"")
-        return SetAside(number, key.name, event, tries.deliveries, tuple(tries.reasons), tries.member, letter)
+        return SetAside(number, key.name, event, tries.deliveries, tries.reasons, tries.member, letter)
 
     def set_aside(self, number: int, *, pin: bool = False) -> None:
         """Settle an event of `to_set_aside` or `to_follow`, because it is stored elsewhere now, and `pin` its key.
@@ -748,16 +753,18 @@ class KeyLedger:
             key.flight = []
         hand.again.extendleft(reversed(keys))
 
-    def give_back(self, hand: Hand, *, lost: bool) -> None:
-        """What a member has in hand goes to others. If it was `lost`, it may have begun the first event of each run."""
+    def give_back(self, hand: Hand, *, lost: bool) -> bool:
+        """What a member has in hand goes to others, as many keys as fit into one turn of the event loop. Returns
+        whether there are more. If the member was `lost`, it may have begun the first event of each run."""
         self.disconnect(hand)
-        for key in reversed(hand.again):
+        for _ in range(min(len(hand.again), ENTRIES_AT_ONCE)):
+            key = hand.again.pop()
             if lost:
                 self.changes += 1
                 self.retries.lost(key.waiting[0])
             key.hand = None
             self._offer(key, first=True)
-        hand.again.clear()
+        return bool(hand.again)
 
     def _freed(self, key: Key) -> None:
         """No member has anything of a key any more."""

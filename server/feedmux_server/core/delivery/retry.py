@@ -4,18 +4,18 @@
 """
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.key_runs import Key
 
 HELD_MAX_S: Final = 86_400.0
 """The longest time for which a failed event waits."""
 REASONS_MAX: Final = 5
 """The most reasons that are kept of an event: the last ones."""
-TRIES_BYTES: Final = 300
+TRIES_BYTES: Final = 200
 """What a failed event costs, without its reasons."""
 REASON_BYTES: Final = 60
 """What a reason costs in addition to its text."""
@@ -82,7 +82,8 @@ class Tries:
         """It is not delivered again, but set aside."""
         self.member = ""
         """The last member."""
-        self.reasons: deque[str] = deque(maxlen=REASONS_MAX)
+        self.reasons: tuple[str, ...] = ()
+        """The last ones, oldest first. An empty deque would take three times as much as all else."""
 
     @property
     def deliveries(self) -> int:
@@ -194,7 +195,7 @@ class Retries:
         self.count += 1
         if reason and self._may_grow():  # at the bound of the memory, the reasons that are kept stay
             dropped = _size(tries.reasons[0]) if len(tries.reasons) == REASONS_MAX else 0
-            tries.reasons.append(reason)
+            tries.reasons = (*tries.reasons, reason)[-REASONS_MAX:]
             self._pays(_size(reason) - dropped)
         return tries
 
@@ -210,9 +211,9 @@ class Retries:
         heapq.heappush(self._held, (until_s, key.waiting[0], key))
 
     def due(self, now_s: float) -> list[Key]:
-        """The keys whose time has come. They are held no longer."""
+        """Keys whose time has come, as many as fit into one turn of the event loop. They are held no longer."""
         keys = list[Key]()
-        while self._held and self._held[0][0] <= now_s:
+        while self._held and self._held[0][0] <= now_s and len(keys) < ENTRIES_AT_ONCE:
             keys.append(heapq.heappop(self._held)[2])
         return keys
 

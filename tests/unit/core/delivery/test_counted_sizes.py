@@ -2,12 +2,14 @@
 
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import bson
 
 from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.cached_range import held_bytes
+from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.namespaces import NamespaceIndex
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.events.chunk import Chunk, cut_batch
@@ -16,6 +18,7 @@ from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS
 from feedmux_server.sessions.quota_gate import QuotaGate
 from tests.sim.events import event
 from tests.tables import over
+from tests.unit.core.delivery.ledger_support import Group
 from tests.unit.core.delivery.streams_support import mark, token
 
 COUNT = 2_000
@@ -78,7 +81,27 @@ def deliveries() -> tuple[Callable[[], Any], Callable[[Any], int]]:
     return keep, lambda kept: sum(map(held_bytes, kept))
 
 
-@over("made", [indexes, trackers, deliveries])
+def ledgers(per_chunk: int, *, fails: bool) -> tuple[Callable[[], Any], Callable[[Any], int]]:
+    """Events of a group, each with a key of its own, in the hand of a member or failed."""
+    group, hand = Group(*range(COUNT), outstanding_max=COUNT, reads=0, per_chunk=per_chunk), Hand()
+
+    def keep() -> Any:
+        group.read(*group.chunks)
+        parts = group.take(hand, events_max=COUNT, runs_max=COUNT).count
+        for sequence in range(1, parts + 1 if fails else 1):
+            group.fail(hand, sequence, reason=f"the reason of {sequence}", retry_after_s=1.0)
+        return hand
+
+    return keep, lambda _: group.paid
+
+
+LEDGERS = [
+    partial(ledgers, per_chunk, fails=fails)
+    for per_chunk, fails in ((1000, False), (2, False), (1, False), (1000, True))
+]
+
+
+@over("made", [indexes, trackers, deliveries, *LEDGERS])
 def test_what_is_counted_is_what_it_takes(made: Callable[[], tuple[Callable[[], Any], Callable[[Any], int]]]) -> None:
     make, counted_of = made()
     tracemalloc.start()

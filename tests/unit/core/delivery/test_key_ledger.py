@@ -3,7 +3,7 @@
 import pytest
 
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
-from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, RUN_MAX
+from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, RUN_MAX, SPAN_BYTES
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -110,7 +110,7 @@ def test_evicted_events_are_copied_and_paid_for_until_they_are_settled() -> None
     for sequence in set(range(1, 20)) - {5, 9}:
         group.ledger.settle(hand, sequence, sequence)
     before = group.paid
-    assert before == 3 * EVENT_BYTES
+    assert before == 3 * EVENT_BYTES + SPAN_BYTES
     chunk.drop_bytes()
     assert chunk.bson is None
     assert 3 * 1000 < group.paid - before < 3 * 1600, "events 4, 8 and 19"
@@ -228,7 +228,7 @@ def test_until_the_higher_position_is_passed_the_position_stays() -> None:
     assert (after.ledger.restores, after.ledger.settled_place()) == (False, after.chunks[1].end)
     after.read(after.chunks[4])
     assert after.runs(hand) == [[4]]
-    assert (after.paid, after.ledger.outstanding) == (2 * EVENT_BYTES, 2)
+    assert (after.paid, after.ledger.outstanding) == (2 * (EVENT_BYTES + SPAN_BYTES), 2)
 
 
 def test_an_idle_feed_passes_the_higher_position_too() -> None:
