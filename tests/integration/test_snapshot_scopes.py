@@ -14,6 +14,7 @@ import pytest_asyncio
 from bson import ObjectId, Timestamp
 from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient, MongoClient
+from pymongo.database import Database
 from pymongo.errors import PyMongoError
 
 import feedmux
@@ -23,6 +24,7 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.source import deployment
 from feedmux_server.source.deployment import Source
 from tests.integration.grants_support import granted, key_of
 from tests.integration.servers import Here, serving, settings
@@ -430,3 +432,21 @@ async def test_a_token_does_not_say_to_which_collection_a_copy_has_gone_back(
     await session.until(lambda: is_copied(session))
     assert any(notice.HasField("rewound") for notice in session.notices)
     session.cancel()
+
+
+async def test_collections_are_listed_in_parts(
+    here: Here, database: Database[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployment, "_LISTED_AT_ONCE", 2)
+    for name in "abcde":
+        database.create_collection(name)
+    database.create_collection("capped", capped=True, size=4096)
+    database.create_collection("collated", collation={"locale": "en"})
+    database.create_collection("view", viewOn="a")
+    source = here.server.service.manager.source("main")
+    assert sorted(await source.collection_names(database.name)) == [*"abc", "capped", "collated", *"de", "system.views"]
+    special = await source.special_collections(database.name)
+    assert sorted((name, each.capped, each.collation) for name, each in special.items()) == [
+        ("capped", True, False), ("collated", False, True),
+    ]  # fmt: skip
+    assert len(await source.names(database.name, most=3)) == 3

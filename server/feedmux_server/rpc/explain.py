@@ -78,7 +78,7 @@ class Explain:
             )
         if left_s is not None:
             response.oplog_headroom.CopyFrom(convert.duration(left_s))
-        response.documents_estimated = await documents_estimated(source, key, at)
+        response.documents_estimated = await documents_estimated(source, key, at, service.admission.charge_list)
         await self._try(source, key, at, tenant)
         service.admission.admit()
 

@@ -64,7 +64,8 @@ class Service:
     """Set to drain, by a signal or by an operator."""
 
     def starts(self, key: StreamKey, tenant: str) -> StartResolver:
-        return StartResolver(self.manager.source(key.spec.scope.source), key, tenant, self.position_keys)
+        source = self.manager.source(key.spec.scope.source)
+        return StartResolver(source, key, tenant, self.position_keys, self.admission.charge_list)
 
     def positions(self, key: StreamKey, tenant: str) -> PositionEncoder:
         return self.starts(key, tenant).encoder()

@@ -282,7 +282,8 @@ class Subscriptions:
     async def _check_copies(self, content: subscriptions_pb2.Subscription, key: StreamKey) -> None:
         """Raises SNAPSHOT_UNSUITABLE if existing documents are to be copied when history is lost, and cannot be."""
         if may_copy(content):
-            await check_copy(self._service.manager.source(key.spec.scope.source), key)
+            source = self._service.manager.source(key.spec.scope.source)
+            await check_copy(source, key, self._service.admission.charge_list)
 
     async def _resolve(self, start: Start, tenant: str, key: StreamKey) -> ResumeToken:
         """The position to store. A native token is stored as its position; MongoDB checks it at the first read."""

@@ -4,7 +4,9 @@ MongoDB lists collections as they are now, and reads one that is gone as empty, 
 made after a time T, and the drops and renames since T, say together what there was at T.
 """
 
-from collections.abc import Callable, Mapping
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -19,20 +21,24 @@ from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.source.deployment import CollectionInfo, Source
+from feedmux_server.source.deployment import Source
 from feedmux_server.source.documents import check_collection, check_info, check_source
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader
 
 Namespace = tuple[str, str]
 """Database and collection."""
+Charge = Callable[[int], Any]
+"""Gets the length of each list that MongoDB was asked for."""
 WAIT_MS: Final = 5
 """How long MongoDB waits for changes at the end of the oplog, while documents are copied."""
 ESTIMATED_MAX: Final = 1_000
 """The documents of more collections are not counted: each takes a command."""
+_NAMES_AT_ONCE: Final = 100
+"""So many names, or events that have some, take a millisecond of the event loop."""
 _DROPS_AND_RENAMES: Final = bson.encode({"pipeline": [{"$match": {"operationType": {"$in": ["drop", "rename"]}}}]})
 
-_NAMES: Final = CodecOptions[dict[str, Any]](
+_NAMES: Final[CodecOptions[Any]] = CodecOptions(
     unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
 )
 
@@ -59,7 +65,8 @@ class Namespaces:
         self.may_drop = key.judges_documents or simple_filter is None
         """Not all documents of a collection may be shown."""
         self._databases: list[str] | None = None
-        self._collections: dict[str, dict[str, CollectionInfo]] = {}
+        self._collections: dict[str, list[str]] = {}
+        """In order, also those that are not copied."""
 
     def covers(self, name: Namespace) -> bool:
         """Whether documents of a collection of this name are copied. Those that a `$match` on `ns.coll` drops need not
@@ -73,48 +80,68 @@ class Namespaces:
     async def next(self, here: Namespace, *, after: bool) -> Namespace | None:
         """The first collection at or after this name; with `after`, behind it. None if there is none. Raises
         FeedmuxError: SNAPSHOT_UNSUITABLE if it cannot be copied, and as `Source.databases`."""
+        async for found in self.names_from(here):
+            if found == here and after:
+                continue
+            info = await self._source.collection(*found)
+            if info is not None and info.kind == "collection":  # otherwise it is gone since it was listed
+                await check_info(self._source, self._scope(found), info)
+            return found
+        return None
+
+    async def names_from(self, here: Namespace) -> AsyncIterator[Namespace]:
+        """The collections at and after this name. Raises as `Source.databases`."""
         for database in await self._list_databases():
             if database < here[0]:
                 continue
             listed = await self._list_collections(database)
-            for name in listed:
-                if (found := (database, name)) > here or (found == here and not after):
-                    await check_info(self._source, self._scope(found), listed[name])
-                    return found
-        return None
+            first = bisect_left(listed, here[1]) if database == here[0] else 0
+            for number in range(first, len(listed)):
+                if number % _NAMES_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                if self.covers(found := (database, listed[number])):
+                    yield found
 
-    async def all(self) -> list[Namespace]:
-        return [(each, name) for each in await self._list_databases() for name in await self._list_collections(each)]
-
-    async def check(self) -> None:
+    async def check(self, charge: Charge) -> None:
         """Raises SNAPSHOT_UNSUITABLE if there is a collection that cannot be copied."""
-        for database, name in await self.all():
-            await check_info(self._source, self._scope((database, name)), self._collections[database][name])
+        for database in await self._list_databases():
+            listed = await self._source.special_collections(database)
+            charge(len(listed))
+            for name, info in listed.items():
+                if self.covers((database, name)):
+                    await check_info(self._source, self._scope((database, name)), info)
 
-    async def estimate(self) -> int:
+    async def estimate(self, charge: Charge = int) -> int:
         """About how many documents there are; 0 if that is not known."""
-        names = await self.all()
-        if len(names) > ESTIMATED_MAX:
-            return 0
+        names = list[Namespace]()
+        async for each in self.names_from(("", "")):
+            names.append(each)
+            if len(names) > ESTIMATED_MAX:
+                return 0
+        charge(len(names))
         return sum([await self._source.estimated_count(*each) for each in names])
 
-    async def gone_after(self, place: ResumeToken, until: int) -> tuple[list[Gone], int]:
-        """What was dropped or renamed after `place`, and up to which cluster time that is complete: at least `until`.
-        Raises as a reader does."""
+    async def gone_after(
+        self, place: ResumeToken, until: int, wanted: Callable[[Gone], Namespace | None]
+    ) -> tuple[Namespace | None, int]:
+        """The least name that `wanted` returns of what was dropped or renamed after `place`, and up to which cluster
+        time that is complete: at least `until`. Raises as a reader does."""
         # A stream that begins at the newest entry of the oplog does not say that it has read it, so begin before it.
         try:
-            return await self._gone_after(place, place.cluster_time - 1, until)
+            return await self._gone_after(place, place.cluster_time - 1, until, wanted)
         except FeedmuxError as error:
             if error.reason is not ErrorReason.HISTORY_LOST:
                 raise
-        return await self._gone_after(place, place.cluster_time, until)
+        return await self._gone_after(place, place.cluster_time, until, wanted)
 
-    async def _gone_after(self, place: ResumeToken, begin: int, until: int) -> tuple[list[Gone], int]:
+    async def _gone_after(
+        self, place: ResumeToken, begin: int, until: int, wanted: Callable[[Gone], Namespace | None]
+    ) -> tuple[Namespace | None, int]:
         spec = self._key.spec
         watched = FeedSpec(spec.scope, _DROPS_AND_RENAMES, read_preference=spec.read_preference, comment=spec.comment)
         at = JoinPoint(ResumeToken.high_water_mark(begin))
         reader = ChangeStreamReader(self._source, stream_key(watched), at, self._limits, self._reads_for)
-        found: list[Gone] = []
+        least: Namespace | None = None  # of a million of renames, no more is kept
         complete = place.cluster_time - 1
         try:
             while complete < until or reader.is_behind or not reader.is_open:
@@ -122,13 +149,18 @@ class Namespaces:
                     await reader.open()
                 batch = await reader.read()
                 for chunk in batch.chunks:
-                    first = chunk.first_after(place)
-                    events = bson.decode_all(chunk.bson.data, _NAMES) if chunk.bson is not None else []
-                    found += [_gone(each) for each in events[first:]]
+                    rendition = chunk.bson
+                    assert rendition is not None, "it was just read"
+                    for index in range(chunk.first_after(place), chunk.count):
+                        if index % _NAMES_AT_ONCE == 0:
+                            await asyncio.sleep(0)
+                        found = wanted(_gone(bson.decode(rendition.cut(index, index + 1), _NAMES)))
+                        if found is not None and (least is None or found < least):
+                            least = found
                 complete = max(complete, batch.complete_time, reader.at.place.cluster_time - 1)
                 if batch.exhausted:  # by a dropDatabase, which the copy comes to as well
                     await reader.close()
-            return found, complete
+            return least, complete
         finally:
             await reader.close()
 
@@ -140,15 +172,12 @@ class Namespaces:
             check_source(self._source)
             scope = self._key.spec.scope
             listed = [scope.database] if scope.database else await self._source.databases()
-            self._databases = sorted(each for each in listed if is_served(each, ""))
+            self._databases = sorted(each for each in listed if is_served(each, "") and self._key.shows(each, ""))
         return self._databases
 
-    async def _list_collections(self, database: str) -> dict[str, CollectionInfo]:
+    async def _list_collections(self, database: str) -> list[str]:
         if database not in self._collections:
-            listed = await self._source.collection_infos(database)
-            self._collections[database] = {
-                name: listed[name] for name in sorted(listed) if self.covers((database, name))
-            }
+            self._collections[database] = sorted(await self._source.collection_names(database))
         return self._collections[database]
 
 
@@ -157,11 +186,11 @@ def _gone(event: Mapping[str, Any]) -> Gone:
     return Gone((name["db"], name["coll"]), (to["db"], to["coll"]) if to else None)
 
 
-async def check_copy(source: Source, key: StreamKey) -> None:
+async def check_copy(source: Source, key: StreamKey, charge: Charge) -> None:
     """Raises SNAPSHOT_UNSUITABLE if documents of a feed's scope cannot be copied, and FeedmuxError if MongoDB does not
     say."""
     check_feed(key)
     if key.spec.scope.collection:
         await check_collection(source, key)
     else:
-        await Namespaces(source, key, ReadLimits()).check()
+        await Namespaces(source, key, ReadLimits()).check(charge)

@@ -121,7 +121,7 @@ async def headroom_s(source: Source, at: JoinPoint) -> int | None:
         return None
 
 
-async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint) -> int:
+async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint, charge: Charge = _nobody) -> int:
     """How many documents a copy from this position on may read; 0 if no copy begins there, if it is not known, or if
     the grants withhold documents: their number may be a secret."""
     if at.place.copied is None or key.judges_documents:
@@ -129,7 +129,7 @@ async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint) -> 
     scope = key.spec.scope
     try:
         if not scope.collection:
-            return await Namespaces(source, key, ReadLimits()).estimate()
+            return await Namespaces(source, key, ReadLimits()).estimate(charge)
         return await source.estimated_count(scope.database, scope.collection)
     except FeedmuxError as error:
         if error.reason not in _NOT_PERMITTED:

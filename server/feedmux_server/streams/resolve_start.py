@@ -30,7 +30,7 @@ from feedmux_server.core.positions.resume_token import (
 )
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.source.deployment import Source
-from feedmux_server.source.namespaces import check_copy
+from feedmux_server.source.namespaces import Charge, check_copy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ class StartResolver:
     key: StreamKey
     tenant: str
     keys: PositionKeys
+    charge: Charge
 
     def encoder(self) -> PositionEncoder:
         """The encoder of this feed's positions. Raises SOURCE_UNAVAILABLE while the source has not been reached."""
@@ -55,7 +56,7 @@ class StartResolver:
             case StartKind.EARLIEST:
                 return JoinPoint(ResumeToken.high_water_mark(await self.source.oplog.oldest_time()))
             case StartKind.SNAPSHOT:
-                await check_copy(self.source, self.key)
+                await check_copy(self.source, self.key, self.charge)
                 return JoinPoint(beginning_of_copy(await self.source.clock.operation_time()))
             case StartKind.POSITION:
                 return await self.position(start.data, "start")

@@ -22,7 +22,7 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, answered
-from feedmux_server.source.namespaces import WAIT_MS, Namespaces
+from feedmux_server.source.namespaces import WAIT_MS, Gone, Namespace, Namespaces
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader
 
@@ -241,10 +241,13 @@ class SnapshotReader:
         steps = self._steps
         place = steps.place
         until = max(place.cluster_time - place.is_high_water_mark, steps.not_before)
-        gone, self._seen_to = await names.gone_after(place, until)
-        back = [each.to for each in gone if each.to and each.to <= steps.stored.namespace and names.covers(each.to)]
-        if back:
-            steps.enter(*min(back))
+
+        def passed(gone: Gone) -> Namespace | None:
+            return gone.to if gone.to and gone.to <= steps.stored.namespace and names.covers(gone.to) else None
+
+        back, self._seen_to = await names.gone_after(place, until, passed)
+        if back is not None:
+            steps.enter(*back)
 
     async def _is_same(self) -> bool:
         """Whether the collection is still the one of before: as of a time before a drop or a rename, MongoDB reads an
@@ -264,8 +267,12 @@ class SnapshotReader:
         now = await self._documents.operation_time()
         if now <= steps.time:
             return True
-        gone, complete = await names.gone_after(steps.place, now)
-        if all(each.name < steps.stored.namespace or not names.covers(each.name) for each in gone):
+
+        def ahead(gone: Gone) -> Namespace | None:
+            return gone.name if gone.name >= steps.stored.namespace and names.covers(gone.name) else None
+
+        changed, complete = await names.gone_after(steps.place, now, ahead)
+        if changed is None:
             return True
         steps.not_before = complete
         self._at_end = self._documents_next = self._collection_done = False

@@ -13,7 +13,7 @@ from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.source import namespaces
 from feedmux_server.source.deployment import CollectionInfo
-from feedmux_server.source.namespaces import Gone, Namespaces
+from feedmux_server.source.namespaces import Gone, Namespace, Namespaces
 from feedmux_server.source.read_limits import ReadLimits
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimMongo, SimSource
@@ -33,9 +33,15 @@ class ListedSource(SimSource):
     async def databases(self) -> list[str]:
         return ["b-c", "admin", "b"]
 
-    async def collection_infos(self, database: str) -> dict[str, CollectionInfo]:
+    async def collection_names(self, database: str) -> list[str]:
         self.lists += 1
-        return self.listed
+        return list(self.listed)
+
+    async def special_collections(self, database: str) -> dict[str, CollectionInfo]:
+        return {name: info for name, info in self.listed.items() if info.capped}
+
+    async def collection(self, database: str, name: str) -> CollectionInfo | None:
+        return self.listed.get(name)
 
     async def estimated_count(self, database: str, name: str) -> int:
         return 2
@@ -50,6 +56,10 @@ async def made(key: StreamKey) -> tuple[Namespaces, ListedSource, SimMongo]:
     return Namespaces(source, key, ReadLimits()), source, mongo
 
 
+async def every(names: Namespaces) -> list[Namespace]:
+    return [each async for each in names.names_from(("", ""))]
+
+
 @in_virtual_time
 async def test_collections_come_in_mongodbs_order() -> None:
     names, source, _ = await made(stream_key(SPEC))
@@ -57,7 +67,7 @@ async def test_collections_come_in_mongodbs_order() -> None:
     while (following := await names.next(here, after=True)) is not None:
         found.append(here := following)
     assert found == [(database, name) for database in ("b", "b-c") for name in ("a.b", "z", "é")]
-    assert found == await names.all() == sorted(found, key=lambda each: (each[0].encode(), each[1].encode()))
+    assert found == await every(names) == sorted(found, key=lambda each: (each[0].encode(), each[1].encode()))
     assert await names.next(("b", "z"), after=False) == ("b", "z")
     assert await names.next(("b", "y"), after=False) == ("b", "z")
     assert source.lists == 2
@@ -71,14 +81,18 @@ async def test_what_a_tenant_may_not_see_or_a_pipeline_drops_is_not_looked_at() 
     source: Any
     names, source, _ = await made(stream_key(SPEC, b"policy", shows=lambda database, name: name != "z"))
     source.listed["z"] = CollectionInfo(b"u", "collection", capped=True)
-    assert await names.all() == [("b", "a.b"), ("b", "é"), ("b-c", "a.b"), ("b-c", "é")]
-    await names.check()
+    assert await every(names) == [("b", "a.b"), ("b", "é"), ("b-c", "a.b"), ("b-c", "é")]
+    charged = list[int]()
+    await names.check(charged.append)
+    assert charged == [1, 1]
+    names, source, _ = await made(stream_key(SPEC, b"policy", shows=lambda database, name: database == "b"))
+    assert (await every(names), source.lists) == ([("b", "a.b"), ("b", "z"), ("b", "é")], 1)
     match = bson.encode({"pipeline": [{"$match": {"ns.coll": "é"}}]})
     names, source, _ = await made(stream_key(replace(SPEC, scope=Scope("main", "b"), pipeline=match)))
-    assert (await names.all(), names.may_drop) == ([("b", "é")], False)
+    assert (await every(names), names.may_drop) == ([("b", "é")], False)
     names, source, _ = await made(stream_key(SPEC))
     source.listed["z"] = CollectionInfo(b"u", "collection", capped=True)
-    for checked in (names.check(), names.next(("b", "a.b"), after=True)):
+    for checked in (names.check(int), names.next(("b", "a.b"), after=True)):
         with pytest.raises(FeedmuxError, match=r"b\.z is capped"):
             await checked
     assert await names.next(("b-c", "zz"), after=True) == ("b-c", "é"), "one that was passed is none of its business"
@@ -102,12 +116,18 @@ async def test_drops_and_renames_after_a_place_are_found() -> None:
     mongo.rename("b", "y", "z")
     mongo.insert("b", "y", 0)
     mongo.drop("b", "y")
-    gone, complete = await names.gone_after(place, mongo.latest)
-    assert gone == [Gone(("b", "y"), ("b", "z")), Gone(("b", "y"))]
+    gone = list[Gone]()
+
+    def least(each: Gone) -> Namespace | None:
+        gone.append(each)
+        return each.to or each.name
+
+    found, complete = await names.gone_after(place, mongo.latest, least)
+    assert (gone, found) == ([Gone(("b", "y"), ("b", "z")), Gone(("b", "y"))], ("b", "y"))
     assert complete >= mongo.latest
     assert not mongo.open, "no cursor is left"
     mongo.forget(place.cluster_time)
-    assert (await names.gone_after(place, mongo.latest))[0] == gone, "the oplog begins at the place"
+    assert (await names.gone_after(place, mongo.latest, least))[0] == found, "the oplog begins at the place"
     mongo.forget(place.cluster_time + 1)
     with pytest.raises(FeedmuxError, match="oplog"):
-        await names.gone_after(place, mongo.latest)
+        await names.gone_after(place, mongo.latest, least)

@@ -55,7 +55,7 @@ def resolver(key: Any = KEY, tenant: str = "a") -> tuple[StartResolver, Clock]:
     source = SimpleNamespace(
         source_id="rs0", clock=clock, oplog=oplog, timeline=SourceTimeline(commands, oplog, NOBODY)
     )
-    return StartResolver(cast(Source, source), key, tenant, KEYS), clock
+    return StartResolver(cast(Source, source), key, tenant, KEYS, int), clock
 
 
 def start(kind: StartKind, at: ResumeToken) -> Start:
