@@ -93,6 +93,12 @@ class _Kept:
     timer: asyncio.TimerHandle | None = None
     given_up: bool = False
 
+    def pays(self, size: int) -> bool:
+        if self.given_up or self.paid_bytes < size:
+            return False
+        self.paid_bytes -= size
+        return True
+
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
@@ -173,14 +179,11 @@ class RangeCache:
         kept = self._covering(key, tenant, after, until)
         return None if kept is None else _reading(kept, after, until, payload_max)
 
-    def pays(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, size: int) -> bool:
-        """Return whether `size` bytes of events in (after, until], which are sent now, were charged by their plan. Each
-        charge of a plan is used once."""
+    def pays(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken) -> Callable[[int], bool] | None:
+        """A function that returns whether so many bytes of events in (after, until], which are sent now, were charged
+        by their plan. Each charge of a plan is used once. None when they are not retained."""
         kept = self._covering(key, tenant, after, until)
-        if kept is None or kept.paid_bytes < size:
-            return False
-        kept.paid_bytes -= size
-        return True
+        return None if kept is None else kept.pays
 
     def was_read(self, key: StreamKey, tenant: str, after: ResumeToken, until: ResumeToken, count: int) -> None:
         """Note that all `count` events in (after, until] were sent. A range is retained until each event was sent

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.clock import monotonic_s
@@ -157,7 +156,8 @@ class ReadRange:
         forked_count = timeline.forked_count
         kept = self._service.ranges.read(key, tenant, after.place, until, call.payload_max)
         if kept is not None:
-            call.pays = partial(self._service.ranges.pays, key, tenant, after.place, until)
+            # Found once: a tenant may have a thousand ranges, and each of their messages asks.
+            call.pays = self._service.ranges.pays(key, tenant, after.place, until) or _pays_nothing
             try:
                 for delivery in kept:
                     after = JoinPoint(delivery.end, exact=True)
