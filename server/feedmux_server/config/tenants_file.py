@@ -84,9 +84,10 @@ class QuotaSection(Section):
         default=50,
         ge=1,
         description="Calls of any kind. A request counts as one more call for every 8 KiB of its size, for every 5"
-        " ms of CPU that checking its pipeline takes, and for every 50 slices that PlanRange, or subscriptions that"
-        " ListSubscriptions, returns. Five seconds' worth may come at once. Above this limit, a call waits for up to a"
-        " second; a call that would wait longer is rejected.",
+        " ms of CPU that checking its pipeline takes, and for every 50 slices, subscriptions or dead letters that it"
+        " returns, names of collections that it lists, or quarantined keys of a group that it opens. Five seconds'"
+        " worth may come at once. Above this limit, a call waits for up to a second; a call that would wait longer is"
+        " rejected.",
     )
 
 

@@ -127,7 +127,7 @@ class Admission:
         self._accounts.of(caller().tenant).rates.charge(size / BYTES_PER_REQUEST, self._accounts.clock())
 
     def charge_items(self, count: int) -> None:
-        """Charge the caller for the slices or subscriptions of an answer after the first."""
+        """Charge the caller for what a call returns or reads by the item, after the first item."""
         self._accounts.of(caller().tenant).rates.charge((count - 1) / ITEMS_PER_REQUEST, self._accounts.clock())
 
     def charge_list(self, count: int) -> None:

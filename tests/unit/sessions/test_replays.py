@@ -254,3 +254,16 @@ async def test_a_group_that_quarantines_does_not_open_while_it_cannot_read_the_k
         collection.quarantined = unavailable  # type: ignore[method-assign]
         member = Member(there, subscription="orders", join=True, credit={"events": 10, "bytes": 1000})
         assert (await member.error()).reason is ErrorReason.SOURCE_UNAVAILABLE
+
+
+@in_virtual_time
+async def test_who_opens_a_group_is_charged_for_its_quarantined_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    collection = Collection()
+    collection.pins = {number.to_bytes(32): False for number in range(500)}
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        charged = list[int]()
+        monkeypatch.setattr(there.service.admission, "charge_items", charged.append)
+        one, other = await joined(there, "one"), await joined(there, "other")
+        assert charged == [500], "the other one finds the group open"
+        await one.close()
+        await other.close()
