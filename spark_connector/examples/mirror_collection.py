@@ -9,12 +9,14 @@ Try it: run `feedmux dev --workload`, and with the key and the URI that it print
 
     python mirror_collection.py --token KEY --mongodb mongodb://127.0.0.1:PORT --path /tmp/orders
 
-A second run continues from where the first run ended. `--follow` keeps applying changes until Ctrl-C.
+A second run continues from where the first run ended. `--follow` keeps applying changes until Ctrl-C. `--again` copies
+the collection again over the table, after lost history: documents that were deleted meanwhile are gone from it.
 """
 
 import argparse
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -57,11 +59,18 @@ def main() -> int:
         **({"token": args.token} if args.token else {}),
     }
     # Take the position first: what changes during the copy comes again as a change.
-    options |= stored_start(Path(args.path, "start.json"), options)
-    if not mirror.exists():
+    file = Path(args.path, "start.json")
+    if args.again or not file.exists():
+        offsets = latest_offsets(options)
+        store(file, {"startingOffsets": offsets, "consumerName": f"mirror-{uuid.uuid4().hex}", "copies": "true"})
+    start: dict[str, str] = json.loads(file.read_text())
+    if start.pop("copies", "") or not mirror.exists():
+        shutil.rmtree(f"{args.path}/checkpoint", ignore_errors=True)
         with copied(spark, args, schema) as documents:
-            mirror.create(documents)
+            mirror.create(documents, replace=True)
+        store(file, start)
         print(f"copied {mirror.read().count():,} documents", flush=True)
+    options |= start
     changes = spark.readStream.format("feedmux").options(**options).schema(mirror_schema(schema)).load()
     writer = changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", f"{args.path}/checkpoint")
     if args.follow:
@@ -86,14 +95,10 @@ def main() -> int:
     return 0
 
 
-def stored_start(file: Path, options: dict[str, str]) -> dict[str, str]:
-    """Returns where the changes begin, and the stream's name. Stored before the copy, so that a crash does no harm."""
-    if not file.exists():
-        start = {"startingOffsets": latest_offsets(options), "consumerName": f"mirror-{uuid.uuid4().hex}"}
-        file.with_suffix(".new").write_text(json.dumps(start))
-        file.with_suffix(".new").rename(file)
-    found: dict[str, str] = json.loads(file.read_text())
-    return found
+def store(file: Path, start: dict[str, str]) -> None:
+    """Stores where the changes begin, the stream's name, and `copies` until the copy is made: a crash does no harm."""
+    file.with_suffix(".new").write_text(json.dumps(start))
+    file.with_suffix(".new").rename(file)
 
 
 @contextmanager
@@ -158,6 +163,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--format", choices=("parquet", "delta"), default="parquet", help="format of the table (parquet)"
     )
+    parser.add_argument("--again", action="store_true", help="first copy the collection again, over the table")
     parser.add_argument("--follow", action="store_true", help="keep applying changes instead of comparing")
     parser.add_argument(
         "--looks", type=int, default=5, metavar="N", help="how often to compare while writes continue (5)"

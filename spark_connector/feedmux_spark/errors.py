@@ -45,7 +45,8 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 "Changes are lost: the position to read from has left MongoDB's oplog"
                 f"{f', which now begins at {oldest}' if oldest else ''}. Either set failOnDataLoss=false to continue"
                 " from the oldest available change, with the gap logged and counted in the offsets; or copy the"
-                " collection again and start with a new checkpoint. To prevent this, enlarge the oplog or run the query"
+                " collection again, over the table (Mirror.create with replace=True), and start with a new checkpoint,"
+                " consumerName and startingOffsets. To prevent this, enlarge the oplog or run the query"
                 f" more often. ({error})"
             )
         case Unavailable() if executor:
@@ -61,8 +62,9 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 "Changes are lost: MongoDB was restored, and does not have the history that was read since"
                 f"{f' {common}' if common else ' the copy was made'}. What was written to the sink since then has not"
                 " happened in MongoDB. Either set failOnDataLoss=false to continue from the oldest available change,"
-                " with the gap logged and counted in the offsets; or copy the collection again and start with a new"
-                f" checkpoint. ({error})"
+                " with the gap logged and counted in the offsets; or copy the collection again, over the table"
+                " (Mirror.create with replace=True), and start with a new checkpoint, consumerName and startingOffsets."
+                f" ({error})"
             )
         case Unavailable():
             return (
@@ -87,6 +89,13 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 f"Another client reads under consumerName {consumer_name!r}"
                 f" (owner {error.metadata.get('owner', 'unknown')!r}): stop it, or give this query its own name."
                 f" ({error})"
+            )
+        case FeedmuxError(reason="SNAPSHOT_UNSUITABLE"):
+            named = f"The subscription of consumerName {consumer_name!r}" if consumer_name else "An offset"
+            return (
+                f"{named} is within a copy of existing documents, which Spark does not read: choose another"
+                " consumerName and startingOffsets, or let another client read that subscription to the end of its"
+                f" copy. ({error})"
             )
         case FeedmuxError(reason="FEED_CHANGED"):
             return (

@@ -87,6 +87,12 @@ def parse_start(text: str, option: str) -> Start:
         return Start.latest()
     if text == "earliest":
         return Start.earliest()
+    if text == "snapshot":
+        raise OptionError(
+            f"option {option}: Spark does not read the existing documents through feedmux. Copy the collection with"
+            " Spark, after taking the position at which the changes begin (feedmux_spark.positions.latest_offsets), and"
+            " give that as startingOffsets: feedmux_spark.apply, and examples/mirror_collection.py, do so"
+        )
     if text.lstrip().startswith("{"):
         try:
             return Start.position(Offset.from_json(json.loads(text)).position)

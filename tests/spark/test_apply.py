@@ -280,5 +280,18 @@ def test_a_mirror_is_created_once_and_before_it_is_read(
 ) -> None:
     with pytest.raises(CannotApply, match="already"):
         mirror.create(mirror.read())
+    assert content(mirror) == {1: "copied", 2: "copied", 3: "copied"}
     with pytest.raises(CannotApply, match="create it"):
         ParquetMirror(spark, str(tmp_path / "none")).read()
+
+
+def test_a_copy_over_the_table_removes_what_it_does_not_contain(spark: SparkSession, mirror: ParquetMirror) -> None:
+    """After lost history. Its changes are those of another query, whose batches begin at 0 again."""
+    mirror.apply(frame(spark, [change(1, "update", 2, "changed"), change(2, "insert", 4, "new")]), 0)
+    for _ in range(3):
+        copy = spark.createDataFrame([((2,), (2, "again"))], mirror.read().drop("sort_key").schema)
+        mirror.create(copy, replace=True)
+        assert content(mirror) == {2: "again"}
+    assert len(list(Path(mirror.path).glob("state-*"))) == 2
+    mirror.apply(frame(spark, [change(3, "update", 2, "after")]), 1)
+    assert content(mirror) == {2: "after"}

@@ -71,6 +71,9 @@ assert content(mirror) == {1: "updated", 3: "copied", 4: "new"}, content(mirror)
 dropped = [change(7, "insert", 9, "lost"), change(8, "drop", None), change(9, "insert", 1, "after")]
 mirror.apply(frame(spark, dropped), 2)
 assert content(mirror) == {1: "after"}, content(mirror)
+mirror.create(spark.createDataFrame([((2,), (2, "again"))], copy), replace=True)
+mirror.apply(frame(spark, [change(7, "insert", 3, "after")]), 3)
+assert content(mirror) == {2: "again", 3: "after"}, content(mirror)
 print("passed", flush=True)
 """
 

@@ -72,6 +72,20 @@ def test_a_subscription_that_is_gone_is_made_anew(database: Documents, options: 
         assert read(chosen, again.slices(end, again.advance(end, MANY))) == list(range(5, 10))
 
 
+def test_a_subscription_within_a_copy_is_rejected(database: Documents, options: Options, site: Site) -> None:
+    """Nothing is read as if the copy were complete, and the position stays for a client that reads copies."""
+    insert(database, range(3))
+    chosen = options()
+    Progress(parse_options(chosen)).begin()
+    with feedmux.Client(site.endpoint) as client:
+        client.seek_subscription(chosen["consumerName"], "snapshot")
+        stored = client.get_subscription(chosen["consumerName"]).position
+        progress = Progress(parse_options(chosen))
+        with pytest.raises(FeedmuxSparkError, match="is within a copy of existing documents, which Spark does not"):
+            progress.advance(progress.begin(), MANY)
+        assert client.get_subscription(chosen["consumerName"]).position == stored
+
+
 def test_large_events_come_whole(database: Documents, options: Options) -> None:
     progress = Progress(parse_options(options()))
     insert(database, range(3), pad=3_000_000)

@@ -28,6 +28,19 @@ def process(log: Path, *arguments: str) -> Process:
     return Process("the example", [sys.executable, str(SCRIPT), *arguments], log, cwd=REPOSITORY)
 
 
+def to_its_end(log: Path, *arguments: str) -> str:
+    """What the script says, once it has ended well."""
+    script = process(log, *arguments)
+    script.start()
+    try:
+        wait_until(lambda: not script.running, guard_s=PATIENCE_S)
+    finally:
+        script.send_signal(signal.SIGKILL)
+    said = log.read_text()
+    assert script.returncode == 0, said
+    return said
+
+
 @contextmanager
 def writing(database: Database[dict[str, Any]], shop: Shop) -> Iterator[None]:
     """Changes without a pause, a few hundred each second."""
@@ -79,6 +92,21 @@ def test_it_mirrors_a_collection_that_is_being_written(
 
 
 @pytest.mark.full
+def test_a_second_copy_removes_what_was_deleted_while_nobody_read(
+    site: Site, database: Database[dict[str, Any]], tmp_path: Path, java: None
+) -> None:
+    host, port = site.client.primary or ("", 0)
+    database.orders.bulk_write([Shop(seed=1).change() for _ in range(10)])
+    for more in ([], ["--again"]):
+        said = to_its_end(
+            tmp_path / "log", "--endpoint", site.endpoint, "--mongodb", f"mongodb://{host}:{port}/?directConnection=true",
+            "--database", database.name, "--path", str(tmp_path / "mirror"), *more,
+        )  # fmt: skip
+        assert f"equal: {database.orders.count_documents({}):,} documents" in said
+        database.orders.delete_one({})
+
+
+@pytest.mark.full
 def test_ctrl_c_ends_it_in_silence(site: Site, database: Database[dict[str, Any]], tmp_path: Path, java: None) -> None:
     host, port = site.client.primary or ("", 0)
     database.orders.bulk_write([Shop(seed=1).change() for _ in range(10)])
@@ -101,8 +129,4 @@ def test_ctrl_c_ends_it_in_silence(site: Site, database: Database[dict[str, Any]
 
 
 def test_it_explains_itself(tmp_path: Path) -> None:
-    script = process(tmp_path / "log", "--help")
-    script.start()
-    wait_until(lambda: not script.running, guard_s=PATIENCE_S)
-    assert script.returncode == 0
-    assert "feedmux dev --workload" in (tmp_path / "log").read_text()
+    assert "feedmux dev --workload" in to_its_end(tmp_path / "log", "--help")

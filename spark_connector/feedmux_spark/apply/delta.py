@@ -22,9 +22,10 @@ it."""
 class DeltaMirror(Mirror):
     """`path` is the table's folder."""
 
-    def create(self, documents: DataFrame) -> None:
-        """Creates the table from a copy. Raises AnalysisException if there is a table."""
-        as_copy(documents).write.format("delta").mode("error").save(self.path)
+    def create(self, documents: DataFrame, *, replace: bool = False) -> None:
+        """Without `replace`, raises AnalysisException if there is a table."""
+        writer = as_copy(documents).write.format("delta").mode("overwrite" if replace else "error")
+        (writer.option("overwriteSchema", "true") if replace else writer).save(self.path)
 
     def exists(self) -> bool:
         try:

@@ -68,9 +68,13 @@ class Mirror(ABC):
         self.namespace = namespace
 
     @abstractmethod
-    def create(self, documents: DataFrame) -> None:
-        """Creates the table from a copy: rows of `document_key` and `document`. Raises CannotApply if there is a
-        table."""
+    def create(self, documents: DataFrame, *, replace: bool = False) -> None:
+        """Creates the table from a copy: rows of `document_key` and `document`.
+
+        With `replace`, the copy takes the place of the table, in one step for its readers: after lost history, rows of
+        documents that were deleted meanwhile are gone. The changes since then are those of another query, with a new
+        checkpoint. Without it, raises an error if there is a table.
+        """
 
     @abstractmethod
     def exists(self) -> bool:

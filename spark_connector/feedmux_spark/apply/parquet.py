@@ -47,10 +47,12 @@ class _State:
 class ParquetMirror(Mirror):
     """`path` is a folder of a file system that Spark knows. Not for two queries at once, nor for Spark Connect."""
 
-    def create(self, documents: DataFrame) -> None:
-        if self.exists():
+    def create(self, documents: DataFrame, *, replace: bool = False) -> None:
+        states = self._states()
+        if states and not replace:
             raise CannotApply(f"{self.path} already contains a mirror")
-        self._write(as_copy(documents), _State(0, _COPY, 0))
+        self._write(as_copy(documents), _State(states[-1].number + 1 if states else 0, _COPY, 0))
+        self._delete_old()
 
     def exists(self) -> bool:
         return bool(self._states())
@@ -79,6 +81,9 @@ class ParquetMirror(Mirror):
         if namespace is not None:
             rows = rows.withMetadata("sort_key", {_NAMESPACE: namespace})
         self._write(rows, _State(number, query_id, batch_id))
+        self._delete_old()
+
+    def _delete_old(self) -> None:
         for state in self._states()[:-_KEPT]:
             self._files.delete(self._hadoop_path(state.folder), True)
 

@@ -16,6 +16,7 @@ from tests.tables import over
         ("ALREADY_EXISTS", "SUBSCRIPTION_EXISTS", {}, "consumerName 'q' is taken by a subscription of another feed"),
         ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY", {"owner": "spark/x/1"}, "consumerName 'q' (owner 'spark/x/1'"),
         ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY", {}, "(owner 'unknown')"),
+        ("FAILED_PRECONDITION", "SNAPSHOT_UNSUITABLE", {}, "consumerName 'q' is within a copy of existing"),
         ("FAILED_PRECONDITION", "FEED_CHANGED", {}, "nothing of the batch was read. Restart the query"),
         ("INVALID_ARGUMENT", "POSITION_FOREIGN", {}, "The offset is not a position in this feed"),
         ("INVALID_ARGUMENT", "OPTION_REFUSED", {}, "MongoDB rejected the pipeline or an option"),

@@ -52,6 +52,12 @@ def test_an_offset_from_elsewhere_is_an_error_of_the_option() -> None:
             Offset.from_json(content)
 
 
+@over("option", ["startingOffsets", "endingOffsets"])
+def test_a_start_with_existing_documents_says_what_to_do(option: str) -> None:
+    with pytest.raises(OptionError, match=rf"{option}: Spark does not read .*latest_offsets"):
+        parse_start("snapshot", option)
+
+
 @over("text", ["2026-11-21T15:00:00", "2026-11-21"])
 def test_a_time_without_a_zone_is_told_what_to_write(text: str) -> None:
     with pytest.raises(OptionError, match=r"without a time zone: write .* for UTC") as caught:
