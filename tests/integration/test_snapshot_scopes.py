@@ -212,7 +212,7 @@ CHANGES: dict[str, Callable[[Documents], object]] = {
         database.b.insert_one({"_id": "s9"}),
     ),
     "create before": lambda database: database.a1.insert_one({"_id": 1}),
-    "create behind": lambda database: database.z.insert_one({"_id": 1}),
+    "create after": lambda database: database.z.insert_one({"_id": 1}),
     "rename to a name that was passed": lambda database: database["c.d"].rename("a1"),
     "rename over one that was passed": lambda database: database["c.d"].rename("a", dropTarget=True),
     "rename over the present one": lambda database: database["c.d"].rename("b", dropTarget=True),

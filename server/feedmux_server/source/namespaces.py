@@ -70,7 +70,7 @@ class Namespaces:
 
     def covers(self, name: Namespace) -> bool:
         """Whether documents of a collection of this name are copied. Those that a `$match` on `ns.coll` drops need not
-        be read; nor is anything that the tenant may not see looked at."""
+        be read; nor is anything examined that the tenant may not see."""
         return is_served(*name) and self._key.shows(*name) and self._filter.admits(b"insert", name[1].encode())
 
     def forget(self) -> None:
@@ -78,7 +78,7 @@ class Namespaces:
         self._databases, self._collections = None, {}
 
     async def next(self, here: Namespace, *, after: bool) -> Namespace | None:
-        """The first collection at or after this name; with `after`, behind it. None if there is none. Raises
+        """The first collection at this name or after it; with `after`, only after it. None if there is none. Raises
         FeedmuxError: SNAPSHOT_UNSUITABLE if it cannot be copied, and as `Source.databases`."""
         async for found in self.names_from(here):
             if found == here and after:

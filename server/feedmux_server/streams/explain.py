@@ -92,7 +92,7 @@ async def _databases(source: Source, grants: Grants, scope: Scope) -> list[str]:
 
 async def is_missing(source: Source, grants: Grants, scope: Scope, charge: Charge = _nobody) -> bool:
     """Whether the scope's collection does not exist, or its database has none that is granted: of others, the tenant
-    learns nothing. False if feedmux may not list them, or not all of them were looked at."""
+    learns nothing. False if feedmux may not list them, or not all of them were examined."""
     if not scope.database:
         return False
     try:

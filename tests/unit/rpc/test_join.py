@@ -1,6 +1,7 @@
 """Groups: what members and those who open may say, and what ends a group. The simulation shows the rest."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace

@@ -12,6 +12,7 @@ from feedmux_server.core.positions.position import (
     POSITION_BYTES_MAX,
     Position,
     PositionEncoder,
+    as_shown,
     copied_of,
     decode_position,
     encode_position,
@@ -157,7 +158,15 @@ def test_the_encoder_wants_eight_bytes_each() -> None:
 UP_TO = Copied(bson.encode({"_id": "x" * 20}), 7)
 
 
-@pytest.mark.parametrize("copied", [UP_TO, replace(UP_TO, database="shop", collection="a.é")])
+@pytest.mark.parametrize(
+    "copied",
+    [
+        UP_TO,
+        replace(UP_TO, generation=2**53 - 1),
+        replace(UP_TO, database="shop", collection="a.é"),
+        replace(UP_TO, database="shop", collection="a.é", generation=1, up_to=b""),
+    ],
+)
 @pytest.mark.parametrize("token", [EVENT, TYPED, LOWER, MARK])
 def test_a_position_within_a_copy(token: ResumeToken, copied: Copied) -> None:
     copying = token.while_copying(copied)
@@ -165,6 +174,9 @@ def test_a_position_within_a_copy(token: ResumeToken, copied: Copied) -> None:
     read = decode_position(data, SCOPE, KEYS).token
     assert (read, read.copied, read.given) == (copying, copied, token.given)
     assert bool(data[1] & 0x20) is bool(copied.collection), "a server that knows no copies of several rejects this flag"
+    assert bool(data[1] & 0x80) is bool(copied.generation), "the former layout is read where there is none"
+    with pytest.raises(FeedmuxError):
+        decode_position(signed(bytes((data[0], data[1] & ~0x08)) + data[2:-16]), SCOPE, KEYS)
     assert copied_of(data) == read
     assert data[1] & ~0x07, "a server that does not know copies rejects flags that it does not know"
     for length in range(len(data)):
@@ -173,6 +185,24 @@ def test_a_position_within_a_copy(token: ResumeToken, copied: Copied) -> None:
         flipped = bytearray(data)
         flipped[bit // 8] ^= 1 << bit % 8
         assert refused(bytes(flipped)) is ErrorReason.POSITION_INVALID
+
+
+@over("token", [EVENT, TYPED, LOWER, MARK, EVENT.given_as(Given.AS_TIME)])
+def test_a_position_after_a_copy_whose_end_may_not_be_noticed(token: ResumeToken) -> None:
+    completed = Copied(documents=7, generation=2**53 - 1)
+    encoder = PositionEncoder(KEYS, SCOPE, KEY)
+    data = encoder.encode_completed(token, completed)
+    read = decode_position(data, SCOPE, KEYS)
+    assert (read.token, read.token.given, read.token.copied, read.completed) == (token, token.given, None, completed)
+    assert data[1] & 0x40, "a server that does not know this rejects the flag"
+    assert as_shown(data, KEYS) == encoder.encode(token), "a client gets the position alone"
+    for damaged in (data[:20], data[:-1], data[:26] + data[27:]):
+        assert as_shown(damaged, KEYS) == damaged, "one that was not made here stays as it is"
+    content = data[:-16]
+    for flags in (data[1] | 0x08, data[1] | 0x10, data[1] | 0x20, data[1] | 0x80, data[1] & ~0x40):
+        assert refused(signed(bytes((data[0], flags)) + content[2:])) is ErrorReason.POSITION_INVALID
+    for length in range(2, len(content) - len(token.raw) // 2):
+        assert refused(signed(content[:length])) is ErrorReason.POSITION_INVALID, "the counts are cut short"
 
 
 def test_signed_nonsense_within_a_copy_is_invalid() -> None:
