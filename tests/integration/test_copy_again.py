@@ -16,7 +16,7 @@ from feedmux_server.sessions.session import RESTARTS_MAX
 from tests.conformance.faults import Client, overrun
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.test_restored_database import restorable
-from tests.integration.test_snapshot import SMALL_STEPS
+from tests.integration.test_snapshot import SMALL_STEPS, restarts
 from tests.integration.wire import LATEST, feed, refused
 
 SNAPSHOT = feedmux.Start.snapshot()
@@ -185,9 +185,9 @@ async def test_a_seek_to_a_snapshot_begins_another_generation(
 
 @pytest.mark.full
 async def test_a_copy_that_the_oplog_never_lets_come_to_its_end_ends_with_a_word(
-    user: feedmux.AsyncClient, client: Client, name: str
+    shallow: tuple[ReplicaSet, Here], user: feedmux.AsyncClient, client: Client, name: str
 ) -> None:
-    documents, sink = client[name].c, Sink()
+    documents, sink, before = client[name].c, Sink(), await restarts(shallow[1], "HISTORY_LOST")
     documents.insert_many([{"_id": number} for number in range(200)])
     await user.create_subscription(name, feedmux.Feed(name, "c"), start="snapshot", on_history_lost="snapshot")
 
@@ -201,6 +201,7 @@ async def test_a_copy_that_the_oplog_never_lets_come_to_its_end_ends_with_a_word
     with pytest.raises(feedmux.HistoryLost, match="larger oplog"):
         await read_slowly()
     assert len(sink.gaps) == RESTARTS_MAX
+    assert await restarts(shallow[1], "HISTORY_LOST") == before + RESTARTS_MAX
     assert sink.swept == []
 
 

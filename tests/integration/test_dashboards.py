@@ -40,7 +40,8 @@ KNOWN = {
 """Values that are right though they do not occur here: INTERNAL is a defect of ours."""
 FIRING = ("FeedmuxHistoryAtRisk", "FeedmuxStoredHistoryAtRisk", "FeedmuxQuotaExhausted")
 """What is the matter with the server of these tests."""
-RARE = ("feedmux.snapshot.retries", "feedmux.snapshot.remaining", "feedmux.group.dead_letters",
+RARE = ("feedmux.snapshot.retries", "feedmux.snapshot.remaining", "feedmux.snapshot.restarts",
+        "feedmux.group.dead_letters",
         "feedmux.group.dead_letters_waiting", "feedmux.dead_letters.utilization",
         "feedmux.group.quarantined_keys")  # fmt: skip
 """What this server has no trouble with. Their names and labels are those of the table of metrics."""

@@ -30,6 +30,7 @@ from tests.conftest import ReplicaSetFactory
 from tests.integration.servers import Here, ServerProcess, server_process, serving, settings
 from tests.integration.test_faults import Client, Documents, fail_command
 from tests.integration.wire import LATEST, MANY, Api, Receiver, at, feed, refused
+from tests.telemetry.scrape import scrape
 
 OPEN_DOCUMENTS = Source.open_documents
 SNAPSHOT = at(snapshot=feed_pb2.Snapshot())
@@ -224,6 +225,12 @@ async def _some(user: feedmux.AsyncClient, name: str, sink: Sink, count: int) ->
             if number == count // 2:
                 session.ack(event)
         await session.close()
+
+
+async def restarts(here: Here, cause: str) -> float:
+    """How many copies the server began again."""
+    page = await scrape(here.server.metrics_port)
+    return page.value("feedmux_snapshot_restarts_total", source="main", tenant="default", error_type=cause)
 
 
 async def _kill(server: ServerProcess, mongo: ReplicaSet) -> None:

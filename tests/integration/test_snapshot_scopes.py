@@ -29,7 +29,7 @@ from feedmux_server.source.deployment import Source
 from tests.integration.grants_support import granted, key_of
 from tests.integration.servers import Here, serving, settings
 from tests.integration.test_faults import Client, Documents
-from tests.integration.test_snapshot import OPEN_DOCUMENTS, SMALL_STEPS, SNAPSHOT, is_copied
+from tests.integration.test_snapshot import OPEN_DOCUMENTS, SMALL_STEPS, SNAPSHOT, is_copied, restarts
 from tests.integration.wire import MANY, refused
 
 State = dict[tuple[str, str], dict[bytes, dict[str, Any]]]
@@ -282,10 +282,12 @@ async def test_a_rename_that_the_pipeline_drops(
         return await OPEN_DOCUMENTS(source, spec, *asked)
 
     monkeypatch.setattr(Source, "open_documents", open_documents)
+    before = await restarts(stepwise, "RENAMED")
     session = await stepwise.api.open(feed=scope(database.name, WITHOUT_RENAMES), start=SNAPSHOT)
     await session.until(lambda: is_copied(session))
     found = {event.document["ns"]["coll"] for event in await session.take(session.received)}
     assert found == {"a", "a1", "b"}
+    assert await restarts(stepwise, "RENAMED") > before
     session.cancel()
 
 

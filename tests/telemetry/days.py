@@ -74,6 +74,9 @@ BAD_DAYS: Final[dict[str, dict[str, str]]] = {
     "FeedmuxSnapshotWillNotEnd": {
         f"feedmux_snapshot_remaining_seconds{{{REPLICA},{SOURCE},{TENANT}}}": "9000-60x20 7800+5x157"
     },
+    "FeedmuxSnapshotRestarts": {
+        f'feedmux_snapshot_restarts_total{{{REPLICA},{SOURCE},{TENANT},error_type="HISTORY_LOST"}}': "1+1x180"
+    },
     "FeedmuxRedisUnavailable": {f"feedmux_redis_available{{{REPLICA}}}": "0x180"},
     "FeedmuxCommitsFailing": {f'feedmux_commit_results_total{{{REPLICA},feedmux_outcome="failed"}}': "0+3x180"},
     "FeedmuxRedisErrors": {f'feedmux_redis_errors_total{{{REPLICA},error_type="TIMEOUT"}}': "0+6x180"},

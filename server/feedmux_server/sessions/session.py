@@ -453,6 +453,7 @@ class Session:
 
     def _copy_begun_again(self, place: ResumeToken, error: FeedmuxError) -> None:
         self._restarts += 1
+        self._manager.observer.copy_begun_again(self.source, self.subscriber.tenant, error.reason.value)
         self.commits.copy_begins()
         self._follow_copy(place)
         if (status := self.copy_status) is not None:

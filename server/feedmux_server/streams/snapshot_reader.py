@@ -248,6 +248,7 @@ class SnapshotReader:
         back, self._seen_to = await names.gone_after(place, until, passed)
         if back is not None:
             steps.enter(*back)
+            self._source.observer.copy_begun_again(self._source.name, self._reads_for(), "RENAMED")
 
     async def _is_same(self) -> bool:
         """Whether the collection is still the one of before: as of a time before a drop or a rename, MongoDB reads an

@@ -212,6 +212,11 @@ SNAPSHOT_RETRIES: Final = Metric(
     "Reads of documents that MongoDB ended because it cannot read as of their time any more; the rest was read as"
     " of a later one.", (SOURCE,),
 )  # fmt: skip
+SNAPSHOT_RESTARTS: Final = Metric(
+    "feedmux.snapshot.restarts", _C, "{restart}",
+    "Copies that the server began again, by cause: `HISTORY_LOST` or `TIMELINE_FORKED`, under `on_history_lost:"
+    " SNAPSHOT`; `RENAMED`, at the new name of a collection, which the copy had passed.", (SOURCE, TENANT, ERROR),
+)  # fmt: skip
 SNAPSHOT_REMAINING: Final = Metric(
     "feedmux.snapshot.remaining", _G, "s",
     "Time left of the copy that takes longest, by the rate of its last minute. No value where the rate or the number of"

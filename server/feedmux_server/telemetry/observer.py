@@ -79,6 +79,9 @@ class Observer:
     def documents_not_at_this_time(self, source: str) -> None:
         """MongoDB cannot read a copy's documents as of the chosen time; they are read as of a later one."""
 
+    def copy_begun_again(self, source: str, tenant: str, cause: str) -> None:
+        """A tenant's copy begins again, or goes back; see `metrics.SNAPSHOT_RESTARTS`."""
+
     def timeline_forked(self, source: str) -> None:
         """A deployment has lost history that was read: it was restored."""
 

@@ -78,6 +78,9 @@ class OtelObserver(Observer):
     def documents_not_at_this_time(self, source: str) -> None:
         self.counted.add(metrics.SNAPSHOT_RETRIES, 1, source)
 
+    def copy_begun_again(self, source: str, tenant: str, cause: str) -> None:
+        self.counted.add(metrics.SNAPSHOT_RESTARTS, 1, source, tenant, cause)
+
     def timeline_forked(self, source: str) -> None:
         self.counted.add(metrics.FORKS, 1, source)
 
