@@ -55,7 +55,12 @@ interface Commands {
     takeover?: boolean;
     options?: Json | null;
   };
-  ask: { subscription: string; feed: Json; start?: string | Json | null };
+  ask: {
+    subscription: string;
+    feed: Json;
+    start?: string | Json | null;
+    on_history_lost?: feedmux.OnHistoryLost | null;
+  };
   take: {
     session: string;
     count?: number | null;
@@ -104,11 +109,11 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
     return {};
   },
 
-  create: async ({ subscription, feed, start }: Commands["ask"]) =>
+  create: async ({ subscription, feed, start, on_history_lost }: Commands["ask"]) =>
     copied(
       await connected()
         .subscription(subscription)
-        .create(feedOf(feed), { start: startOf(start) ?? "latest" }),
+        .create(feedOf(feed), { start: startOf(start) ?? "latest", onHistoryLost: on_history_lost ?? "fail" }),
     ),
 
   seek: async ({ subscription, start }: Commands["ask"]) =>
@@ -185,6 +190,7 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
       epoch: Number(open.epoch),
       closed: open.closed,
       copying: open.copying !== undefined,
+      generation: open.copying?.generation ?? null,
     });
   },
 
@@ -355,8 +361,9 @@ function noticeJson(notice: feedmux.Notice): Json {
       };
     }
     case "snapshotComplete": {
-      const { documents, bytes, readTime } = notice;
-      return { kind: "snapshot_complete", documents, bytes, read_time: readTime ? timeJson(readTime) : null };
+      const { documents, bytes, readTime, generation } = notice;
+      const read_time = readTime ? timeJson(readTime) : null;
+      return { kind: "snapshot_complete", documents, bytes, read_time, generation };
     }
     case "disconnected": {
       const { reason, status } = notice.error;

@@ -186,10 +186,11 @@ class Connection(StreamKeeper):
         buffer, tracker, attempt = self._buffer, self._tracker, self._attempt
         if self._asked_for_copy and opened.copying is None:
             raise SnapshotUnsupported("has opened the feed at the present")
-        buffer.copying = None
+        buffer.copying = opened.copying
+        self._withdraw(SnapshotProgress)  # of a former stream: this one says how far the copy is
         if opened.copying:
             self._begin_copy(opened.copying)
-            self._withdraw_completion()
+            self._withdraw(SnapshotComplete)
         had_reached = tracker.acked_position(self._open_acked)
         is_first = self._state in FIRST_OPENING
         reopened = not is_first and self._opening.durable
@@ -212,11 +213,10 @@ class Connection(StreamKeeper):
 
     def _begin_copy(self, status: SnapshotStatus) -> None:
         self._generation, self._completing = status.generation, False
-        self._buffer.copying = status
 
     def _forget(self) -> None:
         self._tracker.forget()
-        self._withdraw_completion()
+        self._withdraw(SnapshotComplete)
         for item in self._buffer.drain():
             match item:
                 case QueuedNotice() | Ended():
@@ -224,11 +224,11 @@ class Connection(StreamKeeper):
                 case batch:
                     self._window.discard(len(batch), batch.size_bytes)
 
-    def _withdraw_completion(self) -> None:
-        """Drop the end of a copy that has not been delivered: its documents are forgotten, or come again before another
-        end."""
+    def _withdraw(self, kind: type[SnapshotProgress | SnapshotComplete]) -> None:
+        """Drop notices of a copy that have not been delivered. Of its end: its documents are forgotten, or come again
+        before another end."""
         for item in self._buffer.drain():
-            if not (isinstance(item, QueuedNotice) and isinstance(item.notice, SnapshotComplete)):
+            if not (isinstance(item, QueuedNotice) and isinstance(item.notice, kind)):
                 self._buffer.put(item)
 
     def _say_rewound(self, rewound: Rewound) -> None:

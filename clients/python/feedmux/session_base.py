@@ -218,11 +218,10 @@ class SessionBase:
         of_copy = isinstance(notice, SnapshotProgress | SnapshotComplete)
         copying = self._buffer.copying
         generation = copying.generation if copying is not None else None
-        # A notice of another generation is of a copy before this one, or a later stream has passed it.
-        if isinstance(notice, SnapshotComplete) and notice.generation == generation:
-            self._buffer.copying = None
-        elif isinstance(notice, SnapshotProgress) and notice.status.generation == generation:
+        if isinstance(notice, SnapshotProgress):
             self._buffer.copying = notice.status
+        elif isinstance(notice, SnapshotComplete) and notice.generation == generation:
+            self._buffer.copying = None  # an end of another generation is of a copy before this one
         if self._on_notice is not None:
             self._on_notice(notice)
         else:

@@ -63,10 +63,16 @@ class ClientSteps(ServerSteps):
             self._records[session].error = reply["error"]
 
     async def create(
-        self, subscription: str = "sub", *, start: Any = None, copied: int | None = None, error: Json | None = None
+        self,
+        subscription: str = "sub",
+        *,
+        start: Any = None,
+        on_history_lost: str | None = None,
+        copied: int | None = None,
+        error: Json | None = None,
     ) -> None:
         """The client creates a subscription. `copied`: the documents of its copy so far; null where it has none."""
-        fields = {"feed": self._feed({}), "start": self._start(start)}
+        fields = {"feed": self._feed({}), "start": self._start(start), "on_history_lost": on_history_lost}
         reply = await self._call_of("create", error, subscription=self._stage.real_name(subscription), **fields)
         assert error or reply.get("copied") == copied, f"{reply}, not {copied}"
 

@@ -125,9 +125,10 @@ class Commands:
         record.session = await opened
         return {}
 
-    async def create(self, subscription: str, feed: Json, start: Any = None) -> Json:
+    async def create(self, subscription: str, feed: Json, start: Any = None, on_history_lost: Any = None) -> Json:
         asked = self._connected().subscription(subscription)
-        return _copied(await asked.create(start=_start(start), **_feed(feed)))
+        chosen = _feed(feed) if on_history_lost is None else {**_feed(feed), "on_history_lost": on_history_lost}
+        return _copied(await asked.create(start=_start(start), **chosen))
 
     async def seek(self, subscription: str, start: Any) -> Json:
         return _copied(await self._connected().subscription(subscription).seek(_start(start)))
@@ -186,6 +187,7 @@ class Commands:
             "epoch": opened.epoch,
             "closed": opened.closed,
             "copying": opened.copying is not None,
+            "generation": opened.copying.generation if opened.copying else None,
         }
 
     async def close(self, session: str, timeout_s: float | None = None) -> Json:

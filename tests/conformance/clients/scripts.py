@@ -83,10 +83,11 @@ class _Player:
 
     # What is sent.
 
-    def make_opened(self, at: int = 0, snapshot: bool = False, **fields: Any) -> list[Message]:
+    def make_opened(self, at: int = 0, snapshot: bool = False, generation: int = 0, **fields: Any) -> list[Message]:
         message = wire.opened(at, **fields)
         if snapshot:
             message.opened.snapshot.state = feed_pb2.SnapshotStatus.STATE_RUNNING
+            message.opened.snapshot.generation = generation
         return [message]
 
     def make_batch(

@@ -120,6 +120,15 @@ class ServerSteps(Steps):
 
         await until(there, self._patience_s)
 
+    async def policy(self, subscription: str = "sub", **wanted: str) -> None:
+        """The policies that the server has stored with the subscription."""
+        found = await self._stage.api.get(self._stage.real_name(subscription))
+        for name, value in wanted.items():
+            values = found.DESCRIPTOR.fields_by_name[name].enum_type
+            assert values is not None
+            stored = values.values_by_number[getattr(found, name)].name
+            assert stored == f"{name}_{value}".upper(), stored
+
     async def active(self, wanted: bool, *, subscription: str = "sub") -> None:
         """Waits until the server says that the subscription has a session, or none."""
 

@@ -7,8 +7,6 @@ import pytest
 from bson.codec_options import CodecOptions
 
 from feedmux.batches import BsonBatch
-from feedmux.feeds import SnapshotStatus
-from feedmux.notices import SnapshotProgress
 from feedmux.positions import NO_POSITION, FeedPosition
 from feedmux.session_base import SessionBase
 from feedmux.session_buffer import NEVER, SessionBuffer
@@ -117,17 +115,3 @@ def test_acks_of_several_threads_never_go_back() -> None:
     session_base.ack(one)
     higher.join()
     assert buffer.acked == 2
-
-
-def test_a_notice_of_a_copy_that_a_later_stream_has_passed_brings_it_not_back() -> None:
-    """Otherwise a program that waits for the end of the copy would wait without an end: no notice says it again."""
-    recorded = Recorded()
-    session, buffer = recorded.session, recorded.buffer
-    session._on_notice = lambda _: None
-    one, two = SnapshotStatus(True, 1), SnapshotStatus(True, 2)
-    buffer.copying = one
-    session._say(SnapshotProgress(two))
-    assert session.copying == two
-    buffer.copying = None  # opened after the copy, while a notice was waiting to be taken
-    session._say(SnapshotProgress(two))
-    assert session.copying is None

@@ -52,12 +52,13 @@ type tlsFiles struct {
 }
 
 type openCommand struct {
-	Session      string         `json:"session"`
-	Subscription string         `json:"subscription"`
-	Feed         *feedFields    `json:"feed"`
-	Start        start          `json:"start"`
-	Takeover     bool           `json:"takeover"`
-	Options      sessionOptions `json:"options"`
+	Session       string         `json:"session"`
+	Subscription  string         `json:"subscription"`
+	Feed          *feedFields    `json:"feed"`
+	Start         start          `json:"start"`
+	OnHistoryLost string         `json:"on_history_lost"`
+	Takeover      bool           `json:"takeover"`
+	Options       sessionOptions `json:"options"`
 }
 
 type sessionOptions struct {
@@ -210,7 +211,12 @@ func (r *runner) create(command openCommand) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec := feedmux.SubscriptionSpec{Feed: command.Feed.feed(), Start: command.Start.Start}
+	policies := map[string]feedmux.OnHistoryLost{
+		"earliest": feedmux.HistoryLostEarliest, "snapshot": feedmux.HistoryLostSnapshot,
+	}
+	spec := feedmux.SubscriptionSpec{
+		Feed: command.Feed.feed(), Start: command.Start.Start, OnHistoryLost: policies[command.OnHistoryLost],
+	}
 	return copied(client.Subscription(command.Subscription).Create(context.Background(), spec))
 }
 
@@ -380,6 +386,11 @@ func (r *runner) state(command sessionCommand) (any, error) {
 		return nil, err
 	}
 	feedPosition := session.Progress()
+	var generation any
+	copying := session.Copying()
+	if copying != nil {
+		generation = copying.Generation
+	}
 	return map[string]any{
 		"position":     orEmpty(feedPosition.Position),
 		"resume_token": session.ResumeToken(),
@@ -387,7 +398,8 @@ func (r *runner) state(command sessionCommand) (any, error) {
 		"committed":    orEmpty(session.Committed()),
 		"epoch":        session.Epoch(),
 		"closed":       session.Closed(),
-		"copying":      session.Copying() != nil,
+		"copying":      copying != nil,
+		"generation":   generation,
 	}, nil
 }
 

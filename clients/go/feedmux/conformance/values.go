@@ -61,6 +61,7 @@ func describeNotice(told feedmux.Notice) *notice {
 	case feedmux.SnapshotComplete:
 		return &notice{"snapshot_complete", fields{
 			"documents": told.Documents, "bytes": told.Bytes, "read_time": clusterTime(told.ReadTime),
+			"generation": told.Generation,
 		}}
 	case feedmux.Disconnected:
 		return &notice{"disconnected", fields{

@@ -6,6 +6,7 @@ import dev.feedmux.FeedmuxClient;
 import dev.feedmux.Format;
 import dev.feedmux.Item;
 import dev.feedmux.Notice;
+import dev.feedmux.OnHistoryLost;
 import dev.feedmux.Session;
 import dev.feedmux.SessionOptions;
 import dev.feedmux.SnapshotStatus;
@@ -137,8 +138,11 @@ final class Commands {
     }
 
     private Map<String, ?> create(Document command) {
-        SubscriptionDefinition definition =
-                SubscriptionDefinition.of(feed(command)).from(Arguments.start(command.get("start")));
+        String policy = command.getString("on_history_lost");
+        SubscriptionDefinition definition = SubscriptionDefinition.of(feed(command))
+                .from(Arguments.start(command.get("start")))
+                .withOnHistoryLost(
+                        policy == null ? OnHistoryLost.FAIL : OnHistoryLost.valueOf(policy.toUpperCase(Locale.ROOT)));
         return copied(
                 connected().subscription(command.getString("subscription")).create(definition));
     }

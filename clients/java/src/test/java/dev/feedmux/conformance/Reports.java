@@ -99,6 +99,7 @@ final class Reports {
             told.put("documents", it.documents());
             told.put("bytes", it.bytes());
             told.put("read_time", time(it.readTime()));
+            told.put("generation", it.generation());
         } else if (notice instanceof Notice.Disconnected it) {
             told.put("kind", "disconnected");
             told.put("reason", it.error().reason());
@@ -116,7 +117,9 @@ final class Reports {
         state.put("committed", position(session.committed()));
         state.put("epoch", session.epoch());
         state.put("closed", session.isClosed());
-        state.put("copying", session.copying() != null);
+        SnapshotStatus copying = session.copying();
+        state.put("copying", copying != null);
+        state.put("generation", copying == null ? null : copying.generation());
         return state;
     }
 
