@@ -178,6 +178,9 @@ class Copier(Reader):
                     return
                 except TimeoutError:
                     taken = None
+                batch = taken if isinstance(taken, Batch) or taken is None else taken.batch
+                if batch is not None and batch.snapshot and session.copying is None:
+                    self.problems.append(f"Snapshot ends: {self.name} got documents after the end, and may have swept")
                 if isinstance(taken, Batch):
                     within = False
                     for event in taken:

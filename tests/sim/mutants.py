@@ -896,6 +896,14 @@ MUTANTS: Final = (
         scenario="snapshot again",
     ),
     Mutant(
+        "the end of a copy is announced before its last document",
+        "Snapshot ends",
+        "feedmux_server.core.delivery.copy_progress:CopyProgress.status",
+        "            running,\n",
+        "            running and not self.documents,\n",
+        scenario="snapshot again",
+    ),
+    Mutant(
         "no client is notified that a copy is complete",
         "Snapshot ends",
         "feedmux_server.sessions.session:Session._copy_ended",
