@@ -158,6 +158,16 @@ def test_existing_documents_first(database: Documents, consume: Consume, site: S
     assert f"\r\x1b[K[{'.' * 24}] 0 of about {len(list(database.orders.find()))} documents (0 %)" in shown
     assert shown.rpartition("\x1b[K")[2] == "", "the bar is gone at the end"
     site.run("subscriptions", "delete", f"{name}-2")
+    database.items.insert_many([{"_id": number, "n": -number} for number in range(1, 4)])
+    whole = site.run("consume", f"{name}-3", "--create", database.name, "--start", "snapshot", "--until-caught-up")
+    events = [json.loads(line) for line in whole.stdout.splitlines()]
+    assert [(each["ns"]["coll"], each["fullDocument"]["n"]) for each in events] == [
+        *(("items", -number) for number in range(1, 4)),
+        *(("orders", number) for number in range(7)),
+    ]
+    assert "the existing documents are copied (10)" in whole.stderr
+    assert not {"\r", "\x1b"} & {*whole.stderr}, "there is no terminal for a bar"
+    site.run("subscriptions", "delete", f"{name}-3")
     database.create_collection("capped", capped=True, size=4096)
     refused = site.run("watch", f"{database.name}.capped", "--start", "snapshot")
     assert refused.returncode != 0

@@ -197,31 +197,46 @@ async def test_a_sink_that_keeps_what_it_has_not_acknowledged_has_no_phantoms(
             server_process(settings(mongo.uri, redis_server.url, **SMALL_STEPS), tmp_path) as server,
             feedmux.AsyncClient(f"127.0.0.1:{server.ports[0]}") as user,
         ):
-            await user.create_subscription(name, feedmux.Feed("shop", "c"), start="snapshot")
             async with writers(mongo.uri, "shop", ids):
-                for disaster in (None, _kill, _kill, _step_down):
-                    await _some(user, name, sink, 300)
-                    if disaster is not None:
-                        async with user.subscription(name).open(takeover=True) as session:
-                            await session.next()
-                            await disaster(server, mongo)
-                            sink.apply((await session.next()).document)
-                assert (await user.get_subscription(name)).snapshot is not None, "the copy was over too early"
-            end = await user.resolve("latest", feedmux.Feed("shop", "c"))
-            async with user.subscription(name).open(takeover=True) as session:
-                while session.copying or session.cluster_time is None or session.cluster_time < end.cluster_time:
-                    event = await session.try_next()
-                    if event is not None:
-                        sink.apply(event.document)
+                await through_disasters(server, mongo, user, name, feedmux.Feed("shop", "c"), sink.apply)
+            await to_the_end(user, name, feedmux.Feed("shop", "c"), sink.apply)
             assert sink.state == current(client, "shop")
 
 
-async def _some(user: feedmux.AsyncClient, name: str, sink: Sink, count: int) -> None:
+Apply = Callable[[dict[str, Any]], None]
+
+
+async def through_disasters(
+    server: ServerProcess, mongo: ReplicaSet, user: feedmux.AsyncClient, name: str, feed: feedmux.Feed, apply: Apply
+) -> None:
+    """Read some of a copy, whatever happens meanwhile."""
+    await user.create_subscription(name, feed, start="snapshot")
+    for disaster in (None, _kill, _kill, _step_down):
+        await _some(user, name, apply, 300)
+        if disaster is not None:
+            async with user.subscription(name).open(takeover=True) as session:
+                await session.next()
+                await disaster(server, mongo)
+                apply((await session.next()).document)
+    assert (await user.get_subscription(name)).snapshot is not None, "the copy was over too early"
+
+
+async def to_the_end(user: feedmux.AsyncClient, name: str, feed: feedmux.Feed, apply: Apply) -> None:
+    """Read a copy to its end, and all changes until now."""
+    end = await user.resolve("latest", feed)
+    async with user.subscription(name).open(takeover=True) as session:
+        while session.copying or session.cluster_time is None or session.cluster_time < end.cluster_time:
+            event = await session.try_next()
+            if event is not None:
+                apply(event.document)
+
+
+async def _some(user: feedmux.AsyncClient, name: str, apply: Apply, count: int) -> None:
     """Applies `count` events and acknowledges the first half of them, in the middle of a batch."""
     async with user.subscription(name).open(takeover=True) as session:
         for number in range(count):
             event = await session.next()
-            sink.apply(event.document)
+            apply(event.document)
             if number == count // 2:
                 session.ack(event)
         await session.close()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import bson
@@ -26,10 +27,19 @@ from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source import deployment
 from feedmux_server.source.deployment import Source
+from tests.conftest import ReplicaSetFactory
 from tests.integration.grants_support import granted, key_of
-from tests.integration.servers import Here, serving, settings
+from tests.integration.servers import Here, server_process, serving, settings
 from tests.integration.test_faults import Client, Documents
-from tests.integration.test_snapshot import OPEN_DOCUMENTS, SMALL_STEPS, SNAPSHOT, is_copied, restarts
+from tests.integration.test_snapshot import (
+    OPEN_DOCUMENTS,
+    SMALL_STEPS,
+    SNAPSHOT,
+    is_copied,
+    restarts,
+    through_disasters,
+    to_the_end,
+)
 from tests.integration.wire import MANY, refused
 
 State = dict[tuple[str, str], dict[bytes, dict[str, Any]]]
@@ -195,6 +205,23 @@ async def test_each_position_of_a_database_is_exact(
         assert checked > 15
         assert borders >= set(NAMES)
         client.drop_database(database)
+
+
+async def test_a_copy_of_a_database_outlives_servers_and_primaries(
+    replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, tmp_path: Path, name: str
+) -> None:
+    """A program that keeps what it has not acknowledged ends equal to the database."""
+    mongo, mirror, wanted = await replica_set_factory(nodes=3), Mirror(), feedmux.Feed("shop")
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        filled(client["shop"], 600)
+        async with (
+            server_process(settings(mongo.uri, redis_server.url, **SMALL_STEPS), tmp_path) as server,
+            feedmux.AsyncClient(f"127.0.0.1:{server.ports[0]}") as user,
+        ):
+            async with writers(mongo.uri, "shop"):
+                await through_disasters(server, mongo, user, name, wanted, mirror.apply)
+            await to_the_end(user, name, wanted, mirror.apply)
+            assert mirror.shown() == current(client, "shop")
 
 
 def _out_and_drop(database: Documents) -> None:
