@@ -26,9 +26,10 @@ _TXN_NUMBER: Final = b"\x12txnNumber\x00"
 _LSID: Final = b"\x03lsid\x00"
 _INT64_BYTES: Final = 8
 _SPLIT_EVENT: Final = b"\x03splitEvent\x00"
-_FIELDS_BEFORE_ID_MAX: Final = 256
-"""Limit of the search for an `_id` that the pipeline has moved: 0.1 ms, about what the message costs that acknowledges
-the event. An event can have millions of fields, and each of its acknowledgements may need the search."""
+FIELDS_SEARCHED: Final = 256
+"""Limit of the search for a field, such as `_id`, that the pipeline has moved: 0.1 ms, about what the message costs
+that acknowledges the event. An event can have millions of fields, and each of its acknowledgements may need the
+search."""
 _LARGE_TOKEN_BYTES: Final = 8 * 1024
 """Every server accepts a token of this size from a client."""
 _LARGE_TOKEN: Final = re.compile(rb"\x03_id\x00(?:.[\x20-\xff]..|..[^\x00].|...[^\x00])\x02_data\x00", re.DOTALL)
@@ -54,12 +55,12 @@ def document_offsets(data: bytes) -> "array[int]":
 
 def event_id(data: bytes, at: int) -> bytes:
     """The `_id` document of the event at `at`, which is MongoDB's resume token. It need not be the first field."""
-    found = leading_id_at(data, at) or find(data, at, b"_id", DOCUMENT, _FIELDS_BEFORE_ID_MAX)
+    found = leading_id_at(data, at) or find(data, at, b"_id", DOCUMENT, FIELDS_SEARCHED)
     if found is None:
         raise FeedmuxError(
             ErrorReason.RESUME_TOKEN_MODIFIED,
             "the pipeline removed or changed _id, which is the resume token, or put it after "
-            f"{_FIELDS_BEFORE_ID_MAX:,} other fields; keep _id in the pipeline's output, as the first field",
+            f"{FIELDS_SEARCHED} other fields; keep _id in the pipeline's output, as the first field",
         )
     return data[found : found + length_at(data, found)[0]]
 

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Final
 
 from feedmux_server.core.events.bson_walk import DOCUMENT, find, length_at
-from feedmux_server.core.events.chunk import event_id
+from feedmux_server.core.events.chunk import FIELDS_SEARCHED, event_id
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 ID_BYTES: Final = 16
@@ -16,8 +16,6 @@ KEY_BYTES_MAX: Final = 1024
 """A longer `documentKey` is in the event only: MongoDB indexes the key."""
 REASONS_MAX: Final = 5
 """The last reasons are kept."""
-_FIELDS_MAX: Final = 10_000
-"""Limit of the search for `documentKey`, as in `event_keys`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +67,7 @@ def dead_letter(
 ) -> DeadLetter:
     """The letter of an event."""
     id_ = blake2b(stream_key + event_id(event, 0), digest_size=ID_BYTES).digest()
-    at = find(event, 0, b"documentKey", DOCUMENT, _FIELDS_MAX)
+    at = find(event, 0, b"documentKey", DOCUMENT, FIELDS_SEARCHED)
     key = b"" if at is None else event[at : at + length_at(event, at)[0]]
     return DeadLetter(
         tenant=tenant,

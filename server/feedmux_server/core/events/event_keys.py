@@ -7,15 +7,11 @@ the key in 1.5 us; an event that a pipeline has rearranged takes a search.
 from hashlib import blake2b
 from typing import Final
 
-from feedmux_server.core.events.bson_walk import DOCUMENT, length_at, value_end
-from feedmux_server.core.events.chunk import Rendition, leading_id_at
+from feedmux_server.core.events.bson_walk import DOCUMENT, FIXED_BYTES, length_at, value_end
+from feedmux_server.core.events.chunk import FIELDS_SEARCHED, Rendition, leading_id_at
 
 KEY_BYTES_MAX: Final = 128
 """Of a longer key only a digest is kept: a document's `_id` can have megabytes."""
-_FIELDS_MAX: Final = 10_000
-_FIELDS_OF_EACH: Final = 20
-"""A call searches so many fields of events that the pipeline has rearranged, and so many more for each event: a few
-milliseconds. A pipeline can put the fields of a document before those of its event."""
 
 _OPERATION_TYPE: Final = b"\x02operationType\x00"
 _CLUSTER_TIME: Final = b"\x11clusterTime\x00"
@@ -36,11 +32,14 @@ _KEY_BYTES: Final = len(_DOCUMENT_KEY)
 
 def keys_of(rendition: Rendition, first: int, stop: int) -> list[bytes | None]:
     """The keys of events `first` to `stop - 1`. None for an event without a `documentKey` that is a document: it
-    concerns a whole collection or database, or the pipeline has changed it, or put it too far back."""
+    concerns a whole collection or database, or the pipeline has changed it, or put it too far back.
+
+    The key of an event depends on this event only: a new host, which reads the events in other portions, recognizes by
+    its key what was settled.
+    """
     data, offsets = rendition.data, rendition.offsets
     keys: list[bytes | None] = []
     append, length, starts = keys.append, length_at, data.startswith
-    fields_left = _FIELDS_MAX + _FIELDS_OF_EACH * (stop - first)
     for index in range(first, stop):
         at = leading_id_at(data, offsets[index])
         if at:
@@ -65,31 +64,38 @@ def keys_of(rendition: Rendition, first: int, stop: int) -> list[bytes | None]:
                             end = at + length(data, at)[0]
                             append(data[begin:end] if end - begin <= KEY_BYTES_MAX else _digest(data[begin:end]))
                             continue
-        name, fields_left = _searched(data, offsets[index], fields_left)
-        append(name)
+        append(_searched(data, offsets[index]))
     return keys
 
 
-def _searched(data: bytes, at: int, fields_left: int) -> tuple[bytes | None, int]:
-    """The same key, from fields in any order, and how many fields may still be searched."""
+def _searched(data: bytes, at: int) -> bytes | None:
+    """The same key, from fields in any order. A pipeline can put the fields of a document before those of its event,
+    in each event of a large batch, so this loop does little for a field."""
     end = at + length_at(data, at)[0] - 1
     at += 4
     key, ns = b"", b""
+    fields_left, size_of, zero_after = FIELDS_SEARCHED, FIXED_BYTES.get, data.index
     while at < end and not (key and ns):
         if not fields_left:
-            return None, 0  # without its collection, the key would be another one
+            return None  # without its collection, the key would be another one
         fields_left -= 1
-        kind, name_end = data[at], data.index(0, at + 1)
-        name, at = data[at + 1 : name_end], name_end + 1
-        if kind == DOCUMENT and name == b"documentKey":
-            key = key or data[at : at + length_at(data, at)[0]]
-        elif kind == DOCUMENT and name == b"ns":
-            ns = ns or data[at : at + length_at(data, at)[0]]
+        kind, begin = data[at], at + 1
+        at = zero_after(0, begin) + 1
+        size = size_of(kind)
+        if size is not None:
+            at += size
+            continue
+        if kind == DOCUMENT:
+            name = data[begin : at - 1]
+            if name == b"documentKey":
+                key = key or data[at : at + length_at(data, at)[0]]
+            elif name == b"ns":
+                ns = ns or data[at : at + length_at(data, at)[0]]
         at = value_end(data, kind, at)
     if not key:
-        return None, fields_left
+        return None
     found = ns + _DOCUMENT_KEY + key
-    return (found if len(found) <= KEY_BYTES_MAX else _digest(found)), fields_left
+    return found if len(found) <= KEY_BYTES_MAX else _digest(found)
 
 
 def _digest(key: bytes) -> bytes:
