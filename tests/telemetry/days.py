@@ -49,6 +49,8 @@ GOOD_DAY: Final = {
     f'feedmux_task_failures_total{{{REPLICA},feedmux_task="history"}}': "1x180",
     f"feedmux_group_dead_letters_total{{{REPLICA},{TENANT}}}": "7x180",
     f"feedmux_group_dead_letters_waiting{{{REPLICA},{TENANT}}}": "0 3 0x178",
+    f"feedmux_group_unattended{{{REPLICA},{TENANT}}}": "0x105 1x12 0x62",
+    f"feedmux_group_oldest_unsettled_seconds{{{REPLICA},{TENANT}}}": "0x100 0+60x14 0x65",
     f"feedmux_dead_letters_utilization{{{REPLICA},{TENANT}}}": "0.5x180",
 }
 """One value for each minute."""
@@ -57,6 +59,8 @@ BAD_DAYS: Final[dict[str, dict[str, str]]] = {
     "FeedmuxDeadLetters": {f"feedmux_group_dead_letters_total{{{REPLICA},{TENANT}}}": "7+1x180"},
     "FeedmuxDeadLettersWaiting": {f"feedmux_group_dead_letters_waiting{{{REPLICA},{TENANT}}}": "1x180"},
     "FeedmuxDeadLettersNearLimit": {f"feedmux_dead_letters_utilization{{{REPLICA},{TENANT}}}": "0.9x180"},
+    "FeedmuxGroupUnattended": {f"feedmux_group_unattended{{{REPLICA},{TENANT}}}": "1x180"},
+    "FeedmuxGroupStuck": {f"feedmux_group_oldest_unsettled_seconds{{{REPLICA},{TENANT}}}": "0+60x180"},
     "FeedmuxHistoryAtRisk": {f"feedmux_history_at_risk{{{REPLICA},{SOURCE},{TENANT}}}": "1x180"},
     "FeedmuxStoredHistoryAtRisk": {f"feedmux_history_stored_at_risk{{{REPLICA},{SOURCE},{TENANT}}}": "2x180"},
     "FeedmuxSubscriptionDamaged": {f"feedmux_subscription_damaged{{{REPLICA},{TENANT}}}": "1x180"},

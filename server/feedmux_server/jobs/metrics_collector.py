@@ -141,6 +141,8 @@ class MetricsCollector:
     def _stored(self, snapshot: MetricsSnapshot) -> None:
         for tenant, count in self.results.damaged.items():
             snapshot.add(metrics.DAMAGED, count, tenant)
+        for tenant, count in self.results.unattended.items():
+            snapshot.add(metrics.GROUPS_UNATTENDED, count, tenant)
         for (source, tenant), places in self.results.stored_times.items():
             forecast = self.results.forecasts[source]
             if forecast.state is not None:

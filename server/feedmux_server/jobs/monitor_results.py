@@ -17,6 +17,8 @@ class MonitorResults:
     `jobs.position_monitor`."""
     damaged: Mapping[str, int] = field(default_factory=dict)
     """The number of subscriptions of which Redis has only a part, by tenant; from `jobs.position_monitor`."""
+    unattended: Mapping[str, int] = field(default_factory=dict)
+    """The number of groups without a member, by tenant; from `jobs.position_monitor`."""
 
     @classmethod
     def of_sources(cls, names: Iterable[str]) -> "MonitorResults":

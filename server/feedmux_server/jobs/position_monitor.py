@@ -15,7 +15,7 @@ from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
 from feedmux_server.core.limits.oplog_forecast import OplogForecast
 from feedmux_server.jobs.monitor_results import MonitorResults
-from feedmux_server.rpc.convert import source_of
+from feedmux_server.rpc.convert import stored_content
 from feedmux_server.rpc.service import Service
 from feedmux_server.store.model import StoredSubscription
 
@@ -31,10 +31,12 @@ class _Checked:
     alarms: dict[str, HeadroomAlert] = field(default_factory=dict)
     """By subscription."""
     damaged: frozenset[str] = frozenset()
+    unattended: int = 0
+    """How many groups have no member."""
 
 
 class PositionMonitor:
-    """Fills `stored_times` and `damaged` of the results."""
+    """Fills `stored_times`, `damaged` and `unattended` of the results."""
 
     def __init__(self, service: Service, results: MonitorResults, every_s: float) -> None:
         self._service = service
@@ -56,6 +58,7 @@ class PositionMonitor:
             (source, tenant): times for tenant, each in checked.items() for source, times in each.times.items()
         }
         self._results.damaged = {tenant: len(each.damaged) for tenant, each in checked.items()}
+        self._results.unattended = {tenant: each.unattended for tenant, each in checked.items()}
         self._checked = checked
 
     async def _check_tenant(self, tenant: str) -> "_Checked":
@@ -64,9 +67,11 @@ class PositionMonitor:
         checked = _Checked()
         try:
             async for stored in self._service.store.every(tenant, names.append):
-                source, second = source_of(stored.definition), stored.cluster_time >> 32
+                content, second = stored_content(stored.definition), stored.cluster_time >> 32
+                source = content.feed.source
                 if source not in manager.sources:
                     continue
+                checked.unattended += content.HasField("group") and not stored.active
                 checked.times.setdefault(source, array("L")).append(second)
                 alarm = last.alarms.get(stored.name) or HeadroomAlert(manager.limits.history_at_risk_s)
                 checked.alarms[stored.name] = last.alarms[stored.name] = alarm

@@ -224,10 +224,5 @@ def stored_scope(feed: feed_pb2.Feed) -> Scope:
     return Scope(feed.source, feed.database, feed.collection)
 
 
-def source_of(definition: bytes) -> str:
-    """The source of a stored definition."""
-    return stored_content(definition).feed.source
-
-
 def _invalid(field: str, rule: str) -> FeedmuxError:
     return FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{field} {rule}", {"field": field}, field=field)

@@ -176,6 +176,10 @@ GROUP_REDELIVERED: Final = Metric(
     "Deliveries in groups that failed, or whose member was lost at work, so that the event is delivered again.",
     (TENANT,),
 )  # fmt: skip
+GROUPS_UNATTENDED: Final = Metric(
+    "feedmux.group.unattended", _U, "{group}",
+    "Groups without a member, whose events wait. Every replica reports all of them.", (TENANT,),
+)  # fmt: skip
 SESSION_LIMIT: Final = Metric("feedmux.session.limit", _G, "{session}", "Maximum number of sessions: limits.sessions.")
 SESSIONS_OPENED: Final = Metric(
     "feedmux.session.opened", _C, "{session}", "Sessions that were opened, by Subscribe or Watch.", (TENANT,)

@@ -72,10 +72,10 @@ async def test_a_source_that_does_not_answer_and_damage_are_shown() -> None:
     async with served() as there:
         results = MonitorResults.of_sources(["main"])
         results.unavailable.add("main")
-        results.damaged = {"default": 2}
+        results.damaged = results.unattended = {"default": 2}
         snapshot = await collected(there, results)
         assert values(snapshot, metrics.SOURCE_AVAILABLE) == [0]
-        assert values(snapshot, metrics.DAMAGED) == [2]
+        assert values(snapshot, metrics.DAMAGED) == values(snapshot, metrics.GROUPS_UNATTENDED) == [2]
 
 
 @in_virtual_time

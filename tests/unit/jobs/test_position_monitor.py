@@ -1,4 +1,4 @@
-"""Stored positions of consumers that are not connected: their times, and what is damaged."""
+"""Stored positions of consumers that are not connected: their times, what is damaged, and groups without members."""
 
 import asyncio
 import logging
@@ -25,14 +25,15 @@ async def test_times_are_sorted_and_damage_is_logged_once(caplog: pytest.LogCapt
             there.mongo.insert("db", "a", 0)
             await there.create(name)
             await asyncio.sleep(5.0)
+        await there.create("group", group={})
         there.redis.run(("HDEL", key("b", "default"), "order"))
         results = MonitorResults.of_sources(["main"])
         with caplog.at_level(logging.ERROR):
             task = asyncio.create_task(PositionMonitor(there.service, results, EVERY_S).run())
             await asyncio.sleep(3.5 * EVERY_S)
         times = list(results.stored_times["main", "default"])
-        assert (len(times), times) == (2, sorted(times))
-        assert results.damaged == {"default": 1}
+        assert (len(times), times) == (3, sorted(times))
+        assert results.damaged == results.unattended == {"default": 1}
         assert [each.__dict__["subscription"] for each in caplog.records] == ["b"]
         task.cancel()
         await asyncio.wait([task])
