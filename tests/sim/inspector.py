@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES, AckTracker
+from feedmux_server.core.delivery.claims import CLAIM_BYTES
 from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, PIN_BYTES, KeyLedger
 from feedmux_server.core.delivery.shared_stream import SharedStream
@@ -51,7 +52,8 @@ def _retained(ledger: KeyLedger) -> int:
     spans = {span for span, _, _ in ledger.events.values()}
     failed = sum(tries.size for tries in ledger.retries._tries.values())
     pinned = PIN_BYTES * len(ledger.pinned)
-    return pinned + EVENT_BYTES * len(ledger.events) + sum(span._held_bytes for span in spans) + failed
+    claims = 0 if ledger._claims is None else CLAIM_BYTES * len(ledger._claims)
+    return claims + pinned + EVENT_BYTES * len(ledger.events) + sum(span._held_bytes for span in spans) + failed
 
 
 def _holders(subscribers: list[Subscriber]) -> Counter[Chunk]:

@@ -110,6 +110,8 @@ def check_member(request: wire.Open) -> None:
         raise _invalid("open.last_acked", "is not for members of a group; the group has one position for all")
     if request.takeover:
         raise _invalid("open.takeover", "is not for members of a group; others keep theirs")
+    if (request.held or request.settled) and request.epoch <= 0:
+        raise _invalid("open.epoch", "is required with held or settled: Opened.epoch of this member's last session")
     if request.format not in (feed_pb2.FORMAT_UNSPECIFIED, feed_pb2.FORMAT_BSON):
         raise _invalid("open.format", "must be BSON in a group; Extended JSON is not supported yet")
 
@@ -123,7 +125,7 @@ def window_of(credit: wire.Credit, limits: CreditLimits) -> CreditWindow:
 
 def check_not_member(request: wire.Open) -> None:
     """Raises MESSAGE_INVALID for fields that only members of a group may set."""
-    for name in ("held", "settled"):
+    for name in ("held", "settled", "epoch"):
         if getattr(request, name):
             raise _invalid(f"open.{name}", "is for members of a group; set join")
 

@@ -1,6 +1,7 @@
 """ChangeFeed.Subscribe of a member of a group: joins the group that this server hosts, or hosts it from now on."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
@@ -62,6 +63,8 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
             reconnect_s(content.group),
             retry_policy(content.group),
             quarantine=content.group.after_dead_letter == subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE,
+            follows_lost=lease.follows_lost,
+            seek_epoch=stored.seek_epoch,
         )
         quarantined = list[bytes]()
         if definition.quarantine and service.letters is not None:
@@ -88,7 +91,14 @@ def _group_definition(definition: bytes) -> subscriptions_pb2.Subscription:
     return content
 
 
-def _release(service: Service, commits: CommitHandle, tenant: str, name: str) -> asyncio.Task[None]:
+def _release(
+    service: Service,
+    commits: CommitHandle,
+    tenant: str,
+    name: str,
+    recovers: bool,
+) -> asyncio.Task[None]:
+    commits.lease = replace(commits.lease, follows_lost=recovers)
     left = service.spawn(commits.detach, "commit-detach")
     service.releases.add(tenant, name, left)
     return left

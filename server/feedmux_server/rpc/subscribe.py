@@ -31,6 +31,7 @@ from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
 from feedmux_server.rpc.subscription_lease import open_alone, received, released_on_error
+from feedmux_server.sessions.groups import Had
 from feedmux_server.sessions.member_session import MemberSession
 from feedmux_server.sessions.outputs import RewoundMark, SkippedMark
 from feedmux_server.sessions.session import Session, SessionPolicy
@@ -184,7 +185,8 @@ class Subscribe:
             encoder = MemberEncoder(positions, BSON, message_bytes_max)
             session = MemberSession(service.manager, key, positions, SessionPolicy(heartbeat_s))
             session.has_letters = service.letters is not None
-            member = group.join(session, request.instance_id, window, encoder.payload_max)
+            had = Had(request.held, request.settled, request.epoch)
+            member = group.join(session, request.instance_id, window, encoder.payload_max, had)
         live = LiveSession(session, feed, key, identity, name, request.instance_id, context.peer() or "")
         client: asyncio.Task[None] | None = None
         try:

@@ -8,7 +8,7 @@ has in hand for `reconnect_s`, so that its worker, which may be working, is not 
 import asyncio
 import random
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
@@ -36,6 +36,14 @@ from feedmux_server.sessions.session_commits import FLUSH_TIMEOUT_S, Commits
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.streams.manager import StreamManager
 
+GATHER_S: Final = 2.5
+"""How long a host waits for the members of one that was lost: they try each 1.0 to 1.2 s, and the first try may lead to
+another server."""
+_MEET_S: Final = 1.0
+"""How long it then reads, at most, before it delivers, to meet the events that they hold. Some never come: a member may
+hold what others have settled."""
+_FORGET_S: Final = 60.0
+"""How long it then compares events with what members have: to look for one costs a microsecond."""
 COMMIT_S: Final = 0.25
 """How long the group gathers what is settled before it makes a position of it, which costs up to a millisecond."""
 ELSEWHERE_RETRY_S: Final = 1.0
@@ -58,6 +66,23 @@ class GroupDefinition:
     retry: RetryPolicy
     quarantine: bool = False
     """The later events of the key of a dead letter become dead letters, too."""
+    follows_lost: bool = False
+    """The host before this one has not released its lease: its members still have what it gave them."""
+    seek_epoch: int = 0
+    """What members have from hosts up to this epoch is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Had:
+    """What a member has from an earlier host, by `claims.claim_of`."""
+
+    held: Sequence[int] = ()
+    settled: Sequence[int] = ()
+    epoch: int = 0
+    """Of its last session."""
+
+
+NOTHING: Final = Had()
 
 
 @dataclass(slots=True, eq=False)
@@ -90,12 +115,15 @@ class Group:
         self.ended = False
         self.released: asyncio.Task[None] | None = None
         """Releases the lease of a group that has ended."""
-        self.on_end: Callable[[], asyncio.Task[None] | None] = lambda: None
-        """Called once, at the end. Returns the release of the lease."""
+        self.on_end: Callable[[bool], asyncio.Task[None] | None] = lambda recovers: None
+        """Called once, at the end, with whether the next host must gather what members have. Returns the release of the
+        lease."""
         self.draining: Callable[[], bool] = lambda: False
         tenant, key = definition.tenant, definition.key
         self._manager = manager
         self._account = manager.accounts.of(tenant)
+        self._leaves_work = False
+        """Whether a member has something in hand that leaves because the server drains."""
         self._seats: dict[object, _Seat] = {}
         """By instance id; a member without one has a key of its own."""
         self._timer: asyncio.TimerHandle | None = None
@@ -117,6 +145,10 @@ class Group:
             quarantined,
         )
         streams = manager.streams_of(key).streams
+        self._gather_timer: asyncio.TimerHandle | None = None
+        if definition.follows_lost:
+            self.ledger.gather()
+            self._gather_timer = asyncio.get_running_loop().call_later(GATHER_S, self._gathered)
         subscriber = manager.subscriber(key, tenant, at, self._wake, durable=False, payload_max=0, wire_format=BSON)
         self.reader = GroupReader(streams, subscriber, self.ledger)
         self._positions = positions
@@ -149,10 +181,33 @@ class Group:
         outstanding.when_room(self._wake)
         return False
 
+    def _gathered(self) -> None:
+        self.ledger.gathered()
+        self._gather_timer = asyncio.get_running_loop().call_later(_MEET_S, self._deliver)
+        self.reader.wake_all()
+
+    def _deliver(self) -> None:
+        self.reader.end_gather()
+        self._gather_timer = asyncio.get_running_loop().call_later(_FORGET_S, self._forget)
+
+    def _forget(self) -> None:
+        if self.ledger.restores:
+            self._gather_timer = asyncio.get_running_loop().call_later(_FORGET_S, self._forget)
+        else:
+            self.ledger.forget_claims()
+
     # Members.
 
-    def join(self, session: MemberSession, instance_id: str, window: CreditWindow, payload_max: int) -> GroupMember:
-        """Add a session. An earlier session of the same instance ends, and its events are sent to this one."""
+    def join(
+        self,
+        session: MemberSession,
+        instance_id: str,
+        window: CreditWindow,
+        payload_max: int,
+        had: Had = NOTHING,
+    ) -> GroupMember:
+        """Add a session. An earlier session of the same instance ends, and its events are sent to this one. `had` is
+        what the member has from a host that was lost."""
         instance: object = instance_id or object()
         seat = self._seats.get(instance)
         if seat is None:
@@ -173,6 +228,8 @@ class Group:
         def left(session: MemberSession) -> None:
             self._leave(instance, session)
 
+        if self.definition.seek_epoch < had.epoch < self.definition.epoch:
+            self.ledger.claim(seat.hand, had.held, had.settled)
         session.joined_group(Membership(self.reader, member, self._settled, self._met_end, left), payload_max, self)
         self.reader.join(member)
         return member
@@ -198,7 +255,12 @@ class Group:
         was_blocked = not self.reader.subscriber.can_receive
         self._disconnect(seat)
         seat.session = None
-        if session.gives_back or not seat.hand.again or self.definition.reconnect_s == 0 or self.draining():
+        if (
+            session.gives_back
+            or not self.ledger.holds(seat.hand)
+            or self.definition.reconnect_s == 0
+            or self.draining()
+        ):
             self._vacate(instance, lost=not session.gives_back)
         else:
             seat.expiry = asyncio.get_running_loop().call_later(
@@ -217,6 +279,7 @@ class Group:
         seat = self._seats.pop(instance)
         if seat.expiry is not None:
             seat.expiry.cancel()
+        self._leaves_work |= lost and self.draining() and self.ledger.holds(seat.hand)
         self._give_back(seat.hand, lost=lost)
         if not self._seats:
             self.close()
@@ -370,9 +433,10 @@ class Group:
         if self.ended:
             return
         self._commit()
-        self.ended = True
-        if self._retry_timer is not None:
-            self._retry_timer.cancel()
+        self.ended, recovers = True, self._leaves_work or self.ledger.recovers
+        for timer in (self._retry_timer, self._gather_timer):
+            if timer is not None:
+                timer.cancel()
         if self._letters is not None:
             self._letters.close()
         for seat in self._seats.values():
@@ -385,7 +449,7 @@ class Group:
         self._account.outstanding.waits_no_longer(self._wake)
         self._account.feeds.close(key)
         self._manager.release(key, self.reader.subscriber)
-        self.released = self.on_end()
+        self.released = self.on_end(recovers)
 
 
 class Groups:
@@ -414,15 +478,15 @@ class Groups:
     def get(self, tenant: str, name: str) -> Group | None:
         return self._groups.get((tenant, name))
 
-    def add(self, group: Group, release: Callable[[], asyncio.Task[None]]) -> None:
-        """Host a group. `release` releases its lease."""
+    def add(self, group: Group, release: Callable[[bool], asyncio.Task[None]]) -> None:
+        """Host a group. `release` is its `on_end`."""
         place = group.definition.tenant, group.definition.name
         self._groups[place] = group
 
-        def ended() -> asyncio.Task[None]:
+        def ended(recovers: bool) -> asyncio.Task[None]:
             if self._groups.get(place) is group:
                 del self._groups[place]
-            return release()
+            return release(recovers)
 
         group.on_end = ended
         group.draining = lambda: self.draining

@@ -84,7 +84,7 @@ class CommitHandle:
         self._stored = stored
         self._listener = listener
         self._available = True
-        self.lease = lease
+        self.lease = replace(lease, follows_lost=False)
         self.attached = True
         self.confirmed_s = now_s
         self.delivered_time = stored.delivered_time

@@ -58,7 +58,8 @@ class LeaseStore:
                 name,
                 error.message,
             )
-        return stored, Lease(tenant, name, stored.epoch, nonce, instance_id, taken_over=bool(answer[3]))
+        taken_over, follows_lost = map(bool, answer[3:5])
+        return stored, Lease(tenant, name, stored.epoch, nonce, instance_id, taken_over, follows_lost)
 
     async def _opened(self, tenant: str, name: str, answer: Answer, nonce: str) -> StoredSubscription:
         """The subscription just opened. Of one that the script took for whole and that cannot be read, nobody keeps the
@@ -68,13 +69,15 @@ class LeaseStore:
         except FeedmuxError:
             if status(answer) == "OK":
                 epoch = dict(zip(answer[2][::2], answer[2][1::2], strict=True))[b"epoch"]
-                await self._scripts.run("release", tenant, name, epoch, nonce, "")
+                await self._scripts.run("release", tenant, name, epoch, nonce, "", answer[4])
             raise
 
     async def release(self, lease: Lease, delivered_time: int = 0) -> None:
-        """End the lease, if it is still the current one. `delivered_time`: 0 if nothing was delivered under it."""
+        """End the lease, if it is still the current one. The next one follows a lost holder if this one does.
+        `delivered_time`: 0 if nothing was delivered under it."""
         delivered = digits(delivered_time) if delivered_time else ""
-        await self._scripts.run("release", lease.tenant, lease.name, lease.epoch, lease.nonce, delivered)
+        lost = int(lease.follows_lost)
+        await self._scripts.run("release", lease.tenant, lease.name, lease.epoch, lease.nonce, delivered, lost)
 
     async def commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
         """Commit or renew each lease in one round trip, and return the outcome of each."""

@@ -68,6 +68,8 @@ class Lease:
     instance_id: str
     taken_over: bool = False
     """Whether another instance held the subscription until this lease."""
+    follows_lost: bool = False
+    """Whether the holder before this lease has not released its own, and what it has done last must be found out."""
 
 
 class FenceCause(StrEnum):

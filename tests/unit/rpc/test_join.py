@@ -137,6 +137,9 @@ async def stored(there: Served) -> subscriptions_pb2.Subscription:
         ({"join": False}, "GROUP_MISMATCH", None),
         ({"join": False, "takeover": True}, "GROUP_MISMATCH", None),
         (INLINE | {"subscription": None, "join": False, "held": [1]}, "MESSAGE_INVALID", "open.held"),
+        (INLINE | {"subscription": None, "join": False, "epoch": 1}, "MESSAGE_INVALID", "open.epoch"),
+        ({"held": [1]}, "MESSAGE_INVALID", "open.epoch"),
+        ({"settled": [1], "epoch": -1}, "MESSAGE_INVALID", "open.epoch"),
     ],
 )
 @pytest.mark.parametrize("hosted", [False, True])

@@ -196,12 +196,16 @@ type Open struct {
 	// `last_acked` and `takeover` must be unset, and `format` BSON. `credit` is required, above 0: the member's window,
 	// the most that it has unsettled; a settled event makes room by itself. `instance_id` names the member.
 	Join bool `protobuf:"varint,11,opt,name=join,proto3" json:"join,omitempty"`
-	// Optional, members only. Marks of the events that this member has in hand from an earlier session. At most 2,000. The
-	// server does not use them yet.
+	// Optional, members only: marks of the events of earlier sessions that this member still processes. If the server that
+	// hosted the group is lost, the next one sends them, and the rest of their keys, to no other member. The mark of an
+	// event is the first 8 bytes of the SHA-256 of its `_id` (the BSON document), as a little-endian number. At most 2,000.
 	Held []uint64 `protobuf:"fixed64,12,rep,packed,name=held,proto3" json:"held,omitempty"`
-	// Optional, members only. Marks of the events that this member has settled without a Committed. At most 2,000. The
-	// server does not use them yet.
-	Settled       []uint64 `protobuf:"fixed64,13,rep,packed,name=settled,proto3" json:"settled,omitempty"`
+	// Optional, members only: marks of the events that this member has settled last, and whose Committed it has not
+	// received. If the server that hosted the group is lost, the next one does not deliver them again. At most 2,000.
+	Settled []uint64 `protobuf:"fixed64,13,rep,packed,name=settled,proto3" json:"settled,omitempty"`
+	// Required with `held` or `settled`: `Opened.epoch` of the last session of this member. What was in hand before a seek
+	// is void.
+	Epoch         int64 `protobuf:"varint,14,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -336,6 +340,13 @@ func (x *Open) GetSettled() []uint64 {
 		return x.Settled
 	}
 	return nil
+}
+
+func (x *Open) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
 }
 
 type isOpen_Target interface {
@@ -3503,7 +3514,7 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\x03ack\x18\x03 \x01(\v2\x0f.feedmux.v1.AckH\x00R\x03ack\x12)\n" +
 	"\x05close\x18\x04 \x01(\v2\x11.feedmux.v1.CloseH\x00R\x05close\x12,\n" +
 	"\x06settle\x18\x05 \x01(\v2\x12.feedmux.v1.SettleH\x00R\x06settleB\t\n" +
-	"\amessage\"\x8a\x04\n" +
+	"\amessage\"\xa0\x04\n" +
 	"\x04Open\x12$\n" +
 	"\fsubscription\x18\x01 \x01(\tH\x00R\fsubscription\x12&\n" +
 	"\x04feed\x18\x02 \x01(\v2\x10.feedmux.v1.FeedH\x00R\x04feed\x12'\n" +
@@ -3520,7 +3531,8 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	" \x01(\x05R\x0fmessageBytesMax\x12\x12\n" +
 	"\x04join\x18\v \x01(\bR\x04join\x12\x12\n" +
 	"\x04held\x18\f \x03(\x06R\x04held\x12\x18\n" +
-	"\asettled\x18\r \x03(\x06R\asettledB\b\n" +
+	"\asettled\x18\r \x03(\x06R\asettled\x12\x14\n" +
+	"\x05epoch\x18\x0e \x01(\x03R\x05epochB\b\n" +
 	"\x06target\"m\n" +
 	"\tLastAcked\x12\x1c\n" +
 	"\bposition\x18\x01 \x01(\fH\x00R\bposition\x12#\n" +

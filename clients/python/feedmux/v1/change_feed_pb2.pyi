@@ -23,7 +23,7 @@ class SubscribeRequest(_message.Message):
     def __init__(self, open: _Optional[_Union[Open, _Mapping]] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., ack: _Optional[_Union[Ack, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("subscription", "feed", "start", "format", "last_acked", "instance_id", "credit", "takeover", "heartbeat_interval", "message_bytes_max", "join", "held", "settled")
+    __slots__ = ("subscription", "feed", "start", "format", "last_acked", "instance_id", "credit", "takeover", "heartbeat_interval", "message_bytes_max", "join", "held", "settled", "epoch")
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     FEED_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Open(_message.Message):
     JOIN_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     subscription: str
     feed: _feed_pb2.Feed
     start: _feed_pb2.Start
@@ -50,7 +51,8 @@ class Open(_message.Message):
     join: bool
     held: _containers.RepeatedScalarFieldContainer[int]
     settled: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ..., format: _Optional[_Union[_feed_pb2.Format, str]] = ..., last_acked: _Optional[_Union[LastAcked, _Mapping]] = ..., instance_id: _Optional[str] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., takeover: bool = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., message_bytes_max: _Optional[int] = ..., join: bool = ..., held: _Optional[_Iterable[int]] = ..., settled: _Optional[_Iterable[int]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, subscription: _Optional[str] = ..., feed: _Optional[_Union[_feed_pb2.Feed, _Mapping]] = ..., start: _Optional[_Union[_feed_pb2.Start, _Mapping]] = ..., format: _Optional[_Union[_feed_pb2.Format, str]] = ..., last_acked: _Optional[_Union[LastAcked, _Mapping]] = ..., instance_id: _Optional[str] = ..., credit: _Optional[_Union[Credit, _Mapping]] = ..., takeover: bool = ..., heartbeat_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., message_bytes_max: _Optional[int] = ..., join: bool = ..., held: _Optional[_Iterable[int]] = ..., settled: _Optional[_Iterable[int]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class LastAcked(_message.Message):
     __slots__ = ("position", "resume_token", "epoch")

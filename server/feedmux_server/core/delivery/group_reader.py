@@ -146,11 +146,14 @@ class GroupReader:
         """Take what a member can be sent now; None when there is nothing, or its window is full."""
         member = self._members[subscriber.id]
         self._idle.pop(member, None)
-        if self.ended is None:
+        if self.ended is None and not self.ledger.expects_claims:
             self._read()
         if self.ended is not None and self.ended.error.reason is ErrorReason.TIMELINE_FORKED:
             return self.ended  # in the present history of MongoDB, the events that wait have not happened
         self._look_at(member)
+        if self.ledger.gathers and not self._gathers_enough():
+            self._idle[member] = None
+            return None
         if self.ledger.alone and self.draining is None and member.hand.outstanding and not member.hand.again:
             self.draining = member
             self._count(member)
@@ -302,9 +305,22 @@ class GroupReader:
             if not (isinstance(taken, Delivery) and subscriber.can_receive):
                 return
             left -= taken.count
-            if left <= 0 or self.ledger.restores:
+            if left <= 0 or self.ledger.restores or self.ledger.gathers:
                 self.reads_on = True
                 return
+
+    def _gathers_enough(self) -> bool:
+        """End the gather when everything that members hold was read, or no more can be."""
+        ledger = self.ledger
+        if ledger.expects_claims or (ledger.awaits_held and self.ended is None and self.subscriber.can_receive):
+            return False
+        self.end_gather()
+        return True
+
+    def end_gather(self) -> None:
+        """Deliver now."""
+        self.ledger.end_gather()
+        self.wake_all()
 
     def _drain_no_longer(self) -> None:
         """Let the draining member take events again, once no event must be alone: another one had nothing in hand."""

@@ -21,6 +21,9 @@ While a key is *pinned*, all its events are to be set aside, in order (`to_follo
 delivered again as events before all others of their key (`replay`). One that is settled is in `replayed` until its
 letter is deleted (`deleted`), and the later events of its key wait for that: so a crash in between repeats letters
 only, and no letter comes after an event that followed it.
+
+The members of a host that was lost tell the next one what they hold (`claim`). Until it has read that, it *gathers*:
+what is read is given to nobody.
 """
 
 from array import array
@@ -31,6 +34,7 @@ from itertools import accumulate
 from typing import Final
 
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
+from feedmux_server.core.delivery.claims import Claims
 from feedmux_server.core.delivery.key_runs import Hand, Key, Runs
 from feedmux_server.core.delivery.retry import DEFAULT, Failure, Retries, RetryPolicy
 from feedmux_server.core.delivery.taken import NeedsRoom
@@ -233,6 +237,7 @@ class KeyLedger:
         "_alone",
         "_aside",
         "_behind",
+        "_claims",
         "_end",
         "_following",
         "_letters",
@@ -279,6 +284,7 @@ class KeyLedger:
         self.changes = 0
         """How often what is settled, or the number of an event's attempts, has changed."""
         self._restored = None if ahead is None else _Restored(ahead)
+        self._claims: Claims | None = None
         self.wanted = 0
         """How many events the members could be sent now."""
         self._ready: deque[Key] = deque()
@@ -317,14 +323,16 @@ class KeyLedger:
     @property
     def room(self) -> int:
         """Events that may be read before delivery pauses: none while the members have enough to take."""
+        if self.gathers and self.may_grow():
+            return self.outstanding_max - len(self.events)
         if self._behind or None in self.keys or len(self._ready) >= self.wanted or not self.may_grow():
             return 0
         return self.outstanding_max - len(self.events)
 
     def record(self, chunk: Chunk, first: int, stop: int) -> None:
         """Record that events `first` to `stop - 1` of `chunk` were read."""
-        if self._restored is not None:
-            self._record_again(self._restored, chunk, first, stop)
+        if self._restored is not None or self._claims is not None:
+            self._record_again(chunk, first, stop)
         else:
             self._record(chunk, first, stop)
         if self._following:
@@ -365,13 +373,21 @@ class KeyLedger:
         position stays: an event that is settled now may be before one that is known to be settled."""
         return self._restored is not None
 
-    def _record_again(self, restored: "_Restored", chunk: Chunk, first: int, stop: int) -> None:
-        rendition, begin = chunk.bson, self._next
+    def _record_again(self, chunk: Chunk, first: int, stop: int) -> None:
+        """Record what an earlier host may have delivered."""
+        rendition, begin, restored = chunk.bson, self._next, self._restored
         assert rendition is not None, "a chunk in a ring has its events"
         names = keys_of(rendition, first, stop)
         self._next += stop - first
         self._end = chunk.place_after(stop - 1)
-        left = restored.unsettled(chunk, first, stop, names)
+        if restored is None:
+            left = dict.fromkeys(range(first, stop), 1)
+        else:
+            left = restored.unsettled(chunk, first, stop, names)
+        if self._claims is not None:
+            unsettled = len(left)
+            self._claims.meet(rendition, left, begin - first)
+            self.changes += unsettled - len(left)
         if left:
             span = _Span(self, chunk, rendition, stop - first, begin)
             span.left = len(left)
@@ -382,8 +398,83 @@ class KeyLedger:
                 self._behind.append((number, name))
                 self.retries.restore(number, attempts)
             self._admit()
-        if restored.is_passed_by(self._end) or restored.is_of_other_version(self._end):
+        if restored is not None and (restored.is_passed_by(self._end) or restored.is_of_other_version(self._end)):
             self._restored = None
+
+    # What the members of a host that was lost have from it.
+
+    def gather(self) -> None:
+        """Expect claims. Call this before anything is read."""
+        self._claims = Claims(self.pays)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether nothing is delivered yet, because members may hold it."""
+        return self._claims is not None and self._claims.waits
+
+    @property
+    def expects_claims(self) -> bool:
+        """Whether it does not even read yet."""
+        return self._claims is not None and self._claims.gathers
+
+    @property
+    def awaits_held(self) -> bool:
+        """Whether members hold events that were not read yet."""
+        return self._claims is not None and self._claims.awaited > 0
+
+    @property
+    def recovers(self) -> bool:
+        """Whether the next host must gather: members have something in hand, or have told what cannot be stored yet."""
+        in_hand = any(key.hand is not None for key in self.keys.values())
+        return in_hand or self._restored is not None or self._claims is not None
+
+    def claim(self, hand: Hand, held: Iterable[int], settled: Iterable[int]) -> None:
+        """Note what a member holds and has settled, by `claims.claim_of`. It counts for events that were not read yet.
+        Without effect at a host that need not gather, and when the memory has no room."""
+        if self._claims is not None and self.may_grow():
+            self._claims.add(hand, held, settled)
+
+    def holds(self, hand: Hand) -> bool:
+        """Whether a member without a connection has something that nobody else gets."""
+        return bool(hand.again) or (self._claims is not None and self._claims.of(hand))
+
+    def gathered(self) -> None:
+        """No more claims are waited for: read until what is held was met."""
+        if self._claims is not None:
+            self._claims.gathers = False
+            if not self._claims.awaited:
+                self.end_gather()
+
+    def end_gather(self) -> None:
+        """Deliver from now on: what a member holds to that member, before the rest of its key."""
+        claims = self._claims
+        if claims is None or not claims.waits:
+            return
+        claims.gathers = claims.waits = False
+        behind, self._behind = self._behind, deque()
+        for number, name in behind:
+            hand = claims.holders.pop(number, None)
+            if hand is None or name in self.keys or name in self.pinned:
+                self._behind.append((number, name))
+            else:
+                self._hand_over(number, name, hand)
+        self._admit()
+        if self._following:
+            self.on_aside()
+
+    def forget_claims(self) -> None:
+        """Everything was read that the lost host can have delivered."""
+        if self._claims is not None:
+            self._claims.close()
+            self._claims = None
+
+    def _hand_over(self, number: int, name: bytes | None, hand: Hand) -> None:
+        """Reserve a key that has no events for a member."""
+        key = self.keys[name] = Key(name, number)
+        span, index, _ = self.events[number]
+        self.events[number] = span, index, key
+        key.hand = hand
+        hand.again.append(key)
 
     def part_of_ack(self, sequence: int) -> int:
         raise RuntimeError("the members of a group settle events")
@@ -427,6 +518,7 @@ class KeyLedger:
         self._behind.clear()
         self._letters.clear()
         self.replayed.clear()
+        self.forget_claims()
         for name in list(self.pinned):
             self.unpin(name)
         self.retries.release()
@@ -691,7 +783,7 @@ class KeyLedger:
     @property
     def may_replay(self) -> bool:
         """Whether letters may be loaded now: not while an event without a key waits for everything before it."""
-        return not (self._behind or None in self.keys) and self.may_grow()
+        return not (self._behind or None in self.keys or self.gathers) and self.may_grow()
 
     @property
     def loaded(self) -> set[bytes]:
@@ -757,6 +849,8 @@ class KeyLedger:
         """What a member has in hand goes to others, as many keys as fit into one turn of the event loop. Returns
         whether there are more. If the member was `lost`, it may have begun the first event of each run."""
         self.disconnect(hand)
+        if self._claims is not None:
+            self._claims.withdraw(hand)
         for _ in range(min(len(hand.again), ENTRIES_AT_ONCE)):
             key = hand.again.pop()
             if lost:
@@ -807,8 +901,9 @@ class KeyLedger:
 
     def _before_failed(self, key: Key, waiting: list[int]) -> list[int]:
         """Those of `waiting`, the first events of a key, that come before one which waits or is to be set aside."""
-        held = key.failed if key.held_until_s is not None else self._next
-        stops = (index for index, number in enumerate(waiting) if number >= held or self.retries.of(number).exhausted)
+        # The order is not that of the numbers if a member of an earlier host holds a later event.
+        held = key.failed if key.held_until_s is not None else None
+        stops = (index for index, number in enumerate(waiting) if number == held or self.retries.of(number).exhausted)
         return waiting[: next(stops, len(waiting))]
 
     def _size(self, number: int) -> int:
@@ -826,6 +921,8 @@ class KeyLedger:
     def _admit(self) -> None:
         """Make what comes after an event without a key ready, as far as that one is settled."""
         behind = self._behind
+        if self.gathers:
+            return
         while behind:
             number, name = behind[0]
             # The unsettled events without those in `_behind`.
@@ -833,6 +930,10 @@ class KeyLedger:
                 return
             behind.popleft()
             key = self.keys.get(name)
+            hand = self._claims.holders.pop(number, None) if self._claims is not None else None
+            if key is None and hand is not None and name not in self.pinned:
+                self._hand_over(number, name, hand)
+                continue
             if key is None:
                 key = self.keys[name] = Key(name, number)
                 self._offer(key)

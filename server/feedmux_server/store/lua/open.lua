@@ -22,4 +22,5 @@ redis.call('HSET', key,
   'fence_cause', same and 'LEASE' or 'TAKEOVER')
 local reply = answer('OK', now)
 reply[4] = (active and not same) and 1 or 0  -- taken from another instance
+reply[5] = (stored[3] or '') ~= '' and 1 or 0  -- the last holder has not released it
 return reply

@@ -1,0 +1,99 @@
+"""What the members of a group had from a host that was lost, as they tell the next host. Pure.
+
+What a host stored last is half a second old. So the next one gathers, before it delivers anything, what its members say
+of events that are unsettled by what is stored: an event that a member *holds* goes to that member and to nobody else,
+before the rest of its key; an event that a member has *settled* does not come again. Then it reads until it has met the
+events that are held.
+
+A claim names an event by a hash of its `_id`, and is used for the first event that it fits. A member that lies gets,
+or settles, events of its own subscription: it could do that by taking them, and by a seek.
+"""
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Final
+
+from feedmux_server.core.delivery.key_runs import Hand
+from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.events.chunk import Rendition, event_id
+
+CLAIM_BYTES: Final = 150
+"""What a claim costs."""
+
+
+def claim_of(raw_id: bytes) -> int:
+    """By which a member names the event with this `_id`: see `Open.held`."""
+    return int.from_bytes(sha256(raw_id).digest()[:8], "little")
+
+
+class Claims:
+    """The claims on events that were not delivered yet."""
+
+    __slots__ = ("_by_hand", "_held", "_pays", "_settled", "gathers", "holders", "waits")
+
+    def __init__(self, pays: Callable[[int], None]) -> None:
+        """`pays` receives by how many bytes its memory changes."""
+        self.gathers = True
+        """Whether members may come that have not told theirs: nothing is read yet."""
+        self.waits = True
+        """Whether nothing is delivered yet."""
+        self.holders: dict[int, Hand] = {}
+        """Who holds events that were read, by their numbers in the ledger."""
+        self._pays = pays
+        self._held: dict[int, Hand] = {}
+        self._by_hand: dict[Hand, list[int]] = {}
+        self._settled = set[int]()
+
+    def __len__(self) -> int:
+        return len(self._held) + len(self._settled)
+
+    @property
+    def awaited(self) -> int:
+        """The number of events that members hold and that were not read yet."""
+        return len(self._held)
+
+    def add(self, hand: Hand, held: Iterable[int], settled: Iterable[int]) -> None:
+        """Note what a member says. Whoever holds an event first keeps it, also if another has settled it: the holder
+        works."""
+        before, own = len(self), self._by_hand.setdefault(hand, [])
+        for each in held:
+            if each not in self._held:
+                self._held[each] = hand
+                own.append(each)
+        self._settled.update(settled)
+        self._pays(CLAIM_BYTES * (len(self) - before))
+
+    def of(self, hand: Hand) -> bool:
+        """Whether a member holds events."""
+        return hand in self._by_hand and (
+            hand in self.holders.values() or any(self._held.get(each) is hand for each in self._by_hand[hand])
+        )
+
+    def withdraw(self, hand: Hand) -> None:
+        """The member holds nothing any more."""
+        before = len(self)
+        for each in self._by_hand.pop(hand, ()):
+            if self._held.get(each) is hand:
+                del self._held[each]
+        self.holders = {number: holder for number, holder in self.holders.items() if holder is not hand}
+        self._pays(CLAIM_BYTES * (len(self) - before))
+
+    def meet(self, rendition: Rendition, left: dict[int, int], begin: int) -> None:
+        """Remove the events that are settled from `left`, whose keys are indexes, and note the holders of others.
+        `begin` is the number of the event with the index 0."""
+        before = len(self)
+        for index in list(left):
+            try:
+                claim = claim_of(event_id(rendition.data, rendition.offsets[index]))
+            except FeedmuxError:  # the pipeline has removed its `_id`
+                continue
+            hand = self._held.pop(claim, None)
+            if hand is not None:
+                self.holders[begin + index] = hand
+            elif claim in self._settled:
+                del left[index]
+            self._settled.discard(claim)
+        self._pays(CLAIM_BYTES * (len(self) - before))
+
+    def close(self) -> None:
+        self._pays(-CLAIM_BYTES * len(self))
