@@ -24,6 +24,8 @@ class MemberConnection(StreamKeeper):
         super().__init__(transport, opening, options, buffer)
         self._buffer = buffer
         self._sent_s = float("-inf")
+        self._epoch = 0
+        """Of the last stream that was open."""
 
     @property
     def _must_report(self) -> bool:
@@ -42,6 +44,8 @@ class MemberConnection(StreamKeeper):
             # The route concerns new connections: this one leads to a server that does not host the group.
             self._route = error.metadata.get("route") or self._route
             call.channel.leave()
+            # If the host was lost, the next one soon takes its place, and waits for its members for some seconds.
+            self._backoff.reset()
 
     def _woken(self, attempt: Attempt) -> None:
         """Report what is settled: at once if it is much or if nothing else is in hand, else when `ack_interval_s` have
@@ -79,7 +83,9 @@ class MemberConnection(StreamKeeper):
         return messages
 
     def _open_request(self) -> bytes:
-        options = self._options
+        options, settlements = self._options, self._buffer.settlements
+        with self._buffer.lock:
+            held, settled = settlements.held, settlements.settled
         return requests.open_bytes(
             change_feed_pb2.Open(
                 subscription=self._opening.subscription,
@@ -89,6 +95,9 @@ class MemberConnection(StreamKeeper):
                 credit=change_feed_pb2.Credit(events=options.window_events, bytes=options.window_bytes),
                 heartbeat_interval=duration(options.heartbeat_s),
                 message_bytes_max=options.message_bytes_max,
+                held=held,
+                settled=settled,
+                epoch=self._epoch,
             )
         )
 
@@ -97,6 +106,7 @@ class MemberConnection(StreamKeeper):
             raise GroupsUnsupported("does not know groups: it would deliver all events to each member")
         with self._buffer.lock:
             self._buffer.settlements.limit(opened.credit_events_max)
+        self._epoch = opened.epoch
         self._mark_opened(opened)
 
     def _on_message(self, response: Message) -> None:
@@ -112,7 +122,8 @@ class MemberConnection(StreamKeeper):
                 if buffer.closing:
                     self._report()
             case Committed():
-                pass
+                with buffer.lock:
+                    buffer.settlements.committed(response.sequence)
             case _:
                 if isinstance(response, Draining):
                     self._report()

@@ -9,6 +9,10 @@ here are forgotten, because the server sends them again; those in hand stay in h
 that begin with a repeat come first, and may continue with new events. What has not come before the first other run is
 void: others have it.
 
+If the server that hosted the group was lost, the next one asks what it left here: the events in hand (`held`), and
+those that were processed and may not be stored as settled (`settled`). These are bounded: of more than the last 2,000,
+some may come again then.
+
 Pure; `member_buffer` owns one and locks it.
 
 Invariant: `_outstanding` is what the server counts as unsettled less what was reported and not read yet, so it never
@@ -19,6 +23,7 @@ so each event that arrives shows how many settlements it has read, and they are 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
 from feedmux.batches import Batch
@@ -32,6 +37,14 @@ MESSAGE_BYTES_MAX: Final = 16_000
 RANGE_BYTES: Final = 24
 FAILED_BYTES: Final = 48
 """The most that a range, and a failed event without its reason, take in a Settle. So it has less than 1,000."""
+
+CLAIMS_MAX: Final = 2_000
+"""The most events in hand, and settled ones, that an Open names."""
+
+
+def mark_of(token: bytes) -> int:
+    """Return the mark of the event with this `_id`: see `Open.held`."""
+    return int.from_bytes(sha256(token).digest()[:8], "little")
 
 
 @dataclass(slots=True)
@@ -75,6 +88,26 @@ class Settlements:
         self._unconfirmed_events = 0
         self._expected: dict[bytes, MemberEvent | _Finished | None] = {}
         """By `_id`, what may be repeated: in hand, finished, or forgotten (None)."""
+        self._settled: deque[tuple[int, int]] = deque(maxlen=CLAIMS_MAX)
+        """The events that were processed last and may not be stored as settled: the sequence in the present stream (0:
+        in none), and the mark."""
+
+    @property
+    def held(self) -> list[int]:
+        """While there is no stream: the marks of the events in hand."""
+        known = self._expected.items()
+        return [mark_of(token) for token, what in known if isinstance(what, MemberEvent)][:CLAIMS_MAX]
+
+    @property
+    def settled(self) -> list[int]:
+        """The marks of the events that were processed and may not be stored as settled."""
+        return [mark for _, mark in self._settled]
+
+    def committed(self, sequence: int) -> None:
+        """Note that everything up to this sequence of the present stream is stored as settled."""
+        if any(0 < each <= sequence for each, _ in self._settled):
+            left = [each for each in self._settled if not 0 < each[0] <= sequence]
+            self._settled = deque(left, CLAIMS_MAX)
 
     @property
     def ready(self) -> int:
@@ -131,11 +164,13 @@ class Settlements:
         self._unsent.clear()
         self._unconfirmed.clear()
         self._received = self._outstanding = self._reported = self._unconfirmed_events = 0
+        self._settled = deque(((0, mark) for _, mark in self._settled), CLAIMS_MAX)
 
     def forget(self) -> None:
         """Forget all events: the stored position was moved on purpose, so they may be delivered again."""
         self.lose()
         self._expected.clear()
+        self._settled.clear()
 
     def progress(self, time: tuple[int, int]) -> None:
         """Note that everything at or before this cluster time is settled: what was expected up to it is void."""
@@ -191,6 +226,10 @@ class Settlements:
             self._unsent.append((event.delivery, finished))
         elif token and self._expected.get(token) is event:
             self._expected[token] = finished
+        else:
+            token = b""  # void
+        if token and isinstance(outcome, Done):
+            self._settled.append((event.delivery, mark_of(token)))
         if run.waiting:
             # At the front: whoever has settled the event takes the next one of its run.
             self._ready.appendleft(run)

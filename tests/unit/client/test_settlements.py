@@ -1,5 +1,6 @@
 """What a member hands out, reports, and recognizes after a lost stream."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,7 +13,9 @@ from feedmux.member_event import MemberEvent
 from feedmux.outcomes import DONE, Failed
 from feedmux.positions import NO_POSITION
 from feedmux.requests import settle_bytes
-from feedmux.settlements import Settlement, Settlements
+from feedmux.settlements import CLAIMS_MAX, Settlement, Settlements, mark_of
+from feedmux_server.core.delivery.claims import claim_of
+from tests.sim.events import event_token
 from tests.tables import over
 from tests.unit.client.scripted_server import event
 
@@ -67,6 +70,51 @@ class Stream:
 
 def numbers(events: Iterable[MemberEvent]) -> list[int]:
     return [each.document["n"] for each in events]
+
+
+def test_what_the_next_host_is_told() -> None:
+    stream = Stream()
+    assert (stream.of.held, stream.of.settled) == ([], [])
+    stream.deliver([1, 2], [3], [4], [5])
+    one, three, four, five = stream.take()
+    stream.done(three)
+    stream.of.settle(four, Failed())
+    stream.reconnect()
+    assert stream.of.held == marks(1, 5), "in hand; what waited is the server's, and what has failed comes again"
+    assert stream.of.settled == marks(3)
+    stream.done(five)
+    assert (stream.of.held, stream.of.settled) == (marks(1), marks(3, 5))
+    stream.deliver([6], [7])
+    six, seven = stream.take()
+    stream.done(six, seven, one)
+    stream.of.committed(1)
+    assert stream.of.settled == marks(3, 5, 7), "others have the void event 1, and 6 is stored"
+    stream.reconnect()
+    stream.of.committed(1)
+    assert stream.of.settled == marks(3, 5, 7), "sequences begin anew"
+    stream.of.forget()
+    assert (stream.of.held, stream.of.settled) == ([], [])
+
+
+def test_the_next_host_is_told_the_newest() -> None:
+    stream = Stream(window=3 * CLAIMS_MAX)
+    for number in range(CLAIMS_MAX + 5):
+        stream.deliver([number])
+        stream.done(*stream.take())
+    assert stream.of.settled == marks(*range(5, CLAIMS_MAX + 5))
+    stream.deliver(*([number] for number in range(CLAIMS_MAX + 5)))
+    stream.take(3 * CLAIMS_MAX)
+    stream.reconnect()
+    assert len(stream.of.held) == CLAIMS_MAX
+
+
+def marks(*wanted: int) -> list[int]:
+    return [mark_of(BsonBatch(memoryview(event(n)), 1, NO_POSITION, 0, CodecOptions()).event_key(0)) for n in wanted]
+
+
+def test_a_server_and_its_clients_name_an_event_alike() -> None:
+    token = event_token(5).raw
+    assert mark_of(token) == claim_of(token) == int.from_bytes(hashlib.sha256(token).digest()[:8], "little")
 
 
 def test_runs_are_independent_and_each_in_order() -> None:
