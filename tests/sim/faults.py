@@ -81,6 +81,20 @@ async def _kill_server(world: "World") -> None:
         server.start()
 
 
+async def _kill_host(world: "World") -> None:
+    """The host of a group is killed, often before it has stored what is settled."""
+    rng = world.rng
+    for _ in range(rng.randint(1, 8)):
+        world.write()
+    await asyncio.sleep(rng.choice((0.1, 0.5, 2.0)))
+    hosts = [each for each in world.servers if each.assembly is not None and len(each.assembly.service.groups)]
+    if hosts:
+        server = rng.choice(hosts)
+        server.kill()
+        await asyncio.sleep(_while_s(rng) / 4)
+        server.start()
+
+
 async def _drain_server(world: "World") -> None:
     server = _server(world)
     if server is not None:
@@ -737,6 +751,7 @@ _LOST: Final = (*_FENCED, "SubscriptionNotFound")
 
 FAULTS: Final = (
     Fault("server killed", _kill_server, _BUSY),
+    Fault("host killed", _kill_host, _BUSY, apart=True),
     Fault("server drained", _drain_server, _BUSY),
     Fault("server drained without Redis", _drain_without_redis, _BUSY, apart=True),
     Fault("server frozen", _freeze_server, _BUSY),
@@ -826,6 +841,8 @@ class Scenario:
     """There is a collection for dead letters."""
     deadly_share: float = 0.0
     """The share of events that end the process of a member."""
+    think_s: float = 0.0
+    """The longest time that a member takes for an event; 0: as drawn."""
 
 
 SCENARIOS: Final = {
@@ -874,7 +891,9 @@ SCENARIOS: Final = {
     ),
     "short of memory": Scenario(("user frozen", "connections cut", "reads fail"), short_of_memory=True),
     "group": Scenario(crews=True, letters=True, deadly_share=0.01, drawn=4),
-    "group hosts killed": Scenario(("server killed", "server killed", "server drained", "server killed"), crews=True),
+    "group hosts killed": Scenario(
+        ("host killed", "host killed", "server drained", "host killed", "host killed"), crews=True, think_s=60.0
+    ),
     "poison": Scenario(("connections cut", "user killed"), crews=True, letters=True, deadly_share=0.1),
     "letters away": Scenario(("letters unavailable", "server killed", "letters unavailable"), crews=True, letters=True),
     "group to session and back": Scenario(("a session meanwhile", "connections cut") * 2, crews=True, letters=True),

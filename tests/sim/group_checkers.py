@@ -1,7 +1,9 @@
 """One checker per guarantee of groups. One pass over the records finds what breaks any of them.
 
 What others may do with the events of a member that is gone, or was without a connection for too long, is not judged:
-`docs/groups.md` says so. The same holds from one host of a group to the next one, which has another epoch.
+`docs/groups.md` says so. From one host of a group to the next one, which has another epoch, a member *carries over*
+what it has in hand and what it has settled, if it joins while the new host gathers that. A host that has released
+its lease, or a store that has lost something, ends that.
 """
 
 from collections import Counter, defaultdict
@@ -11,8 +13,22 @@ from functools import lru_cache, partial
 from typing import Final
 
 from feedmux_server.core.positions.ahead import mark_of
+from feedmux_server.sessions.groups import GATHER_S
 from tests.sim.history import History, Violation, token
-from tests.sim.records import Handled, Joined, Kept, Left, Lost, Sent, SetAside, Skipped, Sought, Started
+from tests.sim.records import (
+    Handled,
+    Hosted,
+    Joined,
+    Kept,
+    Left,
+    Lost,
+    Released,
+    Sent,
+    SetAside,
+    Skipped,
+    Sought,
+    Started,
+)
 
 EXCLUSIVE: Final = "Key exclusive"
 ORDER: Final = "Key order"
@@ -25,13 +41,22 @@ _MOMENT_S: Final = 0.001
 
 
 @dataclass(slots=True)
-class _Running:
-    """An event that a member processes."""
+class _Mine:
+    """An event that a member has settled."""
 
     member: str
+    epoch: int
+    """Of the host that knows that."""
+    overdue: bool = False
+    """Others may have it, if the host lives."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running(_Mine):
+    """An event that a member processes."""
+
     event: str
     key: str
-    epoch: int
     session: str
 
 
@@ -67,6 +92,12 @@ class _Group:
     last_epochs: dict[str, int] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     running: dict[tuple[str, str], _Running] = field(default_factory=dict)
+    finished: dict[str, _Mine] = field(default_factory=dict)
+    """By event."""
+    hosted_s: dict[int, float] = field(default_factory=dict)
+    """By epoch, when a host has taken the lease."""
+    store_lost: bool = False
+    """The store may have lost that a host was there."""
     begun: dict[str, int] = field(default_factory=dict)
     """By key, the last event in order that was begun; "" for all keys."""
     last_barrier: int = -1
@@ -90,19 +121,56 @@ class _Group:
     told: set[str] = field(default_factory=set)
     skips: bool = False
 
+    @property
+    def _all(self) -> list[_Mine]:
+        return [*self.running.values(), *self.finished.values()]
+
     def joined(self, record: Joined) -> None:
-        self.epochs[record.member] = self.last_epochs[record.member] = record.epoch
+        member, epoch = record.member, record.epoch
+        before, self.last_epochs[member] = self.last_epochs.get(member, 0), epoch
+        self.epochs[member] = epoch
         self.feed = record.feed
-        self.away.discard(record.member)
+        self.away.discard(member)
+        if epoch == before:
+            self._others_have_overdue(member)
+        elif record.at_s < self.hosted_s.get(epoch, 0.0) + GATHER_S and not self.store_lost:
+            for each in self._all:
+                if each.member == member and each.epoch == before:
+                    each.epoch, each.overdue = epoch, False
 
     def left(self, record: Left) -> None:
         member = record.member
         self.loses = True
         self.epochs.pop(member, None)
         self.held = {key: hold for key, hold in self.held.items() if hold.member != member}
-        if record.for_good:
+        if record.for_good or record.overdue:
             self.away.add(member)
+        if record.overdue:
+            for each in self._all:
+                each.overdue |= each.member == member
+        if record.for_good:
             self.running = {where: each for where, each in self.running.items() if each.member != member}
+            self.finished = {event: each for event, each in self.finished.items() if each.member != member}
+
+    def _others_have_overdue(self, member: str = "") -> None:
+        """The host has lived, and what was overdue is not the member's any more."""
+
+        def is_kept(each: _Mine) -> bool:
+            return not each.overdue or each.member != (member or each.member)
+
+        self.running = {where: each for where, each in self.running.items() if is_kept(each)}
+        self.finished = {event: each for event, each in self.finished.items() if is_kept(each)}
+
+    def released(self, cause: str) -> None:
+        if cause == "LEASE":
+            self._others_have_overdue()
+        else:
+            self.running.clear()
+            self.finished.clear()
+
+    def lost(self) -> None:
+        self.stored = None
+        self.store_lost = True
 
     def sent(self, record: Sent) -> None:
         self.knows_sent = True
@@ -124,7 +192,7 @@ class _Group:
             hold = self.held.get(key)
             if hold is not None and hold.epoch == epoch and record.at_s < hold.until_s - _MOMENT_S:
                 yield self._violation(HELD, f"{event} came {hold.until_s - record.at_s:.3f} s too early")
-            self.running[member, event] = _Running(member, event, key, epoch, record.session)
+            self.running[member, event] = _Running(member, epoch, event=event, key=key, session=record.session)
         self.held.pop(key, None)
         if event not in self.first:
             self.first.add(event)
@@ -134,13 +202,20 @@ class _Group:
             yield self._violation(RIGHTLY, f"{event} came with the attempt {record.attempt}")
 
     def _overlapping(self, record: Started, key: str, epoch: int) -> Iterator[Violation]:
-        for other in self.running.values():
-            if other.epoch == epoch and (other.key == key or not other.key or not key):
+        for where, other in list(self.running.items()):
+            if other.epoch != epoch or not (other.key == key or not other.key or not key):
+                continue
+            if other.overdue:
+                del self.running[where]
+            else:
                 yield self._violation(
                     EXCLUSIVE, f"{record.member} begins {record.event} while {other.member} has {other.event}"
                 )
 
     def _begun_again(self, record: Started, rank: int, key: str, epoch: int) -> Iterator[Violation]:
+        finished = self.finished.get(record.event)
+        if finished is not None and finished.epoch == epoch and not self.skips and not finished.overdue:
+            yield self._violation(STAYS, f"{record.event} comes to {record.member}, and {finished.member} settled it")
         stored = self.stored
         if stored is None or epoch < stored.epoch or rank >= stored.high:
             return
@@ -163,6 +238,8 @@ class _Group:
             self.sessions[record.following].add(running.session)
         if record.result == "done":
             self.done.add(event)
+            if running is not None:
+                self.finished[event] = _Mine(record.member, running.epoch, running.overdue)
             return
         self.failures[event] += 1
         if running is not None:
@@ -199,6 +276,7 @@ class _Group:
             key = history.written[rank].key
             holes[key] = min(rank, holes.get(key, rank))
         self.stored = _Stored(record.epoch, place, high, holes)
+        self.store_lost = False
         if self.checked is None:
             self.checked = place
         if self.feed and not self.skips:
@@ -227,6 +305,8 @@ class _Group:
 
     def sought(self, place: str) -> None:
         self.stored = None
+        self.running.clear()
+        self.finished.clear()
         self.checked = self.history.rank_after(place)
         self.begun.clear()
         self.held.clear()
@@ -260,6 +340,8 @@ def _read(groups: dict[str, _Group], record: object) -> Iterator[Violation]:
     match record:
         case Joined():
             group.joined(record)
+        case Hosted():
+            group.hosted_s[record.epoch] = record.at_s
         case Left():
             group.left(record)
         case Sent():
@@ -275,7 +357,9 @@ def _read(groups: dict[str, _Group], record: object) -> Iterator[Violation]:
         case Sought():
             group.sought(record.place)
         case Lost():
-            group.stored = None
+            group.lost()
+        case Released():
+            group.released(record.cause)
         case Skipped():
             group.skips = True
 

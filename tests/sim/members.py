@@ -239,11 +239,11 @@ class Member(Reader):
 
     def _gave_up(self, name: str, lost: MemberWatcher) -> None:
         if self.process == name and (self.watcher is lost or not self.reading):
-            self.left_for_good(name)
+            self.recorder.add(records.Left(self.crew.name, name, overdue=True))
 
-    def left_for_good(self, name: str = "") -> None:
-        """Others may get what it has in hand."""
-        self.recorder.add(records.Left(self.crew.name, name or self.process, for_good=True))
+    def left_for_good(self) -> None:
+        """Others get what it has in hand."""
+        self.recorder.add(records.Left(self.crew.name, self.process, for_good=True))
 
     def start(self) -> None:
         self.watcher = None

@@ -182,15 +182,37 @@ class Joined:
     epoch: int
     """That of the group's host."""
     feed: str
+    at_s: float = 0.0
+    """When the host has answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A member lost its session, or has ended. `for_good`: from now on others may get what it has in hand."""
+    """A member lost its session, or has ended: `for_good`. `overdue`: it had none for so long that others get what it
+    has in hand, if its host lives."""
 
     group: str
     member: str
     for_good: bool = False
+    overdue: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A server hosts a group from now on."""
+
+    group: str
+    epoch: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The host of a group has released its lease: the next one does not ask members what they have."""
+
+    group: str
+    cause: str
+    """Why another session would be fenced: LEASE, or SEEK or UPDATE, after which what members have is void."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +301,8 @@ class Settled:
 
 Record = (
     Written | Opened | Granted | Delivered | Acked | Progress | Committed | Sought | Lost | Ended | Held | Settled
-    | Changed | Holds | Joined | Left | Sent | Started | Handled | SetAside | Kept | Skipped | Restored
+    | Changed | Holds | Hosted | Joined | Left | Released | Sent | Started | Handled | SetAside | Kept | Skipped
+    | Restored
 )  # fmt: skip
 
 _KINDS: dict[str, Callable[..., Record]] = {kind.__name__.lower(): kind for kind in get_args(Record)}

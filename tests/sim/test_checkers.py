@@ -19,6 +19,7 @@ from tests.sim.records import (
     Handled,
     Held,
     Holds,
+    Hosted,
     Joined,
     Kept,
     Left,
@@ -26,6 +27,7 @@ from tests.sim.records import (
     Opened,
     Progress,
     Record,
+    Released,
     Restored,
     Sent,
     SetAside,
@@ -119,6 +121,12 @@ def done(event: str) -> list[Record]:
     return [started("m1", event), handled("m1", event)]
 
 
+NEXT_HOST: list[Record] = [
+    Left("g", "m1", overdue=True),
+    Hosted("g", 2, at_s=20.0),
+    Joined("g", "m1", 2, "crew", at_s=21.0),
+    Joined("g", "m2", 2, "crew", at_s=23.0),
+]
 HOLE = mark_of(event_token(BEGIN + 20, key=20).raw).hex()
 """Of g0."""
 GOOD += [
@@ -138,6 +146,11 @@ GOOD += [
     handled("m2", "g1"),
     Kept("g", 1, place(22)),
     started("m2", "g3"),
+    Left("g", "m2"),
+    Left("g", "m2", overdue=True),
+    Hosted("g", 2, at_s=20.0),
+    Joined("g", "m2", 2, "crew", at_s=21.0),
+    Joined("g", "m3", 2, "crew", at_s=29.0),
     Skipped("g"),
 ]
 
@@ -207,6 +220,8 @@ BAD: list[tuple[str, list[Record]]] = [
 OF_GROUP_BAD: list[tuple[str, list[Record]]] = [
     ("Key exclusive", [started("m1", "g0"), started("m2", "g1")]),
     ("Key exclusive", [started("m1", "g0"), started("m2", "g3")]),
+    ("Key exclusive", [started("m1", "g0"), *NEXT_HOST, started("m2", "g1")]),
+    ("Settled stays settled", [*done("g0"), *NEXT_HOST, started("m2", "g0")]),
     ("Key order", [*done("g1"), *done("g0")]),
     ("Key order", [*done("g3"), *done("g2")]),
     ("Settled stays settled", [*done("g2"), Kept("g", 1, place(19), place(22), (HOLE,)), started("m2", "g2")]),
@@ -223,6 +238,21 @@ OF_GROUP_BAD: list[tuple[str, list[Record]]] = [
 @pytest.mark.parametrize(("guarantee", "records"), OF_GROUP_BAD)
 def test_a_bad_history_of_a_group_is_noticed(guarantee: str, records: list[Record]) -> None:
     assert {violation.guarantee for violation in check([*OF_GROUP, *records])} == {guarantee}
+
+
+def test_a_member_carries_nothing_over_that_its_host_may_have_given_to_others() -> None:
+    before, others = started("m1", "g0"), started("m2", "g0")
+    left, hosted, *joined = NEXT_HOST
+    late: list[Record] = [replace(each, at_s=22.6) if isinstance(each, Joined) else each for each in joined]
+    for between in (
+        [left, Released("g", "LEASE"), hosted, *joined],
+        [Released("g", "UPDATE"), hosted, *joined],
+        [Lost("g", place(19)), hosted, *joined],
+        [left, Joined("g", "m1", 1, "crew"), hosted, *joined],
+        [Left("g", "m1", for_good=True), hosted, *joined],
+        [hosted, *late],
+    ):
+        assert check([*OF_GROUP, before, *between, others]) == []
 
 
 @pytest.mark.parametrize(("guarantee", "records"), BAD)

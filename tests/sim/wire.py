@@ -27,7 +27,7 @@ class Recorder:
     """The history of a run, and a digest of the history that includes the time of each record."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
-        self._now_s = now_s
+        self.now_s = now_s
         self._noted: list[tuple[float, Record | str]] = []
         """Records do not change, so that their lines can be made when somebody wants them."""
         self.records: list[Record] = []
@@ -46,7 +46,7 @@ class Recorder:
 
     def note(self, what: Record | str) -> None:
         """Note a record, or something that happened and that no checker reads."""
-        self._noted.append((self._now_s(), what))
+        self._noted.append((self.now_s(), what))
         if self.say is not None:
             self.say(_line(*self._noted[-1]))
 
@@ -220,6 +220,7 @@ class MemberWatcher(Watcher):
         events a member may have begun."""
         self._is_asked = self._is_open = self._is_over = False
         self._fragment: list[bytes] = []
+        self._answered_s = 0.0
 
     @property
     def opening(self) -> bool:
@@ -236,6 +237,8 @@ class MemberWatcher(Watcher):
     def written(self, server: str, message: bytes) -> None:
         response = wire.SubscribeResponse.FromString(message)
         self._answered(server, response)
+        if response.HasField("opened"):
+            self._answered_s = self._recorder.now_s()
         if not self.notes_sent:
             return
         if response.HasField("batch"):
@@ -254,7 +257,8 @@ class MemberWatcher(Watcher):
         response = wire.SubscribeResponse.FromString(message)
         if response.HasField("opened") and not self._is_over:
             self._is_open = True
-            self._recorder.add(records.Joined(self._group, self._member, response.opened.epoch, self._feed))
+            epoch, at_s = response.opened.epoch, self._answered_s
+            self._recorder.add(records.Joined(self._group, self._member, epoch, self._feed, at_s))
 
     def finished(self, status: Status) -> None:
         self._end()
@@ -280,6 +284,8 @@ class StoreWatcher:
         """By key; also of subscriptions that were deleted, because Redis may lose that."""
         self._sought: dict[bytes, bytes] = {}
         """The epochs of the last seeks."""
+        self._nonces: dict[bytes, bytes] = {}
+        """Of the groups whose lease is not released, its nonce."""
         redis.wrote = self._wrote
         redis.lost = self._lost
 
@@ -287,6 +293,8 @@ class StoreWatcher:
         stored = self._redis.hash_of(key)
         before, now = self._stored.get(key, _DELETED), _stored(stored)
         self._stored[key] = now
+        if _name_of(key).startswith(CREW):
+            self._watch_lease(key, stored)
         if now == _DELETED:
             return
         sought_before, self._sought[key] = self._sought.get(key, b"0"), stored.get(b"seek_epoch", b"0")
@@ -300,6 +308,16 @@ class StoreWatcher:
             self._recorder.add(records.Committed(_name_of(key), epoch, now.place()))
         if _name_of(key).startswith(CREW):
             self._recorder.add(_kept(_name_of(key), epoch, now.position))
+
+    def _watch_lease(self, key: bytes, stored: Mapping[bytes, bytes]) -> None:
+        nonce, before = stored.get(b"nonce", b""), self._nonces.pop(key, b"")
+        if nonce:
+            self._nonces[key] = nonce
+            if nonce not in (before, b"lost"):
+                epoch = int(stored.get(b"epoch", b"0"))
+                self._recorder.add(records.Hosted(_name_of(key), epoch, self._recorder.now_s()))
+        elif before:
+            self._recorder.add(records.Released(_name_of(key), stored.get(b"fence_cause", b"").decode()))
 
     def _lost(self) -> None:
         for key, before in list(self._stored.items()):

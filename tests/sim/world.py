@@ -399,13 +399,18 @@ class World:
             self.settings.letters = self.letters
             self.letters.stored = self._set_aside
         deadly = rng.choice((0.0, 0.02)) if wanted is None else wanted.deadly_share
+        think_s = 0.0 if wanted is None else wanted.think_s
         return [
-            self._draw_crew(rng, number, user, deadly, has_letters=has_letters)
+            self._draw_crew(rng, number, user, deadly, think_s, has_letters=has_letters)
             for number, user in enumerate(replaced, 1)
         ]
 
-    def _draw_crew(self, rng: Random, number: int, user: User, deadly: float, *, has_letters: bool) -> Crew:
+    def _draw_crew(
+        self, rng: Random, number: int, user: User, deadly: float, think_s: float, *, has_letters: bool
+    ) -> Crew:
         habits = draw_habits(rng, has_letters=has_letters, sick=0.1, deadly=deadly)
+        if think_s:
+            habits = replace(habits, think_s=think_s)
         name = f"{CREW}{number}"
         crew = Crew(self.loop, Random(rng.random()), self.mongo, self.recorder, name, user.shape, user.tenant, habits)
         for each in range(1, rng.randint(2, 3) + 1):
