@@ -51,9 +51,10 @@ def _retained(ledger: KeyLedger) -> int:
     """What the unsettled events of a group cost."""
     spans = {span for span, _, _ in ledger.events.values()}
     failed = sum(tries.size for tries in ledger.retries._tries.values())
-    pinned = PIN_BYTES * len(ledger.pinned)
+    other = PIN_BYTES * len(ledger.pinned) + ledger.loading_bytes
     claims = 0 if ledger._claims is None else CLAIM_BYTES * len(ledger._claims)
-    return claims + pinned + EVENT_BYTES * len(ledger.events) + sum(span._held_bytes for span in spans) + failed
+    held = sum(span._held_bytes for span in spans)
+    return other + claims + EVENT_BYTES * len(ledger.events) + held + failed
 
 
 def _holders(subscribers: list[Subscriber]) -> Counter[Chunk]:

@@ -127,10 +127,11 @@ class Replays:
     async def _stored(self, letters: list[DeadLetter]) -> dict[bytes, list[Stored]]:
         """These letters with their events, by group key."""
         found: dict[bytes, list[Stored]] = {}
-        for each in letters:
-            letter = await self._letters.letters.get(*self._of, each.id, with_event=True)
-            if letter is not None:  # otherwise it was discarded meanwhile
-                found.setdefault(each.group_key, []).append(Stored(each.id, letter.event, letter.attempts))
+        with self._reader.ledger.loading(sum(each.event_bytes for each in letters)):
+            for each in letters:
+                letter = await self._letters.letters.get(*self._of, each.id, with_event=True)
+                if letter is not None:  # otherwise it was discarded meanwhile
+                    found.setdefault(each.group_key, []).append(Stored(each.id, letter.event, letter.attempts))
         return found
 
     async def _check(self) -> None:

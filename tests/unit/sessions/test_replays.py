@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import bson
 import pytest
@@ -103,6 +104,30 @@ async def test_more_letters_than_are_loaded_at_a_time_come_in_order(monkeypatch:
         assert len(got) == 29
         assert got == sorted(got)
         await until(lambda: not collection.pins)
+        await member.close()
+
+
+@in_virtual_time
+async def test_letters_count_as_memory_of_the_tenant_while_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    collection, read, counted = Collection(), Collection.get, list[int]()
+
+    async def get(*arguments: Any, **options: Any) -> Any:
+        counted.append(there.service.manager.accounts.of("default").outstanding.backlog_bytes)
+        return await read(*arguments, **options)
+
+    monkeypatch.setattr(Collection, "get", get)
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member)
+        (group,) = there.service.groups
+        await until(lambda: not group.ledger.events)
+        before = there.service.manager.accounts.of("default").outstanding.backlog_bytes
+        collection.mark("a")
+        await member.has(5)
+        assert counted == [before + sum(each.event_bytes for each in collection.written.values())] * 4
+        member.settle((2, 5))
+        await until(lambda: not collection.pins)
+        assert there.service.manager.accounts.of("default").outstanding.backlog_bytes == 0
         await member.close()
 
 

@@ -29,6 +29,7 @@ what is read is given to nobody.
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -248,6 +249,7 @@ class KeyLedger:
         "changes",
         "events",
         "keys",
+        "loading_bytes",
         "may_grow",
         "on_aside",
         "outstanding_max",
@@ -304,6 +306,8 @@ class KeyLedger:
         """The keys of which all events are to be set aside."""
         self._letters: dict[int, bytes] = {}
         """The ids of the letters that are unsettled events now, by number."""
+        self.loading_bytes = 0
+        """The bytes of letters that are read now, to be delivered again."""
         self.replayed: dict[int, tuple[bytes, Key]] = {}
         """The ids and keys of those that are settled, by number, until they are deleted."""
         self._nobodys = Key(None, -1)
@@ -794,6 +798,17 @@ class KeyLedger:
         """Whether letters of this key were loaded and are not deleted yet."""
         key = self.keys.get(name)
         return key is not None and key.letters > 0
+
+    @contextmanager
+    def loading(self, size: int) -> Iterator[None]:
+        """Count these bytes of letters while they are read."""
+        self.loading_bytes += size
+        self.pays(size)
+        try:
+            yield
+        finally:
+            self.loading_bytes -= size
+            self.pays(-size)
 
     def replay(self, name: bytes, letters: Sequence[Stored], now_s: float, *, last: bool = False) -> None:
         """Deliver letters of one key again, in order: of a pinned key before its events that wait, otherwise after
