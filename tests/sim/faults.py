@@ -12,9 +12,11 @@ from feedmux.v1 import operator_pb2 as pb
 from feedmux_server.core.limits.quota import UNLIMITED
 from feedmux_server.core.positions.position_keys import KEY_BYTES_MIN, format_keys
 from feedmux_server.source.read_watch import OPENS_ARE_SLOWER
+from tests.sim import records
 from tests.sim.mongo import FAILINGS, RETRY
 from tests.sim.profiles import IDLE_SHARD, MONGO_8, MONGO_8_2, MONGO_9, Profile
 from tests.sim.tenants import names_key, subscription_key
+from tests.sim.wire import number_of
 from tests.unit.core.feeds.pipeline_bounds.pipelines import ALLOWED, REFUSED
 
 if TYPE_CHECKING:
@@ -717,6 +719,49 @@ async def _letters_away(world: "World") -> None:
     letters.away, letters.failing, letters.lag_s = False, 0.0, 0.01
 
 
+async def _replay_letters(world: "World") -> None:
+    """A program has dead letters delivered again: all of a group, or some. Meanwhile others change documents, and the
+    members of the collection may lag."""
+    crew, letters, rng = await _crew_with_letters(world), world.letters, world.rng
+    if crew is None:
+        return
+    await world.replay(crew, _ids_of_letters(world, crew))
+    letters.lag_s = rng.choice((0.01, 1.0, 3.0))
+    for _ in range(rng.randint(0, 24)):
+        world.write()
+        await asyncio.sleep(rng.uniform(0.0, 1.0))
+    letters.lag_s = 0.01
+
+
+async def _discard_letters(world: "World") -> None:
+    """A program discards some dead letters."""
+    crew = await _crew_with_letters(world)
+    if crew is None:
+        return
+    ids = _ids_of_letters(world, crew)
+    for each in world.letters_of(crew):
+        if ids is None or each["_id"]["event"].hex() in ids:
+            world.recorder.add(records.Discarded(crew.name, str(number_of(bytes(each["event"])))))
+    name = crew.subscription
+    await world.administer(crew.tenant, lambda client: client.dead_letters(name).discard(ids, everything=ids is None))
+
+
+async def _crew_with_letters(world: "World") -> "Crew | None":
+    """A crew that has letters, or has some soon."""
+    for _ in range(20):
+        if crews := [crew for crew in world.crews if world.letters_of(crew)]:
+            return world.rng.choice(crews)
+        await asyncio.sleep(0.5)
+    return None
+
+
+def _ids_of_letters(world: "World", crew: "Crew") -> list[str] | None:
+    """The ids of a few letters; None for all."""
+    letters, rng = world.letters_of(crew), world.rng
+    few = rng.sample(letters, rng.randint(0, min(3, len(letters))))
+    return [each["_id"]["event"].hex() for each in few] or None
+
+
 async def _session_meanwhile(world: "World") -> None:
     """A group becomes an ordinary subscription, which a session reads for a while, and a group again."""
     crews = [crew for crew in world.crews if crew.begins is not None]
@@ -801,6 +846,8 @@ FAULTS: Final = (
     Fault("grants change", _grants_change),
     Fault("subscription deleted", _delete, ("SubscriptionNotFound",)),
     Fault("letters unavailable", _letters_away, apart=True),
+    Fault("letters replayed", _replay_letters, apart=True),
+    Fault("letters discarded", _discard_letters, apart=True),
     Fault("a session meanwhile", _session_meanwhile, (*_FENCED, "GroupMismatch"), apart=True),
 )
 
@@ -839,6 +886,8 @@ class Scenario:
     """Crews work in the place of the first users."""
     letters: bool = False
     """There is a collection for dead letters."""
+    sick_share: float = 0.1
+    """The share of events that fail, in some crews."""
     deadly_share: float = 0.0
     """The share of events that end the process of a member."""
     think_s: float = 0.0
@@ -896,5 +945,13 @@ SCENARIOS: Final = {
     ),
     "poison": Scenario(("connections cut", "user killed"), crews=True, letters=True, deadly_share=0.1),
     "letters away": Scenario(("letters unavailable", "server killed", "letters unavailable"), crews=True, letters=True),
+    "quarantine": Scenario(
+        ("letters replayed", "letters discarded", "letters replayed", "server killed", "letters replayed") * 2,
+        crews=True,
+        letters=True,
+        sick_share=0.4,
+        deadly_share=0.01,
+        drawn=1,
+    ),
     "group to session and back": Scenario(("a session meanwhile", "connections cut") * 2, crews=True, letters=True),
 }

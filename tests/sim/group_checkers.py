@@ -16,6 +16,7 @@ from feedmux_server.core.positions.ahead import mark_of
 from feedmux_server.sessions.groups import GATHER_S
 from tests.sim.history import History, Violation, token
 from tests.sim.records import (
+    Discarded,
     Handled,
     Hosted,
     Joined,
@@ -23,6 +24,7 @@ from tests.sim.records import (
     Left,
     Lost,
     Released,
+    Removed,
     Sent,
     SetAside,
     Skipped,
@@ -114,6 +116,14 @@ class _Group:
     rejected: set[str] = field(default_factory=set)
     done: set[str] = field(default_factory=set)
     """What was processed, and what has a letter."""
+    processed: set[str] = field(default_factory=set)
+    """What was processed, since its last letter if it has had one."""
+    letters: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By key, the events that have a letter now, with their ranks."""
+    had_letters: set[str] = field(default_factory=set)
+    quarantined: set[str] = field(default_factory=set)
+    """The keys that are quarantined, or were."""
+    discarded: set[str] = field(default_factory=set)
     held: dict[str, _Hold] = field(default_factory=dict)
     stored: _Stored | None = None
     checked: int | None = None
@@ -189,6 +199,8 @@ class _Group:
         if member not in self.away:
             yield from self._overlapping(record, key, epoch)
             yield from self._begun_again(record, rank, key, epoch)
+            if epoch == max(self.last_epochs.values()):
+                yield from self._before_letters(event, rank, key)
             hold = self.held.get(key)
             if hold is not None and hold.epoch == epoch and record.at_s < hold.until_s - _MOMENT_S:
                 yield self._violation(HELD, f"{event} came {hold.until_s - record.at_s:.3f} s too early")
@@ -205,6 +217,8 @@ class _Group:
         for where, other in list(self.running.items()):
             if other.epoch != epoch or not (other.key == key or not other.key or not key):
                 continue
+            if {other.event, record.event} & self.had_letters and not (other.key and key):
+                continue  # a letter without a key, or beside one without
             if other.overdue:
                 del self.running[where]
             else:
@@ -213,6 +227,8 @@ class _Group:
                 )
 
     def _begun_again(self, record: Started, rank: int, key: str, epoch: int) -> Iterator[Violation]:
+        if record.event in self.letters.get(key, ()) or record.event in self.discarded:
+            return  # it is delivered again
         finished = self.finished.get(record.event)
         if finished is not None and finished.epoch == epoch and not self.skips and not finished.overdue:
             yield self._violation(STAYS, f"{record.event} comes to {record.member}, and {finished.member} settled it")
@@ -222,8 +238,22 @@ class _Group:
         if rank < stored.place or (not self.skips and rank < stored.holes.get(key, stored.high)):
             yield self._violation(STAYS, f"{record.event} comes again to {record.member}")
 
+    def _before_letters(self, event: str, rank: int, key: str) -> Iterator[Violation]:
+        """No event of a quarantined key comes before its letters are deleted, and no letter before the ones before it
+        are processed."""
+        letters = self.letters.get(key, {})
+        if key not in self.quarantined or self.skips:
+            return
+        for other, place in letters.items():
+            if place < rank and not (event in letters and other in self.processed):
+                yield self._violation(ORDER, f"{event} comes, and {other} is set aside")
+
     def _in_order(self, event: str, rank: int, key: str) -> Iterator[Violation]:
-        latest = self.begun.get("", -1) if not key else max(self.begun.get(key, -1), self.last_barrier)
+        latest = self.begun.get("", -1) if not key else self.begun.get(key, -1)
+        if event not in self.had_letters:  # one without a key does not wait for letters
+            latest = max(latest, self.last_barrier)
+        elif not key:
+            return
         if rank < latest and not self.skips:
             yield self._violation(ORDER, f"{event} comes after {self.history.written[latest].event}")
         self.begun[key] = max(rank, self.begun.get(key, -1))
@@ -238,6 +268,7 @@ class _Group:
             self.sessions[record.following].add(running.session)
         if record.result == "done":
             self.done.add(event)
+            self.processed.add(event)
             if running is not None:
                 self.finished[event] = _Mine(record.member, running.epoch, running.overdue)
             return
@@ -253,15 +284,33 @@ class _Group:
         event = record.event
         self.done.add(event)
         rank = self.history.order.get(event)
+        follows = False
         if rank is not None:
-            self.held.pop(self.history.written[rank].key, None)
-        if event in self.rejected or not self.knows_sent:
+            key = self.history.written[rank].key
+            self.held.pop(key, None)
+            self.processed.discard(event)
+            self.had_letters.add(event)
+            self.letters.setdefault(key, {})[event] = rank
+            if key and record.quarantines:
+                follows = key in self.quarantined
+                self.quarantined.add(key)
+            else:
+                self.first.add(event)  # others of its key come first
+        if event in self.rejected or not self.knows_sent or follows:
             return
         tries, failures = self._tries(event), self.failures[event]
         if not record.attempts_max or tries < record.attempts_max:
             yield self._violation(RIGHTLY, f"{event} was set aside after {failures} failures, {tries} tries")
         elif not failures and event not in self.alone:
             yield self._violation(RIGHTLY, f"{event} was set aside and never came alone")
+
+    def removed(self, record: Removed) -> Iterator[Violation]:
+        event = record.event
+        rank = self.history.order.get(event)
+        if rank is not None:
+            self.letters.get(self.history.written[rank].key, {}).pop(event, None)
+        if event not in self.processed and event not in self.discarded:
+            yield self._violation(DURABLE, f"the letter of {event} is deleted, and nobody has processed it")
 
     def kept(self, record: Kept) -> Iterator[Violation]:
         history = self.history
@@ -352,6 +401,10 @@ def _read(groups: dict[str, _Group], record: object) -> Iterator[Violation]:
             group.handled(record)
         case SetAside():
             yield from group.set_aside(record)
+        case Removed():
+            yield from group.removed(record)
+        case Discarded():
+            group.discarded.add(record.event)
         case Kept():
             yield from group.kept(record)
         case Sought():

@@ -30,7 +30,9 @@ class SimLetters:
     def __init__(self, mongo: SimMongo) -> None:
         self.mongo = mongo
         self.stored: Callable[[dict[str, Any]], None] = lambda letter: None
-        """Called when a majority has a letter."""
+        """Called when a majority has a letter, also when its event has failed again."""
+        self.removed: Callable[[dict[str, Any]], None] = lambda letter: None
+        """Called when a letter is deleted."""
         self.failing = 0.0
         """The share of the commands that fail, before they have an effect or after it."""
         self.away = False
@@ -47,6 +49,14 @@ class SimLetters:
         """What a server uses."""
         return DeadLetters(_LettersSource(self), _PLACE, "", {})
 
+    def of(self, tenant: str, subscription: str) -> list[dict[str, Any]]:
+        """The letters of a group that a majority has."""
+        return [
+            each
+            for each in self._majority.values()
+            if "event_bytes" in each and (each["tenant"], each["subscription"]) == (tenant, subscription)
+        ]
+
     # What `Letters` asks of pymongo.
 
     def __getitem__(self, database: str) -> "SimLetters":
@@ -62,22 +72,13 @@ class SimLetters:
         there = [index for index, own in enumerate(owns) if own in self._primary]
         new = [(own, each) for own, each in zip(owns, documents, strict=True) if own not in self._primary]
         self._primary.update(new)
-        applied = asyncio.get_running_loop().create_future()
-
-        def replicated() -> None:
-            for own, document in new:
-                if self._primary.get(own) is document:
-                    self._majority[own] = document
-                    if "event_bytes" in document:
-                        self.stored(document)
-            if not applied.done():
-                applied.set_result(None)
-
-        self.mongo.loop.call_later(self.lag_s, replicated, context=Context())
-        await applied
+        await self._after_lag(lambda: self._replicate([own for own, _ in new], is_news=True))
         if any(own not in self._majority for own, _ in new):
             raise FAILINGS[1].make()
         await self._way()
+        for index in there:
+            if owns[index] in self._majority:
+                self.stored(self._majority[owns[index]])  # an event that has a letter was delivered again
         if there:
             errors = [{"index": index, "code": 11000} for index in there]
             raise BulkWriteError({"writeErrors": errors, "writeConcernErrors": []})
@@ -89,23 +90,52 @@ class SimLetters:
 
     async def updated(self, wanted: dict[str, Any], change: dict[str, Any], *, upsert: bool = False) -> tuple[int, int]:
         """Change all that match. Returns how many there were, and how many were inserted."""
-        found = await self.found(wanted)
-        inserted = {"_id": wanted["_id"]}
-        for each in found or ([inserted] if upsert else []):
+        found, owns = await self.found(wanted), list[bytes]()
+        for each in found or ([{"_id": wanted["_id"]}] if upsert else []):
             new = {name: value for name, value in each.items() if name not in change.get("$unset", {})}
             new |= change.get("$set", {})
             new |= {name: max(value, each.get(name, value)) for name, value in change.get("$max", {}).items()}
             own = bson.encode(each["_id"])
-            self._primary[own] = self._majority[own] = new
+            self._primary[own] = new
+            owns.append(own)
+        await self._after_lag(lambda: self._replicate(owns, is_news="failed_at" in change.get("$set", {})))
         return len(found), int(upsert and not found)
 
     async def deleted(self, wanted: dict[str, Any]) -> int:
-        found = await self.found(wanted)
-        for each in found:
-            own = bson.encode(each["_id"])
+        """Delete all that match, and wait until a majority has done so. Returns how many there were."""
+        found = {bson.encode(each["_id"]): each for each in await self.found(wanted)}
+        for own in found:
             self._primary.pop(own, None)
-            self._majority.pop(own, None)
+
+        def replicated() -> None:
+            for own, each in found.items():
+                if own not in self._primary and self._majority.pop(own, None) is not None and "event_bytes" in each:
+                    self.removed(each)
+
+        await self._after_lag(replicated)
         return len(found)
+
+    def _replicate(self, owns: list[bytes], *, is_news: bool) -> None:
+        """A majority applies a write of these documents. `is_news`: it says that events are set aside."""
+        for own in owns:
+            document = self._primary.get(own)
+            if document is not None:
+                is_new = own not in self._majority
+                self._majority[own] = document
+                if "event_bytes" in document and (is_news or is_new):
+                    self.stored(document)
+
+    async def _after_lag(self, replicated: Callable[[], None]) -> None:
+        """Call `replicated` when a majority has applied a write, also if the writer is killed meanwhile."""
+        applied = asyncio.get_running_loop().create_future()
+
+        def apply() -> None:
+            replicated()
+            if not applied.done():
+                applied.set_result(None)
+
+        self.mongo.loop.call_later(self.lag_s, apply, context=Context())
+        await applied
 
     async def _way(self) -> None:
         while self.away:

@@ -92,9 +92,11 @@ class Crew:
     is_group: bool = True
     """Whether the subscription is a group now."""
     newest: int = -1
-    """The number of the newest event that a member began to process."""
+    """The number of the newest event that a member began to process, or that was set aside."""
     settled: set[int] = field(default_factory=set)
     """The numbers of the events that were processed or set aside."""
+    attempts: dict[int, int] = field(default_factory=dict)
+    """How often the events of dead letters were delivered before."""
     position: bytes = b""
     """The stored position, as a member was told."""
     _fates: dict[int, list[str]] = field(default_factory=dict)
@@ -171,9 +173,13 @@ class Crew:
             fates = self._fates[number] = [kind] * rng.choice(_TRIES) if kind else []
         return fates.pop() if fates else ""
 
-    def set_aside(self, number: int) -> None:
+    def set_aside(self, number: int, attempts: int) -> None:
         self.settled.add(number)
-        self.recorder.add(records.SetAside(self.name, str(number), self.habits.group.attempts_max))
+        self.attempts[number] = attempts
+        self.newest = max(self.newest, number)
+        group = self.habits.group
+        quarantines = group.after_dead_letter == "quarantine"
+        self.recorder.add(records.SetAside(self.name, str(number), group.attempts_max, quarantines))
 
     def later(self, delay_s: float, what: Any, *args: Any) -> None:
         """Call `what` outside of every process."""
@@ -349,10 +355,11 @@ class Member(Reader):
 
     def _due_s(self, event: MemberEvent) -> float:
         """Before this time an event does not come again that fails now, whatever chance says."""
-        group = self.crew.habits.group
+        group, before = self.crew.habits.group, self.crew.attempts.get(number_of(event.raw), 0)
         assert group.retry_first_s is not None
         assert group.retry_most_s is not None
-        return self.loop.time() + min(group.retry_most_s, group.retry_first_s * 2.0 ** (event.attempt - 1)) / 2
+        failures = max(0, event.attempt - 1 - before)
+        return self.loop.time() + min(group.retry_most_s, group.retry_first_s * 2.0**failures) / 2
 
     def _handled(self, event: MemberEvent, result: str, until_s: float) -> None:
         waiting = event.run.waiting
@@ -406,6 +413,7 @@ def draw_habits(rng: Random, *, has_letters: bool, sick: float, deadly: float) -
             retry_first_s=rng.choice((0.1, 1.0)),
             retry_most_s=rng.choice((2.0, 8.0)),
             attempts_max=attempts_max,
+            after_dead_letter=rng.choice((None, "quarantine")) if has_letters else None,
         ),
         concurrency=rng.choice((1, 2, 8)),
         window_events=rng.choice((1, 4, 64)),

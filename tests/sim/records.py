@@ -261,6 +261,24 @@ class SetAside:
     event: str
     attempts_max: int
     """How often the group delivers an event."""
+    quarantines: bool = False
+    """The later events of its key become dead letters too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """A program is about to discard a dead letter."""
+
+    group: str
+    event: str
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A dead letter is deleted."""
+
+    group: str
+    event: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,8 +319,8 @@ class Settled:
 
 Record = (
     Written | Opened | Granted | Delivered | Acked | Progress | Committed | Sought | Lost | Ended | Held | Settled
-    | Changed | Holds | Hosted | Joined | Left | Released | Sent | Started | Handled | SetAside | Kept | Skipped
-    | Restored
+    | Changed | Holds | Hosted | Joined | Left | Released | Sent | Started | Handled | SetAside | Discarded | Removed
+    | Kept | Skipped | Restored
 )  # fmt: skip
 
 _KINDS: dict[str, Callable[..., Record]] = {kind.__name__.lower(): kind for kind in get_args(Record)}

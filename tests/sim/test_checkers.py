@@ -14,6 +14,7 @@ from tests.sim.records import (
     Changed,
     Committed,
     Delivered,
+    Discarded,
     Ended,
     Granted,
     Handled,
@@ -28,6 +29,7 @@ from tests.sim.records import (
     Progress,
     Record,
     Released,
+    Removed,
     Restored,
     Sent,
     SetAside,
@@ -127,6 +129,16 @@ NEXT_HOST: list[Record] = [
     Joined("g", "m1", 2, "crew", at_s=21.0),
     Joined("g", "m2", 2, "crew", at_s=23.0),
 ]
+
+
+def follows(event: str) -> SetAside:
+    return SetAside("g", event, 3, quarantines=True)
+
+
+def rejected(event: str) -> list[Record]:
+    return [started("m1", event), handled("m1", event, "rejected"), follows(event)]
+
+
 HOLE = mark_of(event_token(BEGIN + 20, key=20).raw).hex()
 """Of g0."""
 GOOD += [
@@ -152,6 +164,20 @@ GOOD += [
     Joined("g", "m2", 2, "crew", at_s=21.0),
     Joined("g", "m3", 2, "crew", at_s=29.0),
     Skipped("g"),
+]
+REPLAYED: list[Record] = [
+    *OF_GROUP,
+    *rejected("g0"),
+    follows("g1"),
+    *done("g2"),
+    *rejected("g3"),
+    Kept("g", 1, place(23)),
+    *done("g0"),
+    *done("g1"),
+    Removed("g", "g0"),
+    Removed("g", "g1"),
+    Discarded("g", "g3"),
+    Removed("g", "g3"),
 ]
 
 
@@ -182,6 +208,7 @@ def test_a_restored_source_has_another_history() -> None:
 
 def test_a_good_history_has_no_violations() -> None:
     assert check(GOOD) == []
+    assert check(REPLAYED) == []
 
 
 BAD: list[tuple[str, list[Record]]] = [
@@ -232,6 +259,10 @@ OF_GROUP_BAD: list[tuple[str, list[Record]]] = [
     ("Set aside rightly", [Sent("g", "m1", ("g0",), ("g0",)), started("m1", "g0", attempt=2)]),
     ("Set aside rightly", [Sent("g", "m1", ("g0",), ("g0",)), started("m1", "g0"), SetAside("g", "g0", 2)]),
     ("Held", [started("m1", "g0"), handled("m1", "g0", "failed", until_s=5.0), started("m2", "g0", 2, at_s=4.0)]),
+    ("Key order", [*rejected("g0"), *done("g1")]),
+    ("Key order", [*rejected("g0"), follows("g1"), *done("g1")]),
+    ("Key order", [*rejected("g0"), follows("g1"), *done("g0"), follows("g0"), *done("g1")]),
+    ("Dead letters durable", [*rejected("g0"), started("m1", "g0"), Removed("g", "g0")]),
 ]
 
 

@@ -54,7 +54,7 @@ from tests.sim.hostile import Hostile
 from tests.sim.inspector import discrepancies
 from tests.sim.letters import SimLetters
 from tests.sim.loop import SimLoop, process
-from tests.sim.members import Crew, Member, SessionDiary, Sick, draw_habits
+from tests.sim.members import Crew, CrewHabits, Member, SessionDiary, Sick, draw_habits
 from tests.sim.mongo import NOOP_S, PART, Entry, Shown, SimMongo
 from tests.sim.network import SUBSCRIBE, Network, SimChannel, Watcher
 from tests.sim.programs import OperatorClient, Program, Ranging, Unread, Watching, run_apart
@@ -398,17 +398,17 @@ class World:
         if has_letters:
             self.settings.letters = self.letters
             self.letters.stored = self._set_aside
+            self.letters.removed = self._removed
         deadly = rng.choice((0.0, 0.02)) if wanted is None else wanted.deadly_share
-        think_s = 0.0 if wanted is None else wanted.think_s
+        think_s, sick = (0.0, 0.1) if wanted is None else (wanted.think_s, wanted.sick_share)
         return [
-            self._draw_crew(rng, number, user, deadly, think_s, has_letters=has_letters)
+            self._draw_crew(
+                rng, number, user, draw_habits(rng, has_letters=has_letters, sick=sick, deadly=deadly), think_s
+            )
             for number, user in enumerate(replaced, 1)
         ]
 
-    def _draw_crew(
-        self, rng: Random, number: int, user: User, deadly: float, think_s: float, *, has_letters: bool
-    ) -> Crew:
-        habits = draw_habits(rng, has_letters=has_letters, sick=0.1, deadly=deadly)
+    def _draw_crew(self, rng: Random, number: int, user: User, habits: CrewHabits, think_s: float) -> Crew:
         if think_s:
             habits = replace(habits, think_s=think_s)
         name = f"{CREW}{number}"
@@ -431,9 +431,22 @@ class World:
 
     def _set_aside(self, letter: dict[str, Any]) -> None:
         """A majority has a letter."""
-        crew = next((each for each in self.crews if each.subscription == letter.get("subscription")), None)
-        if crew is not None and letter["tenant"] == crew.tenant.name:
-            crew.set_aside(number_of(bytes(letter["event"])))
+        crew = self._crew_of(letter)
+        if crew is not None:
+            crew.set_aside(number_of(bytes(letter["event"])), letter["attempts"])
+
+    def _removed(self, letter: dict[str, Any]) -> None:
+        crew = self._crew_of(letter)
+        if crew is not None:
+            self.recorder.add(records.Removed(crew.name, str(number_of(bytes(letter["event"])))))
+
+    def _crew_of(self, letter: dict[str, Any]) -> Crew | None:
+        of = letter["tenant"], letter["subscription"]
+        return next((crew for crew in self.crews if (crew.tenant.name, crew.subscription) == of), None)
+
+    def letters_of(self, crew: Crew) -> list[dict[str, Any]]:
+        """The dead letters of a crew that a majority has."""
+        return self.letters.of(crew.tenant.name, crew.subscription)
 
     def _draw_copies(self, scenario: str) -> list[Copier]:
         """Draw the programs that copy a collection. They draw from numbers of their own, so that without them a run is
@@ -568,6 +581,13 @@ class World:
             self.recorder.note(f"an administrator got {type(error).__name__}: {error}")
             return False
         return True
+
+    async def replay(self, crew: Crew, ids: list[str] | None = None) -> bool:
+        """Have letters of a crew delivered again; None: all."""
+        name, everything = crew.subscription, ids is None
+        return await self.administer(
+            crew.tenant, lambda client: client.dead_letters(name).replay(ids, everything=everything)
+        )
 
     async def operate(self, work: Callable[[OperatorClient], Awaitable[object]]) -> None:
         """Run `work` as an operator of one server; do nothing if another fault prevents it."""
@@ -841,8 +861,18 @@ class World:
         self.problems += [f"Convergent: the acks of {name} are not stored" for name in unstored]
         if not late:
             self.problems += self._not_got()
+            await self._replay_letters(limit_s)
         await self._end_copies(limit_s)
         return not late and not unstored
+
+    async def _replay_letters(self, limit_s: float) -> None:
+        """All dead letters are delivered again, and deleted. Those that are withheld stay."""
+        crews = [crew for crew in self.crews if not crew.moved and self.letters_of(crew)]
+        for crew in crews:
+            if not await self.replay(crew):
+                return  # the tenant has to wait
+        left = await self._until(lambda: [crew.name for crew in crews if self.letters_of(crew)], limit_s, 0.5)
+        self.problems += [f"Convergent: {name} has dead letters {limit_s:g} s after a replay" for name in left]
 
     async def _end_copies(self, limit_s: float) -> None:
         """Every copy ends, and its sink gets every change after it."""
