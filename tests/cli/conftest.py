@@ -105,6 +105,9 @@ async def site(
         operator = "127.0.0.1:{operator_port}"
         health = "127.0.0.1:{health}"
         metrics = "127.0.0.1:0"
+        [dead_letters]
+        source = "main"
+        database = "letters_of_the_cli_tests"
         [limits]
         max_await_ms = 200
         drain_s = 1.0

@@ -97,7 +97,9 @@ NOT_RUN: Final = {
         "feedmux dev": "ends with Ctrl-C only; test_quickstarts starts the same server",
     },
     "clients/python/README.md": {"pip install": _PUBLISHED, "./run test": _OWN_TESTS},
-    "docs/groups.md": {"feedmux dead-letters": "needs letters; tests/cli/test_dead_letters.py gives these commands"},
+    "docs/groups.md": {
+        "feedmux dead-letters list orders ": "needs letters; tests/cli/test_dead_letters.py gives these commands"
+    },
     "docs/install.md": {
         "pip install": "changes the environment of the tests; tests/packaging installs the wheel",
         "docker compose": "needs Docker; tests/cli/test_compose.py runs the services without containers",

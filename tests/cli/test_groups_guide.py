@@ -1,19 +1,25 @@
-"""docs/groups.md: each worker gets an event, and ends with the signal that the page names."""
+"""docs/groups.md: each worker gets an event, and ends with the signal that the page names; the example of a poison
+message."""
 
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 from pymongo.database import Database
 
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, Site
-from tests.cli.pages import blocks
+from tests.cli.pages import REPOSITORY, blocks
 from tests.started import Started
+from tests.waiting import wait_until
+
+PAGE: Final = "docs/groups.md"
 
 Documents = Database[dict[str, Any]]
 
@@ -26,14 +32,16 @@ def worker(site: Site, folder: Path, *command: str) -> Iterator[Started[str]]:
         yield process
 
 
-def test_the_guide(database: Documents, site: Site, tmp_path: Path) -> None:
-    def here(text: str) -> str:
-        text = text.replace("localhost:7117", site.endpoint).replace("shop", database.name)
-        return text.replace("orders-", f"{database.name}-")
+def placed(site: Site, database: Documents, text: str) -> str:
+    """A block of the page, for this server and the names of one test."""
+    text = text.replace("localhost:7117", site.endpoint).replace("shop.orders ", f"{database.name}.orders ")
+    return text.replace('"shop"', f'"{database.name}"').replace("orders-", f"{database.name}-")
 
-    programs = [(sys.executable, "-c", here(text)) for text in blocks("docs/groups.md", "python")]
-    (shell,) = blocks("docs/groups.md", "sh")
-    create, consume = (shlex.split(line) for line in here(shell).splitlines())
+
+def test_the_guide(database: Documents, site: Site, tmp_path: Path) -> None:
+    here = partial(placed, site, database)
+    programs = [(sys.executable, "-c", here(text)) for text in list(blocks(PAGE, "python"))[:2]]
+    create, consume = (shlex.split(line) for line in here(next(blocks(PAGE, "sh"))).splitlines())
     assert site.run(*create[1:]).returncode == 0
     # The programs make the same subscription, which begins then.
     assert site.run("subscriptions", "create", here("orders-workers"), *create[4:]).returncode == 0
@@ -49,3 +57,57 @@ def test_the_guide(database: Documents, site: Site, tmp_path: Path) -> None:
             process.stdout.read()
             assert process.wait(TIMEOUT_S) == status
     assert (tmp_path / "orders.jsonl").read_text()
+
+
+def test_a_poison_message_is_set_aside_fixed_and_replayed(database: Documents, site: Site, tmp_path: Path) -> None:
+    here = partial(placed, site, database)
+    create, list_, replay = (shlex.split(here(text))[1:] for text in list(blocks(PAGE, "sh"))[1:])
+    program, changes = (here(text) for text in list(blocks(PAGE, "python"))[2:])
+    found = re.search(r"replace `(.*?)` by `(.*?)`", (REPOSITORY / PAGE).read_text())
+    assert found is not None
+    corrected = program.replace(found[1], found[2])
+    output = tmp_path / "output"
+
+    def printed() -> list[str]:
+        return output.read_text().splitlines() if output.exists() else []
+
+    def begun(text: str) -> Started[bytes]:
+        """A worker. All append to one file, which so has the order in which they print."""
+        buffered = site.environment | {"PYTHONUNBUFFERED": ""}  # a line is one write
+        with output.open("ab") as file:
+            return Started([sys.executable, "-c", text], env=buffered, stdin=subprocess.DEVNULL, stdout=file)
+
+    def stopped(process: Started[bytes]) -> None:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+
+    def letters() -> list[Any]:
+        return cast("list[Any]", site.json(*list_)["dead_letters"])
+
+    assert site.run(*create).returncode == 0
+    with begun(program) as process:
+        exec(changes, {"shop": database})  # noqa: S102 - it is our own guide
+        wait_until(lambda: len(letters()) == 2 and printed(), printed)
+        assert printed() == ["lamp 5"]
+        first, second = letters()
+        assert [(each["attempts"], bool(each["reasons"])) for each in (first, second)] == [(2, True), (0, False)]
+        stopped(process)
+    with ExitStack() as stack:
+        workers = [stack.enter_context(begun(corrected))]
+        assert site.run(*replay).returncode == 0
+        wait_until(lambda: len(printed()) >= 3, printed)
+        assert printed() == ["lamp 5", "desk 2", "desk 3"]
+        wait_until(lambda: not letters())
+        workers += [stack.enter_context(begun(corrected)) for _ in range(7)]
+        for amount in range(60):
+            for name in "abcdef":
+                database.orders.replace_one({"_id": name}, {"amount": str(amount)}, upsert=True)
+            if amount == 30:
+                for each in workers[1:]:
+                    stopped(each)
+        wait_until(lambda: len(printed()) >= 3 + 60 * 6, printed)
+        for name in "abcdef":
+            assert [line for line in printed() if line.startswith(f"{name} ")] == [
+                f"{name} {amount}" for amount in range(60)
+            ]
+        stopped(workers[0])
