@@ -53,8 +53,18 @@ class ClientSteps(ServerSteps):
             fields["subscription"] = self._stage.real_name(subscription or "sub")
         else:
             fields |= {"feed": self._feed(feed), "start": self._start(start)}
+        await self._open("open", session, error, meanwhile, fields)
+
+    async def join(
+        self, subscription: str = "sub", *, session: str = "s", options: Json | None = None, error: Json | None = None
+    ) -> None:
+        """A session as a member of a group."""
+        fields = {"subscription": self._stage.real_name(subscription), "options": QUICK | PATIENT | (options or {})}
+        await self._open("join", session, error, (), fields)
+
+    async def _open(self, do: str, session: str, error: Json | None, meanwhile: Sequence[Any], fields: Json) -> None:
         self._records[session] = SessionRecord()
-        reply = await self._beside(meanwhile, "open", session=session, **fields)
+        reply = await self._beside(meanwhile, do, session=session, **fields)
         if error is None:
             assert "error" not in reply, f"not opened: {reply['error']}"
         else:
@@ -107,6 +117,7 @@ class ClientSteps(ServerSteps):
         snapshot: bool | None = None,
         covers: Sequence[Any] | None = None,
         window: int | None = None,
+        attempts: Sequence[int] | None = None,
         meanwhile: Sequence[Any] = (),
     ) -> None:
         """`snapshot`: whether the events are documents of a copy. `covers`: these events come in any order, once or
@@ -131,6 +142,8 @@ class ClientSteps(ServerSteps):
             count = len(expect) + (wanted != ["enough"] or until_notice is not None)
         if snapshot is not None:
             report = [*report, "snapshot"]
+        if attempts is not None:
+            report = [*report, "attempt"]
         record.asked += count or 0
         began_s = time.monotonic()
         answer = await self._beside(
@@ -160,6 +173,8 @@ class ClientSteps(ServerSteps):
             assert set(labels) == set(covers), f"events are {labels}, not {list(covers)}{told}"
         if snapshot is not None:
             assert {event["snapshot"] for event in events} == {snapshot}, f"not all are {snapshot=}{told}"
+        if attempts is not None:
+            assert [event["attempt"] for event in events] == list(attempts), f"not the attempts {attempts}{told}"
         if notices is not None:
             check_notices(heard, notices)
         if items is not None:
@@ -184,6 +199,10 @@ class ClientSteps(ServerSteps):
 
     async def ack(self, event: int | None = None, *, session: str = "s") -> None:
         await self._ask("ack", session=session, event=event)
+
+    async def settle(self, event: int, *, session: str = "s", how: str = "ack", **arguments: Any) -> None:
+        """A member settles one of its events: `ack`, `nack`, `reject`."""
+        await self._ask("settle", session=session, event=event, how=how, **arguments)
 
     async def close(self, *, session: str = "s", timeout_s: float | None = None) -> None:
         await self._ask("close", session=session, timeout_s=timeout_s)

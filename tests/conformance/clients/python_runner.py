@@ -53,7 +53,7 @@ class BadCommand(Exception):
 class SessionRecord:
     """A session and what it handed out."""
 
-    session: feedmux.AsyncSession | None = None
+    session: feedmux.AsyncSession | feedmux.AsyncMember | None = None
     events: list[feedmux.Event] = field(default_factory=list)
     items: list[Json] = field(default_factory=list)
     """Events and notices since the last `take`."""
@@ -125,6 +125,12 @@ class Commands:
         record.session = await opened
         return {}
 
+    async def join(self, session: str, subscription: str, options: Json | None = None) -> Json:
+        record = self._records[session] = SessionRecord()
+        record.waiting = asyncio.current_task()
+        record.session = await self._connected().subscription(subscription).join(**(options or {}))
+        return {}
+
     async def create(self, subscription: str, feed: Json, start: Any = None, on_history_lost: Any = None) -> Json:
         asked = self._connected().subscription(subscription)
         chosen = _feed(feed) if on_history_lost is None else {**_feed(feed), "on_history_lost": on_history_lost}
@@ -144,7 +150,7 @@ class Commands:
         timeout_s: float | None = None,
         report: tuple[str, ...] = ("document",),
     ) -> Json:
-        record, opened = self._records[session], self._session(session)
+        record, opened = self._records[session], self._any_session(session)
         record.waiting = asyncio.current_task()
         end_s = float("inf") if timeout_s is None else _now_s() + timeout_s
         taken, result = 0, Json(outcome="enough")
@@ -176,6 +182,10 @@ class Commands:
         opened.ack(None if event is None else self._records[session].events[event - 1])
         return {}
 
+    async def settle(self, session: str, event: int, how: str = "ack", **arguments: Any) -> Json:
+        getattr(self._records[session].events[event - 1], how)(**arguments)
+        return {}
+
     async def state(self, session: str) -> Json:
         opened = self._session(session)
         token, time = opened.resume_token, opened.cluster_time
@@ -191,7 +201,7 @@ class Commands:
         }
 
     async def close(self, session: str, timeout_s: float | None = None) -> Json:
-        await self._session(session).close(timeout_s)
+        await self._any_session(session).close(timeout_s)
         return {}
 
     async def cancel(self, session: str) -> Json:
@@ -224,6 +234,12 @@ class Commands:
         return self._client
 
     def _session(self, name: str) -> feedmux.AsyncSession:
+        session = self._any_session(name)
+        if isinstance(session, feedmux.AsyncMember):
+            raise BadCommand(f"{name} is a member of a group")
+        return session
+
+    def _any_session(self, name: str) -> feedmux.AsyncSession | feedmux.AsyncMember:
         record = self._records.get(name)
         if record is None or record.session is None:
             raise BadCommand(f"no session {name}")
@@ -267,6 +283,8 @@ def _event(event: feedmux.Event, report: tuple[str, ...]) -> Json:
         reported["raw"] = _base64(event.raw)
     if "snapshot" in report:
         reported["snapshot"] = event.snapshot
+    if "attempt" in report and isinstance(event, feedmux.MemberEvent):
+        reported["attempt"] = event.attempt
     if "token" in report:
         token = event.resume_token
         reported["token"] = None if token is None else _base64(bson.encode(token))

@@ -11,7 +11,7 @@ import yaml
 
 FOLDER: Final = Path(__file__).parent / "scenarios"
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
-_KEYS: Final = {"shows", "stage", "server", "client", "steps", "cases"}
+_KEYS: Final = {"shows", "clients", "stage", "server", "client", "steps", "cases"}
 STAGES: Final = ("server", "own", "guarded", "certified", "scripted")
 
 Step = tuple[str, Any]
@@ -41,6 +41,11 @@ class Scenario:
     shows: str
     stage: str
     cases: list[Case] = field(repr=False)
+    clients: tuple[str, ...] = ()
+    """Those that can do this; empty for all."""
+
+    def is_of(self, client: str) -> bool:
+        return not self.clients or client in self.clients
 
     @property
     def id(self) -> str:
@@ -79,7 +84,7 @@ def _scenario(group: str, name: str, entry: Mapping[str, Any]) -> Scenario:
         given = None if values is None else {"reason": case} | values
         filled = _filled({key: entry.get(key) for key in ("steps", "client", "server")}, given)
         cases.append(Case(case, filled["steps"], filled["client"] or {}, filled["server"] or []))
-    return Scenario(group, name, " ".join(entry["shows"].split()), stage, cases)
+    return Scenario(group, name, " ".join(entry["shows"].split()), stage, cases, tuple(entry.get("clients", ())))
 
 
 def _filled(node: Any, values: Mapping[str, Any] | None) -> Any:

@@ -19,8 +19,9 @@ _HEAD = """\
 
 The same scenarios are played for each client: against a real server on a real MongoDB and Redis, through a network
 that is cut, slowed and refused, and where a real server cannot misbehave enough, against a scripted one. A mark says
-that the scenario is part of that client's tests, which pass only if the client does what the scenario says.
-[How it works](../tests/conformance/clients/README.md). Written by `python -m tests.conformance.clients.table`.
+that the scenario is part of that client's tests, which pass only if the client does what the scenario says; a dash
+says that the client has no such calls yet. [How it works](../tests/conformance/clients/README.md). Written by
+`python -m tests.conformance.clients.table`.
 """
 
 
@@ -35,7 +36,7 @@ def table(found: Sequence[Scenario]) -> str:
         lines += [f"|---|---|{':-:|' * len(clients)}"]
         for each in members:
             cases = f" ({len(each.cases)} cases)" if len(each.cases) > 1 else ""
-            marks = " | ".join("✓" for _ in clients)
+            marks = " | ".join("✓" if each.is_of(client.name) else "–" for client in clients)
             lines.append(f"| {each.name.replace('-', ' ')}{cases} | {each.shows} | {marks} |")
         lines.append("")
     count = sum(len(each.cases) for each in found)

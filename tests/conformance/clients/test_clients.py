@@ -14,8 +14,15 @@ pytestmark = pytest.mark.timeout(480)
 PRESENT = [each.name for each in LANGUAGES.values() if each.present]
 
 
-@pytest.mark.parametrize("scenario", scenarios(), ids=lambda each: each.id)
-@pytest.mark.parametrize("language", PRESENT)
+@pytest.mark.parametrize(
+    ("language", "scenario"),
+    [
+        pytest.param(language, scenario, id=f"{language}-{scenario.id}")
+        for language in PRESENT
+        for scenario in scenarios()
+        if scenario.is_of(language)
+    ],
+)
 async def test_scenario(world: World, runners: Runners, language: str, scenario: Scenario) -> None:
     runner = await runners.get(language)
     try:
