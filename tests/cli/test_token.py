@@ -43,3 +43,19 @@ def test_a_position(site: Site) -> None:
     padded = made["position"] + "=" * (-len(made["position"]) % 4)
     assert decoded(base64.urlsafe_b64decode(padded).hex()) == said
     site.run("subscriptions", "delete", "token-decode")
+
+
+def test_a_position_within_a_copy(site: Site, database: Database[dict[str, Any]]) -> None:
+    name = "token-of-a-copy"
+    database.orders.insert_many([{"_id": number} for number in range(3)])
+    for scope, of in ((f"{database.name}.orders", ""), (database.name, f"{database.name}.orders")):
+        consume = "consume", name, "--create", scope, "--start", "snapshot", "--limit", "2"
+        assert site.run(*consume).returncode == 0
+        stored = site.json("subscriptions", "get", name)
+        said = decoded(stored["position"])["copied"]
+        generation = stored["snapshot"]["generation"]
+        assert said == {"documents": 2, "up_to": {"_id": 1}, "namespace": of, "generation": generation}
+        text = run("token", "decode", stored["position"]).stdout
+        assert "2 documents, the last one {_id: 1}" in text
+        assert (f"copied of         {of}" in text) is bool(of)
+        site.run("subscriptions", "delete", name)

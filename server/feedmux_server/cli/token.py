@@ -8,6 +8,7 @@ from typing import Any
 
 import bson
 from bson import json_util
+from bson.codec_options import CodecOptions, DatetimeConversion
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.event_line import value_text
@@ -16,7 +17,9 @@ from feedmux.cli.feed_arguments import place_of
 from feedmux.cli.terminal import Terminal, print_json
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.positions.position import inspect_position
-from feedmux_server.core.positions.resume_token import TokenDescription, UnknownTokenLayout, describe
+from feedmux_server.core.positions.resume_token import Copied, TokenDescription, UnknownTokenLayout, describe
+
+_ANY_DATE = CodecOptions[dict[str, Any]](datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     text = sys.stdin.read() if args.token == "-" else args.token
     try:
-        kind, facts = _describe(text)
+        kind, facts, copied = _describe(text)
     except (UnknownTokenLayout, argparse.ArgumentTypeError) as error:
         raise CliError(
             f"not a readable token or position: {error}", 'A token looks like 82… in hex, or {"_data": "82…"}.'
@@ -46,17 +49,36 @@ def run(args: argparse.Namespace) -> int:
     except FeedmuxError as error:
         raise CliError(error.message) from None
     if args.json:
-        print_json({"kind": kind, **({"verified": False} if kind == "position" else {}), **_as_json(facts)})
+        shown = {"kind": kind, **({"verified": False} if kind == "position" else {}), **_as_json(facts)}
+        print_json(shown if copied is None else {**shown, "copied": _copied_as_json(copied)})
     else:
-        _show(kind, facts)
+        _show(kind, facts, copied)
     return 0
 
 
-def _describe(text: str) -> tuple[str, TokenDescription]:
+def _describe(text: str) -> tuple[str, TokenDescription, Copied | None]:
     place = place_of(text)
     if isinstance(place, bytes):
-        return "position", describe(inspect_position(place).token.raw)
-    return "resume token", describe(bson.encode(place))
+        token = inspect_position(place).token
+        return "position", describe(token.raw), token.copied
+    return "resume token", describe(bson.encode(place)), None
+
+
+def _last_id(copied: Copied) -> dict[str, Any] | None:
+    """The `_id` of the last copied document, as `{_id: …}`; None before the first, and for what is no document."""
+    try:
+        return bson.decode(copied.up_to, _ANY_DATE) if copied.up_to else None
+    except Exception:  # noqa: BLE001 - bson raises several kinds, for any malformed bytes
+        return None
+
+
+def _copied_as_json(copied: Copied) -> dict[str, Any]:
+    return {
+        "documents": copied.documents,
+        "up_to": json.loads(json_util.dumps(_last_id(copied))),
+        "namespace": f"{copied.database}.{copied.collection}" if copied.collection else "",
+        "generation": copied.generation,
+    }
 
 
 def _as_json(facts: TokenDescription) -> dict[str, Any]:
@@ -66,7 +88,7 @@ def _as_json(facts: TokenDescription) -> dict[str, Any]:
     return said
 
 
-def _show(kind: str, facts: TokenDescription) -> None:
+def _show(kind: str, facts: TokenDescription, copied: Copied | None) -> None:
     terminal = Terminal(sys.stdout)
     shown: dict[str, object] = {
         "kind": f"{kind} (not verified)" if kind == "position" else kind,
@@ -85,5 +107,11 @@ def _show(kind: str, facts: TokenDescription) -> None:
         shown["fragment"] = facts.fragment
     if facts.undecoded:
         shown["undecoded"] = facts.undecoded
+    if copied is not None:
+        last = _last_id(copied)
+        shown["copied"] = f"{copied.documents} documents" + (f", the last one {value_text(last)}" if last else "")
+        if copied.collection:
+            shown["copied of"] = f"{copied.database}.{copied.collection}"
+        shown["generation"] = copied.generation
     for name, value in shown.items():
         print(f"{terminal.paint(name.ljust(17), 'dim')} {value}")
