@@ -8,6 +8,7 @@ import random
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from itertools import product
 from typing import Any
 
 import bson
@@ -389,8 +390,8 @@ async def test_a_guessed_mark_shows_no_hidden_field(
     )
     monkeypatch.setattr(snapshot_stages, "key_string", lambda _: data)  # every step is at the time of the documents
     for name in ("hiding", "both"):
-        for stages_ in ("", stages({"$set": {"again": "$$ROOT"}})):
-            events, receiver = await copied(await tenant(name), feed(database.name, "c", stages_))
+        for collection, stages_ in product(("c", ""), ("", stages({"$set": {"again": "$$ROOT"}}))):
+            events, receiver = await copied(await tenant(name), feed(database.name, collection, stages_))
             assert len(events) == len(documents) + 1
             assert all(each["_id"]["_data"] == data.hex().upper() for each in events)
             assert [number for number, each in enumerate(events) if "canary" in repr(each)] == []
