@@ -10,6 +10,8 @@ import { BSONType, Decimal128, type Document } from "bson";
 
 /** The name of a number as its text. It cannot be a document's: names in BSON have no zero. */
 const NUMBER = "\0";
+/** A name of digits alone begins with that too while it is parsed: JavaScript would put it before all other names. */
+const DIGITS = /^\0(?=\d)/;
 const INT32_MAX = 2 ** 31 - 1;
 const DEPTH_MAX = 1000;
 
@@ -18,7 +20,7 @@ type Value = readonly [type: number, bytes: Buffer];
 
 /** The BSON of a document's text. Throws SyntaxError and RangeError for what is no document. */
 export function toBson(text: string): Buffer {
-  const parsed: unknown = JSON.parse(withExactNumbers(text));
+  const parsed: unknown = JSON.parse(withMarks(text));
   if (!isObject(parsed)) {
     throw new RangeError("not a document");
   }
@@ -32,7 +34,7 @@ function documentBytes(fields: [string, unknown][], depth: number): Buffer {
   const parts: Buffer[] = [Buffer.alloc(4)];
   for (const [name, each] of fields) {
     const [type, bytes] = valueOf(each, depth);
-    parts.push(Buffer.of(type), cText(name), bytes);
+    parts.push(Buffer.of(type), cText(name.replace(DIGITS, "")), bytes);
   }
   parts.push(Buffer.of(0));
   const document = Buffer.concat(parts);
@@ -257,13 +259,17 @@ function lengthOf(parts: readonly Buffer[]): number {
 
 /**
  * Relaxed Extended JSON writes an int64 as a bare number, which JSON.parse would round, and a double that is whole as
- * `1.0` or `1e+20`, which would become an integer. Such a number becomes an object with its text.
+ * `1.0` or `1e+20`, which would become an integer. Such a number becomes an object with its text. A name that would lose
+ * its place gets a mark.
  */
-function withExactNumbers(text: string): string {
-  if (!/\d{16}|\.0[,\]}\s]|\d[eE][+-]\d/.test(text)) {
+function withMarks(text: string): string {
+  if (!/\d{16}|\.0[,\]}\s]|\d[eE][+-]\d|\d"\s*:/.test(text)) {
     return text;
   }
-  return text.replace(/"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g, (token) => {
+  return text.replace(/"(?:[^"\\]|\\.)*"(?:\s*:)?|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g, (token) => {
+    if (/^"\d+"\s*:$/.test(token)) {
+      return `"\\u0000${token.slice(1)}`;
+    }
     if (token.startsWith('"') || !Number.isInteger(Number(token)) || !/[.eE]|\d{16}/.test(token)) {
       return token;
     }
