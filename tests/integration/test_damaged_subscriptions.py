@@ -67,6 +67,7 @@ GARBAGE: dict[str, dict[Any, Any]] = {
     "time": {"create_ms": str(2**52)},
     "used": {"used_ms": str(2**52)},
     "lease": {"lease_until_ms": "soon"},
+    "delivered": {"delivered": str(2**70)},
     "etag": {"etag": b"\xff"},
 }
 
