@@ -37,7 +37,8 @@ async def sweep(service: Service) -> None:
             if not unused_s or not await service.store.claim_sweep(every_s * 0.9):
                 continue
         except FeedmuxError as error:
-            log.warning("could not search for unused subscriptions: %s", error.message)
+            if unused_s:
+                log.warning("could not search for unused subscriptions: %s", error.message)
             continue
         for tenant in tuple(service.access.grants):
             try:
@@ -49,10 +50,10 @@ async def sweep(service: Service) -> None:
 async def _sweep_tenant(service: Service, tenant: str, unused_s: float, announced: dict[tuple[str, str], int]) -> None:
     async for stored in service.store.every(tenant):
         at_ms, key = stored.expires_ms(service.limits.unused_days), (tenant, stored.name)
-        if at_ms is None or await _may_be_foreign(service, tenant, stored, unused_s):
+        if at_ms is None:
             continue
         left_s = at_ms / 1000 - wall_s()
-        if left_s > min(_NOTICE_MOST_S, unused_s / 10):
+        if left_s > min(_NOTICE_MOST_S, unused_s / 10) or await _may_be_foreign(service, tenant, stored, unused_s):
             continue
         if announced.get(key) != at_ms:
             announced[key] = at_ms
