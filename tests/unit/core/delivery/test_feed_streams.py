@@ -194,7 +194,7 @@ def test_a_fork_closes_all_streams_and_ends_those_who_are_past_it() -> None:
     assert isinstance(ended, Ended), "an earlier session has delivered what is lost"
     assert (ended.error.reason, informed.at.place) == (ErrorReason.TIMELINE_FORKED, mark(9))
     assert feed.take(current) is None
-    assert current.received is None
+    assert [each.received for each in (informed, current)] == [None, None]
     feed.streams.rejoin(ahead, behind(5))
     assert feed.stream_of(ahead) is feed.stream_of(behind_it)
     for each in (ahead, behind_it, late, informed):
