@@ -13,6 +13,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     SecretStr,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -22,6 +23,7 @@ from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.core.feeds.names import check_scope
 
 _PORT = re.compile(r":\d{1,5}$")
+_ADDRESS = re.compile(r"(\[[\w:.%-]+\]|[^\s\[\]:/@]+):[0-9]{1,5}")
 
 
 class Section(BaseModel):
@@ -93,12 +95,16 @@ class ListenSection(Section):
 
     @field_validator("data", "data_mtls", "operator", "health")
     @classmethod
-    def _has_port(cls, address: str) -> str:
+    def _is_an_address(cls, address: str, info: ValidationInfo) -> str:
         # gRPC would listen on port 443.
-        if address and not address.startswith("unix:") and not _PORT.search(address):
+        if address.startswith("unix:") or (not address and info.field_name == "data_mtls"):
+            return address
+        if not _PORT.search(address):
             raise ValueError(f"{address!r} has no port; write host:port")
-        if address.startswith(":"):
+        if _PORT.fullmatch(address):
             raise ValueError(f"{address!r} has no host; write 0.0.0.0{address} to listen on all interfaces")
+        if not _ADDRESS.fullmatch(address) or int(address.rpartition(":")[2]) >= 1 << 16:
+            raise ValueError(f"{address!r} is not host:port, as in 0.0.0.0:7117")
         return address
 
     @property

@@ -28,6 +28,10 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "leases shorter than renewals": ({"redis": {"lease_s": 2, "commit_interval_s": 1}}, "lease_s", "three times"),
     "mutual TLS without authorities": ({"listen": {"data_mtls": "127.0.0.1:0"}}, "listen.data_mtls", "client_ca_file"),
+    "an address that is a URL": ({"listen": {"data": "http://here:7117"}}, "listen.data", "is not host:port"),
+    "an IPv6 address without brackets": ({"listen": {"data": "::1:7117"}}, "listen.data", "is not host:port"),
+    "a port above all": ({"listen": {"operator": "0.0.0.0:65536"}}, "listen.operator", "is not host:port"),
+    "an address that is empty": ({"listen": {"health": ""}}, "listen.health", "write host:port"),
     "an address without a host": ({"listen": {"data": ":7117"}}, "listen.data", "write 0.0.0.0:7117 to listen on all"),
     "a source's name": ({"sources": {"a/b": {"uri": "mongodb://h"}}}, "sources", "source"),
 }  # fmt: skip
