@@ -40,18 +40,13 @@ def hold_name(options: Options, *, application: int, wait_s: float = LOCK_WAIT_S
     Raises FeedmuxSparkError if another query holds it.
     """
     assert options.consumer_name is not None
-    try:
-        file = _lock_file()
-    except OSError as error:
-        log.warning("cannot tell queries of this application with one consumerName apart: %s", error)
-        return
     identity = repr((application, options.endpoint, options.token, options.token_file, options.consumer_name))
     # One byte of the file for each name; the file stays empty.
     place = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:7])
     until_s = time.monotonic() + wait_s
     while True:
         try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            fcntl.lockf(_lock_file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         except BlockingIOError:
             if time.monotonic() >= until_s:
                 raise FeedmuxSparkError(
@@ -60,6 +55,9 @@ def hold_name(options: Options, *, application: int, wait_s: float = LOCK_WAIT_S
                     " each load() within a query, its own consumerName; or stop the other query first."
                 ) from None
             time.sleep(0.1)
+        except OSError as error:  # no folder for the file, or one whose file system has no locks
+            log.warning("cannot tell queries of this application with one consumerName apart: %s", error)
+            return
         else:
             return
 

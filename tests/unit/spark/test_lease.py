@@ -48,6 +48,20 @@ def test_queries_of_one_application_are_told_apart() -> None:
     hold_name(options(), application=os.getpid(), wait_s=0)
 
 
+@pytest.mark.parametrize("call", ["os.open", "fcntl.lockf"])
+def test_a_folder_without_locks_is_told_and_stops_no_query(
+    call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(lease, "_files", {})
+    monkeypatch.setattr(f"feedmux_spark.lease.{call}", refuse)
+    with caplog.at_level(logging.WARNING, logger="feedmux_spark"):
+        hold_name(options(), application=os.getpid(), wait_s=0)
+    assert "cannot tell queries of this application" in caplog.text
+
+
 def test_the_server_tells_queries_apart_that_the_lock_does_not() -> None:
     assert instance_id(options()) == instance_id(options())
     assert len({instance_id(options(**more)) for more in ({}, {"token": "t"}, {"endpoint": "y:1"})}) == 3
