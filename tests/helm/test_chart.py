@@ -245,6 +245,24 @@ WRONG: dict[str, tuple[Values, str]] = {
     "too little memory": ({"resources": {"limits": {"memory": "2Gi"}}}, "is less than the servers may use"),
     "more memory in use": ({"config": {"limits": {"memory_bytes": 2 << 30}}}, "resources.limits.memory: 3Gi is less"),
     "an amount of memory": ({"resources": {"limits": {"memory": "3000m"}}}, "'/resources/limits/memory'"),
+    "half a byte": ({"resources": {"limits": {"memory": 0.5}}}, "'/resources/limits/memory': got number"),
+    "an affinity of another name": ({"affinity": {"podAffinities": {}}}, "'/affinity': additional properties"),
+    "an affinity that is text": ({"affinity": "podAntiAffinity: {}"}, "'/affinity': got string"),
+    "a toleration that is no text": ({"tolerations": [{"key": "a", "value": True}]}, "'/tolerations/0/value'"),
+    "a constraint of nothing": ({"topologySpreadConstraints": [{"topologyKey": "zone"}]}, "'maxSkew'"),
+    "a peer of nothing": ({"networkPolicy": {"clients": [{}]}}, "'/networkPolicy/clients/0'"),
+    "a peer that is no selector": (
+        {"networkPolicy": {"metrics": [{"podSelector": {"app": "prometheus"}}]}},
+        "'/networkPolicy/metrics/0/podSelector': additional properties 'app'",
+    ),
+    "a peer's address without its length": (
+        {"networkPolicy": {"egress": [{"ports": [1], "to": [{"ipBlock": {"cidr": "fd00::1"}}]}]}},
+        "'/networkPolicy/egress/0/to/0/ipBlock/cidr'",
+    ),
+    "a resource that is none": (
+        {"resources": {"limits": {"ram": "4Gi"}}},
+        "'/resources/limits': additional properties",
+    ),
     "an amount of cores": ({"resources": {"requests": {"cpu": "1Gi"}}}, "'/resources/requests/cpu'"),
     "two families where one is allowed": (
         {"service": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv6", "IPv4"]}},
@@ -253,6 +271,8 @@ WRONG: dict[str, tuple[Values, str]] = {
     "a label that is none": ({"commonLabels": {"team": "data & feeds"}}, "'/commonLabels/team'"),
     "a label's name that is none": ({"podLabels": {"my team": "data"}}, "'/podLabels': additional properties"),
     "a secret's name that is none": ({"redis": {"caSecret": "redis..ca"}}, "'/redis/caSecret'"),
+    "a variable of no name": ({"env": [{"name": "A=B"}]}, "'/env/0/name'"),
+    "variables of nothing": ({"envFrom": [{}]}, "'/envFrom/0'"),
     "a variable that is a number": ({"env": [{"name": "A", "value": 5}]}, "'/env/0/value'"),
     "a variable twice": ({"env": [{"name": "A"}, {"name": "A"}]}, "env: the name A is there twice"),
     "a variable of the chart": (
