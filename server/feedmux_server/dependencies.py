@@ -23,7 +23,7 @@ from feedmux_server.core.readiness import ReadinessRules
 from feedmux_server.jobs.readiness import Check, Readiness
 from feedmux_server.login_files import LoginFiles, OnChange
 from feedmux_server.rpc.health import REDIS, Health
-from feedmux_server.source.checks import unsuitable_option
+from feedmux_server.source.checks import unsuitable_option, why_unreadable
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.source.letters import LettersPlace
@@ -189,7 +189,7 @@ def make_source(config: SourceConfig, observer: Observer, option: str = "") -> S
         return Source(config, observer)
     except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
         raise ConfigError(
-            f"{option} cannot be used as a MongoDB URI ({type(error).__name__}). Write"
+            f"{option} cannot be used as a MongoDB URI ({why_unreadable(error)}). Write"
             " mongodb://HOST:27017,HOST:27017/?replicaSet=NAME or mongodb+srv://HOST/, with user and password"
             " percent-encoded"
         ) from None

@@ -40,7 +40,7 @@ from feedmux_server.dependencies import (
 )
 from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.rpc.convert import feed_parts, is_definition, stored_content
-from feedmux_server.source.checks import SourceExamination, unsuitable_option
+from feedmux_server.source.checks import SourceExamination, unsuitable_option, why_unreadable
 from feedmux_server.source.dead_letters import CHECK
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.store.checks import (
@@ -133,7 +133,7 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
             steps.append(Step(told.check, partial(_told, told), name))
             continue
         except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
-            steps.append(_unreadable(name, type(error).__name__))
+            steps.append(_unreadable(name, why_unreadable(error)))
             continue
         stack.push_async_callback(examination.close)
         steps += [Step(each, run, name, vital=each.endswith(".reachable")) for each, run in examination.steps()]

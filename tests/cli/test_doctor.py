@@ -120,6 +120,8 @@ async def test_what_is_away_frozen_or_unfit(tmp_path: Path) -> None:
                     "alone": {"uri": standalone.uri},
                     "away": {"uri": f"mongodb://127.0.0.1:{closed}/"},
                     "unnamed": {"uri": "mongodb://user:secret-canary@nowhere.invalid/?replicaSet=rs0"},
+                    "srv": {"uri": "mongodb+srv://user:secret-canary@nowhere.of.invalid/"},
+                    "tls": {"uri": "mongodb://user:secret-canary@h/?tls=true&tlsCAFile=/absent/ca.crt"},
                     "local": {"uri": f"mongodb://127.0.0.1:{closed}/?readConcernLevel=local"},
                 },
                 redis={"url": redis.url},
@@ -130,7 +132,9 @@ async def test_what_is_away_frozen_or_unfit(tmp_path: Path) -> None:
     assert "sources.away.uri" in found["away.reachable"].advice
     assert f"127.0.0.1:{closed}: [Errno 111]" in found["away.reachable"].says
     assert "cannot be reached: nowhere.invalid:27017: [Errno" in found["unnamed.reachable"].says
-    assert "canary" not in found["unnamed.reachable"].says
+    assert "cannot be used: " in found["srv.deployment"].says
+    assert "(/absent/ca.crt: No such file or directory)" in found["tls.uri"].says
+    assert all("canary" not in str(each) for each in found.values())
     assert "the option readConcernLevel does not suit" in found["local.uri"].says
     assert found["redis.reachable"].level is Level.FAILED
     assert "absent.pem cannot be read" in found["files"].says

@@ -81,6 +81,23 @@ async def test_mongod_out_of_reach(redis_server: RedisServer) -> None:
     assert "canary" not in message
 
 
+async def test_a_file_of_a_uri_that_is_absent_is_named(redis_server: RedisServer) -> None:
+    message = await cannot_start(settings("mongodb://u:canary@h/?tls=true&tlsCAFile=/absent/ca.crt", redis_server.url))
+    assert "/absent/ca.crt: No such file or directory" in message
+    assert "canary" not in message
+
+
+async def test_a_name_without_hosts(redis_server: RedisServer) -> None:
+    configuration = settings("mongodb+srv://u:canary@nowhere.of.invalid/", redis_server.url)
+    for source in configuration["sources"].values():
+        source["server_selection_timeout_ms"] = 300
+    message = await cannot_start(configuration)
+    assert "MongoDB of source 'main' cannot be used: " in message
+    assert "nowhere.of.invalid" in message
+    assert "mongodb+srv" in message
+    assert "canary" not in message
+
+
 async def test_no_authentication_must_be_asked_for(mongo: ReplicaSet, redis_server: RedisServer) -> None:
     message = await cannot_start(settings(mongo.uri, redis_server.url), insecure_no_auth=False)
     assert "tenants_file" in message

@@ -65,9 +65,17 @@ def judge_hello(name: str, hello: Mapping[str, Any], build: Mapping[str, Any]) -
     return [_deployment(name, hello), _version(name, build)]
 
 
-def judge_failure(name: str, error: OperationFailure) -> CheckResult:
-    """Judge a deployment that answers `hello` or `buildInfo` with an error that is not about the login."""
+def judge_failure(name: str, error: OperationFailure | ConfigurationError) -> CheckResult:
+    """Judge a deployment that answers `hello` or `buildInfo` with an error that is not about the login, or cannot be
+    asked: its name in the DNS has no hosts (mongodb+srv), or it lacks the mechanism of the login."""
     check = f"{name}.deployment"
+    if isinstance(error, ConfigurationError):
+        return CheckResult(
+            check,
+            Level.FAILED,
+            f"MongoDB of source {name!r} cannot be used: {str(error)[:_ERROR_CHARS]}",
+            f"Check sources.{name}.uri (the host of mongodb+srv://, authMechanism) and the DNS",
+        )
     if error.code == COMMAND_NOT_FOUND:
         return CheckResult(
             check,
@@ -174,6 +182,13 @@ def unsuitable_option(uri: str) -> str:
     return ""
 
 
+def why_unreadable(error: Exception) -> str:
+    """Return what pymongo found wrong with a URI, without quoting the URI, which may hold a password."""
+    if isinstance(error, OSError) and error.filename:  # of tlsCAFile or tlsCertificateKeyFile
+        return f"{error.filename}: {error.strerror}"
+    return type(error).__name__
+
+
 _UNSUITABLE: Final = {
     "readconcernlevel": "does not suit change streams, which read what a majority of the members has",
     "timeoutms": "would end every read that waits for events",
@@ -252,14 +267,13 @@ class SourceExamination:
                 )
             ]
         except (OperationFailure, ConfigurationError) as error:
-            code = f" (code {error.code})" if isinstance(error, OperationFailure) else ""
-            if isinstance(error, OperationFailure) and not rejects_login(error):
+            if isinstance(error, ConfigurationError) or not rejects_login(error):
                 return [judge_failure(self._name, error)]
             return [
                 CheckResult(
                     check,
                     Level.FAILED,
-                    f"MongoDB of source {self._name!r} does not accept feedmux's credentials{code}",
+                    f"MongoDB of source {self._name!r} does not accept feedmux's credentials (code {error.code})",
                     f"Check user, password and authSource in sources.{self._name}.uri",
                 )
             ]

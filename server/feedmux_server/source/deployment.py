@@ -17,7 +17,7 @@ from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import AsyncMongoClient
-from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
+from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailure, PyMongoError
 from pymongo.monitoring import ServerClosedEvent, ServerDescriptionChangedEvent, ServerListener, ServerOpeningEvent
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import make_read_preference, read_pref_mode_from_name
@@ -163,6 +163,9 @@ class Source:
                 f"MongoDB of source {self.name!r} rejects the user or password. Check user, password"
                 f" (percent-encoded) and authSource in sources.{self.name}.uri",
             ) from error
+        except ConfigurationError as error:
+            reason = self._commands.unavailable(error).reason
+            raise FeedmuxError(reason, str(judge_failure(self.name, error)), retry_after_s=RETRY_AFTER_S) from error
         except PyMongoError as error:
             raise self._commands.unavailable(error) from error
         self.connected = True
