@@ -117,8 +117,7 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path)
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("body", ["unstable", "unstable_setup"])
+@pytest.mark.parametrize(("body", "processes"), [("unstable", 0), ("unstable_setup", 2)])
 def test_a_test_that_passes_alone_is_unstable_and_the_run_passes(project: Project, body: str, processes: int) -> None:
     project.write("tests/integration/test_a.py", "good", body)
     run = project.run(processes=processes)
@@ -137,9 +136,8 @@ def test_a_test_that_fails_twice_fails_the_run(project: Project) -> None:
     assert run.summary == "1 failed, 1 passed, 1 unstable"
 
 
-@pytest.mark.parametrize("folder", ["tests/unit", "tests/checks"])
-def test_checks_and_unit_tests_run_once(project: Project, folder: str) -> None:
-    project.write(f"{folder}/test_a.py", "unstable")
+def test_unit_tests_run_once(project: Project) -> None:
+    project.write("tests/unit/test_a.py", "unstable")
     run = project.run()
     assert run.status == 1
     assert not run.said("UNSTABLE ")
