@@ -144,6 +144,8 @@ class Pump:
                 stream.move_to(StreamState.READING)
             await self._pace(upstream.reader)
             batch = await upstream.reader.read()
+            if batch.reads > 1:
+                self._host.accounts.read(stream.account.tenants, batch.reads - 1)
             upstream.answered()
         except Failed as failure:
             await self._recover(upstream, failure)
@@ -171,7 +173,7 @@ class Pump:
         left_s = 0.0
         if self._not_before_s:
             left_s, self._not_before_s = self._not_before_s - asyncio.get_running_loop().time(), 0.0
-        if reader.has_cursor:
+        if reader.has_cursor or self._stream.copies:  # a copy has none between two collections
             accounts, tenants = self._host.accounts, self._stream.account.tenants
             left_s = max(left_s, accounts.read_wait_s(tenants))
             accounts.read(tenants)

@@ -27,6 +27,8 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader
 
 ESTIMATE_EVERY_S: Final = 30.0
+_LOOK_READS: Final = 3
+"""A look for drops and renames opens a cursor, reads it and closes it."""
 _QUIET_S: Final = 0.05
 """The pause before the next look for changes, while they do not suffice for documents and none came."""
 
@@ -66,6 +68,9 @@ class SnapshotReader:
         self._at_end = False
         """MongoDB had no more documents."""
         self._step_began_s = 0.0
+        self._commands = 0
+        """Commands that the present read has sent before its getMore, about. A collection without documents has no
+        other."""
 
     @property
     def is_open(self) -> bool:
@@ -95,17 +100,21 @@ class SnapshotReader:
 
     async def read(self) -> Batch:
         """The next batch of changes or of documents. Raises as `open` does."""
+        self._commands = 0
         try:
-            if self._at_end:
-                return await self._end()
-            if self._documents_next:
-                return await self._read_documents()
-            if self._changes is None:
-                await self._open_changes()
-            return await self._read_changes()
+            return replace(await self._next_batch(), reads=1 + self._commands)
         except BaseException:
             await self.close()
             raise
+
+    async def _next_batch(self) -> Batch:
+        if self._at_end:
+            return await self._end()
+        if self._documents_next:
+            return await self._read_documents()
+        if self._changes is None:
+            await self._open_changes()
+        return await self._read_changes()
 
     def interrupt(self) -> None:
         """Reads never wait for long."""
@@ -117,6 +126,7 @@ class SnapshotReader:
         await self._documents.close()
 
     async def _open_changes(self) -> ChangeStreamReader:
+        self._commands += 1
         if self._names is not None:
             await self._look_ahead(self._names)
         changes = ChangeStreamReader(
@@ -174,6 +184,7 @@ class SnapshotReader:
                 if self._names is not None and not await self._find_collection(self._names):
                     return Batch([], steps.place, False)
                 await self._estimate()
+                self._commands += 1
                 await documents.open(steps.copied, steps.time, self._reads_for())
             raw = await documents.next_batch(self._reads_for())
         except NotAtThisTime as error:
@@ -221,6 +232,7 @@ class SnapshotReader:
         """Find the collection to read as of the step's time: the present one, or after it the next one. False if there
         is none, or if changes are to be read first."""
         here = self._steps.stored.namespace
+        self._commands += 1
         found = await answered(names.next(here, after=self._collection_done))
         if found == here:
             return True
@@ -245,6 +257,7 @@ class SnapshotReader:
         def passed(gone: Gone) -> Namespace | None:
             return gone.to if gone.to and gone.to <= steps.stored.namespace and names.covers(gone.to) else None
 
+        self._commands += _LOOK_READS
         back, self._seen_to = await names.gone_after(place, until, passed)
         if back is not None:
             steps.enter(*back)
@@ -265,9 +278,11 @@ class SnapshotReader:
     async def _are_same(self, names: Namespaces) -> bool:
         """Whether all collections from the present one on are still those of the step's time."""
         steps = self._steps
+        self._commands += 1
         now = await self._documents.operation_time()
         if now <= steps.time:
             return True
+        self._commands += _LOOK_READS
 
         def ahead(gone: Gone) -> Namespace | None:
             return gone.name if gone.name >= steps.stored.namespace and names.covers(gone.name) else None

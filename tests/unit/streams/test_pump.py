@@ -26,6 +26,8 @@ class Scripted(LogReader):
         self._ends = ends
         self.reads: list[float] = []
         self.opens = 0
+        self.commands = 1
+        """What a read takes."""
 
     async def open(self) -> None:
         self.opens += 1
@@ -37,17 +39,23 @@ class Scripted(LogReader):
             self.is_open = False
             raise self._failures.pop(0)
         batch = await super().read()
-        return Batch(batch.chunks, batch.post_batch, exhausted=self._ends)
+        return Batch(batch.chunks, batch.post_batch, exhausted=self._ends, reads=self.commands)
 
 
 def begin(
-    there: World, monkeypatch: pytest.MonkeyPatch, *failures: Exception, ends: bool = False, **more: Any
+    there: World,
+    monkeypatch: pytest.MonkeyPatch,
+    *failures: Exception,
+    ends: bool = False,
+    commands: int = 1,
+    **more: Any,
 ) -> tuple[Client, Log, list[Scripted]]:
     key, log = there.feed("a")
     readers: list[Scripted] = []
 
     def reader_at(self: KeyStreams, stream: SharedStream) -> Reader:
         readers.append(Scripted(log, stream, *failures, ends=ends))
+        readers[-1].commands = commands
         return cast(Reader, readers[-1])
 
     monkeypatch.setattr(KeyStreams, "_reader_at", reader_at)
@@ -73,10 +81,11 @@ async def test_what_nobody_expected_is_logged_and_told_by_its_reference_alone(
         assert not list(there.manager.keyed())
 
 
+@pytest.mark.parametrize("commands", [1, 4])
 @in_virtual_time
-async def test_reads_of_a_tenant_follow_its_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, quotas=Quotas(reads_per_s=2)) as there:
-        client, log, readers = begin(there, monkeypatch)
+async def test_reads_of_a_tenant_follow_its_quota(monkeypatch: pytest.MonkeyPatch, commands: int) -> None:
+    async with world(monkeypatch, quotas=Quotas(reads_per_s=2 * commands)) as there:
+        client, log, readers = begin(there, monkeypatch, commands=commands)
         asyncio.get_running_loop().call_later(20.0, log.write, 1)
         await client.take(1)
         reads = [at for at in readers[0].reads if at > 5.0]

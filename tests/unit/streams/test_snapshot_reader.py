@@ -159,6 +159,30 @@ def check_order(batches: list[Batch]) -> None:
 
 
 @in_virtual_time
+async def test_documents_come_in_steps_with_the_changes_between_them() -> None:
+    reader, source, mongo = await make(snapshot_step_s=0)
+
+    async def write(batch: Batch) -> None:
+        if batch.chunks and batch.chunks[0].are_documents:
+            mongo.insert("db", "a", 0)
+
+    batches = await copy(reader, write)
+    assert given(batches) == [0, 1, 2, 3, 4]
+    check_order(batches)
+    assert source.times == sorted(source.times)
+    assert len(source.times) == 3
+    assert source.open_reads == 0
+    assert changes(batches) >= 1
+    opened = [each.reads > 1 for each in batches if each.chunks and each.chunks[0].are_documents]
+    assert all(opened), "each step opens a read, which counts as one more"
+    assert [len(gate["$match"]["$or"]) for gate in source.gates] == [2, *[3] * (len(source.gates) - 1)]
+    end = batches[-1].post_batch
+    assert end is not None
+    assert (end.copied, end.cluster_time) == (None, source.times[-1] + 1)
+    await reader.close()
+
+
+@in_virtual_time
 async def test_an_opening_that_is_cancelled_leaves_no_cursor() -> None:
     reader, source, mongo = await make()
     source.timeline.verify = asyncio.Event().wait  # type: ignore[assignment]

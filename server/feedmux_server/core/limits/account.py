@@ -121,11 +121,11 @@ class Accounts:
         now_s = self.clock()
         return min((self.of(tenant).rates.read_wait_s(now_s) for tenant in tenants), default=0.0)
 
-    def read(self, tenants: Collection[str]) -> None:
-        """A stream of these tenants is read once; each pays an equal part."""
+    def read(self, tenants: Collection[str], times: int = 1) -> None:
+        """A stream of these tenants is read; each pays an equal part."""
         now_s = self.clock()
         for tenant in tenants:
-            self.of(tenant).rates.read(1 / len(tenants), now_s)
+            self.of(tenant).rates.read(times / len(tenants), now_s)
 
     def refresh(self) -> None:
         """The tenants file has changed."""
