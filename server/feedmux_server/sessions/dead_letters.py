@@ -106,7 +106,8 @@ class LetterWriter:
                     delete_s = 0.0
                 if monotonic_s() >= look_s:
                     look_s = monotonic_s() + LOOK_S
-                    await self._replays.look()
+                    if len(self._reader):  # a group whose members have left for a while is no session of its tenant
+                        await self._replays.look()
             except FeedmuxError:  # the collection has logged it
                 look_s = monotonic_s() + LOOK_S
             if ledger.aside and monotonic_s() >= self._write_s:

@@ -10,7 +10,7 @@ import pytest
 from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.sessions import replays
-from feedmux_server.sessions.replays import LOOK_S
+from feedmux_server.sessions.replays import LOOK_S, Replays
 from tests.unit.rpc.service_support import Served
 from tests.unit.rpc.test_join import Member, change, group_served, joined, until
 from tests.unit.sessions.letters_model import Collection
@@ -292,3 +292,26 @@ async def test_who_opens_a_group_is_charged_for_its_quarantined_keys(monkeypatch
         assert charged == [500], "the other one finds the group open"
         await one.close()
         await other.close()
+
+
+@in_virtual_time
+async def test_a_group_without_connected_members_looks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, look = list[float](), Replays.look
+
+    async def counted(self: Replays) -> None:
+        looks.append(asyncio.get_running_loop().time())
+        await look(self)
+
+    monkeypatch.setattr(Replays, "look", counted)
+    async with group_served(Collection(), after_dead_letter=QUARANTINE, reconnect_time={"seconds": 60}) as there:
+        member = await joined(there, "one")
+        change(there, "a")
+        await member.has(1)
+        await until(lambda: looks)
+        await member.cut()
+        looks.clear()
+        await asyncio.sleep(8 * LOOK_S)
+        assert (len(there.service.groups), looks) == (1, [])
+        again = await joined(there, "one")
+        await until(lambda: looks)
+        await again.close()
