@@ -58,6 +58,9 @@ PIN_BYTES: Final = 200
 
 _EXAMINED_MAX: Final = 5_000
 """How many unsettled events are examined for what is settled ahead: half a millisecond of the event loop."""
+_MARKED_BYTES: Final = 1 << 21
+"""How many bytes of `_id`s are hashed for that at once, give or take one: 3 ms. An `_id` of megabytes is twice as long
+here. The others follow with the next positions."""
 
 
 class _Span:
@@ -102,12 +105,12 @@ class _Span:
         self._chunk = None
         self._pay(0)
 
-    def mark(self, index: int) -> bytes | None:
-        """By which event `index` is recognized later; None if the pipeline has removed its `_id`."""
+    def id_of(self, index: int) -> bytes:
+        """The `_id` of event `index`; empty if the pipeline has removed it."""
         try:
-            return mark_of(event_id(self.rendition.data, self.rendition.offsets[index]))
+            return event_id(self.rendition.data, self.rendition.offsets[index])
         except FeedmuxError:
-            return None
+            return b""
 
     def before(self, index: int) -> ResumeToken:
         """A position before event `index`, and after the event before it, except where the pipeline has removed the
@@ -576,16 +579,22 @@ class KeyLedger:
 
     def ahead(self, holes_max: int) -> Ahead | None:
         """What is settled after `place`; None if nothing is known to be."""
-        holes, names, high = dict[bytes, int](), set[bytes | None](), self._end
+        holes, names, high, bytes_left = dict[bytes, int](), set[bytes | None](), self._end, _MARKED_BYTES
         for seen, (number, (span, index, key)) in enumerate(self.events.items()):
             if isinstance(span, _Replay) or (key.name in names and key is not self._nobodys and seen < _EXAMINED_MAX):
                 continue
-            mark = span.mark(index)
-            if key is self._nobodys or seen >= _EXAMINED_MAX or len(holes) >= holes_max or mark is None:
+            if key is self._nobodys or seen >= _EXAMINED_MAX or len(holes) >= holes_max:
                 high = span.before(index)
                 break
+            if key.mark is None or key.mark[0] != number:
+                raw = span.id_of(index) if bytes_left > 0 else b""
+                bytes_left -= len(raw)
+                if not raw:
+                    high = span.before(index)
+                    break
+                key.mark = number, mark_of(raw)
             names.add(key.name)
-            holes[mark] = self.retries.of(number).failures + 1
+            holes[key.mark[1]] = self.retries.of(number).failures + 1
         return Ahead(high, holes) if holes and high.is_after(self.place) else None
 
     def take(

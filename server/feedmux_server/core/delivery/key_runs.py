@@ -29,7 +29,18 @@ class Runs(Delivery):
 class Key:
     """A key with unsettled events."""
 
-    __slots__ = ("deleting", "failed", "flight", "hand", "held_until_s", "is_parked", "letters", "name", "waiting")
+    __slots__ = (
+        "deleting",
+        "failed",
+        "flight",
+        "hand",
+        "held_until_s",
+        "is_parked",
+        "letters",
+        "mark",
+        "name",
+        "waiting",
+    )
 
     def __init__(self, name: bytes | None, number: int) -> None:
         self.name = name
@@ -46,6 +57,8 @@ class Key:
         """How many letters of it were loaded and are not deleted yet."""
         self.deleting = 0
         """How many of these are settled."""
+        self.mark: tuple[int, bytes] | None = None
+        """The number and the mark of an event of it (`ahead.mark_of`), the last one that was asked for."""
         self.is_parked = False
         """Whether it waits for them to be deleted."""
 

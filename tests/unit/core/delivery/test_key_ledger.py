@@ -2,6 +2,7 @@
 
 import pytest
 
+from feedmux_server.core.delivery import key_ledger
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, RUN_MAX, SPAN_BYTES
 from feedmux_server.core.delivery.key_runs import Hand
@@ -176,6 +177,26 @@ def test_what_is_settled_ahead_is_not_delivered_again_by_the_next_host() -> None
     after = Group(*keys, "b", ahead=ahead)
     taken = after.take(Hand())
     assert (list(map(number_of, taken.parts)), taken.runs, taken.attempts) == ([0, 2, 5, 6], [2, 1, 1], [2, 1, 1, 1])
+
+
+@over("count", [10, 100, 1_000])
+def test_each_id_is_hashed_once_and_few_bytes_at_a_time(count: int) -> None:
+    group, hand, hashed = Group(*range(count)), Hand(), list[int]()
+    group.take(hand)
+    group.ledger.settle(hand, count, count)
+    size = len(event_token(BEGIN + 1, key=0).raw)
+
+    def counted(raw: bytes) -> bytes:
+        hashed.append(len(raw))
+        return mark_of(raw)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(key_ledger, "_MARKED_BYTES", 5 * size)
+        patched.setattr(key_ledger, "mark_of", counted)
+        for calls in range(1, count // 5 + 1):
+            assert len(ahead_of(group, count).holes) == len(hashed) <= 5 * calls + 1
+    assert len(hashed) <= count - 1
+    assert ahead_of(group, count).high == group.chunks[0].end
 
 
 def test_beyond_the_bound_of_holes_what_is_settled_comes_again() -> None:
