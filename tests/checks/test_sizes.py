@@ -13,9 +13,8 @@ ARGUMENTS_MAX: Final = 8
 """Of a constructor."""
 REASONS: Final = {
     "Api": "the unary calls of one client, by name",
-    "AsyncClient": "the options of a client, by name",
     "Chunk": "what many readers ask of the same bytes, while they are in a ring and after that",
-    "Client": "the options of a client, by name",
+    "ClientTarget": "the options of a client, by name",
     "DeliveryTracker": "one numbering: sequences, acks and repeats of a session change together",
     "FeedStreams": "all that changes which stream a subscriber reads: its invariants hold between any two methods",
     "Group": "what members, the committer and the end of a feed do to one subscription",

@@ -71,11 +71,14 @@ class Outstanding:
         if size > 0:
             backlog.tenants[self] = None
             return
-        if not self.backlog_bytes:
-            backlog.tenants.pop(self, None)
+        left = not self.backlog_bytes and self in backlog.tenants
+        if left:
+            del backlog.tenants[self]
         if self.backlog_fits:
             self._noted = False
-        for each in [self, *backlog.tenants] if was_full else (self,):
+        # Others may have room now if the backlog is full no more, or if their share has grown.
+        concerns_all = was_full and (left or backlog.bytes < backlog.bytes_max)
+        for each in [self, *backlog.tenants] if concerns_all else (self,):
             each._wake_if_room()
 
     def when_room(self, wake: Callable[[], None]) -> None:

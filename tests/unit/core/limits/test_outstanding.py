@@ -1,6 +1,7 @@
 """What clients have not acknowledged: bounded for each tenant, and for all tenants together."""
 
 from feedmux_server.core.limits.outstanding import Backlog, Outstanding
+from tests.tables import over
 
 
 def test_room_comes_back_with_acks_and_wakes_who_waits() -> None:
@@ -55,3 +56,24 @@ def test_all_backlogs_together_are_bounded_and_the_largest_pay() -> None:
     for name, size in (("most", 44), ("some", 39), ("least", 10)):
         tenants[name].retain(-size)
     assert (backlog.bytes, backlog.tenants) == (0, {})
+
+
+@over("count", [10, 100, 1_000])
+def test_what_a_tenant_releases_visits_others_only_when_they_may_have_room(count: int) -> None:
+    visited = list[Outstanding]()
+
+    class Counted(Outstanding):
+        def _wake_if_room(self) -> None:
+            visited.append(self)
+            super()._wake_if_room()
+
+    backlog = Backlog()
+    backlog.bytes_max = 10
+    tenants = [Counted(1 << 30, backlog) for _ in range(count)]
+    for each in tenants:
+        each.retain(100)
+    for _ in range(99):
+        tenants[0].retain(-1)
+    assert set(visited) == {tenants[0]}, "the backlog stays full"
+    tenants[0].retain(-1)
+    assert set(visited) == set(tenants), "the shares of the others have grown"
