@@ -9,8 +9,9 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -63,19 +64,13 @@ class BackgroundLoop:
             future.cancel()
             raise
 
-    def wake(self, callback: Callable[[], None]) -> None:
-        """Schedule a callback on the loop, from any thread; do nothing once the loop has ended."""
-        try:
-            self.loop.call_soon_threadsafe(callback)
-        except RuntimeError:
-            return
-
     def stop(self) -> None:
         """Cancel the running tasks and end the thread."""
         with self._lock:
             self._stopped = True
         if self.loop.is_running():
-            self.wake(self.loop.stop)
+            with suppress(RuntimeError):  # The loop has ended.
+                self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(2.0)
 
     def _run(self) -> None:

@@ -24,7 +24,6 @@ def test_what_runs_when_it_stops_is_cancelled_and_what_comes_later_is_told() -> 
     with pytest.raises(RuntimeError, match="the interpreter is exiting"):
         loop.call(late)
     loop.loop.close()
-    loop.wake(lambda: None)  # Nothing is woken, and nothing is raised.
 
 
 def test_a_process_forked_too_late_is_told() -> None:
