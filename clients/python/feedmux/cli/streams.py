@@ -15,7 +15,7 @@ from feedmux.cli.terminal import Terminal, duration, plain, print_json, size, ta
 
 if TYPE_CHECKING:
     from feedmux.feeds import SnapshotStatus
-    from feedmux.v1 import feed_pb2, operator_pb2
+    from feedmux.v1 import operator_pb2
 
 _FOLLOW_S = 1.0
 _STATE_COLOURS = {"reading": "green", "recovering": "red", "ended": "red", "opening": "yellow"}
@@ -90,18 +90,8 @@ def _text(terminal: Terminal, answer: operator_pb2.ListSharedStreamsResponse, wi
         rows = [_subscriber_row(each.id, one) for each in answer.shared_streams for one in each.subscribers]
         rows += [_subscriber_row("-", one) for one in answer.detached_subscribers]
         columns = (
-            "ID",
-            "STREAM",
-            "TENANT",
-            "SUBSCRIPTION",
-            "STATE",
-            "POSITION",
-            "LAG",
-            "SENT",
-            "UNACKED",
-            "CREDIT",
-            "PEER",
-        )
+            "ID", "STREAM", "TENANT", "SUBSCRIPTION", "STATE", "POSITION", "LAG", "SENT", "UNACKED", "CREDIT", "PEER",
+        )  # fmt: skip
         lines += ["", table(terminal, columns, rows)]
     elif answer.detached_subscribers:
         lines.append(
@@ -167,76 +157,35 @@ def _copy_row(one: operator_pb2.Subscriber) -> tuple[object, ...]:
 
 
 def as_json(answer: operator_pb2.ListSharedStreamsResponse) -> dict[str, Any]:
-    """Return the answer with plain numbers."""
-    totals = answer.totals
+    """Return the answer with plain values."""
     return {
-        "shared_streams": [_stream_json(each) for each in answer.shared_streams],
-        "detached_subscribers": [_subscriber_json(one) for one in answer.detached_subscribers],
-        "wide_groups": [
-            {
-                "source": each.source,
-                "options": each.options,
-                "feeds": each.feeds,
-                "views": each.views,
-                "wide_stream": each.scope,
-                "decision": each.decision,
-                "events_read": each.events_read,
-                "events_taken": each.events_taken,
-                "ring_bytes": each.ring_bytes,
-            }
-            for each in answer.wide_groups
+        "shared_streams": [
+            _fields(each, "state", "subscribers")
+            | {"state": state_name(each), "subscribers": [_subscriber_json(one) for one in each.subscribers]}
+            for each in answer.shared_streams
         ],
-        "totals": {
-            "shared_streams": totals.shared_streams,
-            "cursors": totals.cursors,
-            "subscribers": totals.subscribers,
-            "memory_bytes": totals.memory_bytes,
-            "memory_bytes_max": totals.memory_bytes_max,
-        },
-    }
-
-
-def _stream_json(stream: operator_pb2.SharedStream) -> dict[str, Any]:
-    return {
-        "id": stream.id,
-        "source": stream.source,
-        "scope": stream.scope,
-        "pipeline": stream.pipeline,
-        "stream_key": stream.stream_key,
-        "state": state_name(stream),
-        "catch_up": stream.catch_up,
-        "oldest": _time(stream.oldest),
-        "newest": _time(stream.newest),
-        "ring_events": stream.ring_events,
-        "ring_bytes": stream.ring_bytes,
-        "lag_s": stream.lag.ToTimedelta().total_seconds(),
-        "events_read": stream.events_read,
-        "batches_read": stream.batches_read,
-        "resumes": stream.resumes,
-        "cursor_open": stream.cursor_open,
-        "view_of": stream.view_of,
-        "subscriber_count": stream.subscriber_count,
-        "subscribers": [_subscriber_json(one) for one in stream.subscribers],
+        "detached_subscribers": [_subscriber_json(one) for one in answer.detached_subscribers],
+        "wide_groups": [_fields(each, "scope") | {"wide_stream": each.scope} for each in answer.wide_groups],
+        "totals": _fields(answer.totals),
     }
 
 
 def _subscriber_json(one: operator_pb2.Subscriber) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "tenant": one.tenant,
-        "subscription": one.subscription,
-        "instance_id": one.instance_id,
-        "state": one.state,
-        "position": _time(one.position),
-        "lag_s": one.lag.ToTimedelta().total_seconds(),
-        "lag_events": one.lag_events,
-        "events_sent": one.events_sent,
-        "events_unacked": one.events_unacked,
-        "credit_events": one.credit_events,
-        "credit_bytes": one.credit_bytes,
-        "peer": one.peer,
-        **({"snapshot": copy_json(_copied(one))} if one.HasField("snapshot") else {}),
-    }
+    snapshot = {"snapshot": copy_json(_copied(one))} if one.HasField("snapshot") else {}
+    return _fields(one, "snapshot") | snapshot
+
+
+def _fields(message: Any, *without: str) -> dict[str, Any]:
+    """Return the fields of a message, with times as texts and durations in seconds."""
+    found: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        kind = field.message_type.name if field.message_type is not None else ""
+        if kind == "Duration":
+            found[f"{field.name}_s"] = value.ToTimedelta().total_seconds()
+        elif field.name not in without:
+            found[field.name] = f"{value.seconds}:{value.increment}" if kind == "ClusterTime" else value
+    return found
 
 
 def state_name(stream: operator_pb2.SharedStream) -> str:
@@ -252,7 +201,3 @@ def _copied(one: operator_pb2.Subscriber) -> SnapshotStatus:
     from feedmux.requests import snapshot_value
 
     return snapshot_value(one.snapshot)
-
-
-def _time(at: feed_pb2.ClusterTime) -> str:
-    return f"{at.seconds}:{at.increment}"
