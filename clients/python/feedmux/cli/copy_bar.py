@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Final, TextIO
 
 from feedmux.cli.terminal import Terminal, cut, duration
@@ -30,17 +31,10 @@ def copy_text(status: SnapshotStatus) -> str:
 def copy_json(status: SnapshotStatus) -> dict[str, Any]:
     """Return how far a copy is, as --json prints it."""
     read = status.read_time
-    return {
-        "running": status.running,
-        "documents": status.documents,
-        "bytes": status.bytes,
-        "documents_estimated": status.documents_estimated,
+    return asdict(status) | {
         "fraction": status.fraction,
         "documents_per_s": status.documents_per_s,
-        "remaining_s": status.remaining_s,
         "read_time": f"{read.time}:{read.inc}" if read is not None else None,
-        "namespace": status.namespace,
-        "generation": status.generation,
     }
 
 

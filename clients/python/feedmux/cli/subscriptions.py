@@ -246,26 +246,16 @@ _SCOPE = ("source", "database", "collection")
 def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
     """Return a subscription as --json prints it; unset options of the feed are left out."""
     stored = info.cluster_time
-    return {
-        "name": info.name,
+    left_out = {name for name in ("snapshot", "group") if getattr(info, name) is None}
+    shown = asdict(info) | {
         "feed": {name: value for name, value in asdict(info.feed).items() if value or name == "source"},
-        "on_invalidate": info.on_invalidate,
-        "on_history_lost": info.on_history_lost,
         "position": position_text(info.position),
         "cluster_time": f"{stored.time}:{stored.inc}" if stored else None,
-        "create_time": iso_time(info.create_time),
-        "update_time": iso_time(info.update_time),
-        "etag": info.etag,
-        "active": info.active,
-        "owner": info.owner,
-        "epoch": info.epoch,
-        "session_state": info.session_state,
-        "unacked_events": info.unacked_events,
-        "expire_time": iso_time(info.expire_time),
-        "routing_key": info.routing_key,
-        **({"snapshot": copy_json(info.snapshot)} if info.snapshot is not None else {}),
-        **({"group": _set_options(info.group)} if info.group is not None else {}),
+        **{name: iso_time(getattr(info, name)) for name in ("create_time", "update_time", "expire_time")},
+        "snapshot": info.snapshot and copy_json(info.snapshot),
+        "group": info.group and _set_options(info.group),
     }
+    return {name: value for name, value in shown.items() if name not in left_out}
 
 
 def _state(info: feedmux.SubscriptionInfo) -> str:
