@@ -3,11 +3,10 @@
 Every call raises FeedmuxError.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any, Unpack
 
-from bson.codec_options import CodecOptions
 from google.protobuf import empty_pb2, field_mask_pb2
 
 from feedmux import requests
@@ -30,7 +29,7 @@ from feedmux.feeds import (
 from feedmux.options import SessionOptions
 from feedmux.session_base import instance_id
 from feedmux.stream_keeper import Opening
-from feedmux.target import Target, Tls, Token
+from feedmux.target import Target
 from feedmux.transport import Transport
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 
@@ -40,39 +39,9 @@ class Settings:
     """The settings that a client was made with."""
 
     target: Target
-    source: str = "main"
-    timeout_s: float = 30.0
-    session: SessionOptions = field(default_factory=SessionOptions)
-    codec_options: CodecOptions[Any] = field(default_factory=CodecOptions)
-    """For pymongo's interface, with pymongo's default."""
-
-
-def settings(
-    target: str,
-    api_key: str | None,
-    token: Token | None,
-    source: str,
-    tls: bool | Tls,
-    timeout_s: float,
-    session: SessionOptions | None,
-    codec_options: CodecOptions[Any] | None,
-    channel_options: Sequence[tuple[str, int | str]],
-) -> Settings:
-    """Check and collect the settings of a client. Raises ValueError or TypeError."""
-    if api_key is not None and token is not None:
-        raise ValueError("give api_key or token, not both")
-    if not isinstance(tls, bool | Tls):
-        raise TypeError(f"tls is True or a feedmux.Tls, not {type(tls).__name__}")
-    if not isinstance(timeout_s, int | float):
-        raise TypeError(f"timeout_s is a number, not {type(timeout_s).__name__}")
-    secure = Tls() if tls is True else tls or None
-    return Settings(
-        Target(target, api_key if api_key is not None else token, secure, tuple(channel_options)),
-        source,
-        timeout_s,
-        session or SessionOptions(),
-        codec_options or CodecOptions(),
-    )
+    source: str
+    timeout_s: float
+    session: SessionOptions
 
 
 class Api:

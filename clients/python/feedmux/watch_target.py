@@ -15,9 +15,9 @@ from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import _ServerMode
 from pymongo.write_concern import WriteConcern
 
-from feedmux.api import Api, settings
+from feedmux.api import Api, Settings
 from feedmux.options import SessionOptions
-from feedmux.target import Tls, Token
+from feedmux.target import Target, Tls, Token
 
 
 class WatchTarget(BaseObject):
@@ -189,9 +189,17 @@ class ClientTarget(WatchTarget, Generic[Database]):
         codec_options: CodecOptions[Any] | None = None,
         channel_options: Sequence[tuple[str, int | str]] = (),
     ) -> None:
-        """The class of the client describes the arguments."""
-        chosen = settings(target, api_key, token, source, tls, timeout_s, session, codec_options, channel_options)
-        super().__init__(Api(chosen), chosen.codec_options)
+        """The class of the client describes the arguments. Raises ValueError or TypeError."""
+        if api_key is not None and token is not None:
+            raise ValueError("give api_key or token, not both")
+        if not isinstance(tls, bool | Tls):
+            raise TypeError(f"tls is True or a feedmux.Tls, not {type(tls).__name__}")
+        if not isinstance(timeout_s, int | float):
+            raise TypeError(f"timeout_s is a number, not {type(timeout_s).__name__}")
+        secure = Tls() if tls is True else tls or None
+        server = Target(target, api_key if api_key is not None else token, secure, tuple(channel_options))
+        chosen = Settings(server, source, timeout_s, session or SessionOptions())
+        super().__init__(Api(chosen), codec_options or CodecOptions())
 
     def get_database(
         self,
