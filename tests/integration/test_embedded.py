@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 
 from feedmux_embedded import (
     EmbeddedError,
+    Mongod,
     Process,
     RedisServer,
     ReplicaSet,

@@ -973,8 +973,16 @@ class _Listed:
         for each in self._found:
             yield each
 
+    def batch_size(self, size: int) -> None:
+        """Do nothing: the number of its batches is no part of the model."""
+
+    @property
+    def alive(self) -> bool:
+        return bool(self._found)
+
     async def to_list(self, length: int) -> list[dict[str, Any]]:
-        return self._found[:length]
+        found, self._found = self._found[:length], self._found[length:]
+        return found
 
 
 class _Client:

@@ -1140,7 +1140,7 @@ MUTANTS: Final = (
         "if key.deleting:",
         "if False:",
         scenario="quarantine",
-        seeds=40,
+        seeds=100,
     ),
     Mutant(
         "letters in a run are followed by other events",
@@ -1149,7 +1149,7 @@ MUTANTS: Final = (
         "return waiting[: next(stops, len(waiting))]",
         "return waiting",
         scenario="quarantine",
-        seeds=40,
+        seeds=100,
     ),
     Mutant(
         "what waits of a quarantined key comes before its letters",
@@ -1158,7 +1158,7 @@ MUTANTS: Final = (
         "key.waiting[:0] = numbers",
         "key.waiting += numbers",
         scenario="quarantine",
-        seeds=40,
+        seeds=100,
     ),
     Mutant(
         "letters are deleted when they are delivered",

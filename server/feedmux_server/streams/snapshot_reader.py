@@ -102,19 +102,18 @@ class SnapshotReader:
         """The next batch of changes or of documents. Raises as `open` does."""
         self._commands = 0
         try:
-            return replace(await self._next_batch(), reads=1 + self._commands)
+            if self._at_end:
+                batch = await self._end()
+            elif self._documents_next:
+                batch = await self._read_documents()
+            else:
+                if self._changes is None:
+                    await self._open_changes()
+                batch = await self._read_changes()
+            return replace(batch, reads=1 + self._commands)
         except BaseException:
             await self.close()
             raise
-
-    async def _next_batch(self) -> Batch:
-        if self._at_end:
-            return await self._end()
-        if self._documents_next:
-            return await self._read_documents()
-        if self._changes is None:
-            await self._open_changes()
-        return await self._read_changes()
 
     def interrupt(self) -> None:
         """Reads never wait for long."""

@@ -11,6 +11,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.ahead import HOLES_MAX, Ahead, mark_of
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, event_token
+from tests.tables import over
 from tests.unit.core.delivery.group_events import DROPPED, START, number_of
 from tests.unit.core.delivery.ledger_support import Group
 

@@ -28,8 +28,9 @@ def test_the_key_is_the_document_key_unless_it_is_long() -> None:
     assert letter(documentKey={"_id": 2, "a.b": 1}).key == bson.encode({"_id": 2, "a.b": 1})
     assert letter().key == b""
     assert letter(documentKey=5).key == b""
-    assert letter(**{str(n): None for n in range(254)}, documentKey={"_id": 1}).key == bson.encode({"_id": 1})
-    assert letter(**{str(n): None for n in range(255)}, documentKey={"_id": 1}).key == b""
+    many: dict[str, Any] = {str(n): None for n in range(254)}
+    assert letter(**many, documentKey={"_id": 1}).key == bson.encode({"_id": 1})
+    assert letter(**many, more=None, documentKey={"_id": 1}).key == b""
     assert letter(documentKey={"_id": "x" * KEY_BYTES_MAX}).key == b""
 
 
