@@ -4,7 +4,6 @@
 Reads only. Nothing here opens the cursors that serve feeds.
 """
 
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC
@@ -137,7 +136,8 @@ def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
 def _version(name: str, build: Mapping[str, Any]) -> CheckResult:
     version = str(build.get("version", ""))
     # Of a build such as 8.2.0-rc1 or Percona's 6.0.27-21, the release that it is made from.
-    numbers = tuple(map(int, re.findall(r"\d{1,9}", version.partition("-")[0])[:3]))
+    parts = version.partition("-")[0].split(".")[:3]
+    numbers = tuple(int(part) for part in parts if part.isascii() and part.isdigit() and len(part) < 10)
     if not numbers:
         return CheckResult(
             f"{name}.version",
