@@ -148,7 +148,40 @@ async def test_a_reconnect_does_not_disturb_handlers() -> None:
         await running
         assert sorted(seen) == [1, 2, 3, 4, 5]
         assert seen.index(2) > done.index(1)
-        assert call.open.instance_id == server.calls[0].open.instance_id
+        first_open = server.calls[0].open
+        assert call.open.instance_id == first_open.instance_id
+        assert (first_open.held, first_open.settled, first_open.epoch) == ([], [], 0)
+        assert len(call.open.held) == 2, "1 and 3 are in hand"
+        assert (call.open.settled, call.open.epoch) == ([], 1)
+
+
+async def test_the_next_host_is_told_and_asked_without_long_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("random.random", lambda: 1.0)
+    delays: list[float] = []
+
+    async def first(call: Call) -> None:
+        await call.send(joined(), runs(1, [1], [2]))
+        await call.until_settled(1, 2)
+        await call.send(pb.SubscribeResponse(committed=pb.Committed(delivery_sequence=1)))
+        await call.abort(grpc.StatusCode.UNAVAILABLE)
+
+    async def elsewhere(call: Call) -> None:
+        await call.abort(grpc.StatusCode.UNAVAILABLE, "GROUP_ELSEWHERE", 0.01, route="to-host", host="b")
+
+    def note(notice: Notice) -> None:
+        assert isinstance(notice, Disconnected)
+        delays.append(notice.retry_in_s)
+
+    async with serving(first, *[elsewhere] * 8, playing(runs(1, [3]))) as (server, client):
+        async with client.subscription("s").join(on_notice=note) as member:
+            for wanted in (1, 2, 3):
+                event = await member.next()
+                assert number(event) == wanted
+                event.ack()
+        told = (await server.call(9)).open
+        assert (len(told.settled), len(told.held), told.epoch) == (1, 0, 1), "what is not committed"
+        assert len(delays) == 9
+        assert max(delays[1:]) < 0.01 + 2 * QUICK["backoff_first_s"]
 
 
 async def test_another_server_hosts_the_group() -> None:

@@ -350,6 +350,20 @@ def test_those_who_wait_need_no_slot_when_the_last_stream_they_could_join_is_clo
     assert {feed.stream_of(each) for each in waiting} == {feed.port.started[-1]}
 
 
+def test_removing_gives_everything_back() -> None:
+    feed = Feed()
+    subscriber = feed.subscriber(behind(0), acks_max=10)
+    stream = feed.stream_of(subscriber)
+    fill(stream, 1, 2)
+    feed.take(subscriber)
+    assert stream.ring[0].holders == 1
+    feed.streams.remove(subscriber)
+    assert stream.ring[0].holders == 0
+    assert feed.streams.subscriber_count == 0
+    assert stream.subscribers == {}
+    assert not feed.streams.open.is_superfluous(stream), "the leading stream lingers"
+
+
 # What wakes the session and the pump.
 
 
@@ -358,6 +372,34 @@ def demands_of(stream: SharedStream) -> list[bool]:
     demands: list[bool] = []
     stream.demand_changed = lambda: demands.append(stream.wants_more())
     return demands
+
+
+def full() -> tuple[Feed, Subscriber, list[bool]]:
+    """A subscriber without credit and without room for another unacknowledged event."""
+    feed = Feed()
+    subscriber = feed.subscriber(behind(0), events=2, acks_max=2)
+    fill(feed.stream_of(subscriber), 1, 2)
+    assert numbers(feed.take(subscriber)) == [1, 2]
+    return feed, subscriber, demands_of(feed.stream_of(subscriber))
+
+
+def test_credit_wakes_only_where_an_event_may_be_unacknowledged() -> None:
+    feed, subscriber, demands = full()
+    feed.grant(subscriber, 1, 1)
+    assert (feed.woken, demands) == ([], [])
+    feed.ack(subscriber, 1)
+    assert (feed.woken, demands) == ([subscriber.id], [True])
+
+
+def test_an_ack_wakes_only_where_there_is_credit() -> None:
+    feed, subscriber, demands = full()
+    feed.ack(subscriber, 1)
+    assert (feed.woken, demands) == ([], [])
+    feed.grant(subscriber, 1, 1)
+    assert (feed.woken, demands) == ([subscriber.id], [True])
+    feed.grant(subscriber, 1, 1)
+    feed.ack(subscriber, 2)
+    assert (feed.woken, demands) == ([subscriber.id], [True]), "it could receive before"
 
 
 def test_the_pump_checks_again_after_events_were_taken_and_not_after_each_look() -> None:
