@@ -164,12 +164,15 @@ class LetterWriter:
     async def _stored(self, batch: Sequence[SetAside]) -> int:
         """Store events, and return how many of the first."""
         letters, tenant, name = self._letters.letters, self._tenant, self._subscription
+        written = [self._letter(each) for each in batch]
         if keys := {each.key for each in batch if each.key is not None and self._pins(each)}:
             new = len(keys - self._reader.ledger.pinned)
-            await letters.quarantine(tenant, name, keys, new, wall_s())
+            # By the time of the letters, which a clock that was set back does not change: no key is free before they
+            # have expired.
+            await letters.quarantine(tenant, name, keys, new, max(each.failed_ms for each in written) / 1000)
         first = batch[0]
         if not first.letter:
-            return await letters.insert([self._letter(each) for each in batch])
+            return await letters.insert(written)
         assert first.key is not None, "letters are delivered by a key"
         if keys:
             await self._replays.stop(first.key)

@@ -9,7 +9,7 @@ import pytest
 
 from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.sessions import replays
+from feedmux_server.sessions import dead_letters, replays
 from feedmux_server.sessions.replays import LOOK_S, Replays
 from tests.unit.rpc.service_support import Served
 from tests.unit.rpc.test_join import Member, change, group_served, joined, until
@@ -202,6 +202,25 @@ async def test_letters_of_keys_that_go_on_are_replayed_in_order_after_what_is_th
         assert of(member, "a")[-2:] == of(member, "a")[:2]
         member.settle((6, 7))
         await until(lambda: collection.keys == ["b"])
+        await member.close()
+
+
+@in_virtual_time
+async def test_a_key_is_quarantined_for_as_long_as_its_letters_also_if_the_clock_was_set_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    collection, quarantine, times = Collection(), Collection.quarantine, list[float]()
+
+    async def noted(self: Collection, tenant: str, name: str, keys: Any, new: int, now_s: float) -> None:
+        times.append(now_s)
+        await quarantine(self, tenant, name, keys, new, now_s)
+
+    monkeypatch.setattr(Collection, "quarantine", noted)
+    monkeypatch.setattr(dead_letters, "wall_s", lambda: 1.0)
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member)
+        assert round(max(times) * 1000) == max(each.failed_ms for each in collection.written.values())
         await member.close()
 
 
