@@ -51,6 +51,8 @@ class _Mine:
     """Of the host that knows that."""
     overdue: bool = False
     """Others may have it, if the host lives."""
+    carried: bool = False
+    """The member has told that host itself."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -146,7 +148,7 @@ class _Group:
         elif record.at_s < self.hosted_s.get(epoch, 0.0) + GATHER_S and not self.store_lost:
             for each in self._all:
                 if each.member == member and each.epoch == before:
-                    each.epoch, each.overdue = epoch, False
+                    each.epoch, each.overdue, each.carried = epoch, False, True
 
     def left(self, record: Left) -> None:
         member = record.member
@@ -230,7 +232,7 @@ class _Group:
         if record.event in self.letters.get(key, ()) or record.event in self.discarded:
             return  # it is delivered again
         finished = self.finished.get(record.event)
-        if finished is not None and finished.epoch == epoch and not self.skips and not finished.overdue:
+        if finished is not None and finished.epoch == epoch and finished.carried and not self.skips:
             yield self._violation(STAYS, f"{record.event} comes to {record.member}, and {finished.member} settled it")
         stored = self.stored
         if stored is None or epoch < stored.epoch or rank >= stored.high:
@@ -277,7 +279,8 @@ class _Group:
             self.sessions[event].discard(running.session)  # it counts once
         if record.result == "rejected":
             self.rejected.add(event)
-        elif running is not None and self.epochs.get(record.member) == running.epoch:
+        elif running is not None and not running.carried and self.epochs.get(record.member) == running.epoch:
+            # Of a carried event, the host may not know how often it has failed.
             self.held[running.key] = _Hold(record.until_s, record.member, running.epoch)
 
     def set_aside(self, record: SetAside) -> Iterator[Violation]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from feedmux_server.core.delivery.claims import CLAIM_BYTES, claim_of
-from feedmux_server.core.delivery.key_ledger import EVENT_BYTES
+from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, SPAN_BYTES
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.events.chunk import event_id
 from tests.tables import over
@@ -166,12 +166,12 @@ def test_claims_count_as_memory() -> None:
     assert group.paid == 2 * CLAIM_BYTES
     group.may_grow = True
     group.deliver()
-    assert group.paid == EVENT_BYTES
+    assert group.paid == EVENT_BYTES + SPAN_BYTES
     group.claim(one, held=[0], settled=[1])
     group.ledger.forget_claims()
-    assert group.paid == EVENT_BYTES
+    assert group.paid == EVENT_BYTES + SPAN_BYTES
     group.claim(one, held=[0])
-    assert group.paid == EVENT_BYTES, "who comes later is told nothing"
+    assert group.paid == EVENT_BYTES + SPAN_BYTES, "who comes later is told nothing"
     assert not group.ledger.release()
     assert group.paid == 0
 
