@@ -51,7 +51,7 @@ RARE = ("feedmux.snapshot.retries", "feedmux.snapshot.remaining", "feedmux.snaps
 async def troubled(mongo: ReplicaSet, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Here]:
     """A server that has had traffic and one of each trouble, so that every series exists."""
     folder = tmp_path_factory.mktemp("dashboards")
-    tenants = [{"name": "a", "api_key_hashes": [hash_key(KEY_A)], "quotas": {"sessions": 5, "events_per_s": 2_000}}]
+    tenants = [{"name": "a", "api_key_hashes": [hash_key(KEY_A)], "quotas": {"sessions": 6, "events_per_s": 2_000}}]
     file = folder / "tenants.yaml"
     file.write_text(json.dumps({"tenants": tenants}))
     async with AsyncExitStack() as stack:
@@ -93,7 +93,10 @@ async def _trouble(here: Here, mongo: ReplicaSet, redis: RedisServer) -> None:
             credit=wire.Credit(events=9, bytes=1 << 20),
         )
         await copying.take(9)
-        await until(lambda: len(here.server.service.sessions) == 3)
+        await api.create("group", feed(database, "c"), LATEST, group={})
+        member = await api.session("group", join=True, credit=wire.Credit(events=1, bytes=1 << 20))
+        await member.opened()
+        await until(lambda: len(here.server.service.sessions) == 4)
         more = [api.watch(feed(database, f"more-{n}")) for n in range(2)]
         for each in more:
             await each.opened()
@@ -112,6 +115,7 @@ async def _trouble(here: Here, mongo: ReplicaSet, redis: RedisServer) -> None:
         )
         client[database]["c"].insert_one({"n": 1})
         await durable.take(1)
+        await member.take(1)
         await redis.kill9()
         await durable.ack(3_001)
 

@@ -181,7 +181,8 @@ async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, dat
     faults_only = {
         "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.rejections",
         "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",
-        "feedmux.source.forks", "feedmux.snapshot.retries", "feedmux.snapshot.remaining", "feedmux.group.dead_letters",
+        "feedmux.source.forks", "feedmux.snapshot.retries", "feedmux.snapshot.remaining", "feedmux.snapshot.restarts",
+        "feedmux.group.dead_letters",
         "feedmux.group.dead_letters_waiting", "feedmux.dead_letters.utilization", "feedmux.group.quarantined_keys",
     }  # fmt: skip
     wanted = {
