@@ -87,7 +87,8 @@ class Place:
         )
         self._next_id = max(self._next_id, self.backlog.last_id + 1) + live.count
         (subscription,) = await live.subscribe(1)
-        jobs = [(write, live.writing(1)), live.by_feedmux(subscription)]
+        # A watch() beside the subscription shows what the machine and MongoDB make of the abuse without feedmux.
+        jobs = [(write, live.writing(1)), live.by_feedmux(subscription), live.by_pymongo()]
         abuses = [
             Abuse(self.stage.endpoint, self.abuser, self.backlog.start, some, self.settings.size(100, 100, 5))
             for process in range(PROCESSES)
@@ -97,7 +98,7 @@ class Place:
             crew.go()
             cpu, lag, began_s = self.stage.cpu(), await self._lag(), time.monotonic()
             quiet.go()
-            written, followed = await quiet.results()
+            written, followed, direct = await quiet.results()
             used, elapsed_s = self.stage.cpu() - cpu, time.monotonic() - began_s
             late = lag_p99_ms(lag, await self._lag())
             memory_mb = self.stage.server.rss_bytes() / 2**20
@@ -105,8 +106,9 @@ class Place:
             made: list[Abused] = await crew.results()
         if abuses and not sum(each.calls for each in made):
             raise RuntimeError("the abusive tenant made no call")
-        cpu_s = used.server + used.mongod + followed.cpu_s + sum(each.cpu_s for each in made)
+        cpu_s = used.server + used.mongod + followed.cpu_s + direct.cpu_s + sum(each.cpu_s for each in made)
         return latencies(written, [followed]) | {
+            "watch_p99_ms": latencies(written, [direct])["p99_ms"],
             "loop_lag_p99_ms": late,
             "server_cpu_s": used.server,
             "mongod_cpu_s": used.mongod,
@@ -146,7 +148,8 @@ def limit_ms(alone_ms: float) -> float:
 
 def _report(number: int, name: str, beside: Figures, alone: Figures) -> None:
     progress(
-        f"run {number + 1}, {name}: p99 {beside['p99_ms']:.2f} ms (alone {alone['p99_ms']:.2f}), p50"
+        f"run {number + 1}, {name}: p99 {beside['p99_ms']:.2f} ms (alone {alone['p99_ms']:.2f}), of watch()"
+        f" {beside['watch_p99_ms']:.2f} ({alone['watch_p99_ms']:.2f}), p50"
         f" {beside['p50_ms']:.2f} ({alone['p50_ms']:.2f}), loop p99 ≤ {beside['loop_lag_p99_ms']:g} ms"
         f" ({alone['loop_lag_p99_ms']:g}), server {beside['server_cpu_s']:.1f} s ({alone['server_cpu_s']:.1f}), mongod"
         f" {beside['mongod_cpu_s']:.1f} s ({alone['mongod_cpu_s']:.1f}), {beside['server_memory_mb']:.0f} MB,"
