@@ -78,13 +78,13 @@ class AbandonedStreams:
         account.feeds.give_up_spares(feed)
         deadline_s = monotonic_s() + _CLOSE_WAIT_S
         while closing := self._to_close(account, feed):
+            if monotonic_s() > deadline_s:
+                raise exceeded("shared_streams", account.quotas.shared_streams)
             for each in closing:
                 each.stream.close_early()
             # Do not wait for all of them: another tenant may join one of the streams meanwhile, which keeps it open.
             await asyncio.wait([each.task for each in closing], timeout=0.1, return_when=asyncio.FIRST_COMPLETED)
             account.feeds.give_up_spares(feed)
-            if monotonic_s() > deadline_s:
-                raise exceeded("shared_streams", account.quotas.shared_streams)
 
     def _to_close(self, account: Account, feed: Hashable) -> list[_Abandoned]:
         """Streams that the tenant has left and that, together with `feed` and the feeds it reads, exceed its quota."""
