@@ -22,7 +22,7 @@ HELD = 50
 _HELD_FOR_S = 3_600.0
 _STAYS_S = 0.5
 _DRAIN_S = 2.0
-_WARM_UP_S = 1.0
+_WARM_UP_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Membership:
 
 
 def follow_in_group(gate: Gate, task: Membership) -> tuple[int, Followed]:
-    """Process events until the parent says stop. Return their number, and the latencies after the first second."""
+    """Process events until the parent says stop. Return their number, and the latencies after the first half second."""
     return asyncio.run(_follow(gate, task))
 
 

@@ -73,7 +73,14 @@ async def _figures(count: int) -> Figures:
         async with Tasks() as tasks:
             limits = ManagerLimits(catch_up_max=WAITING, pump=PumpLimits(coalesce_s=0.0))
             accounts = Accounts(lambda _: Quotas(shared_streams=50), time.monotonic)
-            source = cast(Source, SimpleNamespace(name="main", clock=SimpleNamespace(known_time=1 << 63)))
+            source = cast(
+                Source,
+                SimpleNamespace(
+                    name="main",
+                    clock=SimpleNamespace(known_time=1 << 63),
+                    timeline=SimpleNamespace(listeners=[], lost=lambda place: None),
+                ),
+            )
             manager = StreamManager({"main": source}, limits, tasks, accounts)
             figures = await _measure(manager, count)
             manager.stop()
