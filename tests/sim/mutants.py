@@ -848,14 +848,6 @@ MUTANTS: Final = (
         scenario="snapshot",
     ),
     Mutant(
-        "documents come again as they were before a change that was sent",
-        "Snapshot converges",
-        "feedmux_server.streams.snapshot_reader:SnapshotReader.open",
-        "self._steps.not_before = await self._documents.operation_time()",
-        "pass",
-        scenario="snapshot",
-    ),
-    Mutant(
         "changes to collections that were copied are withheld",
         "Snapshot exact",
         "feedmux_server.core.feeds.snapshot_stages:_before",
@@ -1206,15 +1198,6 @@ MUTANTS: Final = (
         seeds=100,
     ),
     Mutant(
-        "nobody waits for an event without a key",
-        "Key exclusive",
-        "feedmux_server.core.delivery.key_ledger:KeyLedger._admit",
-        "if None in self.keys or (name is None and len(self.events) > len(behind)):",
-        "if name is None and len(self.events) > len(behind):",
-        scenario="group",
-        seeds=100,
-    ),
-    Mutant(
         "what waited is not made ready",
         "Convergent",
         "feedmux_server.core.delivery.key_ledger:KeyLedger._freed",
@@ -1222,15 +1205,6 @@ MUTANTS: Final = (
         "pass",
         scenario="group",
         seeds=40,
-    ),
-    Mutant(
-        "the stored order of a group has no epoch",
-        "Convergent",
-        "feedmux_server.core.positions.stored_order:group_order",
-        " + epoch.to_bytes(8)",
-        "",
-        scenario="group hosts killed",
-        seeds=100,
     ),
     Mutant(
         "a member that leaves keeps its events",

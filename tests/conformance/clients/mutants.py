@@ -44,7 +44,7 @@ def _ack_with_old_sequences() -> None:
 
 
 def _never_refill() -> None:
-    CreditWindow.refill = lambda self, *_: None  # type: ignore[method-assign]
+    CreditWindow._due = lambda self, *_: None  # type: ignore[method-assign]
 
 
 def _refill_unasked() -> None:
