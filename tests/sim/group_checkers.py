@@ -3,7 +3,7 @@
 What others may do with the events of a member that is gone, or was without a connection for too long, is not judged:
 `docs/groups.md` says so. From one host of a group to the next one, which has another epoch, a member *carries over*
 what it has in hand and what it has settled, if it joins while the new host gathers that. A host that has released
-its lease, or a store that has lost something, ends that.
+its lease, a seek, or a store that has lost something ends that.
 """
 
 from collections import Counter, defaultdict
@@ -102,6 +102,8 @@ class _Group:
     """By epoch, when a host has taken the lease."""
     store_lost: bool = False
     """The store may have lost that a host was there."""
+    sought_epoch: int = 0
+    """Of the last seek. It makes void what members of earlier hosts have in hand, and what they settle after it."""
     begun: dict[str, int] = field(default_factory=dict)
     """By key, the last event in order that was begun; "" for all keys."""
     last_barrier: int = -1
@@ -145,7 +147,11 @@ class _Group:
         self.away.discard(member)
         if epoch == before:
             self._others_have_overdue(member)
-        elif record.at_s < self.hosted_s.get(epoch, 0.0) + GATHER_S and not self.store_lost:
+        elif (
+            before > self.sought_epoch
+            and record.at_s < self.hosted_s.get(epoch, 0.0) + GATHER_S
+            and not self.store_lost
+        ):
             for each in self._all:
                 if each.member == member and each.epoch == before:
                     each.epoch, each.overdue, each.carried = epoch, False, True
@@ -355,8 +361,9 @@ class _Group:
         sending it."""
         return len(self.sessions[event]) + self.failures[event] + self.loses
 
-    def sought(self, place: str) -> None:
+    def sought(self, place: str, epoch: int) -> None:
         self.stored = None
+        self.sought_epoch = epoch
         self.running.clear()
         self.finished.clear()
         self.checked = self.history.rank_after(place)
@@ -411,7 +418,7 @@ def _read(groups: dict[str, _Group], record: object) -> Iterator[Violation]:
         case Kept():
             yield from group.kept(record)
         case Sought():
-            group.sought(record.place)
+            group.sought(record.place, record.epoch)
         case Lost():
             group.lost()
         case Released():

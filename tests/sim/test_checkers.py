@@ -282,8 +282,18 @@ def test_a_member_carries_nothing_over_that_its_host_may_have_given_to_others() 
         [left, Joined("g", "m1", 1, "crew"), hosted, *joined],
         [Left("g", "m1", for_good=True), hosted, *joined],
         [hosted, *late],
+        [Sought("g", place(19), epoch=1), before, hosted, *joined],
     ):
         assert check([*OF_GROUP, before, *between, others]) == []
+    after_seek: list[Record] = [
+        Sought("g", place(19), epoch=1),
+        *NEXT_HOST,
+        before,
+        Hosted("g", 3, at_s=30.0),
+        Joined("g", "m1", 3, "crew", at_s=31.0),
+        Joined("g", "m2", 3, "crew", at_s=31.0),
+    ]
+    assert [each.guarantee for each in check([*OF_GROUP, *after_seek, others])] == ["Key exclusive"]
 
 
 @pytest.mark.parametrize(("guarantee", "records"), BAD)
