@@ -98,7 +98,7 @@ async def _again(work: Work, made: Made) -> None:
         await asyncio.sleep(_PAUSE_S)
 
 
-def _feed(comment: str, pipeline: str = "") -> feedmux.Feed:
+def _feed(comment: str, pipeline: str = "[]") -> feedmux.Feed:
     return feedmux.Feed(database=DATABASE, collection=COLLECTION, comment=comment, pipeline=pipeline)
 
 
