@@ -80,14 +80,20 @@ def parse_jwks(data: bytes) -> KeySet:
     add keys of new kinds to those in use (RFC 7517, section 5). Raises JwksUnusable."""
     try:
         listed = json.loads(data)["keys"]
-        wanted = [each for each in listed if each.get("kty") in _KINDS and each.get("use", "sig") == "sig"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise JwksUnusable("it is not a JSON Web Key Set") from None
+    if not isinstance(listed, list):
+        raise JwksUnusable("it is not a JSON Web Key Set")
     found: list[SigningKey] = []
     left_out: list[str] = []
-    for each in wanted:
+    for each in listed:
         try:
-            found.append(_key(each))
+            # Some issuers write null for what a key does not have.
+            content = {name: value for name, value in each.items() if value is not None}
+            if _checks_signatures(content):
+                found.append(_key(content))
+        except (AttributeError, TypeError):
+            left_out.append("one entry is not a JSON Web Key")
         except JwksUnusable as error:
             left_out.append(str(error))
     if not found:
@@ -98,8 +104,16 @@ def parse_jwks(data: bytes) -> KeySet:
     return KeySet(by_id, tuple(left_out))
 
 
+def _checks_signatures(content: dict[str, Any]) -> bool:
+    """Whether the key says that it is for signatures, or does not say what it is for. Raises TypeError."""
+    is_for = content.get("use", "sig") == "sig" and "verify" in content.get("key_ops", ["verify"])
+    return is_for and content.get("kty") in _KINDS
+
+
 def _key(content: dict[str, Any]) -> SigningKey:
     """Raises JwksUnusable."""
+    if any(not isinstance(content.get(name, ""), str) for name in ("kid", "alg")):
+        raise JwksUnusable("the `kid` or `alg` of one key is not a text")
     # Any algorithm of the kind lets PyJWT read the key; the verifier decides which algorithm a token may use.
     some = jwt.get_algorithm_by_name({"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[content["kty"]])
     try:
@@ -110,9 +124,9 @@ def _key(content: dict[str, Any]) -> SigningKey:
         raise JwksUnusable(f"an RSA key has fewer than {RSA_BITS_MIN} bits")
     der = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return SigningKey(
-        kid=str(content.get("kid", "")),
+        kid=content.get("kid", ""),
         kind=content["kty"],
-        algorithm=str(content.get("alg", "")),
+        algorithm=content.get("alg", ""),
         public=public,
         fingerprint=hashlib.sha256(der).hexdigest(),
     )

@@ -31,6 +31,12 @@ UNUSABLE = {
     "not base64": {"kty": "RSA", "kid": "x", "e": "AQAB", "n": "\x00"},
     "of another type": {"kty": "OKP", "kid": "x", "crv": "Ed25519", "x": 7},
     "weak": rsa_key("x", 1024),
+    "null": None,
+    "a text": "RSA",
+    "of a kind that is no text": {**GOOD, "kty": ["RSA"]},
+    "with an id that is no text": {**GOOD, "kid": 7},
+    "for algorithms": {**GOOD, "alg": ["RS256"]},
+    "for uses that are no list": {**GOOD, "key_ops": 7},
 }
 
 
@@ -43,7 +49,7 @@ def test_a_key_that_cannot_be_used_costs_no_other(case: str) -> None:
     found = parse_jwks(document(GOOD, UNUSABLE[case], OTHER))
     assert set(found.keys) == {"good", "other"}
     assert len(found.left_out) == 1
-    with pytest.raises(JwksUnusable, match=r"no public key for signatures; .*key"):
+    with pytest.raises(JwksUnusable, match=r"no public key for signatures; .*[kK]ey"):
         parse_jwks(document(UNUSABLE[case]))
 
 
@@ -66,11 +72,18 @@ async def test_keys_with_one_id_and_keys_without() -> None:
 
 def test_what_is_not_for_signatures_is_no_news() -> None:
     unknown = [{"kty": "oct", "k": "YQ"}, {"kty": "AKP", "alg": "ML-DSA-44"}, {**OTHER, "use": "enc"}]
-    found = parse_jwks(document(GOOD, *unknown))
+    wraps = {**OTHER, "key_ops": ["wrapKey", "encrypt"]}
+    found = parse_jwks(document({**GOOD, "key_ops": ["verify"]}, *unknown, wraps))
     assert (set(found.keys), found.left_out) == ({"good"}, ())
 
 
-@over("data", [b"", b"[1", b"{}", b"[]", document(7), document()])
+def test_null_is_what_a_key_does_not_have() -> None:
+    unsaid = dict.fromkeys(("kid", "use", "key_ops", "alg", "x5c"))
+    found = parse_jwks(document({**GOOD, **unsaid}))
+    assert [(key.kind, key.algorithm) for key in found.keys[""]] == [("RSA", "")]
+
+
+@over("data", [b"", b"[1", b"{}", b"[]", b'{"keys": {}}', document(7), document()])
 def test_what_is_no_key_set(data: bytes) -> None:
     with pytest.raises(JwksUnusable):
         parse_jwks(data)
