@@ -25,6 +25,7 @@ from tests.sim.records import (
     Opened,
     Progress,
     Record,
+    Renewed,
     Restored,
     SetAside,
     Sought,
@@ -343,8 +344,9 @@ def convergent(history: History) -> Iterator[Violation]:
 
 
 def one_history(history: History) -> Iterator[Violation]:
-    """After a restore, a session that has passed something of the lost history gets nothing of the present one: it
-    ends, or continues after a gap."""
+    """After a restore, whoever has passed something of the lost history gets nothing of the present one: the session
+    ends, or continues after a gap. So does the next session of a subscription, acknowledged or not."""
+    yield from _one_history_of_subscriptions(history)
     for session in history.sessions.values() if history.restores else ():
         passed: dict[int, str] = {}
         """By restore: what the session has passed of the lost history."""
@@ -371,6 +373,41 @@ def one_history(history: History) -> Iterator[Violation]:
                             "One history", session.name, f"{what} came after {passed[number]}, which was lost"
                         )
                         del passed[number]
+
+
+def _one_history_of_subscriptions(history: History) -> Iterator[Violation]:
+    """Servers must know what a session had delivered before its last write to Redis but one; at its end, everything."""
+    lease_of: dict[str, tuple[str, int]] = {}
+    before: dict[tuple[str, int], list[str]] = {}
+    """By lease: the places of the events that were delivered before its last write."""
+    since: dict[tuple[str, int], list[str]] = {}
+    known: dict[str, list[str]] = {}
+    """By subscription: the places that servers must know, since the last seek or gap."""
+    for record in history.records if history.restores else ():
+        if isinstance(record, Opened) and record.epoch:
+            lease_of[record.session] = record.subscription, record.epoch
+        elif isinstance(record, Renewed):
+            lease = record.subscription, record.epoch
+            known.setdefault(record.subscription, []).extend(before.pop(lease, []))
+            before[lease] = since.pop(lease, [])
+            if record.is_last:
+                known[record.subscription] += before.pop(lease)
+        elif isinstance(record, Sought | Lost):
+            known.pop(record.subscription, None)
+        elif isinstance(record, Ended) and record.reason == GAP and record.session in lease_of:
+            lease = lease_of[f"{record.session}+"] = lease_of[record.session]
+            for places in (known.pop(lease[0], []), before.pop(lease, []), since.pop(lease, [])):
+                places.clear()
+        elif isinstance(record, Delivered) and record.session in lease_of:
+            lease = lease_of[record.session]
+            places = [place for event in record.events if (place := _place_of(history, event))]
+            since.setdefault(lease, []).extend(places)
+            for each in history.restores:
+                lost = next((place for place in known.get(lease[0], ()) if is_lost(place, each)), "")
+                if lost and any(token(place).cluster_time >= each.until for place in places):
+                    was_told = f"an earlier session was {history.described(lost)}, which was lost"
+                    yield Violation("One history", record.session, f"continued, although {was_told}")
+                    del known[lease[0]]
 
 
 def _place_of(history: History, event: str) -> str:

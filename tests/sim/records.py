@@ -118,6 +118,15 @@ class Lost:
     place: str
 
 
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A server has written to Redis that its session still has the subscription, or has it no more: `is_last`."""
+
+    subscription: str
+    epoch: int
+    is_last: bool = False
+
+
 GAP: Final = "gap"
 
 
@@ -320,7 +329,7 @@ class Settled:
 Record = (
     Written | Opened | Granted | Delivered | Acked | Progress | Committed | Sought | Lost | Ended | Held | Settled
     | Changed | Holds | Hosted | Joined | Left | Released | Sent | Started | Handled | SetAside | Discarded | Removed
-    | Kept | Skipped | Restored
+    | Kept | Skipped | Restored | Renewed
 )  # fmt: skip
 
 _KINDS: dict[str, Callable[..., Record]] = {kind.__name__.lower(): kind for kind in get_args(Record)}

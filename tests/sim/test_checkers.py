@@ -30,6 +30,7 @@ from tests.sim.records import (
     Record,
     Released,
     Removed,
+    Renewed,
     Restored,
     Sent,
     SetAside,
@@ -201,6 +202,19 @@ def test_a_restored_source_has_another_history() -> None:
     assert found(deliver("e3", first=3), Committed("s", 1, place(3)), *restored, *gap) == []
     twice = [*gap, Committed("s", 1, place(2)), Committed("s", 1, place(0))]
     assert found(deliver("e3", first=3), Committed("s", 1, place(3)), *restored, *twice) == ["Monotone commit"]
+    again: list[Record] = [
+        *restored,
+        Opened("s", "s/2", place(2), feed="mine", epoch=2),
+        Delivered("s/2", 1, ("e9",), (), place(9)),
+    ]
+    left, renewed = [Acked("s/1", 2), deliver("e3", first=3), Ended("s/1")], Renewed("s", 1)
+    for known in ([*left, Renewed("s", 1, is_last=True)], [*left[:-1], renewed, renewed, left[-1]]):
+        assert found(*known, *again) == ["One history"], "acknowledged or not"
+        for told in (Sought("s", place(2), epoch=1), Lost("s", place(2))):
+            assert found(*known, told, *again) == []
+        gap = [Ended("s/2", GAP), replace(OPEN, session="s/2+", place=place(2), epoch=0)]
+        assert found(*known, *again[:-1], *gap, Delivered("s/2+", 1, ("e9",), (), place(9))) == []
+    assert found(*left, renewed, *again) == [], "the server was killed before it wrote again"
     copied: list[Record] = [*CHANGED, Restored(BEGIN + 2, BEGIN + 9)]
     now = Holds("sink", place(9), ("a=1", "c=2"), is_last=True)
     assert check([*copied, holds(4, "a=3"), now]) == []

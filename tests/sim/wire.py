@@ -285,7 +285,7 @@ class StoreWatcher:
         self._sought: dict[bytes, bytes] = {}
         """The epochs of the last seeks."""
         self._nonces: dict[bytes, bytes] = {}
-        """Of the groups whose lease is not released, its nonce."""
+        """Of the subscriptions whose lease is not released, its nonce."""
         redis.wrote = self._wrote
         redis.lost = self._lost
 
@@ -293,15 +293,14 @@ class StoreWatcher:
         stored = self._redis.hash_of(key)
         before, now = self._stored.get(key, _DELETED), _stored(stored)
         self._stored[key] = now
-        if _name_of(key).startswith(CREW):
-            self._watch_lease(key, stored)
+        self._watch_lease(key, stored)
         if now == _DELETED:
             return
         sought_before, self._sought[key] = self._sought.get(key, b"0"), stored.get(b"seek_epoch", b"0")
-        if now.position == before.position:
-            return
         epoch, created = int(stored.get(b"commit_epoch", b"0")), before == _DELETED
         sought = self._sought[key] != sought_before and epoch < int(self._sought[key])  # not a restored position
+        if now.position == before.position and not sought:
+            return
         if (created and not epoch) or sought:
             self._recorder.add(records.Sought(_name_of(key), now.place(), int(now.epoch), created))
         else:
@@ -310,14 +309,18 @@ class StoreWatcher:
             self._recorder.add(_kept(_name_of(key), epoch, now.position))
 
     def _watch_lease(self, key: bytes, stored: Mapping[bytes, bytes]) -> None:
+        name, add = _name_of(key), self._recorder.add
         nonce, before = stored.get(b"nonce", b""), self._nonces.pop(key, b"")
+        epoch, cause = int(stored.get(b"epoch", b"0")), stored.get(b"fence_cause", b"").decode()
         if nonce:
             self._nonces[key] = nonce
-            if nonce not in (before, b"lost"):
-                epoch = int(stored.get(b"epoch", b"0"))
-                self._recorder.add(records.Hosted(_name_of(key), epoch, self._recorder.now_s()))
-        elif before:
-            self._recorder.add(records.Released(_name_of(key), stored.get(b"fence_cause", b"").decode()))
+        if not name.startswith(CREW):
+            if before and (nonce == before or (not nonce and cause == "LEASE")):
+                add(records.Renewed(name, epoch, is_last=not nonce))
+        elif not nonce and before:
+            add(records.Released(name, cause))
+        elif nonce not in (b"", before, b"lost"):
+            add(records.Hosted(name, epoch, self._recorder.now_s()))
 
     def _lost(self) -> None:
         for key, before in list(self._stored.items()):
