@@ -24,6 +24,8 @@ from feedmux_server.store.connection import Client, StartupError
 KEY_PREFIX: Final = "feedmux"
 """The default of `redis.key_prefix`."""
 LAYOUT: Final = 1
+_DIGITS: Final = 10
+"""No layout has a number of so many digits."""
 
 
 def schema_key(key_prefix: str = KEY_PREFIX) -> str:
@@ -45,7 +47,7 @@ async def check_layout(client: Client, *, key_prefix: str = KEY_PREFIX, timeout_
     found = answer.decode(errors="replace") if isinstance(answer, bytes) else ""
     if found == str(LAYOUT):
         return
-    if found.isdecimal() and int(found) > LAYOUT:
+    if found.isdecimal() and len(found) < _DIGITS and int(found) > LAYOUT:
         raise StartupError(
             f"the keys in Redis have layout {found} ({key}), written by a newer feedmux; this one knows layout"
             f" {LAYOUT}. Start that newer version, or give this one its own redis.key_prefix or its own Redis"

@@ -34,6 +34,7 @@ async def test_an_empty_redis_is_marked_and_then_recognised() -> None:
         (b"0", "did not write"),
         (b"canary", "did not write"),
         (b"\xff", "did not write"),
+        (b"9" * 5000, "did not write"),
     ],
 )
 @in_virtual_time

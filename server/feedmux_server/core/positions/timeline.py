@@ -13,6 +13,7 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 
 FORKS_MAX: Final = 32
 """How many forks of a deployment servers know: the newest ones."""
+_TIME_MAX: Final = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,9 @@ class TimelineRecord:
         lines = [[int(number) for number in line.split(" ")] for line in text.splitlines()]
         if any(len(line) not in (2, 3) for line in lines):
             raise ValueError("a line does not have two or three numbers")
+        # The term of the entry with which a set begins is -1.
+        if any(not 0 <= line[0] <= (line[1] if len(line) == 3 else _TIME_MAX) <= _TIME_MAX for line in lines):
+            raise ValueError("a time is not a cluster time, or a fork ends before it begins")
         entries = [OplogEntry(*line) for line in lines if len(line) == 2]
         forks = tuple(Fork(line[0], line[1], bool(line[2])) for line in lines if len(line) == 3)
         return cls(entries[-1] if entries else None, forks)

@@ -72,8 +72,9 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert TimelineRecord.decode(record.encode()) == record
     assert TimelineRecord.decode("") == TimelineRecord()
     assert TimelineRecord(OplogEntry(7, None)).encode() == ""
-    for text in ("1", "1 2 3 4"):
-        with pytest.raises(ValueError, match="two or three numbers"):
+    assert TimelineRecord.decode("7 -1").known == OplogEntry(7, -1)
+    for text in ("1", "1 2 3 4", f"{1 << 64} 1", "-1 1", f"1 {1 << 64} 1", "-1 2 1", "3 2 1", "NaN 1"):
+        with pytest.raises(ValueError, match=r"number|cluster time|literal"):
             TimelineRecord.decode(text)
 
 
