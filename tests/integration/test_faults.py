@@ -243,7 +243,8 @@ async def test_a_rejected_login_is_tried_again(
                 with fail_command(admin, "shop.c", "getMore", closeConnection=True):
                     insert(admin["shop"], range(3, 6))
                     await session.until(lambda: any(notice.degraded.unavailable for notice in session.notices))
-                [line] = [each.getMessage() for each in caplog.records if "user or password" in each.getMessage()]
+                [line] = [each.getMessage() for each in caplog.records if "cannot log in" in each.getMessage()]
+                assert "AuthenticationFailed" in line
                 assert "sources.main.uri" in line
                 assert "canary" not in caplog.text
                 admin.admin.command("updateUser", "feeds", pwd="feeds-canary")

@@ -13,7 +13,7 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailure
 
 from feedmux_server.core.check_result import CheckResult, Level, check_clock
-from feedmux_server.source.errors import rejects_login
+from feedmux_server.source.errors import rejects_login, why_rejected
 
 OLDEST_VERSION: Final = (6, 0)
 NEWEST_VERSION: Final = (8, 99)
@@ -273,8 +273,8 @@ class SourceExamination:
                 CheckResult(
                     check,
                     Level.FAILED,
-                    f"MongoDB of source {self._name!r} does not accept feedmux's credentials (code {error.code})",
-                    f"Check user, password and authSource in sources.{self._name}.uri",
+                    f"MongoDB of source {self._name!r} does not accept feedmux's credentials ({why_rejected(error)})",
+                    f"Check user, password, authSource and authMechanism in sources.{self._name}.uri",
                 )
             ]
         self._sharded = hello.get("msg") == "isdbgrid"

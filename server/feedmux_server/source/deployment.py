@@ -31,7 +31,7 @@ from feedmux_server.source.catchup_limiter import CatchupLimiter
 from feedmux_server.source.checks import COMMAND_NOT_FOUND, judge_failure, judge_hello, server_errors
 from feedmux_server.source.commands import RETRY_AFTER_S, Client, SourceCommands
 from feedmux_server.source.cursor import RawChangeStreamCursor, aggregate_on, run_on
-from feedmux_server.source.errors import rejects_login
+from feedmux_server.source.errors import rejects_login, why_rejected
 from feedmux_server.source.letters import Letters, LettersPlace
 from feedmux_server.source.logins import Logins
 from feedmux_server.source.oplog import Oplog
@@ -160,8 +160,8 @@ class Source:
                 raise self._commands.unavailable(error) from error
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAUTHORIZED,
-                f"MongoDB of source {self.name!r} rejects the user or password. Check user, password"
-                f" (percent-encoded) and authSource in sources.{self.name}.uri",
+                f"MongoDB of source {self.name!r} rejects feedmux's login ({why_rejected(error)}). Check user, password"
+                f" (percent-encoded), authSource and authMechanism in sources.{self.name}.uri",
             ) from error
         except ConfigurationError as error:
             reason = self._commands.unavailable(error).reason
@@ -171,17 +171,18 @@ class Source:
         self.connected = True
         return tuple(str(each) for each in found if each.level is Level.WARNING)
 
-    def login_rejected(self) -> None:
+    def login_rejected(self, error: PyMongoError) -> None:
         """Tell the operator, since streams only wait until MongoDB accepts the login again. Each attempt of each stream
         calls this: one line a minute is enough."""
         now_s = monotonic_s()
         if now_s >= self._next_login_line_s:
             self._next_login_line_s = now_s + _LOGIN_LINE_EVERY_S
             log.error(
-                "MongoDB of source %r rejects feedmux's user or password. Its feeds wait, and continue when MongoDB"
-                " accepts them again. Check sources.%s.uri, or its password_file, and the account in MongoDB; after"
-                " a change of the URI, restart feedmux",
+                "feedmux cannot log in to MongoDB of source %r (%s). Its feeds wait, and continue when it can. Check"
+                " sources.%s.uri, or its password_file, and the account in MongoDB; after a change of the URI, restart"
+                " feedmux",
                 self.name,
+                why_rejected(error),
                 self.name,
             )
 

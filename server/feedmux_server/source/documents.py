@@ -220,7 +220,7 @@ class DocumentsReader:
                     "the pipeline removed or changed _id, which is the resume token; keep it",
                 )
         if rejects_login(error):
-            self._source.login_rejected()
+            self._source.login_rejected(error)
         verdict = judge(error, during)
         if self._key.policy:
             verdict = without_words(verdict)

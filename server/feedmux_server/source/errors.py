@@ -13,6 +13,8 @@ _LABELS_WIRE_VERSION = 9
 _MESSAGE_CHARS_MAX = 10_000
 """MongoDB's messages may quote values of documents and pipelines, of up to 16 MB. The error itself comes first."""
 
+_WHY_CHARS_MAX = 200
+
 
 def judge(error: PyMongoError, during: Literal["aggregate", "getMore"]) -> Verdict:
     """Decide what to do after `error`."""
@@ -20,8 +22,14 @@ def judge(error: PyMongoError, during: Literal["aggregate", "getMore"]) -> Verdi
 
 
 def rejects_login(error: PyMongoError) -> bool:
-    """Whether MongoDB has rejected the user or password of feedmux."""
+    """Whether feedmux could not log in to MongoDB."""
     return _facts(error, "aggregate").rejects_login
+
+
+def why_rejected(error: PyMongoError) -> str:
+    """Why feedmux could not log in: MongoDB's name of the error, or what the driver says."""
+    has_code = isinstance(error, OperationFailure) and error.code is not None
+    return f"{kind_of(error)}, code {error.code}" if has_code else str(error)[:_WHY_CHARS_MAX]
 
 
 def as_error(error: PyMongoError, who: str, retry_after_s: float) -> FeedmuxError:

@@ -321,7 +321,7 @@ class ChangeStreamReader:
         if self._reads.overran or login_gone:
             raise Failed(error, at_once=True) from error
         if rejects_login(error):
-            self._source.login_rejected()
+            self._source.login_rejected(error)
         verdict = judge(error, during)
         if self._key.policy:
             verdict = without_words(verdict)

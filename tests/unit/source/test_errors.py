@@ -4,6 +4,7 @@ from typing import Any
 
 from pymongo.errors import (
     AutoReconnect,
+    ConfigurationError,
     NetworkTimeout,
     OperationFailure,
     PyMongoError,
@@ -11,8 +12,9 @@ from pymongo.errors import (
     WaitQueueTimeoutError,
 )
 
+from feedmux_server.core.delivery.resume_policy import Action
 from feedmux_server.core.errors import ErrorReason
-from feedmux_server.source.errors import as_error, judge, kind_of
+from feedmux_server.source.errors import as_error, judge, kind_of, rejects_login, why_rejected
 from tests.tables import over
 
 
@@ -62,3 +64,21 @@ def test_a_plain_command_that_fails(error: PyMongoError, reason: ErrorReason) ->
 def test_mongodbs_label_says_whether_a_stream_goes_on(error: PyMongoError, resumes: bool) -> None:
     verdict = judge(error, "getMore")
     assert (verdict.error.status == "UNAVAILABLE") == resumes
+
+
+@over(
+    ("error", "why"),
+    [
+        (failure(18, "AuthenticationFailed"), "AuthenticationFailed, code 18"),
+        (failure(334, "MechanismUnavailable"), "MechanismUnavailable, code 334"),
+        (OperationFailure("Kerberos context failed to initialize."), "Kerberos context failed to initialize."),
+        (ConfigurationError("The DNS query name does not exist: mongo"), "The DNS query name does not exist: mongo"),
+    ],
+)
+def test_a_login_that_fails_ends_no_feed_and_the_operator_reads_why(error: PyMongoError, why: str) -> None:
+    assert rejects_login(error)
+    assert why_rejected(error) == why
+    for during in ("aggregate", "getMore"):
+        verdict = judge(error, during)  # type: ignore[arg-type]
+        assert (verdict.action, verdict.error.reason) == (Action.RETRY, ErrorReason.SOURCE_UNAVAILABLE), during
+        assert "Kerberos" not in verdict.error.message

@@ -11,6 +11,10 @@ from typing import Final, Literal
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 
+_NO_LOGIN: Final = frozenset({11, 18, 334, 391})
+"""UserNotFound, AuthenticationFailed, MechanismUnavailable, ReauthenticationRequired."""
+_ATLAS_ERROR: Final = 8000
+
 
 class Action(Enum):
     RESUME = "resume"
@@ -37,8 +41,11 @@ class MongoFailure:
 
     @property
     def rejects_login(self) -> bool:
-        """A new connection could not log in: AuthenticationFailed, or AtlasError, which has other meanings too."""
-        return self.code == 18 or (self.code == 8000 and "bad auth" in self.message)
+        """A new connection could not log in. AtlasError has other meanings too. Errors without a code are the driver's
+        own, of a login: Kerberos, AWS or SCRAM failed, or the DNS does not have the hosts (mongodb+srv)."""
+        if self.code is None:
+            return not self.network
+        return self.code in _NO_LOGIN or (self.code == _ATLAS_ERROR and "bad auth" in self.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +106,7 @@ _RULES: Final[tuple[_Rule, ...]] = (
         ErrorReason.EVENT_TOO_LARGE,
         advice="add $changeStreamSplitLargeEvent as the last stage where the server has it",
     ),
-    _Rule(_codes(13, 8000), ErrorReason.SOURCE_UNAUTHORIZED),
+    _Rule(_codes(13, _ATLAS_ERROR), ErrorReason.SOURCE_UNAUTHORIZED),
     _Rule(
         _codes(40573, 123),
         ErrorReason.SOURCE_UNSUITABLE,
