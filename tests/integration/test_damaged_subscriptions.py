@@ -61,6 +61,7 @@ async def test_it_is_reported_and_nobody_else_notices(
 
 GARBAGE: dict[str, dict[Any, Any]] = {
     "definition": {"definition": b"\xff\xff"},
+    "no-definition": {"definition": b""},
     "epoch": {"epoch": str(2**70)},
     "seek-epoch": {"seek_epoch": str(2**63)},
     "cluster-time": {"cluster_time": str(2**70)},

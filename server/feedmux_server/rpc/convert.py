@@ -197,12 +197,12 @@ def definition(message: subscriptions_pb2.Subscription) -> bytes:
 
 
 def is_definition(stored: bytes) -> bool:
-    """Whether a stored definition can be parsed. One of a newer version can."""
+    """Whether something stored is a definition; one of a newer version is. Other bytes, such as none, may be a message
+    too, but one without a source."""
     try:
-        subscriptions_pb2.Subscription.FromString(stored)
+        return bool(subscriptions_pb2.Subscription.FromString(stored).feed.source)
     except DecodeError:
         return False
-    return True
 
 
 def stored_content(definition: bytes) -> subscriptions_pb2.Subscription:

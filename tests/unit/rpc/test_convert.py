@@ -61,7 +61,8 @@ def test_what_is_out_of_range_is_named(convert_: Any, reason: ErrorReason, field
 def test_what_is_a_definition() -> None:
     stored = convert.definition(subscriptions_pb2.Subscription(name="s", feed=feed_pb2.Feed(source="main")))
     assert convert.is_definition(stored)
-    assert not convert.is_definition(b"\xff")
+    for garbage in (b"", b"\xff", b"x" * 16):  # the last one is an unknown field
+        assert not convert.is_definition(garbage), garbage
 
 
 @over("pipeline", [feed_pb2.Pipeline(extended_json=""), feed_pb2.Pipeline(bson=b"")])
