@@ -2,8 +2,8 @@
 
 `config` reads its files with this module. Beyond YAML's own rules it rejects a key that appears twice in one mapping:
 of two `api_keys` one would silently win. In mappings that are `exact`, it also rejects words and numbers that only YAML
-1.1 reads as such: `no` (a country) as false, `0123` as 83, `12:30` as 750. Invariant: no message quotes the file,
-because it may hold passwords.
+1.1 reads as such: `no` (a country, or a field) as false, `0123` as 83, `12:30` as 750. Invariant: no message quotes the
+file, because it may hold passwords.
 """
 
 import re
@@ -15,6 +15,8 @@ import yaml
 
 _QUOTED: Final = re.compile(r"'[^']{4,}'")
 """PyYAML's messages quote the characters and words of the file that it met."""
+_NUMBER_OF_YAML_1_2: Final = re.compile(r"[-+]?[0-9.]+[eE][-+]?[0-9]+|0o[0-7]+")
+"""PyYAML reads YAML 1.1, in which these are texts."""
 
 
 class MarkedError(Exception):
@@ -72,6 +74,8 @@ def _check(node: yaml.Node, seen: set[tuple[int, bool]], exact: Collection[str],
         keys: set[str] = set()
         for key, value in node.value:
             if isinstance(key, yaml.ScalarNode):
+                if is_exact and not key.tag.endswith((":str", ":merge")):
+                    raise _ambiguous(key)
                 if key.value in keys:
                     raise MarkedError(f"line {key.start_mark.line + 1}: this key appears twice in its mapping")
                 keys.add(key.value)
@@ -82,10 +86,14 @@ def _check(node: yaml.Node, seen: set[tuple[int, bool]], exact: Collection[str],
         for each in node.value:
             _check(each, seen, exact, is_exact=is_exact)
     elif is_exact and _is_ambiguous(node):
-        raise MarkedError(
-            f"line {node.start_mark.line + 1}, column {node.start_mark.column + 1}: YAML reads this word or number as"
-            " another value; write true, false or a decimal number, or put a text in quotes"
-        )
+        raise _ambiguous(node)
+
+
+def _ambiguous(node: yaml.Node) -> MarkedError:
+    return MarkedError(
+        f"line {node.start_mark.line + 1}, column {node.start_mark.column + 1}: YAML reads this word or number as"
+        " another value; write true, false or a decimal number, or put a text in quotes"
+    )
 
 
 def _is_ambiguous(node: yaml.Node) -> bool:
@@ -98,4 +106,6 @@ def _is_ambiguous(node: yaml.Node) -> bool:
             return not digits.isdecimal() or (digits[0] == "0" and digits != "0")
         case "float":
             return ":" in text or "_" in text
+        case "str":
+            return not node.style and _NUMBER_OF_YAML_1_2.fullmatch(text) is not None
     return False

@@ -65,12 +65,23 @@ def test_aliases_are_checked_once_however_often_they_are_used() -> None:
     assert marked.line(["a40", 0]) == 40
 
 
-@over("word", ["no", "yes", "On", "off", "0123", "12:30", "1_000", "0x1F", "0b1", "+5", "1:30.5"])
+@over("word", ["no", "yes", "On", "off", "0123", "12:30", "1_000", "0x1F", "0b1", "+5", "1:30.5", "1e3", "0o17"])
 def test_what_is_compared_with_data_is_read_as_it_is_written_or_refused(word: str) -> None:
     for text in (f"match: {{a: {word}}}", f"match:\n  a: {{$in: [x,\n {word}]}}", f"b: &b {{a: {word}}}\nmatch: *b"):
         with pytest.raises(MarkedError, match=r"^line \d+, column \d+: YAML reads this word or number as another"):
             parse_yaml(text, exact={"match"})
     assert parse_yaml(f"a: {word}", exact={"match"}).content != {}
     assert parse_yaml(f"match: {{a: '{word}'}}", exact={"match"}).content == {"match": {"a": word}}
-    plain = "match: {a: [true, False, 0, -5, 12, 1.5, 1e3, nobody, 12:30:00h]}"
+    plain = "match: {a: [true, False, 0, -5, 12, 1.5, nobody, 12:30:00h, e3, 1.2.3]}"
     assert parse_yaml(plain, exact={"match"}).content["match"]["a"][:6] == [True, False, 0, -5, 12, 1.5]
+
+
+@over("name", ["no", "On", "7", "1.0", "null", "~", "2026-11-28"])
+def test_a_field_that_yaml_reads_as_another_value_is_refused(name: str) -> None:
+    """JSON would have the field `false` for `no`, and `$nor` would withhold nothing."""
+    for text in (f"match: {{{name}: 1}}", f"match:\n  $nor: [{{a: 1,\n {name}: 1}}]"):
+        with pytest.raises(MarkedError, match=r"^line \d+, column \d+: YAML reads this word or number as another"):
+            parse_yaml(text, exact={"match"})
+    assert parse_yaml("b: &b {a: 1}\nmatch: {<<: *b}", exact={"match"}).content["match"] == {"a": 1}
+    quoted = f"match: {{'{name}': 1}}"
+    assert parse_yaml(quoted, exact={"match"}).content == {"match": {name: 1}}

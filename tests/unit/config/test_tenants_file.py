@@ -189,7 +189,7 @@ def test_values_of_a_match(tmp_path: Path, match: str, value: dict[str, Any]) ->
         ("{a: {$date: 5}}", "match.a: $date marks extended JSON"),
         ("{a: 2026-11-28}", "written as extended JSON"),
         ("&a {b: *a}", "match"),
-        ("{a: {1: x, '1': y}}", "twice"),
+        ("{a: {1: x, '1': y}}", "another value"),
         ("{a: {$regex: canary, $ne: x}}", "not $regex"),
         ("{a: .nan}", "match.a: not a finite double"),
     ],
