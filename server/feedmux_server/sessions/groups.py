@@ -144,6 +144,9 @@ class Group:
             ahead,
             quarantined,
         )
+        self.ledger.on_more = self._plan_to_go_on
+        self._goes_on = False
+        """Whether `_go_on` is called soon."""
         streams = manager.streams_of(key).streams
         self._gather_timer: asyncio.TimerHandle | None = None
         if definition.follows_lost:
@@ -195,6 +198,16 @@ class Group:
             self._gather_timer = asyncio.get_running_loop().call_later(_FORGET_S, self._forget)
         else:
             self.ledger.forget_claims()
+
+    def _plan_to_go_on(self) -> None:
+        if not self._goes_on:
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        if not self.ended:
+            self.reader.go_on()
 
     # Members.
 

@@ -29,7 +29,7 @@ def claim_of(raw_id: bytes) -> int:
 class Claims:
     """The claims on events that were not delivered yet."""
 
-    __slots__ = ("_by_hand", "_held", "_pays", "_settled", "gathers", "holders", "waits")
+    __slots__ = ("_claimed", "_held", "_holders", "_met", "_pays", "_settled", "gathers", "waits")
 
     def __init__(self, pays: Callable[[int], None]) -> None:
         """`pays` receives by how many bytes its memory changes."""
@@ -37,11 +37,14 @@ class Claims:
         """Whether members may come that have not told theirs: nothing is read yet."""
         self.waits = True
         """Whether nothing is delivered yet."""
-        self.holders: dict[int, Hand] = {}
-        """Who holds events that were read, by their numbers in the ledger."""
         self._pays = pays
         self._held: dict[int, Hand] = {}
-        self._by_hand: dict[Hand, list[int]] = {}
+        """Who holds events that were not read yet, by claim."""
+        self._holders: dict[int, Hand] = {}
+        """Who holds events that were read, by their numbers in the ledger."""
+        # The same by holder: hundreds of members may leave at once, and each looks only through its own.
+        self._claimed: dict[Hand, set[int]] = {}
+        self._met: dict[Hand, set[int]] = {}
         self._settled = set[int]()
 
     def __len__(self) -> int:
@@ -55,28 +58,33 @@ class Claims:
     def add(self, hand: Hand, held: Iterable[int], settled: Iterable[int]) -> None:
         """Note what a member says. Whoever holds an event first keeps it, also if another has settled it: the holder
         works."""
-        before, own = len(self), self._by_hand.setdefault(hand, [])
+        before, own = len(self), self._claimed.setdefault(hand, set())
         for each in held:
             if each not in self._held:
                 self._held[each] = hand
-                own.append(each)
+                own.add(each)
         self._settled.update(settled)
         self._pays(CLAIM_BYTES * (len(self) - before))
 
     def of(self, hand: Hand) -> bool:
         """Whether a member holds events."""
-        return hand in self._by_hand and (
-            hand in self.holders.values() or any(self._held.get(each) is hand for each in self._by_hand[hand])
-        )
+        return bool(self._claimed.get(hand) or self._met.get(hand))
 
     def withdraw(self, hand: Hand) -> None:
         """The member holds nothing any more."""
         before = len(self)
-        for each in self._by_hand.pop(hand, ()):
-            if self._held.get(each) is hand:
-                del self._held[each]
-        self.holders = {number: holder for number, holder in self.holders.items() if holder is not hand}
+        for each in self._claimed.pop(hand, ()):
+            del self._held[each]
+        for number in self._met.pop(hand, ()):
+            del self._holders[number]
         self._pays(CLAIM_BYTES * (len(self) - before))
+
+    def holder_of(self, number: int) -> Hand | None:
+        """The holder of an event that was read. To be asked once for each event: it is not known afterwards."""
+        hand = self._holders.pop(number, None)
+        if hand is not None:
+            self._met[hand].remove(number)
+        return hand
 
     def meet(self, rendition: Rendition, left: dict[int, int], begin: int) -> None:
         """Remove the events that are settled from `left`, whose keys are indexes, and note the holders of others.
@@ -89,7 +97,9 @@ class Claims:
                 continue
             hand = self._held.pop(claim, None)
             if hand is not None:
-                self.holders[begin + index] = hand
+                self._claimed[hand].remove(claim)
+                self._holders[begin + index] = hand
+                self._met.setdefault(hand, set()).add(begin + index)
             elif claim in self._settled:
                 del left[index]
             self._settled.discard(claim)

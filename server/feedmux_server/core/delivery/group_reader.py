@@ -315,12 +315,23 @@ class GroupReader:
         if ledger.expects_claims or (ledger.awaits_held and self.ended is None and self.subscriber.can_receive):
             return False
         self.end_gather()
-        return True
+        return not ledger.gathers
 
     def end_gather(self) -> None:
         """Deliver now."""
-        self.ledger.end_gather()
-        self.wake_all()
+        self._deliver_after(self.ledger.end_gather)
+
+    def go_on(self) -> None:
+        """Continue what did not fit into one turn of the event loop (`KeyLedger.on_more`)."""
+        was_blocked = not self.subscriber.can_receive
+        self._deliver_after(self.ledger.go_on)
+        self.changed(was_blocked=was_blocked)
+
+    def _deliver_after(self, step: Callable[[], None]) -> None:
+        gathered = self.ledger.gathers
+        step()
+        if gathered and not self.ledger.gathers:
+            self.wake_all()
 
     def _drain_no_longer(self) -> None:
         """Let the draining member take events again, once no event must be alone: another one had nothing in hand."""

@@ -247,6 +247,7 @@ class KeyLedger:
         "_letters",
         "_next",
         "_nobodys",
+        "_passed",
         "_ready",
         "_restored",
         "changes",
@@ -255,6 +256,7 @@ class KeyLedger:
         "loading_bytes",
         "may_grow",
         "on_aside",
+        "on_more",
         "outstanding_max",
         "pays",
         "pinned",
@@ -296,6 +298,8 @@ class KeyLedger:
         """The keys with events that may go to any member."""
         self._behind: deque[tuple[int, bytes | None]] = deque()
         """Events after one without a key, or from that one on while it waits: number and name of the key."""
+        self._passed: deque[tuple[int, bytes | None]] | None = None
+        """While the gather ends: those of `_behind` that were looked at and that nobody holds."""
         self.retries = Retries(policy, pays, may_grow, chance)
         self._alone: deque[Key] = deque()
         """The keys whose first event may go to a member only that has nothing in hand."""
@@ -305,6 +309,8 @@ class KeyLedger:
         """The same for pinned keys, of which all that wait are to be set aside."""
         self.on_aside: Callable[[], None] = lambda: None
         """Called when there are events to be set aside among those that were read."""
+        self.on_more: Callable[[], None] = lambda: None
+        """Called when there is more to do than fits into one turn of the event loop: call `go_on` in the next one."""
         self.pinned = set[bytes]()
         """The keys of which all events are to be set aside."""
         self._letters: dict[int, bytes] = {}
@@ -330,7 +336,7 @@ class KeyLedger:
     @property
     def room(self) -> int:
         """Events that may be read before delivery pauses: none while the members have enough to take."""
-        if self.gathers and self.may_grow():
+        if self.gathers and self._passed is None and self.may_grow():
             return self.outstanding_max - len(self.events)
         if self._behind or None in self.keys or len(self._ready) >= self.wanted or not self.may_grow():
             return 0
@@ -453,25 +459,36 @@ class KeyLedger:
                 self.end_gather()
 
     def end_gather(self) -> None:
-        """Deliver from now on: what a member holds to that member, before the rest of its key."""
-        claims = self._claims
-        if claims is None or not claims.waits:
-            return
-        claims.gathers = claims.waits = False
-        behind, self._behind = self._behind, deque()
-        for number, name in behind:
-            hand = claims.holders.pop(number, None)
-            if hand is None or name in self.keys or name in self.pinned:
-                self._behind.append((number, name))
-            else:
-                self._hand_over(number, name, hand)
+        """Deliver from now on: what a member holds to that member, before the rest of its key. A lost host may have
+        delivered 50,000 events, so this goes on with `go_on`."""
+        if self.gathers and self._passed is None:
+            self._passed = deque()
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Continue what did not fit into one turn of the event loop."""
+        claims, behind, passed = self._claims, self._behind, self._passed
+        if claims is not None and passed is not None:
+            claims.gathers = False
+            for _ in range(min(len(behind), ENTRIES_AT_ONCE)):
+                number, name = behind.popleft()
+                hand = claims.holder_of(number)
+                if hand is None or name in self.keys or name in self.pinned:
+                    passed.append((number, name))
+                else:
+                    self._hand_over(number, name, hand)
+            if behind:
+                self.on_more()
+                return
+            claims.waits = False
+            self._behind, self._passed = passed, None
         self._admit()
         if self._following:
             self.on_aside()
 
     def forget_claims(self) -> None:
         """Everything was read that the lost host can have delivered."""
-        if self._claims is not None:
+        if self._claims is not None and self._passed is None:
             self._claims.close()
             self._claims = None
 
@@ -523,6 +540,7 @@ class KeyLedger:
         self._aside.clear()
         self._following.clear()
         self._behind.clear()
+        self._passed = None
         self._letters.clear()
         self.replayed.clear()
         self.forget_claims()
@@ -944,7 +962,7 @@ class KeyLedger:
 
     def _admit(self) -> None:
         """Make what comes after an event without a key ready, as far as that one is settled."""
-        behind = self._behind
+        behind, left = self._behind, ENTRIES_AT_ONCE
         if self.gathers:
             return
         while behind:
@@ -952,9 +970,13 @@ class KeyLedger:
             # The unsettled events without those in `_behind`.
             if None in self.keys or (name is None and len(self.events) > len(behind)):
                 return
+            if not left:
+                self.on_more()
+                return
+            left -= 1
             behind.popleft()
             key = self.keys.get(name)
-            hand = self._claims.holders.pop(number, None) if self._claims is not None else None
+            hand = self._claims.holder_of(number) if self._claims is not None else None
             if key is None and hand is not None and name not in self.pinned:
                 self._hand_over(number, name, hand)
                 continue

@@ -1,9 +1,16 @@
 """What a new host does with what the members of a lost one have."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import FrameType
+from typing import Any
 
-from feedmux_server.core.delivery.claims import CLAIM_BYTES, claim_of
-from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, SPAN_BYTES
+import pytest
+
+from feedmux_server.core.delivery import claims, key_ledger
+from feedmux_server.core.delivery.claims import CLAIM_BYTES, Claims, claim_of
+from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, SPAN_BYTES, KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.events.chunk import event_id
 from tests.tables import over
@@ -17,7 +24,7 @@ class Gathering(Group):
     """A group whose ledger gathers, and has read nothing."""
 
     def __init__(self, *keys: object) -> None:
-        super().__init__(*keys, reads=0)
+        super().__init__(*keys, reads=0, per_chunk=10_000)
         self.ledger.gather()
         (self.chunk,) = self.chunks
 
@@ -26,8 +33,8 @@ class Gathering(Group):
         assert rendition is not None
         return claim_of(event_id(rendition.data, rendition.offsets[number]))
 
-    def claim(self, hand: Hand, held: list[int] | None = None, settled: list[int] | None = None) -> None:
-        self.ledger.claim(hand, map(self.mark, held or []), map(self.mark, settled or []))
+    def claim(self, hand: Hand, held: Iterable[int] = (), settled: Iterable[int] = ()) -> None:
+        self.ledger.claim(hand, map(self.mark, held), map(self.mark, settled))
 
     def deliver(self) -> None:
         self.ledger.gathered()
@@ -190,3 +197,91 @@ def test_a_host_is_followed_by_one_that_gathers_as_long_as_it_compares_claims() 
     found = ledger.recovers
     ledger.forget_claims()
     assert (found, ledger.recovers) == (True, False)
+
+
+class Compared(Hand):
+    """A hand that counts how often it is compared with another one."""
+
+    __slots__ = ()
+    count = 0
+    __hash__ = Hand.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return self is other
+
+
+def cost(action: Callable[[], object]) -> int:
+    """How many lines of `claims` run, and how many hands are compared."""
+    Compared.count = lines = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace if frame.f_code.co_filename == claims.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return lines + Compared.count
+
+
+def test_who_leaves_looks_through_its_own_claims_however_many_others_hold() -> None:
+    costs = set[tuple[int, ...]]()
+    for count in (10, 100, 1_000):
+        group, hands = Gathering(*range(count)), [Compared() for _ in range(count)]
+        for number, hand in enumerate(hands[:-1]):
+            group.claim(hand, held=[number])
+        group.ledger.gathered()
+        group.read(group.chunk)
+        for hand in hands[:-1]:
+            assert group.ledger.holds(hand)
+        give_back = partial(group.ledger.give_back, hands[-2], lost=True)
+        costs.add(tuple(map(cost, (partial(group.ledger.holds, hands[-2]), give_back))))
+        assert not group.ledger.holds(hands[-2])
+    assert len(costs) == 1
+    assert min(costs.pop()) > 0
+
+
+@over("count", [10, 100, 1_000])
+def test_no_turn_of_the_event_loop_visits_all_that_a_lost_host_has_delivered(count: int) -> None:
+    """Here more than 20. The first event has no key, so those that nobody holds wait for it."""
+    hands, more, visits = [Hand() for _ in range(3)], list[None](), list[int]()
+
+    def counted(visited: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            visits[-1] += 1
+            return visited(*arguments, **named)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(key_ledger, "ENTRIES_AT_ONCE", 20)
+        patched.setattr(Claims, "holder_of", counted(Claims.holder_of))
+        patched.setattr(KeyLedger, "_offer", counted(KeyLedger._offer))
+        group = Gathering(DROPPED, *range(1, count))
+        group.ledger.on_more = lambda: more.append(None)
+
+        def in_turns(step: Callable[[], object]) -> None:
+            visits.append(0)
+            step()
+            while more:
+                more.pop()
+                visits.append(0)
+                group.ledger.go_on()
+
+        of_one, of_other, of_nobody = ([*range(first, count, 3)] for first in (1, 2, 3))
+        group.claim(hands[0], held=of_one)
+        group.claim(hands[1], held=of_other)
+        group.ledger.gathered()
+        group.read(group.chunk)
+        assert group.has_nothing_for(hands[2])
+        in_turns(group.ledger.end_gather)
+        for hand, held in zip(hands, (of_one, of_other, [0]), strict=False):
+            assert [number for run in group.runs(hand) for number in run] == held
+            in_turns(partial(group.ledger.settle, hand, 1, hand.sequence))
+        assert [number for run in group.runs(hands[2]) for number in run] == of_nobody
+    assert 3 <= max(visits) <= 41
