@@ -8,7 +8,7 @@ woken and does something else instead calls `pass_on`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
@@ -78,7 +78,8 @@ class GroupReader:
     """The read of one group, and its connected members."""
 
     __slots__ = (
-        "_eager", "_idle", "_members", "_opening", "_streams", "draining", "ended", "ledger", "reads_on", "subscriber",
+        "_eager", "_free", "_idle", "_members", "_opening", "_streams", "draining", "ended", "ledger", "reads_on",
+        "subscriber",
     )  # fmt: skip
 
     def __init__(self, streams: FeedStreams, subscriber: Subscriber, ledger: KeyLedger) -> None:
@@ -91,6 +92,8 @@ class GroupReader:
         self._members: dict[int, GroupMember] = {}
         self._idle: dict[GroupMember, None] = {}
         """Members that could take events, and found none. The one that has waited longest comes first."""
+        self._free: dict[GroupMember, None] = {}
+        """Those of `_idle` that have nothing in hand: each settle looks for them while an event must be alone."""
         self._opening: dict[GroupMember, None] = {}
         self.reads_on = False
         """Whether the read stopped for others, and members that got nothing shall ask again soon."""
@@ -135,7 +138,7 @@ class GroupReader:
         """Remove a member. What it has in hand is for the caller to return."""
         del self._members[member.id]
         self._opening.pop(member, None)
-        self._idle.pop(member, None)
+        self._waits_no_longer(member)
         if self.draining is member:
             self.draining = None
         self.ledger.wanted -= member.wants
@@ -145,14 +148,14 @@ class GroupReader:
     def take(self, subscriber: Subscriber) -> Delivery | NeedsRender | NeedsRoom | Ended | None:
         """Take what a member can be sent now; None when there is nothing, or its window is full."""
         member = self._members[subscriber.id]
-        self._idle.pop(member, None)
+        self._waits_no_longer(member)
         if self.ended is None and not self.ledger.expects_claims:
             self._read()
         if self.ended is not None and self.ended.error.reason is ErrorReason.TIMELINE_FORKED:
             return self.ended  # in the present history of MongoDB, the events that wait have not happened
         self._look_at(member)
         if self.ledger.gathers and not self._gathers_enough():
-            self._idle[member] = None
+            self._waits(member)
             return None
         if self.ledger.alone and self.draining is None and member.hand.outstanding and not member.hand.again:
             self.draining = member
@@ -181,7 +184,7 @@ class GroupReader:
         elif taken is None:
             if self.ended is not None and not ledger.events:
                 return self.ended
-            self._idle[member] = None
+            self._waits(member)
         return taken
 
     def settle(
@@ -201,6 +204,8 @@ class GroupReader:
             member.credit.events += count
             member.credit.bytes += size
             released += size
+        if member in self._idle:
+            self._waits(member)
         self._count(member)
         self.changed(was_blocked=was_blocked)
         return released
@@ -250,21 +255,30 @@ class GroupReader:
         idle, ledger = self._idle, self.ledger
         count = ledger.ready or int(self.subscriber.has_next)
         if ledger.alone:
-            free = [member for member in idle if not member.hand.outstanding][: ledger.alone]
+            free = list(islice(self._free, ledger.alone))
             for member in free:
-                del idle[member]
+                self._waits_no_longer(member)
                 member.wake()
             if not free and self.draining is None:
                 count = max(count, 1)
         while idle and count:
             member = next(iter(idle))
-            del idle[member]
+            self._waits_no_longer(member)
             member.wake()
             count -= 1
 
+    def _waits(self, member: GroupMember) -> None:
+        self._idle[member] = None
+        if not member.hand.outstanding:
+            self._free[member] = None
+
+    def _waits_no_longer(self, member: GroupMember) -> None:
+        self._idle.pop(member, None)
+        self._free.pop(member, None)
+
     def busy(self, member: GroupMember) -> None:
         """Note that a member does something else than to wait for events, and wake another for it."""
-        self._idle.pop(member, None)
+        self._waits_no_longer(member)
         self.pass_on()
 
     def wake(self) -> None:
@@ -274,11 +288,12 @@ class GroupReader:
             opening.wake()
         if self._idle:
             member = next(iter(self._idle))
-            del self._idle[member]
+            self._waits_no_longer(member)
             member.wake()
 
     def wake_all(self) -> None:
         self._idle.clear()
+        self._free.clear()
         for member in self._members.values():
             member.wake()
 

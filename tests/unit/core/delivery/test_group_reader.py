@@ -1,0 +1,72 @@
+"""Which members of a group are woken, and what that costs."""
+
+from typing import Any, cast
+
+import pytest
+
+from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
+from feedmux_server.core.delivery.feed_streams import FeedStreams
+from feedmux_server.core.delivery.group_reader import GroupMember, GroupReader
+from feedmux_server.core.delivery.key_runs import Hand
+from feedmux_server.core.delivery.subscriber import Subscriber
+from feedmux_server.core.delivery.taken import Delivery
+from feedmux_server.core.positions.join_point import JoinPoint
+from tests.tables import over
+from tests.unit.core.delivery.group_events import START
+from tests.unit.core.delivery.ledger_support import Group
+
+
+class NoStreams:
+    """The streams of a feed without further events."""
+
+    def take(self, subscriber: Subscriber) -> None:
+        return None
+
+    def resume(self, subscriber: Subscriber) -> None:
+        return None
+
+
+def window() -> CreditWindow:
+    credit = CreditWindow(CreditLimits())
+    credit.grant(10, 1 << 20)
+    return credit
+
+
+@over("count", [10, 100, 1_000])
+def test_what_must_be_alone_finds_a_member_that_is_free_without_a_look_at_the_others(count: int) -> None:
+    group, woken, looks = Group("lost", *range(count)), list[int](), 0
+    subscriber = Subscriber(0, "default", JoinPoint(START), CreditWindow(CreditLimits()), lambda: None)
+    reader = GroupReader(cast(FeedStreams, NoStreams()), subscriber, group.ledger)
+    group.take(lost := Hand(), events_max=1)
+    members = [
+        GroupMember(number, reader, Hand(), window(), lambda number=number: woken.append(number))  # type: ignore[misc]
+        for number in range(count)
+    ]
+    for member in members:
+        reader.join(member)
+    for member in members:
+        taken = reader.take(member)
+        assert isinstance(taken, Delivery)
+        assert taken.count == 1
+    for _ in range(2):
+        group.ledger.give_back(lost, lost=True)
+        if not group.ledger.alone:
+            group.take(lost := Hand(), events_max=1)
+    assert group.ledger.alone == 1
+    for member in members:
+        assert reader.take(member) is None
+    assert reader.draining is members[0]
+    with pytest.MonkeyPatch.context() as patched:
+
+        def outstanding(hand: Hand) -> int:
+            nonlocal looks
+            looks += 1
+            return len(hand._sequences) - hand._gone
+
+        patched.setattr(Hand, "outstanding", property(outstanding))
+        woken.clear()
+        reader.busy(members[1])
+        reader.settle(members[-1], [(1, 1)])
+    assert woken == [count - 1]
+    assert looks <= 20
+    assert cast(Any, reader.take(members[-1])).count == 1
