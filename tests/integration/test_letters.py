@@ -3,7 +3,8 @@
 import asyncio
 import struct
 import uuid
-from collections.abc import AsyncIterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -139,6 +140,62 @@ async def test_bounds_of_a_tenant(mongo: ReplicaSet, database: Database[Any]) ->
             await dead.letters.insert([letter(event(9, fullDocument={"text": "x" * (1 << 20)}), tenant="c")])
 
 
+async def test_what_mongodb_examines_for_a_call_does_not_grow_with_the_letters(
+    mongo: ReplicaSet, database: Database[Any]
+) -> None:
+    """All letters are of one key, which is quarantined: whether they are replayed, withheld, or marked already."""
+    here, former = b"k" * 16, b"f" * 16
+    of, by_former = (OfKey(bson.encode({"_id": 0}), each) for each in (here, former))
+    found: dict[str, set[int]] = defaultdict(set)
+    async with prepared(mongo, database.name, letters_max=10_000) as dead:
+        letters = dead.letters
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
+            "replay begins": lambda: letters.mark_key("a", "s", here, b"g", to_replay=True),
+            "replay fails": lambda: letters.mark_key("a", "s", here, b"g", to_replay=False),
+            "mark": lambda: letters.mark("a", "s", here, most=5),
+            "mark key": lambda: letters.mark("a", "s", here, key=of.key, most=5),
+            "mark none": lambda: letters.mark("a", "s", former, most=5),
+            "mark none of key": lambda: letters.mark("a", "s", former, key=of.key, most=5),
+            "withheld": lambda: letters.withheld("a", "s", here, most=5),
+            "all withheld": lambda: letters.withheld("a", "s", former, most=5),
+            "page": lambda: letters.page("a", "s", of=None, after=None, most=5),
+            "page of key": lambda: letters.page("a", "s", of=of, after=None, most=5),
+            "page of key withheld": lambda: letters.page("a", "s", of=by_former, after=None, most=5),
+            "look": lambda: letters.to_replay("a", "s", here, 5, without=()),
+            "look without": lambda: letters.to_replay("a", "s", here, 5, without=[b"g"]),
+            "look withheld": lambda: letters.to_replay("a", "s", former, 5, without=()),
+            "load": lambda: letters.of_group_key("a", "s", b"g", 5),
+            "checked": lambda: letters.checked("a", "s", [b"g"]),
+        }
+        for state in ("set_aside", "replay"):
+            for count in (10, 100, 1_000):
+                numbers = range(1, count + 1)
+                data = [bson.encode({"_id": {"_data": f"82{each:08x}"}, "documentKey": {"_id": 0}}) for each in numbers]
+                await letters.insert([replace(letter(each), group_key=b"g") for each in data])
+                await letters.quarantine("a", "s", [b"g"], 1, NOW_S)
+                for name, each in calls.items():
+                    database.letters.update_many({"bytes": {"$exists": True}}, {"$set": {"state": state}})
+                    if name.startswith("replay ") and state == "replay":
+                        continue  # as many marks are removed as callers have made
+                    found[f"{name}, {state}"].add(await examined(database, each))
+                database.letters.delete_many({})
+    assert {name for name, counts in found.items() if max(counts) > 60} == set()
+
+
+async def examined(database: Database[Any], call: Callable[[], Awaitable[Any]]) -> int:
+    """How many entries of indexes and documents MongoDB examines for what `call` asks, and how many it changes."""
+    database.command("profile", 2, filter={"ns": f"{database.name}.letters"})
+    try:
+        await call()
+    finally:
+        database.command("profile", 0)
+    entries = list(database.system.profile.find({"op": {"$in": ["query", "command", "update", "getmore"]}}))
+    database.system.profile.drop()
+    assert entries
+    counted = ("keysExamined", "docsExamined", "nModified")
+    return sum(each.get(name, 0) for each in entries for name in counted)
+
+
 async def test_tenants_take_turns(mongo: ReplicaSet, database: Database[Any]) -> None:
     """However many groups of a tenant have letters to write, another tenant waits for one of them."""
     async with prepared(mongo, database.name) as dead:
@@ -269,7 +326,7 @@ async def test_the_server_creates_the_collection_and_serves_without_it(
     configuration = settings(mongo.uri, redis_server.url)
     configuration["dead_letters"] = {"source": "main", "database": database.name}
     async with serving(configuration):
-        await until(lambda: len(database.dead_letters.index_information()) == 8)
+        await until(lambda: len(database.dead_letters.index_information()) == 9)
     away = {"uri": "mongodb://127.0.0.1:1/?replicaSet=r", "server_selection_timeout_ms": 100}
     async with serving({**settings(mongo.uri, redis_server.url), "dead_letters": away}) as without:
         await without.api.watch(feed(f"d{uuid.uuid4().hex[:8]}")).opened()

@@ -194,7 +194,6 @@ class LetterWriter:
             now_s=wall_s(),
             group_key=each.key,
             place=place_of(token),
-            to_replay=self._replays.includes(each.key),
         )
 
     def _note_failure(self, error: FeedmuxError) -> None:

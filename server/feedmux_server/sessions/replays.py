@@ -1,9 +1,9 @@
 """Delivers dead letters again, as events of their keys, where a caller of ReplayDeadLetters has marked them.
 
 The letters of a quarantined key are delivered in order, all of them, and then the key is quarantined no longer: when
-the last ones are loaded, the key's events that have arrived meanwhile wait behind them in the ledger. The key's mark
-in the collection is deleted when these letters are. So after a crash, the next host finds either the mark and the
-letters that are left, or neither.
+the last ones are loaded, the key's events that have arrived meanwhile wait behind them in the ledger. The document that
+says that the key is quarantined, and that its letters are delivered again, is deleted when these letters are. So after
+a crash, the next host finds either the document and the letters that are left, or neither.
 
 What a caller has marked is looked for every `LOOK_S`, and at once when letters were deleted. Few letters are in memory
 at a time.
@@ -52,15 +52,13 @@ class Replays:
         self._quarantine = quarantine
         self._keys = set[bytes]()
         """The quarantined keys whose letters are delivered again now."""
+        self._knows_keys = not quarantine
+        """Whether `_keys` has those of an earlier host."""
         self._reread_s = monotonic_s() + _REREAD_S
-
-    def includes(self, key: bytes | None) -> bool:
-        """Whether the letters of this key are delivered again, and so those that are written now."""
-        return key in self._keys
 
     async def stop(self, key: bytes) -> None:
         """A letter of a quarantined key has failed again."""
-        await self._letters.letters.mark_key(*self._of, key, to_replay=False)
+        await self._letters.letters.mark_key(*self._of, self._stream_key, key, to_replay=False)
         self._keys.discard(key)
 
     async def delete(self) -> bool:
@@ -87,6 +85,9 @@ class Replays:
             await self._check()
         if not (await letters.usage(self._of[0])).letters or not ledger.may_replay:
             return
+        if not self._knows_keys:
+            self._keys.update(await letters.quarantined(*self._of, to_replay=True))
+            self._knows_keys = True
         loaded = ledger.loaded
         if len(loaded) >= LETTERS_MAX:
             return
@@ -106,7 +107,8 @@ class Replays:
         """Load the first letters of a quarantined key."""
         letters, ledger = self._letters.letters, self._reader.ledger
         if name not in self._keys:
-            await letters.mark_key(*self._of, name, to_replay=True)
+            await letters.mark_key(*self._of, self._stream_key, name, to_replay=True)
+            self._keys.add(name)
         found = await letters.of_group_key(*self._of, name, RUN_MAX)
         if not found:
             await letters.release(*self._of, [name])
@@ -115,12 +117,10 @@ class Replays:
         own = _within(found)
         withheld = next((index for index, each in enumerate(own) if each.stream_key != self._stream_key), len(own))
         if not withheld:
-            await letters.mark_key(*self._of, name, to_replay=False)
-            self._keys.discard(name)
+            await self.stop(name)
             return
         stored = await self._stored(own[:withheld])
         if stored and ledger.may_replay:
-            self._keys.add(name)
             last = withheld == len(found) < RUN_MAX
             self._reader.replay(name, stored[name], wall_s(), last=last)
 

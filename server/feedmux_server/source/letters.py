@@ -59,6 +59,7 @@ _SET_ASIDE: Final = "set_aside"
 _REPLAY: Final = "replay"
 _WITHOUT_EVENT: Final = {"event": False}
 _AS_FAILED: Final = [("failed_at", ASCENDING), ("_id", ASCENDING)]
+_IN_ORDER: Final = [("group_key", ASCENDING), ("place", ASCENDING), ("_id", ASCENDING)]
 # A value that Python has no type for is nobody's mistake here: keys stay as they are.
 _RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS)
 
@@ -195,7 +196,7 @@ class Letters:
             "cluster_time": Timestamp(letter.cluster_time >> 32, letter.cluster_time & 0xFFFF_FFFF),
             "failed_at": DatetimeMS(letter.failed_ms),
             "expires_at": self._expires(letter),
-            "state": _REPLAY if letter.to_replay else _SET_ASIDE,
+            "state": _SET_ASIDE,
         }
 
     async def _insert_many(self, documents: Sequence[dict[str, Any]]) -> set[int]:
@@ -320,9 +321,17 @@ class Letters:
         done = await self._answer("update", lambda: self._collection.bulk_write(updates, ordered=False))
         usage.keys += done.upserted_count
 
-    async def quarantined(self, tenant: str, subscription: str, *, to_check: bool = False) -> list[bytes]:
-        """The quarantined keys of a subscription; with `to_check`, at most some whose letters were discarded."""
-        wanted = {"pins.tenant": tenant, "pins.subscription": subscription, **({"check": True} if to_check else {})}
+    async def quarantined(
+        self, tenant: str, subscription: str, *, to_check: bool = False, to_replay: bool = False
+    ) -> list[bytes]:
+        """The quarantined keys of a subscription; with `to_check`, at most some whose letters were discarded, and with
+        `to_replay`, those whose letters are delivered again (`mark_key`)."""
+        wanted = {
+            "pins.tenant": tenant,
+            "pins.subscription": subscription,
+            **({"check": True} if to_check else {}),
+            **({"replay": True} if to_replay else {}),
+        }
         most = _CHECK_AT_ONCE if to_check else 0
 
         async def find() -> list[bytes]:
@@ -370,7 +379,7 @@ class Letters:
         """Let letters of a stream key be delivered again: those of `ids`, of a `documentKey`, or all. Returns how many
         there are that were not marked before, at most `most`, and whether there may be more."""
         wanted = _of(tenant, subscription, OfKey(key, stream_key) if key else None)
-        wanted |= {"state": _SET_ASIDE, "stream_key": Binary(stream_key)}
+        wanted |= {"stream_key": Binary(stream_key), "state": _SET_ASIDE}
         if ids is not None:
             wanted["_id"] = {"$in": [_key(tenant, subscription, each) for each in ids]}
         found = await self._ids(wanted, most + 1)
@@ -388,11 +397,16 @@ class Letters:
             "count", lambda: self._collection.count_documents(wanted, limit=most, maxTimeMS=self._max_ms)
         )
 
-    async def mark_key(self, tenant: str, subscription: str, key: bytes, *, to_replay: bool) -> None:
-        """Let all letters of a group key be delivered again, or not."""
-        state, former = (_REPLAY, _SET_ASIDE) if to_replay else (_SET_ASIDE, _REPLAY)
-        wanted = {"tenant": tenant, "subscription": subscription, "group_key": Binary(key), "state": former}
-        await self._set_state(wanted, state)
+    async def mark_key(self, tenant: str, subscription: str, stream_key: bytes, key: bytes, *, to_replay: bool) -> None:
+        """Let all letters of a quarantined key be delivered again, or not. The mark is the key's: it may have all
+        letters of its tenant, and each of them may fail again. Those of its letters that a caller has marked are
+        marked no longer."""
+        pin, mark = _pin(tenant, subscription, key), {"$set": {"replay": True}}
+        if not to_replay:
+            mark = {"$unset": {"replay": ""}}
+        await self._answer("update", lambda: self._collection.update_one({"_id": pin}, mark))
+        wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "group_key": Binary(key)}
+        await self._set_state(wanted | {"state": _REPLAY}, _SET_ASIDE)
 
     async def failed_again(self, tenant: str, subscription: str, letter: DeadLetter, id_: bytes) -> bool:
         """Store what is known of the deliveries of a letter, which is not delivered again now. Returns whether it is
@@ -406,9 +420,10 @@ class Letters:
     async def to_replay(
         self, tenant: str, subscription: str, stream_key: bytes, most: int, *, without: Collection[bytes]
     ) -> list[DeadLetter]:
-        """The first letters that are to be delivered again, without their events, and without those of some keys."""
-        wanted: dict[str, Any] = {"tenant": tenant, "subscription": subscription, "state": _REPLAY}
-        wanted |= {"stream_key": Binary(stream_key), "group_key": {"$nin": [Binary(each) for each in without]}}
+        """The first letters that callers have marked, key by key, without their events, and without those of some
+        keys."""
+        wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "state": _REPLAY}
+        wanted["group_key"] = {"$nin": [Binary(each) for each in without]}
         return await self._in_order(wanted, most)
 
     async def of_group_key(self, tenant: str, subscription: str, key: bytes, most: int) -> list[DeadLetter]:
@@ -416,10 +431,8 @@ class Letters:
         return await self._in_order({"tenant": tenant, "subscription": subscription, "group_key": Binary(key)}, most)
 
     async def _in_order(self, wanted: dict[str, Any], most: int) -> list[DeadLetter]:
-        order = [("place", ASCENDING), ("_id", ASCENDING)]
-
         async def find() -> list[Any]:
-            cursor = self._collection.find(wanted, _WITHOUT_EVENT, sort=order, limit=most, max_time_ms=self._max_ms)
+            cursor = self._collection.find(wanted, _WITHOUT_EVENT, sort=_IN_ORDER, limit=most, max_time_ms=self._max_ms)
             return await cursor.to_list()
 
         return [_letter(each) for each in await self._answer("find", find)]
@@ -496,12 +509,18 @@ class Letters:
 
 _INDEXES: Final = (
     IndexModel([("tenant", 1), ("subscription", 1), ("failed_at", 1), ("_id", 1)], name="by_time"),
-    IndexModel([("tenant", 1), ("subscription", 1), ("key", 1), ("failed_at", 1), ("_id", 1)], name="by_key"),
+    IndexModel(
+        [(name, 1) for name in ("tenant", "subscription", "key", "stream_key", "state", "failed_at", "_id")],
+        name="by_key",
+    ),
+    IndexModel(
+        [(name, 1) for name in ("tenant", "subscription", "stream_key", "state", "failed_at", "_id")], name="by_state"
+    ),
     IndexModel([("tenant", 1), ("bytes", 1)], name="usage"),
     IndexModel([("expires_at", 1)], name="expiry", expireAfterSeconds=0),
     IndexModel([("tenant", 1), ("subscription", 1), ("group_key", 1), ("place", 1), ("_id", 1)], name="by_group_key"),
     IndexModel(
-        [("tenant", 1), ("subscription", 1), ("place", 1), ("_id", 1)],
+        [(name, 1) for name in ("tenant", "subscription", "stream_key", "group_key", "place", "_id")],
         name="to_replay",
         partialFilterExpression={"state": _REPLAY},
     ),
@@ -526,6 +545,7 @@ def _of(tenant: str, subscription: str, of: OfKey | None) -> dict[str, Any]:
     if of is not None:
         wanted["key"] = {"$eq": RawBSONDocument(of.key)}  # a value, also if it looks like an operator
         wanted["stream_key"] = Binary(of.stream_key)
+        wanted["state"] = {"$in": [_SET_ASIDE, _REPLAY]}  # all; so the index has them in the order of their times
     return wanted
 
 
@@ -552,5 +572,4 @@ def _letter(document: Any, event: bytes = b"") -> DeadLetter:
         failed_ms=int(document["failed_at"]),
         expires_ms=int(document["expires_at"]),
         event=event,
-        to_replay=document["state"] == _REPLAY,
     )

@@ -22,6 +22,10 @@ class Collection(NoLetters):
         self.written: dict[bytes, DeadLetter] = {}
         self.pins: dict[bytes, bool] = {}
         """The quarantined keys, and whether their letters are to be looked for."""
+        self.marked = set[bytes]()
+        """The letters that callers have marked, to be delivered again."""
+        self.replayed = set[bytes]()
+        """The quarantined keys whose letters are delivered again."""
         self.keys_max = 100
         self.tries = 0
         self.before: Callable[[DeadLetter], None] = lambda letter: None
@@ -73,13 +77,20 @@ class Collection(NoLetters):
             raise FeedmuxError(ErrorReason.QUOTA_EXCEEDED, "quarantined_keys_max")
         self.pins = dict.fromkeys(keys, False) | self.pins
 
-    async def quarantined(self, tenant: str, subscription: str, *, to_check: bool = False) -> list[bytes]:
-        return [key for key, check in self.pins.items() if check or not to_check]
+    async def quarantined(
+        self, tenant: str, subscription: str, *, to_check: bool = False, to_replay: bool = False
+    ) -> list[bytes]:
+        return [
+            key
+            for key, check in self.pins.items()
+            if (check or not to_check) and (key in self.replayed or not to_replay)
+        ]
 
     async def release(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
         await asyncio.sleep(0.01)
         for key in keys:
             self.pins.pop(key, None)
+            self.replayed.discard(key)
 
     async def check(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
         self.pins |= {key: True for key in keys if key in self.pins}
@@ -87,25 +98,23 @@ class Collection(NoLetters):
     async def checked(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
         self.pins |= dict.fromkeys(keys, False)
 
-    def mark(self, *keys: object, to_replay: bool = True) -> None:
+    def mark(self, *keys: object) -> None:
         """As ReplayDeadLetters does, for the letters of some `_id`s."""
-        for id_, letter in self.written.items():
-            if bson.decode(letter.key)["_id"] in keys:
-                self.written[id_] = replace(letter, to_replay=to_replay)
+        self.marked |= {each.id for each in self.written.values() if bson.decode(each.key)["_id"] in keys}
 
-    async def mark_key(self, tenant: str, subscription: str, key: bytes, *, to_replay: bool) -> None:
+    async def mark_key(self, tenant: str, subscription: str, stream_key: bytes, key: bytes, *, to_replay: bool) -> None:
         await asyncio.sleep(0.01)
-        for id_, letter in self.written.items():
-            if letter.group_key == key:
-                self.written[id_] = replace(letter, to_replay=to_replay)
+        (self.replayed.add if to_replay else self.replayed.discard)(key)
+        self.marked -= {
+            each.id for each in self.written.values() if (each.stream_key, each.group_key) == (stream_key, key)
+        }
 
     async def failed_again(self, tenant: str, subscription: str, letter: DeadLetter, id_: bytes) -> bool:
         await asyncio.sleep(0.01)
         if id_ not in self.written:
             return False
-        self.written[id_] = replace(
-            self.written[id_], attempts=letter.attempts, reasons=letter.reasons, to_replay=letter.to_replay
-        )
+        self.written[id_] = replace(self.written[id_], attempts=letter.attempts, reasons=letter.reasons)
+        self.marked.discard(id_)
         return True
 
     async def to_replay(
@@ -115,7 +124,7 @@ class Collection(NoLetters):
         return [
             each
             for each in self._in_order()
-            if each.to_replay and each.stream_key == stream_key and each.group_key not in without
+            if each.id in self.marked and each.stream_key == stream_key and each.group_key not in without
         ][:most]
 
     async def of_group_key(self, tenant: str, subscription: str, key: bytes, most: int) -> list[DeadLetter]:
@@ -123,4 +132,4 @@ class Collection(NoLetters):
         return [each for each in self._in_order() if each.group_key == key][:most]
 
     def _in_order(self) -> list[DeadLetter]:
-        return sorted(self.written.values(), key=lambda each: (each.place, each.id))
+        return sorted(self.written.values(), key=lambda each: (each.group_key, each.place, each.id))

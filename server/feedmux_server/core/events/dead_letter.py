@@ -46,8 +46,6 @@ class DeadLetter:
     expires_ms: int = 0
     event: bytes = b""
     """The event as MongoDB sent it; empty where it was not asked for."""
-    to_replay: bool = False
-    """It is to be delivered again."""
 
 
 def dead_letter(
@@ -63,7 +61,6 @@ def dead_letter(
     now_s: float,
     group_key: bytes | None = None,
     place: str = "",
-    to_replay: bool = False,
 ) -> DeadLetter:
     """The letter of an event."""
     id_ = blake2b(stream_key + event_id(event, 0), digest_size=ID_BYTES).digest()
@@ -85,7 +82,6 @@ def dead_letter(
         # A clock that was set back must not make a letter that expires at once.
         failed_ms=int(max(now_s, cluster_time >> 32) * 1000),
         event=event,
-        to_replay=to_replay,
     )
 
 
