@@ -78,7 +78,7 @@ def scope_fingerprint(tenant: str, source_id: str, namespace: str) -> bytes:
 class PositionEncoder:
     """Encodes the positions of one feed of one tenant; `encode` runs once for each delivered batch."""
 
-    __slots__ = ("_key", "_keys", "_last", "_scope", "_usual_head")
+    __slots__ = ("_high_bytes", "_key", "_keys", "_last", "_scope", "_usual_head")
 
     def __init__(self, keys: PositionKeys, scope_fingerprint: bytes, stream_key: bytes) -> None:
         if len(scope_fingerprint) != _PART_BYTES or len(stream_key) != _PART_BYTES:
@@ -90,6 +90,8 @@ class PositionEncoder:
         """The head of a compact position that came from MongoDB."""
         self._last: tuple[ResumeToken, bytes] | None = None
         """An idle feed repeats its position with each heartbeat, and an acknowledgement that of its batch."""
+        self._high_bytes = 0
+        """The length of the last higher token of `encode_ahead`: the next one is usually as long."""
 
     def encode(self, token: ResumeToken) -> bytes:
         """At most `POSITION_BYTES_MAX` bytes."""
@@ -114,22 +116,24 @@ class PositionEncoder:
     def encode_ahead(self, token: ResumeToken, ahead_of: Callable[[int], Ahead | None]) -> bytes:
         """The position of a group with what is settled ahead of it. `ahead_of` finds that with so many holes at most;
         what does not fit is left out."""
-        key, most = self._keys.signing, HOLES_MAX
-        token = token.as_summary()
+        key, token = self._keys.signing, token.as_summary()
         low = key_string(token)
-        for _ in range(2):
-            ahead = ahead_of(most)
+        if low is None or token.copied is not None:
+            return self.encode(token)
+        room = POSITION_BYTES_MAX - _HEAD_BYTES - MAC_BYTES - 4 - len(low)
+        for _ in range(2):  # again if the higher token was longer than the last one, so that fewer holes fit
+            most = min(HOLES_MAX, (room - self._high_bytes) // HOLE_BYTES)
+            ahead = ahead_of(most) if most > 0 else None
             high = None if ahead is None else key_string(ahead.high)
-            if ahead is None or low is None or high is None or token.copied is not None:
+            if ahead is None or high is None:
+                self._high_bytes = 0
                 break
-            tokens = len(low).to_bytes(2) + low + len(high).to_bytes(2) + high
-            most = (POSITION_BYTES_MAX - _HEAD_BYTES - len(tokens) - MAC_BYTES) // HOLE_BYTES
-            if len(ahead.holes) <= most:
+            self._high_bytes = len(high)
+            if len(high) + HOLE_BYTES * len(ahead.holes) <= room:
                 flags = _FLAGS_OF[token.given] | _FLAG_COMPACT | _FLAG_AHEAD
+                tokens = len(low).to_bytes(2) + low + len(high).to_bytes(2) + high
                 content = self._head(key, flags) + tokens + ahead.packed()
                 return content + key.sign(content)
-            if most <= 0:
-                break
         return self.encode(token)
 
     def _encode(self, token: ResumeToken, key: PositionKey) -> bytes:

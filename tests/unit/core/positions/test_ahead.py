@@ -94,6 +94,34 @@ def test_as_many_holes_as_fit() -> None:
     assert read.token == long
 
 
+def test_holes_are_looked_for_once_whatever_the_length_of_the_tokens() -> None:
+    """Again where the higher token is longer than before, and not at all where there is no room."""
+    encoder, asked = PositionEncoder(KEYS, SCOPE, KEY), list[int]()
+    many = {mark_of(number.to_bytes(2)): 1 for number in range(2 * HOLES_MAX)}
+
+    def token(size: int) -> ResumeToken:
+        return ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * size + b"\0\0\x04")
+
+    for low, high, times in (
+        (LOW, EVENT, 1),
+        (token(1500), token(1500), 2),
+        (token(1500), token(1500), 1),
+        (token(1500), EVENT, 1),
+        (token(1500), EVENT, 1),
+        (token(4050), EVENT, 0),
+        (TYPED, EVENT, 0),
+    ):
+        asked.clear()
+
+        def ahead(most: int, high: ResumeToken = high) -> Ahead:
+            asked.append(most)
+            return Ahead(high, dict(list(many.items())[:most]))
+
+        read = inspect_position(encoder.encode_ahead(low, ahead))
+        assert len(asked) == times
+        assert (len(read.ahead.holes) if read.ahead else 0) == (asked[-1] if asked else 0)
+
+
 def test_what_does_not_fit_or_cannot_be_recognized_is_left_out() -> None:
     longer = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * 3900 + b"\0\0\x04")
     for low, high in ((longer, longer), (TYPED, EVENT), (LOW, TYPED)):
