@@ -209,7 +209,8 @@ class _Group:
             yield from self._begun_again(record, rank, key, epoch)
             if epoch == max(self.last_epochs.values()):
                 yield from self._before_letters(event, rank, key)
-            hold = self.held.get(key)
+            # A letter without a key waits for nothing, and nothing for it.
+            hold = self.held.get(key) if key or event not in self.had_letters else None
             if hold is not None and hold.epoch == epoch and record.at_s < hold.until_s - _MOMENT_S:
                 yield self._violation(HELD, f"{event} came {hold.until_s - record.at_s:.3f} s too early")
             self.running[member, event] = _Running(member, epoch, event=event, key=key, session=record.session)
@@ -285,7 +286,9 @@ class _Group:
             self.sessions[event].discard(running.session)  # it counts once
         if record.result == "rejected":
             self.rejected.add(event)
-        elif running is not None and not running.carried and self.epochs.get(record.member) == running.epoch:
+        elif running is None or (event in self.had_letters and not running.key):
+            return
+        elif not running.carried and self.epochs.get(record.member) == running.epoch:
             # Of a carried event, the host may not know how often it has failed.
             self.held[running.key] = _Hold(record.until_s, record.member, running.epoch)
 
