@@ -64,6 +64,9 @@ class Namespaces:
         self._filter = simple_filter or EVERYTHING
         self.may_drop = key.judges_documents or simple_filter is None
         """Not all documents of a collection may be shown."""
+        self.commands = 0
+        """Commands to MongoDB, about: their number has no other bound than the collections, and the drops and renames
+        among them. Whoever charges for them sets it back."""
         self._databases: list[str] | None = None
         self._collections: dict[str, list[str]] = {}
         """In order, also those that are not copied."""
@@ -83,6 +86,7 @@ class Namespaces:
         async for found in self.names_from(here):
             if found == here and after:
                 continue
+            self.commands += 1
             info = await self._source.collection(*found)
             if info is not None and info.kind == "collection":  # otherwise it is gone since it was listed
                 await check_info(self._source, self._scope(found), info)
@@ -119,6 +123,7 @@ class Namespaces:
             if len(names) > ESTIMATED_MAX:
                 return 0
         charge(len(names))
+        self.commands += len(names)
         return sum([await self._source.estimated_count(*each) for each in names])
 
     async def gone_after(
@@ -146,7 +151,9 @@ class Namespaces:
         try:
             while complete < until or reader.is_behind or not reader.is_open:
                 if not reader.is_open:
+                    self.commands += 2  # it is closed, too
                     await reader.open()
+                self.commands += 1
                 batch = await reader.read()
                 for chunk in batch.chunks:
                     rendition = chunk.bson
@@ -171,12 +178,14 @@ class Namespaces:
         if self._databases is None:
             check_source(self._source)
             scope = self._key.spec.scope
+            self.commands += not scope.database
             listed = [scope.database] if scope.database else await self._source.databases()
             self._databases = sorted(each for each in listed if is_served(each, "") and self._key.shows(each, ""))
         return self._databases
 
     async def _list_collections(self, database: str) -> list[str]:
         if database not in self._collections:
+            self.commands += 1
             self._collections[database] = sorted(await self._source.collection_names(database))
         return self._collections[database]
 

@@ -27,8 +27,6 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader
 
 ESTIMATE_EVERY_S: Final = 30.0
-_LOOK_READS: Final = 3
-"""A look for drops and renames opens a cursor, reads it and closes it."""
 _QUIET_S: Final = 0.05
 """The pause before the next look for changes, while they do not suffice for documents and none came."""
 
@@ -69,8 +67,8 @@ class SnapshotReader:
         """MongoDB had no more documents."""
         self._step_began_s = 0.0
         self._commands = 0
-        """Commands that the present read has sent before its getMore, about. A collection without documents has no
-        other."""
+        """Commands that were sent before the getMore of the present read, about, without those of `_names`. A
+        collection without documents has no other."""
 
     @property
     def is_open(self) -> bool:
@@ -100,7 +98,6 @@ class SnapshotReader:
 
     async def read(self) -> Batch:
         """The next batch of changes or of documents. Raises as `open` does."""
-        self._commands = 0
         try:
             if self._at_end:
                 batch = await self._end()
@@ -110,10 +107,17 @@ class SnapshotReader:
                 if self._changes is None:
                     await self._open_changes()
                 batch = await self._read_changes()
-            return replace(batch, reads=1 + self._commands)
+            return replace(batch, reads=1 + self._commands_sent())
         except BaseException:
             await self.close()
             raise
+
+    def _commands_sent(self) -> int:
+        """Commands since the last call."""
+        count, self._commands = self._commands, 0
+        if self._names is not None:
+            count, self._names.commands = count + self._names.commands, 0
+        return count
 
     def interrupt(self) -> None:
         """Reads never wait for long."""
@@ -231,7 +235,6 @@ class SnapshotReader:
         """Find the collection to read as of the step's time: the present one, or after it the next one. False if there
         is none, or if changes are to be read first."""
         here = self._steps.stored.namespace
-        self._commands += 1
         found = await answered(names.next(here, after=self._collection_done))
         if found == here:
             return True
@@ -256,7 +259,6 @@ class SnapshotReader:
         def passed(gone: Gone) -> Namespace | None:
             return gone.to if gone.to and gone.to <= steps.stored.namespace and names.covers(gone.to) else None
 
-        self._commands += _LOOK_READS
         back, self._seen_to = await names.gone_after(place, until, passed)
         if back is not None:
             steps.enter(*back)
@@ -281,7 +283,6 @@ class SnapshotReader:
         now = await self._documents.operation_time()
         if now <= steps.time:
             return True
-        self._commands += _LOOK_READS
 
         def ahead(gone: Gone) -> Namespace | None:
             return gone.name if gone.name >= steps.stored.namespace and names.covers(gone.name) else None

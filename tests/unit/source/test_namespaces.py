@@ -13,10 +13,12 @@ from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.source import namespaces
 from feedmux_server.source.deployment import CollectionInfo
-from feedmux_server.source.namespaces import Gone, Namespace, Namespaces
+from feedmux_server.source.namespaces import ESTIMATED_MAX, Gone, Namespace, Namespaces
 from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.reader import Batch, ChangeStreamReader
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimMongo, SimSource
+from tests.tables import over
 from tests.virtual_time import in_virtual_time
 
 SPEC = FeedSpec(Scope("main"))
@@ -29,9 +31,10 @@ class ListedSource(SimSource):
         super().__init__(mongo)
         self.listed = {name: CollectionInfo(b"u", "collection") for name in ("é", "z", "a.b", "system.buckets.x")}
         self.lists = 0
+        self.found = ["b-c", "admin", "b"]
 
     async def databases(self) -> list[str]:
-        return ["b-c", "admin", "b"]
+        return self.found
 
     async def collection_names(self, database: str) -> list[str]:
         self.lists += 1
@@ -131,3 +134,32 @@ async def test_drops_and_renames_after_a_place_are_found() -> None:
     mongo.forget(place.cluster_time + 1)
     with pytest.raises(FeedmuxError, match="oplog"):
         await names.gone_after(place, mongo.latest, least)
+
+
+@over("count", [10, 100, 1_000])
+@in_virtual_time
+async def test_each_command_counts_however_many_there_are(count: int) -> None:
+    names, source, mongo = await made(stream_key(SPEC))
+    source.found, source.listed = [f"d{number}" for number in range(count)], {}
+    assert await names.next(("", ""), after=False) is None
+    assert names.commands == 1 + source.lists == 1 + count
+    source.listed, names.commands = {"c": CollectionInfo(b"u", "collection")}, 0
+    names.forget()
+    assert await names.next(("", ""), after=False) == ("d0", "c")
+    assert await names.estimate() == (2 * count if count <= ESTIMATED_MAX else 0)
+    assert names.commands == 1 + 1 + 1 + (count - 1) + count
+    reads, place, names.commands = 0, mongo.mark(mongo.latest + 1), 0
+    read = ChangeStreamReader.read
+
+    async def counted(reader: ChangeStreamReader) -> Batch:
+        nonlocal reads
+        reads += 1
+        return await read(reader)
+
+    for _ in range(count):
+        mongo.insert("b", "y", 0)
+        mongo.rename("b", "y", "z")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ChangeStreamReader, "read", counted)
+        await names.gone_after(place, mongo.latest, lambda gone: gone.to)
+    assert names.commands == reads + 2
