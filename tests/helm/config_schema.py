@@ -1,11 +1,14 @@
-"""Write the parts `config` and `tenants.inline` of the chart's values.schema.json from the server's model:
-`python -m tests.helm.config_schema`. With `--check`, compare instead, and exit with 1 on a difference.
+"""Write what the chart's values.schema.json has from others: the parts `config` and `tenants.inline` from the server's
+model, and fields of Kubernetes' own types: `python -m tests.helm.config_schema`. With `--check`, compare instead, and
+exit with 1 on a difference.
 """
 
 import json
 import sys
 from pathlib import Path
 from typing import Any, Final
+
+import kubernetes_validate
 
 from feedmux_server.config.server import Config
 from feedmux_server.config.tenants_file import Tenant
@@ -19,6 +22,18 @@ OF_THE_CHART: Final = frozenset(
 """What the chart sets itself. The schema accepts it with any content, so that the template names the value to use."""
 _LEFT_OUT: Final = ("title", "description", "default", "format", "required")
 """An option that is required may come from the environment. The server describes its options itself."""
+
+OF_KUBERNETES: Final = {
+    ("env", "items"): "EnvVar",
+    ("envFrom", "items"): "EnvFromSource",
+    ("extraVolumes", "items"): "Volume",
+    ("extraVolumeMounts", "items"): "VolumeMount",
+    ("topologySpreadConstraints", "items"): "TopologySpreadConstraint",
+    ("securityContext", "properties", "pod"): "PodSecurityContext",
+    ("securityContext", "properties", "container"): "SecurityContext",
+}
+"""Where the schema has the fields of a type of Kubernetes, so that Helm names one that is misspelt."""
+_KUBERNETES: Final = "v1.37.0"
 
 Schema = dict[str, Any]
 
@@ -38,6 +53,14 @@ def tenant_schema() -> Schema:
     whole = Tenant.model_json_schema()
     definitions = whole.pop("$defs")
     return _plain(whole, definitions) | {"required": whole["required"]}
+
+
+def fields_of(kind: str) -> dict[str, Schema]:
+    """The fields of a type of Kubernetes' core, with their types; not what is in them."""
+    schemas = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema" / f"{_KUBERNETES}-local-strict"
+    fields = json.loads((schemas / f"{kind.lower()}-v1.json").read_text("utf-8"))["properties"]
+    types = {name: fields[name].get("type", "object") for name in sorted(fields)}
+    return {name: {"type": found if isinstance(found, str) else found[0]} for name, found in types.items()}
 
 
 def _plain(schema: Schema, definitions: dict[str, Schema]) -> Schema:
@@ -62,10 +85,16 @@ def _plain(schema: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def text() -> str:
-    """The whole file, with the present parts `config` and `tenants.inline`."""
+    """The whole file, with the present generated parts."""
     schema: Schema = json.loads(SCHEMA.read_text("utf-8"))
     schema["properties"]["config"] = config_schema()
     schema["properties"]["tenants"]["properties"]["inline"]["items"] = tenant_schema()
+    for path, kind in OF_KUBERNETES.items():
+        place: Schema = schema["properties"]
+        for name in path:
+            place = place[name]
+        place["properties"] = fields_of(kind) | place.get("properties", {})
+        place["additionalProperties"] = False
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 

@@ -4,6 +4,7 @@ import base64
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -271,6 +272,33 @@ WRONG: dict[str, tuple[Values, str]] = {
     "a label that is none": ({"commonLabels": {"team": "data & feeds"}}, "'/commonLabels/team'"),
     "a label's name that is none": ({"podLabels": {"my team": "data"}}, "'/podLabels': additional properties"),
     "a secret's name that is none": ({"redis": {"caSecret": "redis..ca"}}, "'/redis/caSecret'"),
+    "a variable's misspelt field": ({"env": [{"name": "A", "vlaue": "x"}]}, "'/env/0': additional properties 'vlaue'"),
+    "a mount's misspelt field": (
+        {"extraVolumeMounts": [{"name": "tmp", "mountPath": "/x", "readonly": True}]},
+        "'/extraVolumeMounts/0': additional properties 'readonly'",
+    ),
+    "a mount's path that is none": ({"extraVolumeMounts": [{"name": "tmp", "mountPath": "/x:y"}]}, "mountPath"),
+    "a volume of an unknown kind": ({"extraVolumes": [{"name": "x", "configmap": {"name": "x"}}]}, "'configmap'"),
+    "a constraint's misspelt field": (
+        {
+            "topologySpreadConstraints": [
+                {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "minDomain": 2}
+            ]
+        },
+        "'minDomain'",
+    ),
+    "a security context's misspelt field": (
+        {"securityContext": {"container": {"readOnlyRootFileSystem": False}}},
+        "'/securityContext/container': additional properties 'readOnlyRootFileSystem'",
+    ),
+    "a user's id that is text": (
+        {"securityContext": {"pod": {"runAsUser": "1000"}}},
+        "'/securityContext/pod/runAsUser'",
+    ),
+    "a selector's misspelt field": (
+        {"networkPolicy": {"clients": [{"podSelector": {"matchExpressions": [{"key": "a", "operator": "in"}]}}]}},
+        "'/networkPolicy/clients/0/podSelector/matchExpressions/0/operator'",
+    ),
     "a variable of no name": ({"env": [{"name": "A=B"}]}, "'/env/0/name'"),
     "variables of nothing": ({"envFrom": [{}]}, "'/envFrom/0'"),
     "a variable that is a number": ({"env": [{"name": "A", "value": 5}]}, "'/env/0/value'"),
@@ -405,7 +433,11 @@ class Strict(yaml.SafeLoader):
 
 
 def objects(values: Values) -> Iterator[Object]:
-    for path, text in render(values).items():
+    return parsed(render(values))
+
+
+def parsed(rendered: dict[str, str]) -> Iterator[Object]:
+    for path, text in rendered.items():
         if not path.endswith("NOTES.txt"):
             yield from (each for each in yaml.load_all(text, Strict) if each is not None)
 
@@ -632,9 +664,12 @@ def test_pull_secrets_are_named_in_both_usual_forms() -> None:
 )
 def test_names_are_those_that_kubernetes_allows(release: str, more: Values) -> None:
     everything = merged(merged(MATRIX["trial"], MATRIX["a large service"]), {"fullnameOverride": ""} | more)
-    rendered = render(merged(LEAST, everything), name=release, namespace="7").items()
-    found = [each for path, text in rendered if "NOTES" not in path for each in yaml.load_all(text, Strict) if each]
+    found = list(parsed(render(merged(LEAST, everything), name=release, namespace="7")))
     assert len(found) > 10
+    check_names(found)
+
+
+def check_names(found: list[Object]) -> None:
     for each in found:
         if each["kind"] not in NOT_OF_KUBERNETES:
             kubernetes_validate.validate(each, KUBERNETES[-1], strict=True)
@@ -644,6 +679,24 @@ def test_names_are_those_that_kubernetes_allows(release: str, more: Values) -> N
         assert len(name) <= limit, name
         for value in each["metadata"]["labels"].values():
             assert re.fullmatch(r"(?=.{0,63}$)([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)?", value), value
+
+
+@pytest.mark.parametrize("alias", ["feedmux", "changeFeeds", "change_feeds", "a" * 60 + "_"])
+def test_another_chart_may_depend_on_it(alias: str, tmp_path: Path) -> None:
+    """Its values then have other types than those of a file, and its name is that of the dependency."""
+    condition = f"{alias}.enabled"
+    dependency = {"name": "feedmux", "alias": alias, "version": "0.1.0", "repository": "", "condition": condition}
+    chart = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": [dependency]}
+    everything = merged(merged(merged(LEAST, MATRIX["trial"]), MATRIX["a large service"]), {"fullnameOverride": ""})
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    shutil.copytree(CHART, tmp_path / "charts" / "feedmux")
+    for enabled in (True, False):
+        values = everything | {"enabled": enabled}
+        (tmp_path / "values.yaml").write_text(yaml.safe_dump({alias: values, "global": {"imageRegistry": "x"}}))
+        with Chart.load(str(tmp_path)) as parent:
+            found = list(parsed(parent.render({}, name="release", namespace="feeds")))
+        assert bool(found) == enabled
+        check_names(found)
 
 
 def test_a_name_that_begins_with_a_digit_is_refused() -> None:
@@ -1203,7 +1256,7 @@ def test_every_value_is_described_and_in_the_schema() -> None:
 
     def check(values: Values, schema: Values, path: str) -> None:
         assert schema.get("additionalProperties") is False, path
-        known = set(schema["properties"]) - {"global"}
+        known = set(schema["properties"]) - ({"global", "enabled"} if path == "values" else set())
         assert known == set(values), path
         for name, value in values.items():
             each = schema["properties"][name]

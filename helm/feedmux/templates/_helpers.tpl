@@ -1,6 +1,6 @@
-{{/* The chart's name, as a label. */}}
+{{/* The chart's name, as a label. As a dependency, the chart has the name of its alias, such as changeFeeds. */}}
 {{- define "feedmux.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 63 | regexFind "^.*[a-z0-9]" -}}
+{{- default .Chart.Name .Values.nameOverride | lower | replace "_" "-" | trunc 63 | regexFind "^.*[a-z0-9]" -}}
 {{- end -}}
 
 {{/* Names of Services allow no dots, which a release's name may have, and at most 63 characters with what is appended. */}}
@@ -35,7 +35,7 @@ ones replace earlier ones, and none replaces a label that selectors use. */}}
 {{/* Labels of an object: `list $ OWN USERS`. OWN are labels that selectors of the chart use, USERS the object's values. */}}
 {{- define "feedmux.labelsOf" -}}
 {{- $root := first . -}}
-{{- $charts := dict "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_") -}}
+{{- $charts := dict "helm.sh/chart" (printf "%s-%s" (trunc 40 $root.Chart.Name) $root.Chart.Version | replace "+" "_") -}}
 {{- $_ := set $charts "app.kubernetes.io/name" (include "feedmux.name" $root) -}}
 {{- $_ := set $charts "app.kubernetes.io/instance" $root.Release.Name -}}
 {{- $_ := set $charts "app.kubernetes.io/version" $root.Chart.AppVersion -}}
