@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,13 +76,24 @@ def test_wrong_usage_exits_2_and_says_why(arguments: list[str], capsys: pytest.C
     assert (told.err + told.out).strip()
 
 
+@pytest.mark.parametrize("arguments", [["completion", "bash"], ["--help"]])
 @pytest.mark.parametrize(
-    ("redirection", "status", "words"), [(">&-", 0, ""), ("> /dev/full", 1, "feedmux: the output cannot be written: ")]
+    ("shell", "status", "words"),
+    [
+        ('"$@" >&-', 0, ""),
+        ('"$@" > /dev/full', 1, "feedmux: the output cannot be written: No space left on device"),
+        ('ulimit -f 0; "$@" > "$0"', 1, "feedmux: the output cannot be written: File too large"),
+        ('mkfifo "$0"; (: < "$0") & "$@" > "$0"', 0, ""),
+    ],
 )
-def test_an_output_that_cannot_be_written(redirection: str, status: int, words: str) -> None:
+def test_an_output_that_cannot_be_written(
+    arguments: list[str], shell: str, status: int, words: str, tmp_path: Path
+) -> None:
+    """Also where Python writes what is left of it at the end."""
+    environment = {name: value for name, value in clean_environment().items() if name != "PYTHONUNBUFFERED"}
     done = subprocess.run(
-        ["sh", "-c", f'"$@" {redirection}', "sh", *FEEDMUX, "completion", "bash"],
-        env=clean_environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+        ["sh", "-c", shell, str(tmp_path / "output"), *FEEDMUX, *arguments],
+        env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == status
     assert done.stderr.startswith(words)

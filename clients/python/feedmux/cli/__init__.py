@@ -13,12 +13,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from errno import ENOSPC
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Final
 
-from feedmux.cli.failure import CliError, UsageError, as_cli_error, is_unicode
+from feedmux.cli.failure import FAILED, UNWRITABLE, CliError, UsageError, as_cli_error, cannot_write, is_unicode
 from feedmux.cli.parser import Parser
 from feedmux.cli.terminal import Terminal, plain, silence_stdout
 
@@ -70,17 +69,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):  # a locale may lack a character; standard error has this handler already
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = _run(list(sys.argv[1:] if argv is None else argv))
+        code = _code_of(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt:
-        return INTERRUPTED
     except BrokenPipeError:
         silence_stdout()
         return 0
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        silence_stdout()
+        _complain(cannot_write(error))
+        return FAILED
+
+
+def _code_of(argv: list[str]) -> int:
+    """Run one command and return its exit code. Raises OSError where its output cannot be written."""
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as end:  # of --help, or of a signal
+        return int(end.code or 0)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno == ENOSPC:
-            silence_stdout()
         failure = as_cli_error(error)
         if failure is None:
             raise
@@ -171,6 +182,7 @@ def _complain(failure: CliError) -> None:
     terminal = Terminal(sys.stderr)
     # A message of the server may contain text of MongoDB's, and so values of documents.
     message, hint = ("\n".join(map(plain, text.split("\n"))) for text in (failure.message, failure.hint))
-    print(f"{terminal.paint('feedmux:', 'red', 'bold')} {message}", file=sys.stderr)
-    if hint:
-        print(f"  {hint}", file=sys.stderr)
+    with suppress(OSError):  # the exit code says it, too
+        print(f"{terminal.paint('feedmux:', 'red', 'bold')} {message}", file=sys.stderr)
+        if hint:
+            print(f"  {hint}", file=sys.stderr)

@@ -14,7 +14,7 @@ from feedmux.cli.copy_bar import CopyBar
 from feedmux.cli.event_line import event_line
 from feedmux.cli.failure import UsageError, cause_of
 from feedmux.cli.feed_arguments import scope_name
-from feedmux.cli.terminal import Terminal, plain, reader_has_gone, utc_time
+from feedmux.cli.terminal import Terminal, escaped, plain, reader_has_gone, utc_time
 from feedmux.feeds import Feed, Format
 
 CHECK_EVERY_S: Final = 1.0
@@ -40,12 +40,13 @@ class EventOutput:
         self._terminal = Terminal(sys.stdout)
         if args.raw and args.json:
             raise UsageError("--raw and --json cannot be used together")
-        if args.raw and to_stdout and self._terminal.interactive:
+        self._for_a_terminal = to_stdout and self._terminal.interactive
+        if args.raw and self._for_a_terminal:
             raise UsageError(
                 "--raw writes binary data, and standard output is a terminal",
                 "Pipe the output into a program: | bsondump",
             )
-        self.for_people = to_stdout and self._terminal.interactive and not args.json
+        self.for_people = self._for_a_terminal and not args.json
         self._end = b"" if args.raw else b"\n"
         self.wire_format: Format = "bson" if args.raw or self.for_people else "extended_json_relaxed"
         self.one_collection = False
@@ -55,7 +56,7 @@ class EventOutput:
         """Return one event as a line or as a BSON document."""
         if self.for_people:
             return event_line(self._terminal, event.document, one_collection=self.one_collection).encode() + b"\n"
-        return event.raw + self._end
+        return (escaped(event.raw) if self._for_a_terminal else event.raw) + self._end
 
 
 def write(data: bytes) -> None:

@@ -1,6 +1,7 @@
 """Failures as messages for people: the reason and the next step. Only `main` prints them."""
 
-from errno import ENOSPC
+from errno import EDQUOT, EFBIG, EIO, ENOSPC
+from typing import Final
 
 from feedmux.errors import (
     FeedInvalidated,
@@ -21,6 +22,8 @@ SERVER_HINT = (
 )
 WAITS_HINT = "The server may be waiting for MongoDB or Redis; `feedmux doctor` shows its health."
 PORTS_HINT = "The data port is 7117 by default; operator (7118), health (7119) and metrics have separate ports."
+UNWRITABLE: Final = (ENOSPC, EDQUOT, EFBIG, EIO)
+"""Errors of an output: its device is full, or the user's share of it or of the file, or its terminal has gone."""
 FAILED = 1
 WRONG_USAGE = 2
 
@@ -47,12 +50,15 @@ def is_unicode(text: str) -> bool:
     return not any("\ud800" <= each <= "\udfff" for each in text)
 
 
+def cannot_write(error: OSError) -> CliError:
+    """Return the CliError for an output that cannot be written."""
+    return CliError(f"the output cannot be written: {error.strerror}", "Free space, or write elsewhere.")
+
+
 def as_cli_error(error: Exception, endpoint: str = "") -> CliError | None:
     """Return the CliError that explains an error; None for a defect, whose traceback is more useful."""
     if isinstance(error, CliError):
         return error
-    if isinstance(error, OSError) and error.errno == ENOSPC:
-        return CliError("the output cannot be written: no space left on its device", "Free space, or write elsewhere.")
     if isinstance(error, FeedmuxError):
         return CliError(_reason(error, endpoint), _hint(error, endpoint))
     return None

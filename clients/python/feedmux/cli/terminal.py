@@ -19,6 +19,8 @@ _CODES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
 }  # fmt: skip
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL_IN_JSON = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
+"""The control characters that JSON does not escape, in UTF-8."""
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -72,6 +74,11 @@ def plain(text: object) -> str:
     return _CONTROL.sub("?", str(text))
 
 
+def escaped(json_text: bytes) -> bytes:
+    """Return the JSON text, in UTF-8, with all control characters in strings escaped."""
+    return _CONTROL_IN_JSON.sub(lambda found: b"\\u00%02x" % found.group()[-1], json_text)
+
+
 def cut(text: str, width: int) -> str:
     """Cut a line to `width` columns; escape sequences do not count."""
     if len(_ESCAPE.sub("", text)) <= width:
@@ -108,7 +115,8 @@ def table(terminal: Terminal, headers: Sequence[str], rows: Sequence[Sequence[ob
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on one line, in ASCII if the locale has no more."""
-    print(json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", default=str))
+    text = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", default=str)
+    print(escaped(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass"))
 
 
 def silence_stdout() -> None:

@@ -82,6 +82,13 @@ def test_the_format_depends_on_who_reads(monkeypatch: pytest.MonkeyPatch) -> Non
         output(raw=True, json=True)
 
 
+def test_json_on_a_terminal_has_no_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = cast(feedmux.Event, argparse.Namespace(raw='{"a":"\x9b2J\x7fÂé"}'.encode()))
+    assert output(json=True).encode(event) == event.raw + b"\n"
+    monkeypatch.setattr(sys, "stdout", Shown())
+    assert output(json=True).encode(event).decode() == '{"a":"\\u009b2J\\u007fÂé"}\n'
+
+
 @over("text", ["0", "-1", "1.5", "", "²", "many"])
 def test_a_count_is_a_whole_number_from_1(text: str) -> None:
     assert count("1") == 1

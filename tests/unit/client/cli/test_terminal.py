@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -101,6 +102,14 @@ def test_times_are_in_utc_whatever_their_zone() -> None:
     assert iso_time(None) is None
     assert utc_time(moment.timestamp(), milliseconds=True) == "2026-01-02 01:04:05.678Z"
     assert len(utc_time(datetime.now(UTC).timestamp())) in (9, 20)  # midnight may pass
+
+
+def test_json_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"name": "\x9b2J\x7fé\x00\x1b\u2028"}
+    print_json(value)
+    told = capsys.readouterr().out
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", told)
+    assert json.loads(told) == value
 
 
 def test_control_characters_are_shown_as_question_marks() -> None:
