@@ -11,6 +11,7 @@ from google.protobuf import empty_pb2
 from google.protobuf.message import Message
 
 from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.copy_progress import status_at
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import route_of
@@ -366,11 +367,13 @@ def _add_session(message: subscriptions_pb2.Subscription, session: Session) -> N
     """Add what only the server with the session knows."""
     message.session_state = session.state.value
     message.unacked_events = session.subscriber.unacked
-    status = convert.snapshot_status(session.copy_status)
-    if message.HasField("snapshot") and status is not None:
-        message.snapshot.documents_estimated = status.documents_estimated
-        if status.HasField("remaining"):
-            message.snapshot.remaining.CopyFrom(status.remaining)
+    stored, copy, status = message.snapshot, session.copy, session.copy_status
+    if message.HasField("snapshot") and copy is not None and status is not None:
+        stored.documents_estimated = status.documents_estimated
+        # After what is acknowledged, as `documents`: the session is ahead of that.
+        left_s = copy.remaining_s(monotonic_s(), stored.documents)
+        if left_s is not None and stored.generation == status.generation:
+            stored.remaining.CopyFrom(convert.duration(left_s))
 
 
 def _message(stored: StoredSubscription, unused_days: float) -> subscriptions_pb2.Subscription:

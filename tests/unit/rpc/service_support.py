@@ -65,8 +65,9 @@ class Served:
     audit: Audited
 
     async def create(self, name: str, **more: Any) -> subscriptions_pb2.Subscription:
+        start = more.pop("start", {"latest": {}})
         wanted = subscriptions_pb2.Subscription(name=name, feed=more.pop("feed", FEED), **more)
-        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"latest": {}})
+        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start=start)
         data = await call(Subscriptions(self.service).create, request)
         return subscriptions_pb2.Subscription.FromString(data)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from feedmux.requests import snapshot_value
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -245,3 +246,23 @@ async def test_a_subscription_says_that_its_client_does_not_acknowledge() -> Non
         stream.half_close()
         await asyncio.wait([stream.task])
         assert await state() == ("", 0)
+
+
+@in_virtual_time
+async def test_the_time_left_of_a_copy_is_that_of_what_is_acknowledged() -> None:
+    """As its documents are. The session is ahead of that, by as much as its client does not acknowledge."""
+    async with served() as there:
+        for _ in range(100):
+            there.mongo.insert("db", "a", 0)
+        await there.create("s", start={"snapshot": {}})
+        stream = Stream(there, subscription="s", credit=wire.Credit(events=5, bytes=1 << 20))
+        await stream.opened()
+        for _ in range(12):
+            stream.send(credit=wire.Credit(events=5, bytes=1 << 20))
+            await asyncio.sleep(1)
+        get = call(Subscriptions(there.service).get, subscriptions_pb2.GetSubscriptionRequest(name="s"))
+        status = snapshot_value(Subscription.FromString(await get).snapshot)
+        assert (status.documents, status.documents_estimated) == (0, 100)
+        assert status.documents_per_s == pytest.approx(5, rel=0.1)
+        stream.half_close()
+        await asyncio.wait([stream.task])

@@ -110,13 +110,15 @@ class CopyProgress:
             return CopyState.WAITING
         return CopyState.STALLED if now_s - self.sent_s >= STALLED_AFTER_S else CopyState.RUNNING
 
-    def remaining_s(self, now_s: float) -> float | None:
-        """The time left at the present rate; None if the rate, or the number of documents, is not known."""
+    def remaining_s(self, now_s: float, after: int | None = None) -> float | None:
+        """The time left at the present rate after `after` documents, by default those sent; None if the rate, or the
+        number of documents, is not known."""
         samples = self._samples
         while len(samples) > 1 and samples[1][0] <= now_s - RATE_OF_S:
             samples.popleft()
         began_s, before = samples[0]
-        left, done = self.documents_estimated - self.documents, self.documents - before
+        left = self.documents_estimated - (self.documents if after is None else after)
+        done = self.documents - before
         if left < 0 or done <= 0 or now_s - began_s < RATE_AFTER_S:
             return None
         return min(left * (now_s - began_s) / done, REMAINING_MAX_S)
