@@ -406,19 +406,22 @@ UNSUITABLE: dict[str, tuple[Callable[[Documents], Any], feed_pb2.Feed]] = {
 @pytest.mark.parametrize("kind", UNSUITABLE)
 async def test_what_cannot_be_copied_is_rejected_by_kind(api: Api, database: Documents, name: str, kind: str) -> None:
     prepare, wanted = UNSUITABLE[kind]
-    prepare(database)
     wanted = feed_pb2.Feed(source="main", database=database.name, collection=wanted.collection)
-    session = await api.session(feed=wanted, start=SNAPSHOT)
     resolve = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
+    before = at(position=(await api.feeds.ResolvePosition(resolve)).position)
+    prepare(database)
+    session = await api.session(feed=wanted, start=SNAPSHOT)
     for end in (
         await session.end(),
         await refused(api.create(name, wanted, SNAPSHOT)),
         await refused(api.feeds.ResolvePosition(resolve)),
         await api.watch(wanted, SNAPSHOT).end(),
+        await api.watch(wanted, before).end(),
     ):
         assert (end.code, end.reason, end.metadata["kind"]) == ("FAILED_PRECONDITION", "SNAPSHOT_UNSUITABLE", kind)
-    explained = await api.feeds.Explain(wire.ExplainRequest(feed=wanted, start=SNAPSHOT))
-    assert explained.refusal.reason == "SNAPSHOT_UNSUITABLE"
+    for start in (SNAPSHOT, before):
+        explained = await api.feeds.Explain(wire.ExplainRequest(feed=wanted, start=start))
+        assert explained.refusal.reason == "SNAPSHOT_UNSUITABLE"
 
 
 async def test_a_clustered_collection(each_version: ReplicaSet, redis_server: RedisServer, name: str) -> None:

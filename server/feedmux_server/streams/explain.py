@@ -142,9 +142,11 @@ async def try_to_open(source: Source, key: StreamKey, at: JoinPoint) -> None:
     reads nothing before a getMore."""
     reader = ChangeStreamReader(source, key, at, ReadLimits())
     documents = DocumentsReader(source, key, ReadLimits())
+    copied = at.place.copied
     try:
+        if copied is not None and key.spec.scope.collection:
+            await documents.check_collection()  # a position does not say what the collection is by now
         await reader.open()
-        copied = at.place.copied
         if copied is not None and not key.spec.scope.collection:
             first = await Namespaces(source, key, ReadLimits()).next(copied.namespace, after=False)
             copied = None if first is None else Copied(database=first[0], collection=first[1])
