@@ -76,6 +76,11 @@ class Namespaces:
         be read; nor is anything examined that the tenant may not see."""
         return is_served(*name) and self._key.shows(*name) and self._filter.admits(b"insert", name[1].encode())
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether `next` need not list the databases."""
+        return self._databases is not None
+
     def forget(self) -> None:
         """List everything again when it is needed."""
         self._databases, self._collections = None, {}

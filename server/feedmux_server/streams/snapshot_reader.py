@@ -235,7 +235,11 @@ class SnapshotReader:
         """Find the collection to read as of the step's time: the present one, or after it the next one. False if there
         is none, or if changes are to be read first."""
         here = self._steps.stored.namespace
+        was_listed = names.is_listed
         found = await answered(names.next(here, after=self._collection_done))
+        if not was_listed:
+            # A list of many names may take longer than a step: then each step would list all for one collection.
+            self._step_began_s = monotonic_s()
         if found == here:
             return True
         if not await self._is_same():

@@ -348,3 +348,21 @@ async def test_a_collection_that_is_gone_has_no_documents_that_were_dropped() ->
     batches = await copy(reader)
     assert [place for batch in batches[:2] if (place := batch.post_batch) and place.copied and place.copied.up_to] == []
     assert [after for after, _ in source.bounds[:2]] == [None, None]
+
+
+@in_virtual_time
+async def test_a_long_list_of_names_is_no_part_of_a_step() -> None:
+    """Otherwise a copy of many collections would list all of them for each one."""
+    names, lists = [f"c{number}" for number in range(20)], 0
+    reader, source, _ = await make(stream_key(FeedSpec(Scope("main", "db"))), snapshot_step_s=2.0)
+
+    async def collection_names(_: str) -> list[str]:
+        nonlocal lists
+        lists += 1
+        await asyncio.sleep(3.0)
+        return names
+
+    source.collection_names = collection_names  # type: ignore[method-assign]
+    assert len(given(await copy(reader))) == 5 * len(names)
+    assert lists < 5
+    await reader.close()
