@@ -628,7 +628,7 @@ async def test_changed_grants_end_open_sessions_and_positions_go_on(
     before = service.access.grants
     live = next(live for live in service.sessions if live.tenant == "team-a")
     assert await service.sessions.change_grants(dict(before)) == 0
-    service.sessions.check_granted(live)
+    service.sessions.check_granted(live.tenant, live.feed, live.key)
     try:
         database["orders"].insert_one({"_id": 1, "owner": "a", "secret": 1})
         await watching.take(1)
@@ -639,7 +639,7 @@ async def test_changed_grants_end_open_sessions_and_positions_go_on(
         shown = make_grant("*", "test_*", "orders", {"owner": "a"})
         assert await service.sessions.change_grants({**before, "team-a": (shown,)}) == 1
         with pytest.raises(FeedmuxError) as caught:
-            service.sessions.check_granted(live)
+            service.sessions.check_granted(live.tenant, live.feed, live.key)
         assert caught.value.reason is ErrorReason.GRANTS_CHANGED
         ended = await watching.end()
         assert (ended.code, ended.reason) == ("ABORTED", "GRANTS_CHANGED")

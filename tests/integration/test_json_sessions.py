@@ -64,7 +64,7 @@ def adds_up(world: World) -> None:
     chunks: set[Chunk] = set()
     tracked = 0
     for session in world.sessions:
-        if not session.joined:
+        if session.closed:
             continue
         acks = session.subscriber.acks
         sent = acks._sent if isinstance(acks, AckTracker) else ()

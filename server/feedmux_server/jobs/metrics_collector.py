@@ -67,8 +67,7 @@ class MetricsCollector:
         for tenant, share in self.letters.shares().items() if self.letters is not None else ():
             snapshot.most(metrics.DEAD_LETTERS_UTILIZATION, share, tenant)
         async for live in self.sessions.in_turns():
-            if live.session.joined:
-                self._session(snapshot, live.session)
+            self._session(snapshot, live.session)
 
     def _process(self, snapshot: MetricsSnapshot) -> None:
         limits = self.manager.limits

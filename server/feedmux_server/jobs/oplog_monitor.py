@@ -65,5 +65,5 @@ class OplogMonitor:
         forecast = self._results.forecasts[source]
         async for live in self._sessions.in_turns():
             session = live.session
-            if session.joined and session.source == source:
+            if session.source == source:
                 session.has_headroom(forecast.headroom_s(session.subscriber.safe_place.cluster_time >> 32))

@@ -54,7 +54,7 @@ class ListSharedStreams:
                 {"source": request.source},
                 field="source",
             )
-        sessions = {live.session.subscriber.id: live for live in service.sessions if live.session.joined}
+        sessions = {live.session.subscriber.id: live for live in service.sessions}
         shared = {group.reader.subscriber.id: group.reader.members for group in service.groups}
         response = wire.ListSharedStreamsResponse()
         feeds = sorted(

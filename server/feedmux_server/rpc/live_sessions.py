@@ -89,8 +89,7 @@ class LiveSessions:
 
     def reader_of(self, tenant: str, subscription: str) -> LiveSession | None:
         """The session of this process that reads a subscription; of a group, the newest member."""
-        live = self._readers.get((tenant, subscription))
-        return live if live is not None and live.session.joined else None
+        return self._readers.get((tenant, subscription))
 
     def drain(self, deadline_s: float) -> None:
         """Give the sessions `deadline_s` to acknowledge."""
@@ -131,9 +130,9 @@ class LiveSessions:
                 ended += 1
         return ended
 
-    def check_granted(self, live: LiveSession) -> None:
-        """Raise the error with which `change_grants` would end the session, if any."""
-        refusal = self._access.refusal(live.feed, live.tenant, live.key)
+    def check_granted(self, tenant: str, feed: FeedSpec, key: StreamKey) -> None:
+        """Raise the error with which `change_grants` would end a session of the feed, if any."""
+        refusal = self._access.refusal(feed, tenant, key)
         if refusal is not None:
             raise refusal
 
@@ -141,9 +140,7 @@ class LiveSessions:
         """Raise the error that would end a session whose credential or grants are gone: for calls without a session."""
         if not self._auth.holds(identity):
             raise Unauthenticated("the credential no longer holds")
-        refusal = self._access.refusal(feed, identity.tenant, key)
-        if refusal is not None:
-            raise refusal
+        self.check_granted(identity.tenant, feed, key)
 
     async def end_revoked(self) -> None:
         """End the sessions whose credentials would no longer be accepted."""

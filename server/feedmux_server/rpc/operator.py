@@ -80,7 +80,7 @@ class Operator:
         if not request.subscriber_id:
             raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "subscriber_id is required", field="subscriber_id")
         for live in service.sessions:
-            if live.session.joined and str(live.session.subscriber.id) == request.subscriber_id:
+            if str(live.session.subscriber.id) == request.subscriber_id:
                 live.end(FeedmuxError(ErrorReason.ENDED_BY_OPERATOR, "an operator ended the session"))
                 ended = f"session of tenant {live.tenant}"
                 service.audit.did(

@@ -24,6 +24,7 @@ from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.watch import WINDOW_BYTES, WINDOW_EVENTS
+from feedmux_server.sessions.quota_gate import QuotaGate
 from feedmux_server.sessions.send_gate import SendGate
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.tenants.model import Identity
@@ -64,7 +65,8 @@ class ReadRange:
         signal = Wakeup()
         with service.admission.keeping(feed):
             async with service.manager.abandoned.holding(tenant, key):
-                gate = SendGate(service.manager, tenant, encoder.payload_max, signal.set, holds=False)
+                quota = QuotaGate(service.manager.accounts.of(tenant), signal, holds=False)
+                gate = SendGate(service.manager, tenant, encoder.payload_max, quota, signal)
                 call = _Call(tenant, key, until, gate, signal, encoder, context)
                 try:
                     with self._while_granted(identity, feed, key):

@@ -9,7 +9,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.delivery.copy_progress import CopyStatus
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.feeds.feed import route_of
+from feedmux_server.core.feeds.feed import FeedSpec, route_of
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder
@@ -28,42 +28,51 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 @asynccontextmanager
-async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
-    """List the session for the operator and for a drain while it lasts, and leave its feed at the end.
+async def admitted(service: Service, tenant: str, feed: FeedSpec, key: StreamKey) -> AsyncIterator[None]:
+    """Count the feed of a session against the quotas of its tenant. Begin the session in the block, and list it
+    (`listed`), without an `await` between: a change of grants ends listed sessions only.
 
     Raises QUOTA_EXCEEDED when the tenant may read no further feed.
     """
-    await service.manager.abandoned.make_room(live.tenant, live.key)
+    await service.manager.abandoned.make_room(tenant, key)
     service.admission.check_draining()
-    service.sessions.check_granted(live)
-    with service.admission.keeping(live.feed):
-        account = service.manager.accounts.of(live.tenant)
-        account.feeds.open(live.key)
-        number = service.sessions.enter(live)
-        aging: asyncio.TimerHandle | None = None
-        if service.limits.connection_age_s:
-            age_s = service.limits.connection_age_s * random.uniform(*AGE_SPREAD)
-            aging = asyncio.get_running_loop().call_later(age_s, live.session.drain, service.limits.drain_s, AGED)
-        outcome = "CANCELLED"
+    service.sessions.check_granted(tenant, feed, key)
+    with service.admission.keeping(feed):
+        feeds = service.manager.accounts.of(tenant).feeds
+        feeds.open(key)
         try:
             yield
-            outcome = "OK"
-        except FeedmuxError as error:
-            outcome = error.reason.value
-            raise
-        except asyncio.CancelledError:
-            if not live.cut_off or live.session.end_error is None or live.task is None:
-                raise
-            live.task.uncancel()
-            outcome = live.session.end_error.reason.value
-            raise live.session.end_error from None
         finally:
-            if aging is not None:
-                aging.cancel()
-            service.manager.observer.session_ended(live.tenant, outcome)
-            live.session.close()
-            service.sessions.leave(number)
-            account.feeds.close(live.key)
+            feeds.close(key)
+
+
+@asynccontextmanager
+async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
+    """List the session for the operator and for a drain while it lasts, and close it at the end."""
+    number = service.sessions.enter(live)
+    aging: asyncio.TimerHandle | None = None
+    if service.limits.connection_age_s:
+        age_s = service.limits.connection_age_s * random.uniform(*AGE_SPREAD)
+        aging = asyncio.get_running_loop().call_later(age_s, live.session.drain, service.limits.drain_s, AGED)
+    outcome = "CANCELLED"
+    try:
+        yield
+        outcome = "OK"
+    except FeedmuxError as error:
+        outcome = error.reason.value
+        raise
+    except asyncio.CancelledError:
+        if not live.cut_off or live.session.end_error is None or live.task is None:
+            raise
+        live.task.uncancel()
+        outcome = live.session.end_error.reason.value
+        raise live.session.end_error from None
+    finally:
+        if aging is not None:
+            aging.cancel()
+        service.manager.observer.session_ended(live.tenant, outcome)
+        live.session.close()
+        service.sessions.leave(number)
 
 
 def opened_message(

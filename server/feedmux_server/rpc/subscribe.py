@@ -1,9 +1,9 @@
 """ChangeFeed.Subscribe: a session with credits and acks, durable or inline."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
@@ -19,7 +19,6 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.core.positions.start import StartKind
-from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.group_checks import check_member, check_not_member, reported, window_of
@@ -28,14 +27,13 @@ from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.rpc.receiving import Requests, first_message
 from feedmux_server.rpc.response_encoder import MemberEncoder, ResponseEncoder
 from feedmux_server.rpc.service import Service
-from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
+from feedmux_server.rpc.session_lifecycle import admitted, listed, opened_message, serve
 from feedmux_server.rpc.status import Context, internal_error
-from feedmux_server.rpc.subscription_lease import open_alone, received, released_on_error
+from feedmux_server.rpc.subscription_lease import committing, is_cancelled, open_alone, received, released_on_error
 from feedmux_server.sessions.groups import Had
 from feedmux_server.sessions.member_session import MemberSession
 from feedmux_server.sessions.outputs import RewoundMark, SkippedMark
 from feedmux_server.sessions.session import Session, SessionPolicy
-from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import Lease, StoredSubscription
 from feedmux_server.streams.resolve_start import StartResolver
 from feedmux_server.telemetry.audit import AuditEvent
@@ -98,8 +96,8 @@ class Subscribe:
         check_not_member(request)
         if request.HasField("credit"):
             check_first_credit(request.credit)
-        target = await self._target(request, tenant)
-        key, at = target.key, target.at
+        target = await self._target(request, tenant, context)
+        feed, key, at = target.feed, target.key, target.at
         policy = SessionPolicy(
             heartbeat_s,
             target.continue_on_invalidate,
@@ -108,31 +106,25 @@ class Subscribe:
             target.from_earliest,
             target.batch_events_max,
         )
-        commits: CommitHandle | None = None
-        async with released_on_error(service, target.lease):
+        async with committing(service, target.lease, target.stored) as attach, admitted(service, tenant, feed, key):
             positions = service.positions(key, tenant)
             encoder = ResponseEncoder(positions, wire_format, message_bytes_max)
-            session = Session(service.manager, key, positions, policy)
-            if target.lease is not None and target.stored is not None:
-                if target.lease.taken_over:
-                    service.audit.did(AuditEvent.TAKEOVER, "Subscribe", context, subscription=request.subscription)
-                commits = service.committer.attach(target.lease, target.stored, session.commits)
-        live = LiveSession(
-            session, target.feed, key, identity, request.subscription, request.instance_id, context.peer() or ""
-        )
-        client: asyncio.Task[None] | None = None
-        try:
+            session = Session.begin(
+                service.manager,
+                key,
+                tenant,
+                at,
+                positions,
+                policy,
+                payload_max=encoder.payload_max,
+                wire_format=wire_format,
+                attach=attach,
+                subscription=request.subscription,
+                received=received(target.stored) if target.stored is not None else None,
+            )
+            peer = context.peer() or ""
+            live = LiveSession(session, feed, key, identity, request.subscription, request.instance_id, peer)
             async with listed(service, live):
-                session.begin(
-                    tenant,
-                    at,
-                    durable=commits is not None,
-                    payload_max=encoder.payload_max,
-                    wire_format=wire_format,
-                    commits=commits,
-                    subscription=request.subscription,
-                    received=received(target.stored) if target.stored is not None else None,
-                )
                 await session.opened()
                 opened = opened_message(
                     service,
@@ -152,24 +144,13 @@ class Subscribe:
                     session.notice(SkippedMark(target.skipped_from, at.place))
                 if target.completed is not None:
                     session.repeat_end_of_copy(target.completed)
-                place = at.place
-                if target.at_last_acked and commits is not None and not place.may_be_inside_event:
-                    commits.submit(positions.encode(place), place.cluster_time, order_bytes(place), 0)
+                if target.at_last_acked:
+                    session.commits.begin_at(at.place)
                 if request.HasField("credit"):
                     session.grant(request.credit.events, request.credit.bytes, zero_allowed=True)
                 account = service.manager.accounts.of(tenant)
                 listening = _listen(requests, session, account, _applied, LATER_BYTES_MAX)
-                client = asyncio.create_task(listening, name="subscribe-requests")
-                await serve(session, encoder, context.write)
-        finally:
-            if client is not None:
-                client.cancel()
-            if commits is not None:
-                left = service.spawn(commits.detach, "commit-detach")
-                service.releases.add(tenant, request.subscription, left)
-                if not _is_cancelled():
-                    # A client that gets the end may reopen at once, and must not be rejected as BUSY by its own lease.
-                    await asyncio.wait([left])
+                await _serve_both_ways(session, listening, encoder, context)
 
     async def _join(
         self, requests: Requests, request: wire.Open, context: Context, heartbeat_s: float, message_bytes_max: int
@@ -183,37 +164,31 @@ class Subscribe:
             feed, key = group.definition.feed, group.definition.key
             positions = service.positions(key, tenant)
             encoder = MemberEncoder(positions, BSON, message_bytes_max)
-            session = MemberSession(service.manager, key, positions, SessionPolicy(heartbeat_s))
-            session.has_letters = service.letters is not None
             had = Had(request.held, request.settled, request.epoch)
-            member = group.join(session, request.instance_id, window, encoder.payload_max, had)
+            policy = SessionPolicy(heartbeat_s)
+            session = group.join(policy, request.instance_id, window, encoder.payload_max, had)
         live = LiveSession(session, feed, key, identity, name, request.instance_id, context.peer() or "")
-        client: asyncio.Task[None] | None = None
         try:
-            async with listed(service, live):
+            async with admitted(service, tenant, feed, key), listed(service, live):
                 await session.opened()
-                opened = opened_message(
-                    service, key, positions, member.at, heartbeat_s, message_bytes_max, epoch=group.definition.epoch
-                )
+                at, epoch = session.subscriber.at, group.definition.epoch
+                opened = opened_message(service, key, positions, at, heartbeat_s, message_bytes_max, epoch=epoch)
                 opened.group.members = group.connected
                 await context.write(encoder.opened(opened))
                 account = service.manager.accounts.of(tenant)
                 listening = _listen(requests, session, account, _applied_to_member, SETTLE_BYTES_MAX)
-                client = asyncio.create_task(listening, name="subscribe-requests")
-                await serve(session, encoder, context.write)
+                await _serve_both_ways(session, listening, encoder, context)
         finally:
-            if client is not None:
-                client.cancel()
             session.close()
-            if group.released is not None and not _is_cancelled():
+            if group.released is not None and not is_cancelled():
                 await asyncio.wait([group.released])
 
-    async def _target(self, request: wire.Open, tenant: str) -> _Target:
+    async def _target(self, request: wire.Open, tenant: str, context: Context) -> _Target:
         match request.WhichOneof("target"):
             case "feed":
                 return await self._inline(request, tenant)
             case "subscription":
-                return await self._durable(request, tenant)
+                return await self._durable(request, tenant, context)
         raise FeedmuxError(
             ErrorReason.MESSAGE_INVALID, "open needs a subscription name or a feed", {"field": "open"}, field="open"
         )
@@ -232,7 +207,7 @@ class Subscribe:
         from_earliest = start.kind is StartKind.EARLIEST
         return _Target(feed, key, at, batch_events_max=feed.batch_size, from_earliest=from_earliest)
 
-    async def _durable(self, request: wire.Open, tenant: str) -> _Target:
+    async def _durable(self, request: wire.Open, tenant: str, context: Context) -> _Target:
         check_name("subscription", request.subscription)
         if request.HasField("start"):
             raise FeedmuxError(
@@ -248,6 +223,8 @@ class Subscribe:
         except FeedmuxError as error:
             raise _lost(name, error) if request.HasField("last_acked") else error from None
         async with released_on_error(self._service, lease):
+            if lease.taken_over:
+                self._service.audit.did(AuditEvent.TAKEOVER, "Subscribe", context, subscription=name)
             return await self._at_stored(request, tenant, stored, lease)
 
     async def _at_stored(self, request: wire.Open, tenant: str, stored: StoredSubscription, lease: Lease) -> _Target:
@@ -323,11 +300,6 @@ def check_first_credit(credit: wire.Credit) -> None:
     CreditWindow(CreditLimits()).grant(credit.events, credit.bytes, zero_allowed=True)
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 async def _first(requests: Requests, service: Service) -> wire.Open:
     data = await first_message(requests, service.limits.requests)
     if data is not None:
@@ -385,6 +357,17 @@ def _unexpected(kind: str | None) -> FeedmuxError:
     if kind == "open":
         return FeedmuxError(ErrorReason.OPEN_REQUIRED, "open may be sent only once, as the first message")
     return FeedmuxError(ErrorReason.MESSAGE_INVALID, "the message is empty or of an unknown kind")
+
+
+async def _serve_both_ways(
+    session: Session, listening: Coroutine[Any, Any, None], encoder: ResponseEncoder, context: Context
+) -> None:
+    """Serve the session while `listening` applies the client's messages to it."""
+    client = asyncio.create_task(listening, name="subscribe-requests")
+    try:
+        await serve(session, encoder, context.write)
+    finally:
+        client.cancel()
 
 
 async def _listen(

@@ -4,15 +4,18 @@ A lease that is left makes other clients SUBSCRIPTION_BUSY until it expires.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.convert import is_group
 from feedmux_server.rpc.service import Service
 from feedmux_server.sessions.groups import HOST_PREFIX
+from feedmux_server.sessions.session_commits import Attach
+from feedmux_server.store.handle import CommitHandle, CommitListener
 from feedmux_server.store.lease_store import LeaseStore
 from feedmux_server.store.model import Lease, StoredSubscription
 
@@ -85,6 +88,39 @@ async def released_on_error(service: Service, lease: Lease | None) -> AsyncItera
             if isinstance(error, Exception):
                 await asyncio.wait([left])
         raise
+
+
+@asynccontextmanager
+async def committing(
+    service: Service, lease: Lease | None, stored: StoredSubscription | None
+) -> AsyncIterator[Attach | None]:
+    """Yield what attaches the session of a call to the committer; None without a lease. At the end, store what the
+    session has acknowledged, and release the lease."""
+    if lease is None or stored is None:
+        yield None
+        return
+    release: Callable[[], Coroutine[Any, Any, None]] = partial(service.store.leases.release, lease)
+
+    def attach(listener: CommitListener) -> CommitHandle:
+        nonlocal release
+        handle = service.committer.attach(lease, stored, listener)
+        release = handle.detach
+        return handle
+
+    try:
+        yield attach
+    finally:
+        left = service.spawn(release, "commit-detach")
+        service.releases.add(lease.tenant, lease.name, left)
+        if not is_cancelled():
+            # A client that gets the end may reopen at once, and must not be rejected as BUSY by its own lease.
+            await asyncio.wait([left])
+
+
+def is_cancelled() -> bool:
+    """Whether the call is: its client has left, and waits for nothing."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def received(stored: StoredSubscription) -> ResumeToken | None:

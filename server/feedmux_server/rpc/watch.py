@@ -7,7 +7,7 @@ from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import Service
-from feedmux_server.rpc.session_lifecycle import listed, opened_message, serve
+from feedmux_server.rpc.session_lifecycle import admitted, listed, opened_message, serve
 from feedmux_server.rpc.status import Context
 from feedmux_server.sessions.session import Session, SessionPolicy
 
@@ -39,14 +39,22 @@ class Watch:
         policy = SessionPolicy(
             heartbeat_s, from_earliest=start.kind is StartKind.EARLIEST, batch_events_max=feed.batch_size
         )
-        session = Session(service.manager, key, positions, policy)
-        live = LiveSession(session, feed, key, identity, "", "", context.peer() or "")
-        async with listed(service, live):
-            session.begin(tenant, at, durable=False, payload_max=encoder.payload_max, wire_format=wire_format)
-            await session.opened()
-            opened = opened_message(
-                service, key, positions, at, heartbeat_s, message_bytes_max, copy=session.copy_status
+        async with admitted(service, tenant, feed, key):
+            session = Session.begin(
+                service.manager,
+                key,
+                tenant,
+                at,
+                positions,
+                policy,
+                payload_max=encoder.payload_max,
+                wire_format=wire_format,
             )
-            await context.write(encoder.opened(opened))
-            session.grant(WINDOW_EVENTS, WINDOW_BYTES)
-            await serve(session, encoder, context.write, regrant=True)
+            async with listed(service, LiveSession(session, feed, key, identity, "", "", context.peer() or "")):
+                await session.opened()
+                opened = opened_message(
+                    service, key, positions, at, heartbeat_s, message_bytes_max, copy=session.copy_status
+                )
+                await context.write(encoder.opened(opened))
+                session.grant(WINDOW_EVENTS, WINDOW_BYTES)
+                await serve(session, encoder, context.write, regrant=True)

@@ -35,6 +35,7 @@ from feedmux_server.sessions.session import CONTINUE_PAUSE_S, SessionPolicy
 from feedmux_server.sessions.session_commits import FLUSH_TIMEOUT_S, Commits
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.streams.manager import StreamManager
+from feedmux_server.streams.wakeup import Wakeup
 
 GATHER_S: Final = 2.5
 """How long a host waits for the members of one that was lost: they try each 1.0 to 1.2 s, and the first try may lead to
@@ -213,14 +214,14 @@ class Group:
 
     def join(
         self,
-        session: MemberSession,
+        policy: SessionPolicy,
         instance_id: str,
         window: CreditWindow,
         payload_max: int,
         had: Had = NOTHING,
-    ) -> GroupMember:
-        """Add a session. An earlier session of the same instance ends, and its events are sent to this one. `had` is
-        what the member has from a host that was lost."""
+    ) -> MemberSession:
+        """Begin the session of a member. An earlier session of the same instance ends, and its events are sent to this
+        one. `had` is what the member has from a host that was lost."""
         instance: object = instance_id or object()
         seat = self._seats.get(instance)
         if seat is None:
@@ -234,18 +235,23 @@ class Group:
         if seat.expiry is not None:
             seat.expiry.cancel()
             seat.expiry = None
-        member = GroupMember(self._manager.next_id(), self.reader, seat.hand, window, session.wake)
+        signal = Wakeup()
+        member = GroupMember(self._manager.next_id(), self.reader, seat.hand, window, signal.set)
         member.batch_events_max = self.definition.policy.batch_events_max
-        seat.session, seat.member = session, member
 
         def left(session: MemberSession) -> None:
             self._leave(instance, session)
 
         if self.definition.seek_epoch < had.epoch < self.definition.epoch:
             self.ledger.claim(seat.hand, had.held, had.settled)
-        session.joined_group(Membership(self.reader, member, self._settled, self._met_end, left), payload_max, self)
+        membership = Membership(self.reader, member, self._settled, self._met_end, left)
+        session = MemberSession(
+            self._manager, self.definition.key, self._positions, policy, membership, payload_max, signal, self
+        )
+        session.has_letters = self._letters is not None
+        seat.session, seat.member = session, member
         self.reader.join(member)
-        return member
+        return session
 
     @property
     def connected(self) -> int:

@@ -23,6 +23,7 @@ from feedmux_server.sessions.send_gate import NeedsTurn, SendGate, Wait
 from feedmux_server.sessions.session import Session, SessionPolicy
 from feedmux_server.sessions.session_commits import Commits
 from feedmux_server.streams.manager import StreamManager
+from feedmux_server.streams.wakeup import Wakeup
 
 _READS_ON_S: Final = 0.001
 """How long a member waits between two portions of what an earlier host of the group has read and settled."""
@@ -43,32 +44,29 @@ class Membership:
 
 
 class MemberSession(Session):
-    """The session of a member. `rpc` makes it, and `Group.join` adds it to the group."""
+    """The session of a member. Made by `Group.join`."""
 
     def __init__(
-        self, manager: StreamManager, key: StreamKey, positions: PositionEncoder, policy: SessionPolicy
+        self,
+        manager: StreamManager,
+        key: StreamKey,
+        positions: PositionEncoder,
+        policy: SessionPolicy,
+        membership: Membership,
+        payload_max: int,
+        signal: Wakeup,
+        commits: Commits,
     ) -> None:
-        super().__init__(manager, key, positions, policy)
+        """`signal` wakes `membership.member` too. `commits` stores what the whole group has settled."""
+        member = membership.member
+        self._membership: Membership | None = membership
+        self._quota = MemberQuota(manager.accounts.of(member.tenant), signal)
+        gate = SendGate(manager, member.tenant, payload_max, self._quota, signal)
+        super().__init__(manager, key, positions, policy, member, gate, signal, lambda _: commits)
         self.gives_back = False
         """The client has asked to close: others get its events at once."""
         self.has_letters = False
         """Whether the client may reject events: there is a collection for dead letters."""
-        self._membership: Membership | None = None
-        self._quota: MemberQuota | None = None
-
-    def wake(self) -> None:
-        self._signal.set()
-
-    def joined_group(self, membership: Membership, payload_max: int, commits: Commits) -> None:
-        """Begin as a member. `commits` stores what the whole group has settled."""
-        self.commits.handle = commits
-        member, manager = membership.member, self._manager
-        self._membership = membership
-        self._gate = SendGate(manager, member.tenant, payload_max, self._signal.set, holds=True)
-        self._quota = self._gate.quota = MemberQuota(manager.accounts.of(member.tenant), self._signal.set)
-        self._streams = manager.streams_of(self._key).streams
-        self._subscriber = member
-        self._observer = manager.observer.session(member.tenant)
 
     async def opened(self) -> None:
         """Wait until MongoDB has accepted the feed, for one heartbeat interval at most. A rejection ends the session
@@ -102,7 +100,7 @@ class MemberSession(Session):
     def settle(self, ranges: Iterable[tuple[int, int]], failures: Iterable[Failure] = ()) -> None:
         """Settle events by ranges of delivery sequences, and return those that failed. Raises ACK_OUT_OF_RANGE."""
         membership = self._membership
-        if membership is None or self._quota is None:
+        if membership is None:
             return  # another session of the instance has taken its events
         member = membership.member
         self._quota.settled(membership.reader.settle(member, ranges, failures, monotonic_s()))
@@ -123,8 +121,7 @@ class MemberSession(Session):
         membership, self._membership = self._membership, None
         if membership is not None:
             membership.left(self)
-        if self._gate is not None:
-            self._gate.close()
+        self.gate.close()
 
     async def next_output(self) -> Output | None:
         output = await super().next_output()

@@ -1,10 +1,10 @@
 """The share of the memory for untaken messages that one session's messages use and may use."""
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from feedmux_server.core.limits.memory import Held, Pool
+from feedmux_server.streams.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -16,14 +16,14 @@ _UNLIMITED = 1 << 62
 class Outbox:
     """The outbox of one session, for one message at a time. End it with `close`."""
 
-    __slots__ = ("_held", "_payload_max", "_pool", "_tenant", "_wake")
+    __slots__ = ("_held", "_payload_max", "_pool", "_signal", "_tenant")
 
-    def __init__(self, pool: Pool, tenant: str, payload_max: int, wake: Callable[[], None]) -> None:
+    def __init__(self, pool: Pool, tenant: str, payload_max: int, signal: Wakeup) -> None:
         """`payload_max`: bytes of events that one message holds; a larger event is sent in fragments of this size."""
         self._pool = pool
         self._tenant = tenant
         self._payload_max = payload_max
-        self._wake = wake
+        self._signal = signal
         self._held: Held | None = None
 
     @property
@@ -56,7 +56,7 @@ class Outbox:
                 " other messages wait or are small",
                 extra={"tenant": self._tenant, "unsent_bytes": self._pool.bytes},
             )
-        self._pool.when_room(self._tenant, self._wake)
+        self._pool.when_room(self._tenant, self._signal.set)
 
     def hold(self, size: int) -> None:
         """Note that a message of this `cost` is given to gRPC."""
@@ -70,5 +70,5 @@ class Outbox:
             self._held = None
 
     def close(self) -> None:
-        self._pool.waits_no_longer(self._tenant, self._wake)
+        self._pool.waits_no_longer(self._tenant, self._signal.set)
         self.written()

@@ -2,11 +2,11 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable
 
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.limits.account import Account
+from feedmux_server.streams.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
@@ -16,12 +16,12 @@ _UNTIL_WOKEN_S = 60.0
 class QuotaGate:
     """Stands between a session and its tenant's `Account`. End it with `close`."""
 
-    __slots__ = ("_account", "_bytes", "_held", "_holds", "_wake")
+    __slots__ = ("_account", "_bytes", "_held", "_holds", "_signal")
 
-    def __init__(self, account: Account, wake: Callable[[], None], *, holds: bool) -> None:
+    def __init__(self, account: Account, signal: Wakeup, *, holds: bool) -> None:
         """`holds`: the client acknowledges events, so sent events count as outstanding until then."""
         self._account = account
-        self._wake = wake
+        self._signal = signal
         self._holds = holds
         self._bytes = 0
         """Outstanding."""
@@ -37,7 +37,7 @@ class QuotaGate:
                     " no more events until it acknowledges some",
                     extra={"tenant": account.tenant, "backlog_bytes": account.outstanding.backlog_bytes},
                 )
-            account.outstanding.when_room(self._wake)
+            account.outstanding.when_room(self._signal.set)
             return _UNTIL_WOKEN_S
         return account.rates.delivery_wait_s(now_s)
 
@@ -67,7 +67,7 @@ class QuotaGate:
 
     def close(self) -> None:
         """Release everything at the end of the session."""
-        self._account.outstanding.waits_no_longer(self._wake)
+        self._account.outstanding.waits_no_longer(self._signal.set)
         self._held.clear()
         self._release(self._bytes)
 
@@ -82,15 +82,15 @@ class MemberQuota(QuotaGate):
 
     __slots__ = ()
 
-    def __init__(self, account: Account, wake: Callable[[], None]) -> None:
-        super().__init__(account, wake, holds=True)
+    def __init__(self, account: Account, signal: Wakeup) -> None:
+        super().__init__(account, signal, holds=True)
 
     def wait_s(self, now_s: float) -> float:
         """As for every session, except that a full backlog does not hold up the events that are its cause: what the
         group has read is in the backlog already, and leaves it when members settle it."""
         outstanding = self._account.outstanding
         if outstanding.bytes >= outstanding.bytes_max:
-            outstanding.when_room(self._wake)
+            outstanding.when_room(self._signal.set)
             return _UNTIL_WOKEN_S
         return self._account.rates.delivery_wait_s(now_s)
 

@@ -1,20 +1,19 @@
 """One session's wait for the rendering of its next chunk."""
 
-from collections.abc import Callable
-
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import NeedsRender
+from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.workers.rendering import Renderers, Ticket
 
 
 class RenderingWait:
     """The session waits by its wakeup, as for events: heartbeats, notices and commits continue meanwhile."""
 
-    __slots__ = ("_renderers", "_ticket", "_wake")
+    __slots__ = ("_renderers", "_signal", "_ticket")
 
-    def __init__(self, renderers: Renderers, wake: Callable[[], None]) -> None:
+    def __init__(self, renderers: Renderers, signal: Wakeup) -> None:
         self._renderers = renderers
-        self._wake = wake
+        self._signal = signal
         self._ticket: Ticket | None = None
 
     @property
@@ -26,7 +25,8 @@ class RenderingWait:
             return
         self.withdraw()
         renderer = self._renderers.of(wanted.chunk)
-        self._ticket = renderer.request(wanted.chunk, wanted.ring, subscriber.format, subscriber.tenant, self._wake)
+        wake = self._signal.set
+        self._ticket = renderer.request(wanted.chunk, wanted.ring, subscriber.format, subscriber.tenant, wake)
 
     def withdraw(self) -> None:
         ticket, self._ticket = self._ticket, None

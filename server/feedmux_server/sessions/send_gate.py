@@ -3,7 +3,6 @@
 A session asks the gate to take (`take`). ReadRange, which has no subscriber, uses the parts.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -14,6 +13,7 @@ from feedmux_server.sessions.outbox import Outbox
 from feedmux_server.sessions.quota_gate import QuotaGate
 from feedmux_server.sessions.rendering_wait import RenderingWait
 from feedmux_server.streams.manager import StreamManager
+from feedmux_server.streams.wakeup import Wakeup
 
 _UNTIL_WOKEN_S: Final = 60.0
 
@@ -46,13 +46,11 @@ class SendGate:
 
     __slots__ = ("_rendering", "_tenant", "outbox", "quota", "turns")
 
-    def __init__(
-        self, manager: StreamManager, tenant: str, payload_max: int, wake: Callable[[], None], *, holds: bool
-    ) -> None:
-        """`payload_max`, `wake` and `holds` are those of `Outbox` and `QuotaGate`."""
-        self.quota = QuotaGate(manager.accounts.of(tenant), wake, holds=holds)
-        self.outbox = Outbox(manager.memory.unsent, tenant, payload_max, wake)
-        self._rendering = RenderingWait(manager.renderers, wake)
+    def __init__(self, manager: StreamManager, tenant: str, payload_max: int, quota: QuotaGate, signal: Wakeup) -> None:
+        """`payload_max` is that of `Outbox`. `signal` wakes the session when what it waits for has come."""
+        self.quota = quota
+        self.outbox = Outbox(manager.memory.unsent, tenant, payload_max, signal)
+        self._rendering = RenderingWait(manager.renderers, signal)
         self.turns = manager.turns
         self._tenant = tenant
 

@@ -33,11 +33,11 @@ from feedmux_server.sessions.outputs import (
     ProgressMark,
     UnacknowledgedMark,
 )
+from feedmux_server.sessions.quota_gate import QuotaGate
 from feedmux_server.sessions.send_gate import NeedsTurn, SendGate, Wait
-from feedmux_server.sessions.session_commits import Commits, SessionCommits
+from feedmux_server.sessions.session_commits import Attach, SessionCommits
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.wakeup import Wakeup
-from feedmux_server.telemetry.observer import NO_SESSION, SessionObserver
 
 log = logging.getLogger(__name__)
 
@@ -65,36 +65,83 @@ class SessionPolicy:
 
 
 class Session:
-    """Takes events from its subscriber when they may be sent, and puts marks between them."""
+    """Takes events from its subscriber when they may be sent, and puts marks between them. Made by `begin`."""
 
     def __init__(
-        self, manager: StreamManager, key: StreamKey, positions: PositionEncoder, policy: SessionPolicy
+        self,
+        manager: StreamManager,
+        key: StreamKey,
+        positions: PositionEncoder,
+        policy: SessionPolicy,
+        subscriber: Subscriber,
+        gate: SendGate,
+        signal: Wakeup,
+        attach: Attach | None,
+        subscription: str = "",
     ) -> None:
+        """`signal` is the one wake-up of the session's task: `subscriber` and `gate` set it too."""
         self._manager = manager
         self._key = key
         self._policy = policy
-        self._signal = Wakeup()
-        self._streams: FeedStreams | None = None
-        self._subscriber: Subscriber | None = None
-        self._gate: SendGate | None = None
+        self._signal = signal
+        self.subscriber = subscriber
+        self.streams: FeedStreams = manager.streams_of(key).streams
+        """Where the session takes its events."""
+        self.gate = gate
+        """What decides whether the session may send."""
+        self.closed = False
         self._marks: deque[Output] = deque()
         self._state = SessionState()
-        self.commits = SessionCommits(positions, self._state, self._marks, self._signal.set)
+        self.commits = SessionCommits(attach, positions, self._state, self._marks, signal)
         self._last_sent_s = monotonic_s()
         """When the last output was returned: a heartbeat is due one interval later."""
         self._source_unavailable = False
-        self._subscription = ""
+        self._subscription = subscription
         self._silent = False
         """Whether the client was notified that delivery waits for its acknowledgements."""
         self._silence_logged = False
         self._history = HeadroomAlert(manager.limits.history_at_risk_s)
-        self._observer: SessionObserver = NO_SESSION
+        self._observer = manager.observer.session(subscriber.tenant)
         self._until: tuple[int, float] | None = None
         """The client sends no more: close after the events up to this cluster time, and at this time at the latest."""
         self.copy: CopyProgress | None = None
         """The copy of existing documents; None outside a copy."""
         self._restarts = 0
         """Copies that were begun here because history was lost, since the last one that was completed."""
+        self._follow_copy(subscriber.at.place)
+
+    @staticmethod
+    def begin(
+        manager: StreamManager,
+        key: StreamKey,
+        tenant: str,
+        at: JoinPoint,
+        positions: PositionEncoder,
+        policy: SessionPolicy,
+        *,
+        payload_max: int,
+        wire_format: str,
+        attach: Attach | None = None,
+        subscription: str = "",
+        received: ResumeToken | None = None,
+    ) -> "Session":
+        """Begin to read the feed at `at`; earlier sessions have delivered events up to `received`. With `attach` the
+        client acknowledges events, and the positions are stored. End the session with `close`."""
+        signal, durable = Wakeup(), attach is not None
+        quota = QuotaGate(manager.accounts.of(tenant), signal, holds=durable)
+        gate = SendGate(manager, tenant, payload_max, quota, signal)
+        subscriber = manager.subscriber(
+            key,
+            tenant,
+            at,
+            signal.set,
+            durable=durable,
+            payload_max=payload_max,
+            wire_format=wire_format,
+            batch_events_max=policy.batch_events_max,
+        )
+        subscriber.received = received
+        return Session(manager, key, positions, policy, subscriber, gate, signal, attach, subscription)
 
     @property
     def source(self) -> str:
@@ -105,26 +152,13 @@ class Session:
         return self._key.spec.scope.namespace
 
     @property
-    def subscriber(self) -> Subscriber:
-        if self._subscriber is None:
-            raise RuntimeError("the session has not begun")
-        return self._subscriber
-
-    @property
-    def streams(self) -> FeedStreams:
-        """Where the session takes its events."""
-        if self._streams is None:
-            raise RuntimeError("the session has not begun")
-        return self._streams
-
-    @property
     def state(self) -> SubscriberState:
         return self.streams.state_of(self.subscriber)
 
     @property
     def copy_status(self) -> CopyStatus | None:
         """How far the copy of existing documents is; None outside a copy."""
-        if self.copy is None or not self.joined:
+        if self.copy is None:
             return None
         stream = self.streams.stream_of(self.subscriber)
         if stream is not None and stream.documents_estimated:
@@ -142,52 +176,9 @@ class Session:
         return self.copy.state(monotonic_s(), client_can_take=can_take)
 
     @property
-    def gate(self) -> SendGate:
-        """What decides whether the session may send."""
-        if self._gate is None:
-            raise RuntimeError("the session has not begun")
-        return self._gate
-
-    @property
-    def joined(self) -> bool:
-        return self._subscriber is not None
-
-    @property
     def end_error(self) -> FeedmuxError | None:
         """The error that ends the session, once that is decided."""
         return self._state.error
-
-    def begin(
-        self,
-        tenant: str,
-        at: JoinPoint,
-        *,
-        durable: bool,
-        payload_max: int,
-        wire_format: str,
-        commits: Commits | None = None,
-        subscription: str = "",
-        received: ResumeToken | None = None,
-    ) -> None:
-        """Begin to read the feed at `at`; earlier sessions have delivered events up to `received`. End the session with
-        `close`."""
-        self.commits.handle = commits
-        self._subscription = subscription
-        self._gate = SendGate(self._manager, tenant, payload_max, self._signal.set, holds=durable)
-        self._streams = self._manager.streams_of(self._key).streams
-        self._subscriber = self._manager.subscriber(
-            self._key,
-            tenant,
-            at,
-            self._signal.set,
-            durable=durable,
-            payload_max=payload_max,
-            wire_format=wire_format,
-            batch_events_max=self._policy.batch_events_max,
-        )
-        self._subscriber.received = received
-        self._follow_copy(at.place)
-        self._observer = self._manager.observer.session(tenant)
 
     def _follow_copy(self, place: ResumeToken) -> None:
         begun = status_at(place, self._namespace)
@@ -219,12 +210,11 @@ class Session:
             await self._signal.wait(left_s)
 
     def close(self) -> None:
-        """Leave the feed."""
-        if self._subscriber is not None:
-            self._manager.release(self._key, self._subscriber)
-            self._subscriber = None
-        if self._gate is not None:
-            self._gate.close()
+        """Leave the feed. May be called again."""
+        if not self.closed:
+            self.closed = True
+            self._manager.release(self._key, self.subscriber)
+            self.gate.close()
 
     # Actions of the client and of other tasks. None of these methods awaits.
 
@@ -242,17 +232,15 @@ class Session:
         if self.streams.ack(self.subscriber, sequence):
             self.commits.submit(self.subscriber.acks)
         self._silent = self._silent and self.subscriber.awaits_acks
-        if self._gate is not None:
-            self._gate.quota.acked(sequence)
+        self.gate.quota.acked(sequence)
         self._observer.acked(sequence)
         if self._state.phase is Phase.DRAINING:
             self._signal.set()
 
     def written(self, delivery: Delivery) -> None:
         """Note that HTTP/2 has taken the message of a delivery."""
-        if self._gate is not None:
-            self._gate.outbox.written()
-        stream = self.streams.stream_of(self._subscriber) if self._subscriber is not None else None
+        self.gate.outbox.written()
+        stream = self.streams.stream_of(self.subscriber)
         self._observer.sent(
             delivery.first_sequence + delivery.count - 1,
             delivery.count,
@@ -281,8 +269,7 @@ class Session:
             except FeedmuxError:
                 present_time = 0
             self._until = present_time, monotonic_s() + HALF_CLOSED_S
-            if self._subscriber is not None:
-                self._subscriber.wants_progress = True
+            self.subscriber.wants_progress = True
             self._signal.set()
         else:
             self.ask_close()
@@ -294,9 +281,8 @@ class Session:
 
     def drain(self, deadline_s: float, why: str = SHUTTING_DOWN) -> None:
         """Ask the client to reconnect, and end the session `deadline_s` from now at the latest."""
-        if self._subscriber is not None and self._state.drain(monotonic_s() + deadline_s, why):
-            if self._gate is not None:
-                self._gate.sends_no_more()
+        if self._state.drain(monotonic_s() + deadline_s, why):
+            self.gate.sends_no_more()
             self._marks.append(DrainingMark(deadline_s, self.subscriber.at.place))
             self._signal.set()
 

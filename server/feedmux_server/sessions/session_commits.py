@@ -8,9 +8,10 @@ from feedmux_server.core.delivery.session_state import Phase, SessionState
 from feedmux_server.core.delivery.subscriber import Acks
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position import PositionEncoder
-from feedmux_server.core.positions.resume_token import Copied
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.sessions.outputs import CommittedMark, DegradedMark, Output
+from feedmux_server.streams.wakeup import Wakeup
 
 FLUSH_TIMEOUT_S = 5.0
 
@@ -27,22 +28,31 @@ class Commits(Protocol):
     async def flush(self, timeout_s: float) -> None: ...
 
 
+Attach = Callable[["SessionCommits"], Commits]
+"""Attaches a session to what stores its positions: `Committer.attach`, with the lease of the subscription."""
+
+
 class SessionCommits:
     """Listens to the committer; without a `handle`, acks are accepted and not stored."""
 
-    __slots__ = ("_completed", "_marks", "_positions", "_state", "_wake", "handle")
+    __slots__ = ("_completed", "_marks", "_positions", "_signal", "_state", "handle")
 
     def __init__(
-        self, positions: PositionEncoder, state: SessionState, marks: deque[Output], wake: Callable[[], None]
+        self,
+        attach: Attach | None,
+        positions: PositionEncoder,
+        state: SessionState,
+        marks: deque[Output],
+        signal: Wakeup,
     ) -> None:
-        """`marks` are what the session sends next."""
-        self.handle: Commits | None = None
+        """`marks` are what the session sends next, and `signal` wakes it."""
         self._completed: tuple[Copied, int] | None = None
         """The copy whose end the client may not have noticed, and the last sequence before that end."""
         self._positions = positions
         self._state = state
         self._marks = marks
-        self._wake = wake
+        self._signal = signal
+        self.handle: Commits | None = attach(self) if attach is not None else None
 
     def submit(self, acks: Acks | None, *, moves_back: bool = False) -> None:
         """Have the position that the acks allow to store committed; with `moves_back`, also an earlier one than the
@@ -51,6 +61,12 @@ class SessionCommits:
             place = acks.place
             position, order = self._encode(acks), order_bytes(place)
             self.handle.submit(position, place.cluster_time, order, acks.acked, moves_back=moves_back)
+
+    def begin_at(self, place: ResumeToken) -> None:
+        """Have the position stored at which the session begins, because its client knows a newer one than the store. A
+        position inside a split event is not stored."""
+        if self.handle is not None and not place.may_be_inside_event:
+            self.handle.submit(self._positions.encode(place), place.cluster_time, order_bytes(place), 0)
 
     def copy_completed(self, completed: Copied, sequence: int) -> None:
         """The copy is complete; `sequence` is the last one before its end. An ack of a later event shows that the
@@ -87,12 +103,12 @@ class SessionCommits:
             self._marks[-1] = mark  # so a client that does not read does not accumulate marks
         else:
             self._marks.append(mark)
-            self._wake()
+            self._signal.set()
 
     def fenced(self, cause: str) -> None:
         if self._state.fail(FeedmuxError(ErrorReason.FENCED, "the session lost its subscription", {"cause": cause})):
-            self._wake()
+            self._signal.set()
 
     def state_available(self, available: bool) -> None:
         self._marks.append(DegradedMark("state", not available))
-        self._wake()
+        self._signal.set()

@@ -54,7 +54,7 @@ class Committer:
         return len(self._queue.with_acks())
 
     def attach(self, lease: Lease, stored: StoredSubscription, listener: CommitListener) -> CommitHandle:
-        """Attach a session right after `open`. Fences an older session of the subscription in this process."""
+        """Attach a session soon after `open`. Fences an older session of the subscription in this process."""
         handle = CommitHandle(self, lease, stored, listener, self._clock())
         if not self._queue.add(handle):
             self.wake(handle)

@@ -76,7 +76,7 @@ async def test_a_drain_reaches_every_session_and_waits_until_all_have_left() -> 
 
 async def test_the_reader_of_a_subscription_is_its_newest_session() -> None:
     def live(tenant: str, name: str) -> LiveSession:
-        session = SimpleNamespace(joined=True)
+        session = SimpleNamespace()
         return cast(LiveSession, SimpleNamespace(session=session, tenant=tenant, subscription=name))
 
     sessions = make_sessions()

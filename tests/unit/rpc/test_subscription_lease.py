@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -12,9 +12,10 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.service import Service
-from feedmux_server.rpc.subscription_lease import open_lease, released_on_error
+from feedmux_server.rpc.subscription_lease import committing, open_lease, released_on_error
 from feedmux_server.rpc.subscriptions import Subscriptions
-from feedmux_server.store.model import Lease
+from feedmux_server.sessions.session_commits import SessionCommits
+from feedmux_server.store.model import Lease, StoredSubscription
 from tests.unit.rpc.service_support import FEED, Served, Stream, call, refused, served
 from tests.virtual_time import in_virtual_time
 
@@ -148,6 +149,21 @@ async def test_a_call_that_succeeds_or_has_no_lease_releases_nothing() -> None:
         async with released_on_error(service, None):
             raise KeyError
     assert (spawned, store.released) == ([], [])
+
+
+@pytest.mark.parametrize("attached", [False, True])
+async def test_a_call_that_ends_stores_its_acks_before_its_lease_is_released(*, attached: bool) -> None:
+    """Its session releases the lease, when the last acks are stored; without a session, the call does."""
+    store, handle = SlowStore(), SlowStore()
+    service, _ = service_with(store)
+    for each in (store, handle):
+        each.answer.set_result(None)
+    detaches = SimpleNamespace(detach=lambda: handle.release("stored"))
+    cast(Any, service).committer = SimpleNamespace(attach=lambda *_: detaches)
+    async with committing(service, LEASE, cast(StoredSubscription, object())) as attach:
+        if attached and attach is not None:
+            attach(cast(SessionCommits, None))
+    assert (handle.released, store.released) == ((["stored"], []) if attached else ([], [LEASE]))
 
 
 def epoch(there: Served) -> bytes:

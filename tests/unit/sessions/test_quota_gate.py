@@ -10,7 +10,20 @@ from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.sessions.quota_gate import QuotaGate
+from feedmux_server.streams.wakeup import Wakeup
 from tests.unit.core.delivery.streams_support import mark
+
+
+class Recorded(Wakeup):
+    """A wake-up that records when it is set."""
+
+    def __init__(self, woken: list[str], name: str = "woken") -> None:
+        super().__init__()
+        self._woken = woken
+        self._name = name
+
+    def set(self) -> None:
+        self._woken.append(self._name)
 
 
 def delivery(first: int, count: int, size: int) -> Delivery:
@@ -19,7 +32,7 @@ def delivery(first: int, count: int, size: int) -> Delivery:
 
 def test_a_session_without_acks_is_bounded_by_rates_only() -> None:
     account = Account("team", Quotas(events_per_s=10, outstanding_bytes=1), 0.0)
-    gate = QuotaGate(account, lambda: None, holds=False)
+    gate = QuotaGate(account, Wakeup(), holds=False)
     gate.sent(delivery(1, 15, 1_000), 0.0)
     assert account.outstanding.bytes == 0
     account.outstanding.hold(10)  # of another session
@@ -30,7 +43,7 @@ def test_a_session_without_acks_is_bounded_by_rates_only() -> None:
 def test_acks_return_what_is_outstanding_delivery_by_delivery() -> None:
     woken: list[str] = []
     account = Account("team", Quotas(outstanding_bytes=100), 0.0)
-    gate = QuotaGate(account, lambda: woken.append("woken"), holds=True)
+    gate = QuotaGate(account, Recorded(woken), holds=True)
     gate.sent(delivery(1, 3, 60), 0.0)
     gate.sent(delivery(4, 2, 60), 0.0)
     assert gate.wait_s(0.0) > 0.0
@@ -45,7 +58,7 @@ def test_acks_return_what_is_outstanding_delivery_by_delivery() -> None:
 
 def test_an_ack_of_many_deliveries_has_parts() -> None:
     account = Account("team", Quotas(outstanding_bytes=100), 0.0)
-    gate = QuotaGate(account, lambda: None, holds=True)
+    gate = QuotaGate(account, Wakeup(), holds=True)
     for number in range(2 * ENTRIES_AT_ONCE + 10):
         gate.sent(delivery(2 * number + 1, 2, 1), 0.0)
     last = 4 * ENTRIES_AT_ONCE + 20
@@ -60,7 +73,7 @@ def test_an_ack_of_many_deliveries_has_parts() -> None:
 def test_a_backlog_at_its_bound_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     account = Account("team", Quotas(outstanding_bytes=100), 0.0)
     account.outstanding.retain(100)
-    gates = [QuotaGate(account, lambda: None, holds=True) for _ in range(2)]
+    gates = [QuotaGate(account, Wakeup(), holds=True) for _ in range(2)]
     with caplog.at_level(logging.WARNING):
         for gate in gates:
             assert gate.wait_s(0.0) > 0.0
@@ -71,19 +84,19 @@ def test_a_backlog_at_its_bound_is_reported_once(caplog: pytest.LogCaptureFixtur
 def test_the_time_that_a_session_is_throttled_is_the_tenants() -> None:
     account = Account("team", Quotas(), 0.0)
     for _ in range(2):
-        QuotaGate(account, lambda: None, holds=True).throttled(0.25)
+        QuotaGate(account, Wakeup(), holds=True).throttled(0.25)
     assert account.throttled_s == 0.5
 
 
 def test_a_session_that_ends_while_it_waits_is_not_kept() -> None:
     """Nobody may ever acknowledge, and its tenant opens and leaves sessions all the time."""
-    woken: list[int] = []
+    woken: list[str] = []
     account = Account("team", Quotas(outstanding_bytes=100), 0.0)
     account.outstanding.hold(100)  # of another session
-    gates = [QuotaGate(account, lambda number=number: woken.append(number), holds=True) for number in range(3)]  # type: ignore[misc]
+    gates = [QuotaGate(account, Recorded(woken, str(number)), holds=True) for number in range(3)]
     for gate in gates:
         assert gate.wait_s(0.0) > 0.0
     for gate in (gates[0], gates[2]):
         gate.close()
     account.outstanding.release(100)
-    assert woken == [1]
+    assert woken == ["1"]

@@ -6,6 +6,7 @@ from typing import Any, cast
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import NeedsRender
 from feedmux_server.sessions.rendering_wait import RenderingWait
+from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.workers.rendering import Renderers
 
 SUBSCRIBER = cast(Subscriber, SimpleNamespace(format="json", tenant="team"))
@@ -34,7 +35,7 @@ def wanted(chunk: str) -> NeedsRender:
 
 def test_the_same_chunk_is_requested_once_and_another_replaces_it() -> None:
     tickets = Tickets()
-    wait = RenderingWait(cast(Renderers, tickets), lambda: None)
+    wait = RenderingWait(cast(Renderers, tickets), Wakeup())
     for chunk in ("first", "first", "second"):
         wait.request(wanted(chunk), SUBSCRIBER)
     assert (tickets.requested, tickets.withdrawn) == (["first", "second"], ["first"])
@@ -43,7 +44,7 @@ def test_the_same_chunk_is_requested_once_and_another_replaces_it() -> None:
 
 def test_a_wait_that_is_over_is_withdrawn_once() -> None:
     tickets = Tickets()
-    wait = RenderingWait(cast(Renderers, tickets), lambda: None)
+    wait = RenderingWait(cast(Renderers, tickets), Wakeup())
     wait.withdraw()
     wait.request(wanted("first"), SUBSCRIBER)
     wait.withdraw()

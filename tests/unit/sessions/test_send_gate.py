@@ -9,10 +9,12 @@ import pytest
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.memory import Pool
 from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.sessions.quota_gate import QuotaGate
 from feedmux_server.sessions.send_gate import SendGate
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.scheduler import Scheduler
-from tests.unit.sessions.test_quota_gate import delivery
+from feedmux_server.streams.wakeup import Wakeup
+from tests.unit.sessions.test_quota_gate import Recorded, delivery
 from tests.virtual_time import in_virtual_time
 
 QUOTAS = Quotas(events_per_s=10, outstanding_bytes=100)
@@ -26,11 +28,15 @@ def manager_with(pool: Pool, turns: Scheduler) -> StreamManager:
     )
 
 
+def gate_of(manager: StreamManager, signal: Wakeup, *, holds: bool = True) -> SendGate:
+    return SendGate(manager, "a", 100, QuotaGate(manager.accounts.of("a"), signal, holds=holds), signal)
+
+
 @pytest.mark.parametrize(("holds", "outstanding"), [(True, 60), (False, 0)])
 @in_virtual_time
 async def test_a_delivery_counts_for_the_tenants_rate_and_turn(holds: bool, outstanding: int) -> None:
     manager = manager_with(Pool(1000), Scheduler(60))
-    gates = [SendGate(manager, "a", 100, lambda: None, holds=holds) for _ in range(2)]
+    gates = [gate_of(manager, Wakeup(), holds=holds) for _ in range(2)]
     gates[0].sends(delivery(1, 15, 60))
     assert gates[1].quota.wait_s(0.0) == pytest.approx(0.5, abs=0.01), "the rate is the tenant's, not the call's"
     assert manager.accounts.of("a").outstanding.bytes == outstanding
@@ -45,7 +51,7 @@ async def test_a_delivery_counts_for_the_tenants_rate_and_turn(holds: bool, outs
 async def test_a_call_that_ends_gives_back_what_it_holds() -> None:
     pool, woken = Pool(1000), list[str]()
     manager = manager_with(pool, Scheduler())
-    one, other = (SendGate(manager, "a", 100, lambda n=name: woken.append(n), holds=True) for name in "ab")  # type: ignore[misc]
+    one, other = (gate_of(manager, Recorded(woken, name)) for name in "ab")
     one.outbox.hold(pool.room("a"))
     one.sends(delivery(1, 1, 100))
     other.outbox.wait()

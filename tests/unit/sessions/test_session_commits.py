@@ -14,18 +14,17 @@ from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.sessions.outputs import CommittedMark, DegradedMark, Output
 from feedmux_server.sessions.session_commits import Commits, SessionCommits
 from tests.unit.core.delivery.streams_support import mark
+from tests.unit.sessions.test_quota_gate import Recorded
 
 
 class Site:
-    def __init__(self) -> None:
+    def __init__(self, handle: Any = None) -> None:
         self.state = SessionState()
         self.marks: deque[Output] = deque()
-        self.wakes = 0
-        encoder = SimpleNamespace(encode=lambda place: f"encoded {place}".encode())
-        self.commits = SessionCommits(cast(PositionEncoder, encoder), self.state, self.marks, self._wake)
-
-    def _wake(self) -> None:
-        self.wakes += 1
+        self.woken = list[str]()
+        encoder = cast(PositionEncoder, SimpleNamespace(encode=lambda place: f"encoded {place}".encode()))
+        attach = None if handle is None else lambda _: cast(Commits, handle)
+        self.commits = SessionCommits(attach, encoder, self.state, self.marks, Recorded(self.woken))
 
 
 def test_a_client_that_does_not_read_gets_the_last_commit_only() -> None:
@@ -35,7 +34,7 @@ def test_a_client_that_does_not_read_gets_the_last_commit_only() -> None:
     site.commits.state_available(False)
     site.commits.committed(4, b"last")
     assert list(site.marks) == [CommittedMark(3, b"position"), DegradedMark("state", True), CommittedMark(4, b"last")]
-    assert site.wakes == 3
+    assert len(site.woken) == 3
 
 
 def test_a_fence_ends_the_session_with_its_cause() -> None:
@@ -51,9 +50,8 @@ async def test_a_flush_that_the_client_has_asked_for_does_not_fail_silently(*, c
     async def flush(timeout_s: float) -> None:
         raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "Redis is unavailable")
 
-    site = Site()
-    await site.commits.flush()  # nothing is stored for this session
-    site.commits.handle = cast(Commits, SimpleNamespace(flush=flush))
+    await Site().commits.flush()  # nothing is stored for this session
+    site = Site(SimpleNamespace(flush=flush))
     if not closing:
         await site.commits.flush()
         return
@@ -63,11 +61,11 @@ async def test_a_flush_that_the_client_has_asked_for_does_not_fail_silently(*, c
 
 
 def test_the_position_that_the_acks_allow_is_stored() -> None:
-    site, submitted = Site(), list[Any]()
+    submitted = list[Any]()
     place = mark(7)
     acks = cast(AckTracker, SimpleNamespace(place=place, acked=5))
-    site.commits.submit(acks)
-    site.commits.handle = cast(Commits, SimpleNamespace(submit=lambda *given, **more: submitted.append((*given, more))))
+    Site().commits.submit(acks)
+    site = Site(SimpleNamespace(submit=lambda *given, **more: submitted.append((*given, more))))
     site.commits.submit(None)
     site.commits.submit(acks)
     site.commits.submit(acks, moves_back=True)

@@ -65,6 +65,18 @@ class Log:
             self.events.append(event(self.base + number, token(number), padding).data)
 
 
+class Forgetful:
+    """Stands for the handle of a committer; stores nothing."""
+
+    def submit(
+        self, position: bytes, cluster_time: int, order: bytes, delivery_sequence: int, *, moves_back: bool = False
+    ) -> None: ...
+
+    def delivered(self, cluster_time: int) -> None: ...
+
+    async def flush(self, timeout_s: float) -> None: ...
+
+
 class LogReader:
     """A change stream over a log."""
 
@@ -120,10 +132,18 @@ class World:
     ) -> "Client":
         """Begin a session after event `after`, or at a position. End it with `close`."""
         positions = PositionEncoder(PositionKeys([bytes(32)]), bytes(8), key.short)
-        session = Session(self.manager, key, positions, SessionPolicy(heartbeat_s))
         encoder = ResponseEncoder(positions, wire_format, MESSAGE_BYTES)
-        at = after if isinstance(after, JoinPoint) else JoinPoint(mark(after), exact=True)
-        session.begin(tenant, at, durable=durable, payload_max=encoder.payload_max, wire_format=wire_format)
+        session = Session.begin(
+            self.manager,
+            key,
+            tenant,
+            after if isinstance(after, JoinPoint) else JoinPoint(mark(after), exact=True),
+            positions,
+            SessionPolicy(heartbeat_s),
+            payload_max=encoder.payload_max,
+            wire_format=wire_format,
+            attach=(lambda _: Forgetful()) if durable else None,
+        )
         session.grant(100_000, credit)
         self.sessions.append(session)
         return Client(session, encoder, wire_format)

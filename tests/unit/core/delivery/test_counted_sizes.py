@@ -16,6 +16,7 @@ from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS
 from feedmux_server.sessions.quota_gate import QuotaGate
+from feedmux_server.streams.wakeup import Wakeup
 from tests.sim.events import event
 from tests.tables import over
 from tests.unit.core.delivery.ledger_support import Group
@@ -58,7 +59,7 @@ def trackers() -> tuple[Callable[[], Any], Callable[[Any], int]]:
 
     def track() -> Any:
         acks = AckTracker(mark(0), COUNT, paid.append)
-        allowance = QuotaGate(Account("t", UNLIMITED_QUOTAS, 0.0), lambda: None, holds=True)
+        allowance = QuotaGate(Account("t", UNLIMITED_QUOTAS, 0.0), Wakeup(), holds=True)
         for number, chunk in enumerate(chunks, 1):
             acks.record(chunk, 0, 1)
             allowance.sent(Delivery(number, 1, (), 1, 1, mark(0), 0.0), 0.0)
