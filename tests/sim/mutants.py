@@ -134,10 +134,12 @@ MUTANTS: Final = (
     Mutant(
         "one that fell out of the ring continues at its oldest event",
         "Complete",
-        "feedmux_server.core.delivery.feed_streams:FeedStreams._settle",
-        "            self.leave(subscriber)\n            here = None\n",
-        "            subscriber.seq, subscriber.index = here.ring.first_seq, 0\n"
-        "            subscriber.at = JoinPoint(here.ring.oldest, exact=True)\n",
+        "feedmux_server.core.delivery.feed_streams:FeedStreams.take",
+        "subscriber.seq < stream.ring.first_seq:\n",
+        "subscriber.seq < stream.ring.first_seq:\n"
+        "                subscriber.seq, subscriber.index = stream.ring.first_seq, 0\n"
+        "                subscriber.at = JoinPoint(stream.ring.oldest, exact=True)\n"
+        "            elif False:\n",
     ),
     Mutant(
         "after an invalidate a session continues at the present",
@@ -172,7 +174,7 @@ MUTANTS: Final = (
     Mutant(
         "events before the position come again",
         "Unique",
-        "feedmux_server.core.delivery.subscriber:Subscriber._skip_passed",
+        "feedmux_server.core.delivery.subscriber:Subscriber.cut",
         "self.index = chunk.first_after(self.at.place)",
         "pass",
         scenario="clients closed",

@@ -296,8 +296,10 @@ class Session:
         has_turn = False
         while True:
             if self._marks:
+                # Before further events: a mark may name the position between them and what was sent.
                 self._last_sent_s = monotonic_s()
                 return self._marks.popleft()
+            # A client that has ended its messages acknowledges nothing more, so a drain need not wait for it.
             can_ack = self._until is None and self.subscriber.unacked > 0
             step = self._state.step or self._state.drain_step(monotonic_s(), unacked=can_ack)
             if step is SessionStep.FAIL and self._state.error is not None:
@@ -305,7 +307,7 @@ class Session:
             if step is SessionStep.FLUSH:
                 await self.commits.flush()
                 if self._marks:
-                    continue
+                    continue  # Committed, which the client gets before the end
                 error = self._state.end()
                 if error is None:
                     return None
@@ -319,6 +321,7 @@ class Session:
                 taken = self._take(has_turn=has_turn)
             has_turn = isinstance(taken, NeedsTurn)
             if isinstance(taken, Delivery) and self.commits.handle is not None:
+                # With it the next session finds out whether MongoDB has lost what this one delivered.
                 self.commits.handle.delivered(taken.end.last_time)
             if self.copy is not None and self._copy_ended(self.copy, taken):
                 continue

@@ -57,10 +57,18 @@ class SessionCommits:
     def submit(self, acks: Acks | None, *, moves_back: bool = False) -> None:
         """Have the position that the acks allow to store committed; with `moves_back`, also an earlier one than the
         stored one."""
-        if acks is not None and self.handle is not None:
-            place = acks.place
-            position, order = self._encode(acks), order_bytes(place)
-            self.handle.submit(position, place.cluster_time, order, acks.acked, moves_back=moves_back)
+        if acks is None or self.handle is None:
+            return
+        place = acks.place
+        position = self._positions.encode(place)
+        if self._completed is not None and place.copied is None:
+            completed, sequence = self._completed
+            if acks.acked <= sequence:
+                # The client may not have noticed yet that the copy is complete.
+                position = self._positions.encode_completed(place, completed)
+            else:
+                self._completed = None
+        self.handle.submit(position, place.cluster_time, order_bytes(place), acks.acked, moves_back=moves_back)
 
     def begin_at(self, place: ResumeToken) -> None:
         """Have the position stored at which the session begins, because its client knows a newer one than the store. A
@@ -75,15 +83,6 @@ class SessionCommits:
 
     def copy_begins(self) -> None:
         self._completed = None
-
-    def _encode(self, acks: Acks) -> bytes:
-        place = acks.place
-        if self._completed is not None and place.copied is None:
-            completed, sequence = self._completed
-            if acks.acked <= sequence:
-                return self._positions.encode_completed(place, completed)
-            self._completed = None
-        return self._positions.encode(place)
 
     async def flush(self) -> None:
         """Make the acks durable before the end. A flush that the client asked for with Close must not fail silently."""

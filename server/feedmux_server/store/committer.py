@@ -82,7 +82,8 @@ class Committer:
             async with self._pass_lock:
                 self._wake.clear()
                 done = await self._pass(self._queue.ready(self._clock()))
-            await asyncio.sleep(self._interval_s if done else self._jittered_backoff_s())
+            # At random, so that not all servers of a deployment try again at one time.
+            await asyncio.sleep(self._interval_s if done else self._backoff_s * random.uniform(0.5, 1.0))
 
     async def flush(self, handle: CommitHandle, timeout_s: float) -> None:
         handle.raise_if_fenced()
@@ -211,6 +212,3 @@ class Committer:
         for handle in self._queue:
             if handle.not_before_s <= now_s:
                 handle.tell_available(True)
-
-    def _jittered_backoff_s(self) -> float:
-        return self._backoff_s * random.uniform(0.5, 1.0)

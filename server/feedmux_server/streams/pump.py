@@ -145,6 +145,7 @@ class Pump:
             await self._pace(upstream.reader)
             batch = await upstream.reader.read()
             if batch.reads > 1:
+                # A copy sends further commands between two collections. `_pace` has counted one.
                 self._host.accounts.read(stream.account.tenants, batch.reads - 1)
             upstream.answered()
         except Failed as failure:

@@ -154,7 +154,14 @@ class FeedStreams:
         if not subscriber.can_receive or subscriber.lost is not None:
             error = self.end_met(subscriber)
             return Ended(error) if error is not None else None
-        while (stream := self._settle(subscriber)) is not None:
+        while True:
+            stream = self.stream_of(subscriber)
+            if stream is not None and subscriber.seq < stream.ring.first_seq:
+                self.leave(subscriber)  # the ring has evicted the next event, which another stream reads again
+                stream = None
+            stream = self.join(subscriber) if stream is None else self._hand_over(subscriber, stream)
+            if stream is None:
+                return Ended(subscriber.lost) if subscriber.lost is not None else None  # or it waits for a slot
             if subscriber.seq < stream.ring.next_seq:
                 taken = subscriber.cut(stream.ring)
                 if taken is None or isinstance(taken, Delivery):
@@ -168,7 +175,6 @@ class FeedStreams:
             if error is not None:
                 return Ended(error)
             # The end concerns others, or the stream gave way: the subscriber continues on another stream.
-        return Ended(subscriber.lost) if subscriber.lost is not None else None  # or it waits for a slot
 
     def _check_received(self, subscriber: Subscriber, received: ResumeToken) -> None:
         """Find out whether MongoDB has lost what earlier sessions have delivered after the stored position. No event is
@@ -236,14 +242,6 @@ class FeedStreams:
 
     # Which stream.
 
-    def _settle(self, subscriber: Subscriber) -> SharedStream | None:
-        """Return the stream to take from. Leaves one whose ring has evicted the next event, or that has caught up."""
-        here = self.stream_of(subscriber)
-        if here is not None and subscriber.seq < here.ring.first_seq:
-            self.leave(subscriber)
-            here = None
-        return self.join(subscriber) if here is None else self._hand_over(subscriber, here)
-
     def join(self, subscriber: Subscriber, *, has_slot: bool = False) -> SharedStream | None:
         """Attach to a stream that covers the position or soon will; else open a stream there, or wait for a slot.
         `has_slot`: it has waited, and now has one. No stream for a position that MongoDB has lost."""
@@ -263,21 +261,24 @@ class FeedStreams:
                 self._waiting.setdefault(at.place.key, {})[subscriber.id] = subscriber
                 self._port.waits(subscriber)
                 return None
-        if stream is not None:
-            self._attach(subscriber, stream)
-            return stream
-        stream = SharedStream(
-            self._port.next_stream_id(),
-            _origin(at, self._port.known_time + 1),
-            self._limits.ring,
-            self._limits.read_ahead_bytes,
-            self._usage_meter,
-            self._rings,
-        )
-        self.open.append(stream)
-        self._port.streams_changed()
+        if stream is None:
+            origin, present = at, self._port.known_time + 1
+            if at.native is None and at.place.copied is None and at.place.cluster_time > present:
+                # Begin at the present, where others may join: streams that wait for different times, which MongoDB has
+                # not reached, would need a cursor each.
+                origin = JoinPoint(ResumeToken.high_water_mark(present))
+            stream = SharedStream(
+                self._port.next_stream_id(),
+                origin,
+                self._limits.ring,
+                self._limits.read_ahead_bytes,
+                self._usage_meter,
+                self._rings,
+            )
+            self.open.append(stream)
+            self._port.streams_changed()
+            self._port.start(stream)
         self._attach(subscriber, stream)
-        self._port.start(stream)
         return stream
 
     def _must_wait(self, subscriber: Subscriber) -> bool:
@@ -471,14 +472,6 @@ def _holds_token(stream: SharedStream, at: JoinPoint) -> bool:
 
 def _distance_s(earlier: int, later: int) -> int:
     return (later >> 32) - (earlier >> 32)
-
-
-def _origin(at: JoinPoint, present: int) -> JoinPoint:
-    """Where a stream begins for a position. For a position that MongoDB has not reached, the stream begins at the
-    present, where others may join: streams that wait for different times would need a cursor each."""
-    if at.native is not None or at.place.copied is not None or at.place.cluster_time <= present:
-        return at
-    return JoinPoint(ResumeToken.high_water_mark(present))
 
 
 def is_ahead(one: SharedStream, other: SharedStream) -> bool:

@@ -12,7 +12,7 @@ from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer
 from feedmux_server.core.delivery.taken import BSON, Delivery, NeedsRender, NeedsRoom
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.core.events.chunk import Chunk, Rendition
+from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 
@@ -148,9 +148,6 @@ class Subscriber:
     def lag_events(self) -> int:
         return self.ring.events_behind(self.seq, self.index) if self.ring is not None else 0
 
-    def _rendition(self, chunk: Chunk) -> Rendition | None:
-        return chunk.bson if self.format == BSON else chunk.rendered.get(self.format)
-
     def cut(self, ring: ReplayBuffer) -> Delivery | NeedsRender | NeedsRoom | None:
         """Take the events from the index on, over as many chunks as fit into one message; None if there are only events
         that were passed before."""
@@ -164,11 +161,13 @@ class Subscriber:
         read_time_s, are_documents = 0.0, False
         while self.seq < ring.next_seq and events_left > count and credit_left > size:
             chunk = ring[self.seq]
-            self._skip_passed(chunk)
+            if self.index == 0 and self.at.place.is_after(chunk.start):
+                # The stream was behind the position when it was joined, and has now read events at or before that.
+                self.index = chunk.first_after(self.at.place)
             if self.index == chunk.count:
                 self.seq, self.index = self.seq + 1, 0
                 continue
-            rendition = self._rendition(chunk)
+            rendition = chunk.bson if self.format == BSON else chunk.rendered.get(self.format)
             if parts and chunk.are_documents is not are_documents:
                 break
             if rendition is None:
@@ -209,8 +208,3 @@ class Subscriber:
         self.events_sent += count
         end = self.at.place
         return Delivery(first_sequence, count, tuple(parts), size, wire_size, end, read_time_s, are_documents)
-
-    def _skip_passed(self, chunk: Chunk) -> None:
-        """Skip events at or before the position, on a stream that was behind the position when joined."""
-        if self.index == 0 and self.at.place.is_after(chunk.start):
-            self.index = chunk.first_after(self.at.place)
