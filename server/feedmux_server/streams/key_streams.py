@@ -78,7 +78,7 @@ class KeyStreams:
         """`on_empty` is called when the last pump may have ended."""
         self.source = source
         self.key = key
-        self.streams = FeedStreams(parts.limits.streams, self, parts.usage, parts.host.memory.rings)
+        self.streams = FeedStreams(parts.limits.streams, self, parts.ids, parts.usage, parts.host.memory.rings)
         self.pumps: dict[int, Pump] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         """The tasks of the pumps, by stream id."""
@@ -129,9 +129,6 @@ class KeyStreams:
         task = self.tasks.get(stream.id)
         if task is not None:
             self._parts.abandoned.add(stream, self.key, self.streams.open, task)
-
-    def next_stream_id(self) -> int:
-        return next(self._parts.ids)
 
     def wide_stream_of(self, stream: SharedStream) -> WideStream | None:
         """The wide stream whose view the stream is now, if it is one."""

@@ -10,7 +10,7 @@ attached subscriber gets every event after its position exactly once; a detached
 `_waiting`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -95,15 +95,20 @@ class StreamPort(Protocol):
     def abandoned(self, stream: SharedStream) -> None:
         """Note that the stream has no subscriber any more."""
 
-    def next_stream_id(self) -> int: ...
-
 
 class FeedStreams:
     """Assigns the subscribers of one key to its streams."""
 
     def __init__(
-        self, limits: StreamLimits, port: StreamPort, usage_meter: UsageMeter | None = None, rings: Rings | None = None
+        self,
+        limits: StreamLimits,
+        port: StreamPort,
+        ids: Iterator[int],
+        usage_meter: UsageMeter | None = None,
+        rings: Rings | None = None,
     ) -> None:
+        """`ids` are the next ids of streams in the process."""
+        self._ids = ids
         self._usage_meter = usage_meter or UsageMeter()
         self._rings = rings or Rings()
         self._limits = limits
@@ -268,7 +273,7 @@ class FeedStreams:
                 # not reached, would need a cursor each.
                 origin = JoinPoint(ResumeToken.high_water_mark(present))
             stream = SharedStream(
-                self._port.next_stream_id(),
+                next(self._ids),
                 origin,
                 self._limits.ring,
                 self._limits.read_ahead_bytes,

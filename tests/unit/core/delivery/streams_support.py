@@ -1,5 +1,6 @@
 """A feed without MongoDB: numbered events, streams that are filled by hand, subscribers that count their wake-ups."""
 
+import itertools
 from dataclasses import dataclass, field, replace
 
 import bson
@@ -48,7 +49,6 @@ class Port:
     known_time: int = 1 << 64
     waiting: set[int] = field(default_factory=set)
     forks: list[Fork] = field(default_factory=list)
-    _last_id: int = 0
 
     def start(self, stream: SharedStream) -> None:
         self.started.append(stream)
@@ -71,10 +71,6 @@ class Port:
     def abandoned(self, stream: SharedStream) -> None:
         """Do nothing: there are no other feeds."""
 
-    def next_stream_id(self) -> int:
-        self._last_id += 1
-        return self._last_id
-
 
 class Feed:
     """The streams of one key."""
@@ -82,7 +78,7 @@ class Feed:
     def __init__(self, *, events_max: int = 1000, read_ahead_bytes: int = 10**6, join_distance_s: int = 0) -> None:
         self.port = Port()
         limits = StreamLimits(RingLimits(events_max=events_max), read_ahead_bytes, join_distance_s)
-        self.streams = FeedStreams(limits, self.port)
+        self.streams = FeedStreams(limits, self.port, itertools.count(1))
         self.woken: list[int] = []
         self._last_id = 0
 

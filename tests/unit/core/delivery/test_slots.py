@@ -1,5 +1,6 @@
 """Slots for reading history: a fixed number, in turn by tenant, within quotas and fair shares."""
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ class Feeds:
         feed._last_id = 100 * number  # ids are unique within a process
         port = SlotsPort(slots=self.slots)
         feed.port = port
-        feed.streams = port.streams = FeedStreams(StreamLimits(RingLimits(), 10**6, 0), port)
+        feed.streams = port.streams = FeedStreams(StreamLimits(RingLimits(), 10**6, 0), port, itertools.count(1))
         opened(feed.stream_of(feed.subscriber(behind(100), tenant="live")))
         return feed
 
@@ -303,7 +304,7 @@ def test_a_copy_uses_a_slot_also_as_the_only_stream_of_its_feed() -> None:
     alone._last_id = 1_000
     port = SlotsPort(slots=feeds.slots)
     alone.port = port
-    alone.streams = port.streams = FeedStreams(StreamLimits(RingLimits(), 10**6, 0), port)
+    alone.streams = port.streams = FeedStreams(StreamLimits(RingLimits(), 10**6, 0), port, itertools.count(1))
     copier = alone.subscriber(JoinPoint(mark(5).while_copying(Copied())), tenant="a")
     assert alone.stream_of(copier).copies
     assert feeds.slots.used() == {"a": 1}
