@@ -9,9 +9,8 @@ from tests.tables import over
 
 REPOSITORY: Final = Path(__file__).parents[2]
 SERVER: Final = REPOSITORY / "server/feedmux_server"
-SHARED: Final = frozenset({"cancellation", "clock", "gc_tuning", "health_probe", "login_files", "supervision",
-                           "tls_files", "yaml_with_lines"})  # fmt: skip
-"""Modules that any layer may import."""
+SHARED: Final = frozenset({"cancellation", "clock", "gc_tuning", "health_probe", "supervision", "yaml_with_lines"})
+"""Modules that any layer may import, and a program of its own."""
 
 Layers = list[set[str]]
 
