@@ -249,12 +249,13 @@ class _Group:
 
     def _before_letters(self, event: str, rank: int, key: str) -> Iterator[Violation]:
         """No event of a quarantined key comes before its letters are deleted, and no letter before the ones before it
-        are processed."""
+        are processed. A letter that is discarded may be loaded already."""
         letters = self.letters.get(key, {})
         if key not in self.quarantined or self.skips:
             return
         for other, place in letters.items():
-            if place < rank and not (event in letters and other in self.processed):
+            is_letter = event in letters or event in self.discarded
+            if place < rank and not (is_letter and other in self.processed):
                 yield self._violation(ORDER, f"{event} comes, and {other} is set aside")
 
     def _in_order(self, event: str, rank: int, key: str) -> Iterator[Violation]:
