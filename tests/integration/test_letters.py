@@ -77,7 +77,7 @@ async def test_events_come_back_bit_for_bit(mongo: ReplicaSet, database: Databas
     twice = struct.pack("<i", len(twice)) + twice[4:]
     deep = event(3)[:-1] + b"\x03deep\x00" + nested(179) + b"\x00"
     deep = struct.pack("<i", len(deep)) + deep[4:]
-    large = event(4, fullDocument={"text": "x" * (PART_BYTES + 700_000)})
+    large = event(4, fullDocument={"text": "x" * (15 * PART_BYTES + 700_000)})
     async with prepared(mongo, database.name) as dead:
         for data in (odd, deep, large):
             sent = letter(data)
@@ -94,8 +94,14 @@ async def test_events_come_back_bit_for_bit(mongo: ReplicaSet, database: Databas
         assert got is not None
         assert got.event == odd, "an event is stored once"
         assert database.letters.count_documents({"tenant": "a"}) == 3
-        assert await dead.letters.discard("a", "s", [letter(large).id]) == 1
-        assert database.letters.count_documents({}) == 2, "both parts are gone"
+        sizes = database.letters.aggregate([{"$group": {"_id": None, "most": {"$max": {"$bsonSize": "$$ROOT"}}}}])
+        assert next(iter(sizes))["most"] < 1.1 * PART_BYTES, "the event loop encodes no more at once"
+        later, again = letter(large, now_s=NOW_S + 86_400), letter(large).id
+        assert await dead.letters.failed_again("a", "s", later, again)
+        kept = database.letters.distinct("expires_at", {"_id.event": again})
+        assert [each.timestamp() for each in kept] == [NOW_S + 31 * 86_400], "no part expires before its letter"
+        assert await dead.letters.discard("a", "s", [again]) == 1
+        assert database.letters.count_documents({}) == 2, "all parts are gone"
 
 
 async def test_pages_keys_and_other_tenants(mongo: ReplicaSet, database: Database[Any]) -> None:

@@ -1,17 +1,19 @@
 """The collection for dead letters: the only one to which feedmux writes.
 
 An event is stored as the bytes that MongoDB sent, as binary data: so it comes back bit for bit, whatever its fields are
-called and however deep it is, which a document within a document would not. What exceeds a document of MongoDB is in a
-second document. Every query names one tenant.
+called and however deep it is, which a document within a document would not. What exceeds `PART_BYTES` is in further
+documents. Every query names one tenant.
 """
 
 import asyncio
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from bson import Binary, Int64
@@ -36,14 +38,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-PART_BYTES: Final = 15 << 20
-"""The most bytes of an event in one document, which may have 16 MiB."""
+PART_BYTES: Final = 1 << 20
+"""The most bytes of an event in one document: to write one takes 2 ms of the event loop, and 16 MiB take 40 ms."""
 OVERHEAD_BYTES: Final = 1024
 """What a letter counts in addition to its event, its key and its reasons."""
 WRITES_AT_ONCE: Final = 8
 """Each has up to three copies of its event in memory, which has 16 MiB at most."""
-_PARTS_MAX: Final = 2
-"""MongoDB sends no event of more than 16 MiB and some KiB."""
+_DELETED_AT_ONCE: Final = 1_000
 _USAGE_S: Final = 30.0
 """For how long a replica does not see what others have written."""
 _FULL_S: Final = 5.0
@@ -165,14 +166,10 @@ class Letters:
 
     async def _insert(self, letters: Sequence[DeadLetter]) -> set[int]:
         """Return the indexes of those that are new."""
-        parts = [
-            {"_id": {**_id(each), "part": number}, "expires_at": self._expires(each), "event": Binary(part)}
-            for each in letters
-            for number in range(_PARTS_MAX - 1, 0, -1)
-            if (part := each.event[number * PART_BYTES : (number + 1) * PART_BYTES])
-        ]
-        if parts:
-            await self._insert_many(parts)
+        for each in letters:
+            for number, part in enumerate(_parts(_id(each), each.event_bytes), 1):
+                event = Binary(each.event[number * PART_BYTES : (number + 1) * PART_BYTES])
+                await self._insert_many([{"_id": part, "expires_at": self._expires(each), "event": event}])
         return await self._insert_many([self._document(each) for each in letters])
 
     def _expires(self, letter: DeadLetter) -> DatetimeMS:
@@ -277,12 +274,11 @@ class Letters:
             if letter is None:
                 return None
             parts = [letter["event"]] if with_event else []
-            if with_event and letter["event_bytes"] > PART_BYTES:
-                for number in range(1, _PARTS_MAX):
-                    part = await self._collection.find_one({"_id": {**own, "part": number}}, max_time_ms=self._max_ms)
-                    if part is None:
-                        return None  # it expires, or was discarded meanwhile
-                    parts.append(part["event"])
+            for each in _parts(own, letter["event_bytes"]) if with_event else ():
+                part = await self._collection.find_one({"_id": each}, max_time_ms=self._max_ms)
+                if part is None:
+                    return None  # it expires, or was discarded meanwhile
+                parts.append(part["event"])
             return letter, parts
 
         found = await self._answer("find", find)
@@ -292,11 +288,13 @@ class Letters:
         """Delete letters on a majority of the members, and return how many there were. The host of the group will find
         out which keys have no letters any more."""
         own = [_key(tenant, subscription, each) for each in ids]
-        shown = {"_id": False, "group_key": True, "bytes": True}
+        shown = {"event_bytes": True, "group_key": True, "bytes": True}
         found = await self._answer("find", lambda: self._collection.find({"_id": {"$in": own}}, shown).to_list())
-        parts = [{**each, "part": number} for each in own for number in range(1, _PARTS_MAX)]
         deleted = await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": own}}))
-        await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": parts}}))
+        parts = chain.from_iterable(_parts(dict(each["_id"]), each["event_bytes"]) for each in found)
+        while some := list(islice(parts, _DELETED_AT_ONCE)):
+            wanted = {"_id": {"$in": some}}
+            await self._answer("delete", partial(self._collection.delete_many, wanted))
         if found:
             await self.check(tenant, subscription, {bytes(each["group_key"]) for each in found})
         if (usage := self._usage.get(tenant)) is not None:
@@ -401,9 +399,8 @@ class Letters:
         """Let all letters of a quarantined key be delivered again, or not. The mark is the key's: it may have all
         letters of its tenant, and each of them may fail again. Those of its letters that a caller has marked are
         marked no longer."""
-        pin, mark = _pin(tenant, subscription, key), {"$set": {"replay": True}}
-        if not to_replay:
-            mark = {"$unset": {"replay": ""}}
+        pin = _pin(tenant, subscription, key)
+        mark: dict[str, Any] = {"$set": {"replay": True}} if to_replay else {"$unset": {"replay": ""}}
         await self._answer("update", lambda: self._collection.update_one({"_id": pin}, mark))
         wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "group_key": Binary(key)}
         await self._set_state(wanted | {"state": _REPLAY}, _SET_ASIDE)
@@ -413,7 +410,11 @@ class Letters:
         still there."""
         new = self._document(letter)
         fields = {name: new[name] for name in ("attempts", "reasons", "member", "failed_at", "expires_at", "state")}
-        wanted = {"_id": _key(tenant, subscription, id_)}
+        own = _key(tenant, subscription, id_)
+        if parts := list(_parts(own, letter.event_bytes)):
+            kept = {"$set": {"expires_at": new["expires_at"]}}
+            await self._answer("update", lambda: self._collection.update_many({"_id": {"$in": parts}}, kept))
+        wanted = {"_id": own}
         done = await self._answer("update", lambda: self._collection.update_one(wanted, {"$set": fields}))
         return bool(done.matched_count)
 
@@ -530,6 +531,11 @@ _INDEXES: Final = (
 
 def _key(tenant: str, subscription: str, id_: bytes) -> dict[str, Any]:
     return {"tenant": tenant, "subscription": subscription, "event": Binary(id_)}
+
+
+def _parts(own: dict[str, Any], event_bytes: int) -> Iterator[dict[str, Any]]:
+    """The `_id`s of the documents with what a letter's own document has not of its event."""
+    return ({**own, "part": number} for number in range(1, -(-event_bytes // PART_BYTES)))
 
 
 def _pin(tenant: str, subscription: str, key: bytes) -> dict[str, Any]:
