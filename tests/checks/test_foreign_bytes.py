@@ -24,7 +24,9 @@ PATTERNS = {
 DECODERS = {
     "core/grants/match.py": "a grant's condition, from the tenants file",
     "core/grants/stages.py": "the stages of grants, which the server has made",
+    "core/feeds/former_json.py": "pipelines, for the doctor",
     "core/feeds/pipeline_bounds/stages.py": "pipelines, in a separate process",
+    "core/feeds/query_json.py": "pipelines; those of more than 512 bytes are read in a separate process",
     "core/feeds/snapshot_stages.py": "an `_id` that MongoDB sent, without decoding what is in it",
     "core/feeds/simple_filter.py": "pipelines of up to 64 KiB; an exception only means that the filter is not simple",
     "core/feeds/stream_key.py": "pipelines that were checked, without decoding what is in their stages",
@@ -36,6 +38,7 @@ DECODERS = {
     " UTF-8",
     "source/stream_request.py": "resume tokens, without decoding what is in them",
     "source/token_check.py": "resume tokens, without decoding what is in them",
+    "tenants/jwks.py": "the keys of an issuer that the operator trusts, of a bounded size",
     "workers/check_worker.py": "pipelines, in a separate process",
     "workers/request_checks.py": "answers of the server's own process; pipelines of up to 512 bytes",
 }
@@ -44,6 +47,7 @@ DECODING = {
     ("bson", "decode"),
     ("bson", "decode_all"),
     ("bson", "decode_iter"),
+    ("json", "loads"),
     ("json_util", "loads"),
     ("", "RawBSONDocument"),
 }
@@ -84,6 +88,7 @@ def test_nothing_is_imported_past_the_lists() -> None:
                 names = {(node.module or "", each.name) for each in node.names}
                 assert not {("re", name) for name in MATCHING} & names, path
                 assert not {("bson", "decode"), ("bson", "decode_all"), ("bson.json_util", "loads")} & names, path
+                assert ("json", "loads") not in names, path
             if isinstance(node, ast.Import):
                 renamed = [each for each in node.names if each.name in ("re", "bson") and each.asname]
                 assert not renamed, path
