@@ -51,10 +51,12 @@ class LetterWriter:
         settled: Callable[[], None],
         letters: DeadLetters,
         observer: Observer,
+        next_look_s: Callable[[], float],
         *,
         quarantine: bool,
     ) -> None:
-        """`settled` is called after events were settled. `quarantine`: the later events of a key become dead letters,
+        """`settled` is called after events were settled. `next_look_s` returns when to look for letters to replay, and
+        is asked once for each look. `quarantine`: the later events of a key become dead letters,
         too."""
         self._tenant = tenant
         self._subscription = subscription
@@ -63,6 +65,7 @@ class LetterWriter:
         self._settled = settled
         self._letters = letters
         self._observer = observer
+        self._next_look_s = next_look_s
         self._quarantine = quarantine
         self._replays = Replays(tenant, subscription, key.digest, reader, settled, letters, quarantine=quarantine)
         self._task: Task[None] | None = None
@@ -105,11 +108,11 @@ class LetterWriter:
                         look_s = 0.0  # there may be more to deliver again
                     delete_s = 0.0
                 if monotonic_s() >= look_s:
-                    look_s = monotonic_s() + LOOK_S
+                    look_s = self._next_look_s()
                     if len(self._reader):  # a group whose members have left for a while is no session of its tenant
                         await self._replays.look()
             except FeedmuxError:  # the collection has logged it
-                look_s = monotonic_s() + LOOK_S
+                look_s = self._next_look_s()
             if ledger.aside and monotonic_s() >= self._write_s:
                 await self._write()
             due_s = look_s

@@ -31,6 +31,7 @@ from feedmux_server.core.positions.stored_order import group_order
 from feedmux_server.sessions.dead_letters import LetterWriter
 from feedmux_server.sessions.member_session import MemberSession, Membership
 from feedmux_server.sessions.outputs import GapMark, ProgressMark
+from feedmux_server.sessions.replays import LOOK_S
 from feedmux_server.sessions.session import CONTINUE_PAUSE_S, SessionPolicy
 from feedmux_server.sessions.session_commits import FLUSH_TIMEOUT_S, Commits
 from feedmux_server.source.dead_letters import DeadLetters
@@ -168,6 +169,7 @@ class Group:
                 self._settled,
                 letters,
                 manager.observer,
+                lambda: self._account.next_look_s(monotonic_s(), LOOK_S),
                 quarantine=definition.quarantine,
             )
             self._letters.begin(manager.tasks)

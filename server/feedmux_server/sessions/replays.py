@@ -5,8 +5,8 @@ the last ones are loaded, the key's events that have arrived meanwhile wait behi
 says that the key is quarantined, and that its letters are delivered again, is deleted when these letters are. So after
 a crash, the next host finds either the document and the letters that are left, or neither.
 
-What a caller has marked is looked for every `LOOK_S`, and at once when letters were deleted. Few letters are in memory
-at a time.
+What a caller has marked is looked for every `LOOK_S`, less often where a tenant has many groups, and at once when
+letters were deleted. Few letters are in memory at a time.
 """
 
 import asyncio

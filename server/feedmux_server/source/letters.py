@@ -337,7 +337,7 @@ class Letters:
             cursor = self._collection.find(wanted, {"_id": 1}, limit=most, batch_size=_KEYS_AT_ONCE)
             async for each in cursor:
                 found.append(bytes(each["_id"]["key"]))
-                if not len(found) % _KEYS_AT_ONCE:
+                if not len(found) % _LETTERS_AT_ONCE:
                     await asyncio.sleep(0)
             return found
 
@@ -432,11 +432,17 @@ class Letters:
         return await self._in_order({"tenant": tenant, "subscription": subscription, "group_key": Binary(key)}, most)
 
     async def _in_order(self, wanted: dict[str, Any], most: int) -> list[DeadLetter]:
-        async def find() -> list[Any]:
-            cursor = self._collection.find(wanted, _WITHOUT_EVENT, sort=_IN_ORDER, limit=most, max_time_ms=self._max_ms)
-            return await cursor.to_list()
+        async def find() -> list[DeadLetter]:
+            letters = list[DeadLetter]()
+            async for each in self._collection.find(
+                wanted, _WITHOUT_EVENT, sort=_IN_ORDER, limit=most, max_time_ms=self._max_ms
+            ):
+                letters.append(_letter(each))
+                if not len(letters) % _LETTERS_AT_ONCE:
+                    await asyncio.sleep(0)
+            return letters
 
-        return [_letter(each) for each in await self._answer("find", find)]
+        return await self._answer("find", find)
 
     async def _set_state(self, wanted: dict[str, Any], state: str) -> int:
         change = {"$set": {"state": state}}

@@ -6,11 +6,15 @@ with the errors raised here, and sessions ask how long to wait before they take 
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields
+from typing import Final
 
 from feedmux_server.core.limits.open_feeds import OpenFeeds
 from feedmux_server.core.limits.outstanding import Backlog, Outstanding
 from feedmux_server.core.limits.quota import UNLIMITED, Quotas, exceeded
 from feedmux_server.core.limits.rates import Rates
+
+LOOKS_PER_S: Final = 20
+"""How often the groups of a tenant look for letters to replay, all together."""
 
 
 class Account:
@@ -32,6 +36,7 @@ class Account:
         """Deliveries in groups that failed, or were lost with their member."""
         self.throttled_s = 0.0
         """How long sessions and plans have waited for a rate, or sessions for acks, all together."""
+        self._look_s = 0.0
 
     def apply(self, quotas: Quotas, now_s: float) -> None:
         """Apply other limits from now on. What is open stays open, even above a lower limit."""
@@ -58,6 +63,12 @@ class Account:
 
     def close_call(self) -> None:
         self.calls -= 1
+
+    def next_look_s(self, now_s: float, every_s: float) -> float:
+        """When a group may look for letters to replay again, which takes three commands of MongoDB: after `every_s`, or
+        later where many groups do."""
+        self._look_s = max(now_s + every_s, self._look_s + 1 / LOOKS_PER_S)
+        return self._look_s
 
     def check_pipeline(self, size: int) -> None:
         """Raises QUOTA_EXCEEDED for a pipeline of more bytes than allowed."""

@@ -1,9 +1,12 @@
 """A tenant's account: what is open is counted, and other quotas apply at once."""
 
+import heapq
+
 import pytest
 
-from feedmux_server.core.limits.account import Account, Accounts
-from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.core.limits.account import LOOKS_PER_S, Account, Accounts
+from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Quotas
+from tests.tables import over
 from tests.unit.core.limits.quota_support import refused
 
 
@@ -75,3 +78,16 @@ def test_a_stream_is_read_as_often_as_one_of_its_tenants_may() -> None:
     assert accounts.read_wait_s([]) == 0.0
     now_s = 1.1
     assert accounts.read_wait_s(["many"]) == 0.0
+
+
+@over("groups", [10, 100, 1_000])
+def test_looks_for_letters_do_not_grow_with_the_groups(groups: int) -> None:
+    account = Account("a", UNLIMITED_QUOTAS, 0.0)
+    looks = [(0.0, group) for group in range(groups)]
+    counted = 0
+    while looks[0][0] < 60.0:
+        now_s, group = heapq.heappop(looks)
+        counted += 1
+        heapq.heappush(looks, (account.next_look_s(now_s, 5.0), group))
+    assert counted <= groups + 60 * min(groups / 5, LOOKS_PER_S)
+    assert account.next_look_s(1000.0, 5.0) == 1005.0
