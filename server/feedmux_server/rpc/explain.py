@@ -87,7 +87,7 @@ class Explain:
         manager = self._service.manager
         try:
             async with manager.abandoned.holding(tenant, object()):
-                await try_to_open(source, key, at)
+                await try_to_open(source, key, at, self._service.admission.charge_list)
         except FeedmuxError as error:
             # There is no room for another cursor, but a subscriber would need none, and MongoDB has accepted this feed.
             if (

@@ -29,7 +29,7 @@ from feedmux_server.source.reader import ChangeStreamReader
 Namespace = tuple[str, str]
 """Database and collection."""
 Charge = Callable[[int], Any]
-"""Gets the length of each list that MongoDB was asked for."""
+"""Called for each command to MongoDB that lists, with the length of the list."""
 WAIT_MS: Final = 5
 """How long MongoDB waits for changes at the end of the oplog, while documents are copied."""
 ESTIMATED_MAX: Final = 1_000
@@ -54,8 +54,15 @@ class Gone:
 class Namespaces:
     """What one copy goes through."""
 
-    def __init__(self, source: Source, key: StreamKey, limits: ReadLimits, reads_for: Callable[[], str] = str) -> None:
-        """`reads_for` is that of `ChangeStreamReader`."""
+    def __init__(
+        self,
+        source: Source,
+        key: StreamKey,
+        limits: ReadLimits,
+        reads_for: Callable[[], str] = str,
+        charge: Charge | None = None,
+    ) -> None:
+        """`reads_for` is that of `ChangeStreamReader`. `charge` is for a call; a copy charges `commands`."""
         self._source = source
         self._key = key
         self._limits = replace(limits, max_await_ms=WAIT_MS)
@@ -64,6 +71,7 @@ class Namespaces:
         self._filter = simple_filter or EVERYTHING
         self.may_drop = key.judges_documents or simple_filter is None
         """Not all documents of a collection may be shown."""
+        self._charge = charge
         self.commands = 0
         """Commands to MongoDB, about: their number has no other bound than the collections, and the drops and renames
         among them. Whoever charges for them sets it back."""
@@ -91,7 +99,7 @@ class Namespaces:
         async for found in self.names_from(here):
             if found == here and after:
                 continue
-            self.commands += 1
+            self._sent(1)
             info = await self._source.collection(*found)
             if info is not None and info.kind == "collection":  # otherwise it is gone since it was listed
                 await check_info(self._source, self._scope(found), info)
@@ -111,24 +119,24 @@ class Namespaces:
                 if self.covers(found := (database, listed[number])):
                     yield found
 
-    async def check(self, charge: Charge) -> None:
+    async def check(self) -> None:
         """Raises SNAPSHOT_UNSUITABLE if there is a collection that cannot be copied."""
         for database in await self._list_databases():
             listed = await self._source.special_collections(database)
-            charge(len(listed))
+            self._sent(len(listed))
             for name, info in listed.items():
                 if self.covers((database, name)):
                     await check_info(self._source, self._scope((database, name)), info)
 
-    async def estimate(self, charge: Charge = int) -> int:
+    async def estimate(self) -> int:
         """About how many documents there are; 0 if that is not known."""
         names = list[Namespace]()
         async for each in self.names_from(("", "")):
             names.append(each)
             if len(names) > ESTIMATED_MAX:
                 return 0
-        charge(len(names))
-        self.commands += len(names)
+        for _ in names:
+            self._sent(1)
         return sum([await self._source.estimated_count(*each) for each in names])
 
     async def gone_after(
@@ -183,16 +191,23 @@ class Namespaces:
         if self._databases is None:
             check_source(self._source)
             scope = self._key.spec.scope
-            self.commands += not scope.database
             listed = [scope.database] if scope.database else await self._source.databases()
+            if not scope.database:
+                self._sent(len(listed))
             self._databases = sorted(each for each in listed if is_served(each, "") and self._key.shows(each, ""))
         return self._databases
 
     async def _list_collections(self, database: str) -> list[str]:
         if database not in self._collections:
-            self.commands += 1
             self._collections[database] = sorted(await self._source.collection_names(database))
+            self._sent(len(self._collections[database]))
         return self._collections[database]
+
+    def _sent(self, items: int) -> None:
+        """Count a command that brought so many items."""
+        self.commands += 1
+        if self._charge is not None:
+            self._charge(items)
 
 
 def _gone(event: Mapping[str, Any]) -> Gone:
@@ -207,4 +222,4 @@ async def check_copy(source: Source, key: StreamKey, charge: Charge) -> None:
     if key.spec.scope.collection:
         await check_collection(source, key)
     else:
-        await Namespaces(source, key, ReadLimits()).check(charge)
+        await Namespaces(source, key, ReadLimits(), charge=charge).check()

@@ -129,7 +129,7 @@ async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint, cha
     scope = key.spec.scope
     try:
         if not scope.collection:
-            return await Namespaces(source, key, ReadLimits()).estimate(charge)
+            return await Namespaces(source, key, ReadLimits(), charge=charge).estimate()
         return await source.estimated_count(scope.database, scope.collection)
     except FeedmuxError as error:
         if error.reason not in _NOT_PERMITTED:
@@ -137,7 +137,7 @@ async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint, cha
         return 0
 
 
-async def try_to_open(source: Source, key: StreamKey, at: JoinPoint) -> None:
+async def try_to_open(source: Source, key: StreamKey, at: JoinPoint, charge: Charge = _nobody) -> None:
     """Let MongoDB check stages and options, for a copy also those of its documents. Raises FeedmuxError. An aggregate
     reads nothing before a getMore."""
     reader = ChangeStreamReader(source, key, at, ReadLimits())
@@ -148,7 +148,8 @@ async def try_to_open(source: Source, key: StreamKey, at: JoinPoint) -> None:
             await documents.check_collection()  # a position does not say what the collection is by now
         await reader.open()
         if copied is not None and not key.spec.scope.collection:
-            first = await Namespaces(source, key, ReadLimits()).next(copied.namespace, after=False)
+            names = Namespaces(source, key, ReadLimits(), charge=charge)
+            first = await names.next(copied.namespace, after=False)
             copied = None if first is None else Copied(database=first[0], collection=first[1])
         if copied is not None:
             with suppress(NotAtThisTime):  # the copy reads them as of a later time

@@ -86,7 +86,8 @@ async def test_what_a_tenant_may_not_see_or_a_pipeline_drops_is_not_looked_at() 
     source.listed["z"] = CollectionInfo(b"u", "collection", capped=True)
     assert await every(names) == [("b", "a.b"), ("b", "é"), ("b-c", "a.b"), ("b-c", "é")]
     charged = list[int]()
-    await names.check(charged.append)
+    names._charge = charged.append
+    await names.check()
     assert charged == [1, 1]
     names, source, _ = await made(stream_key(SPEC, b"policy", shows=lambda database, name: database == "b"))
     assert (await every(names), source.lists) == ([("b", "a.b"), ("b", "z"), ("b", "é")], 1)
@@ -95,7 +96,7 @@ async def test_what_a_tenant_may_not_see_or_a_pipeline_drops_is_not_looked_at() 
     assert (await every(names), names.may_drop) == ([("b", "é")], False)
     names, source, _ = await made(stream_key(SPEC))
     source.listed["z"] = CollectionInfo(b"u", "collection", capped=True)
-    for checked in (names.check(int), names.next(("b", "a.b"), after=True)):
+    for checked in (names.check(), names.next(("b", "a.b"), after=True)):
         with pytest.raises(FeedmuxError, match=r"b\.z is capped"):
             await checked
     assert await names.next(("b-c", "zz"), after=True) == ("b-c", "é"), "one that was passed is none of its business"
@@ -148,6 +149,10 @@ async def test_each_command_counts_however_many_there_are(count: int) -> None:
     assert await names.next(("", ""), after=False) == ("d0", "c")
     assert await names.estimate() == (2 * count if count <= ESTIMATED_MAX else 0)
     assert names.commands == 1 + 1 + 1 + (count - 1) + count
+    charged = list[int]()
+    called = Namespaces(source, stream_key(SPEC), ReadLimits(), charge=charged.append)
+    await called.estimate()
+    assert sorted(charged) == [1] * (2 * count) + [count], "what a call asks for is charged to its caller"
     reads, place, names.commands = 0, mongo.mark(mongo.latest + 1), 0
     read = ChangeStreamReader.read
 
