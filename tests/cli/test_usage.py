@@ -40,6 +40,7 @@ def run_without(packages: tuple[str, ...], *arguments: str) -> subprocess.Comple
     [
         [],
         ["bogus"],
+        ["__complete", "bash"],
         ["watch", ".orders"],
         ["watch", "shop."],
         ["watch", "[shop]"],

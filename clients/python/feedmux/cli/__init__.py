@@ -100,7 +100,7 @@ def _code_of(argv: list[str]) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    if argv[:1] == [COMPLETE]:
+    if argv[:1] == [COMPLETE] and len(argv) > 2:
         from feedmux.cli.completion import print_candidates
 
         words = argv[2:]
