@@ -55,16 +55,18 @@ class FeedmuxBatchReader(DataSourceReader):
 
 @contextmanager
 def _naming(option: str, text: str) -> Iterator[None]:
-    """Converts the error about a bound that MongoDB has not reached to one that names its option."""
+    """Converts the error about a bound that MongoDB has not reached, or never can, to one that names its option."""
     try:
         yield
     except (OutOfRange, InvalidArgument) as error:
         if error.reason != "START_IN_FUTURE" and error.metadata.get("field") != "start.time":
             raise
-        raise OptionError(
-            f"option {option} ({text}) is not a time up to which MongoDB has committed: choose an earlier time, or"
-            f" latest. ({error})"
-        ) from None
+        problem = (
+            "a time up to which MongoDB has committed: choose an earlier time, or latest"
+            if error.reason == "START_IN_FUTURE"
+            else "a time that MongoDB knows"
+        )
+        raise OptionError(f"option {option} ({text}) is not {problem}. ({error})") from None
 
 
 def _swapped(planner: Planner, after: FeedPosition, found: Located) -> bool:

@@ -3,7 +3,13 @@
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Final
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructField, StructType
 
 from feedmux_spark.batch import FeedmuxBatchReader
@@ -17,6 +23,7 @@ _CREATING: Final = "provider"
 _OPTION: Final = "option."
 """The prefix under which CREATE TABLE passes the options among the properties."""
 _TABLE_OPTIONS: Final = "feedmux.options"
+_READ_ONLY: Final = "the format feedmux only reads changes: write documents with MongoDB's own connector"
 
 
 class FeedmuxSource(DataSource):
@@ -47,6 +54,12 @@ class FeedmuxSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 Spark's name
         return FeedmuxStreamReader(_for_stream(self._options(schema)), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise OptionError(_READ_ONLY)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        raise OptionError(_READ_ONLY)
 
     def _options(self, schema: StructType) -> Options:
         stored: dict[str, str] = schema.fields[0].metadata.get(_TABLE_OPTIONS, {}) if schema.fields else {}

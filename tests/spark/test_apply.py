@@ -287,6 +287,7 @@ def test_a_mirror_is_created_once_and_before_it_is_read(
 
 def test_a_copy_over_the_table_removes_what_it_does_not_contain(spark: SparkSession, mirror: ParquetMirror) -> None:
     """After lost history. Its changes are those of another query, whose batches begin at 0 again."""
+    mirror = ParquetMirror(spark, str(Path(mirror.path).rename(f"{mirror.path} [1] {{a,b}}*?\\")))
     mirror.apply(frame(spark, [change(1, "update", 2, "changed"), change(2, "insert", 4, "new")]), 0)
     for _ in range(3):
         copy = spark.createDataFrame([((2,), (2, "again"))], mirror.read().drop("sort_key").schema)

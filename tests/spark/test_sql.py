@@ -54,3 +54,14 @@ def test_a_table_that_cannot_be_read(
             create_and_read()
     finally:
         spark.sql("DROP TABLE IF EXISTS wrong")
+
+
+def test_nothing_is_written(spark: SparkSession, options: Options) -> None:
+    spark.sql(f"CREATE TABLE read_only USING feedmux OPTIONS ({in_sql(options())})")
+    try:
+        with pytest.raises(Exception, match="the format feedmux only reads changes"):
+            spark.sql("INSERT INTO read_only SELECT * FROM read_only")
+    finally:
+        spark.sql("DROP TABLE read_only")
+    with pytest.raises(Exception, match="the format feedmux only reads changes"):
+        spark.range(1).write.format("feedmux").options(**options()).mode("append").save()

@@ -78,7 +78,8 @@ class DeltaMirror(Mirror):
 
     @property
     def _table(self) -> str:
-        return f"delta.`{self.path}`"
+        path = self.path.replace("`", "``")
+        return f"delta.`{path}`"
 
 
 def _mark(query_id: str) -> str:

@@ -5,11 +5,20 @@ from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import BooleanType, DateType, FloatType, StringType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    FloatType,
+    MapType,
+    StringType,
+    StructType,
+)
 
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.rows import SchemaRefused, typed_schema
-from feedmux_spark.rows.columns import TYPE_MISMATCH
+from feedmux_spark.rows.columns import TYPE_MISMATCH, key_schema
 
 COLUMNS: Final = ("document_key", "sort_key", "document")
 """The columns of a mirrored table."""
@@ -28,14 +37,30 @@ def mirror_schema(document: StructType) -> StructType:
 
     Values that do not fit it are an error of the mirror, and only in changes of its collection: the stream may contain
     others.
-    Raises SchemaRefused if the type of `_id` maps several values to one.
+    Raises SchemaRefused if there is no `_id`, or if its type maps several values to one.
     """
-    key = StructType([document["_id"]])
-    if isinstance(document["_id"].dataType, FloatType | DateType):
-        kind = document["_id"].dataType.simpleString().upper()
-        raise SchemaRefused(f"an _id of type {kind} would make one document of several: use DOUBLE or TIMESTAMP")
+    key = key_schema(document)
+    _check_key(key)
     schema = typed_schema(document, document_key=key).add("has_document", BooleanType(), nullable=False)
     return schema.add(TYPE_MISMATCH, StringType())
+
+
+def _check_key(kind: DataType) -> None:
+    match kind:
+        case StructType():
+            for field in kind.fields:
+                _check_key(field.dataType)
+        case ArrayType():
+            _check_key(kind.elementType)
+        case MapType():
+            raise SchemaRefused(
+                "an _id of type MAP cannot be compared: name its fields, as in STRUCT<a: INT, b: STRING>"
+            )
+        case FloatType() | DateType() | StringType() if kind != StringType():
+            raise SchemaRefused(
+                f"an _id of type {kind.simpleString().upper()} would make one document of several: use DOUBLE,"
+                " TIMESTAMP, or STRING without a collation"
+            )
 
 
 def latest_changes(changes: DataFrame, key: str = "document_key") -> DataFrame:

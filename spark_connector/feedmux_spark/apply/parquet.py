@@ -6,6 +6,7 @@ retained for its current readers. Use `DeltaMirror` for tables that are too larg
 """
 
 import logging
+import re
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -19,6 +20,8 @@ log = logging.getLogger("feedmux_spark")
 
 _KEPT: Final = 2
 _COPY: Final = "copy"
+_GLOB: Final = re.compile(r"[][{}*?\\]")
+"""What Spark takes for a pattern in a path that it reads, and not in one that it writes."""
 _NAMESPACE: Final = "feedmux.namespace"
 """Stored as metadata of the column sort_key in the Parquet files, so it is written together with a state or not at
 all."""
@@ -61,7 +64,7 @@ class ParquetMirror(Mirror):
         states = self._states()
         if not states:
             raise CannotApply(f"{self.path} contains no mirror: create it with a copy first")
-        return self._spark.read.parquet(f"{self.path}/{states[-1].folder}")
+        return self._spark.read.parquet(_GLOB.sub(r"\\\g<0>", f"{self.path}/{states[-1].folder}"))
 
     def _applied(self, query_id: str, batch_id: int) -> bool:
         return any(state.query_id == query_id and state.batch_id >= batch_id for state in self._states())

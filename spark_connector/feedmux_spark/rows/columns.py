@@ -110,6 +110,13 @@ def typed_schema(document: StructType, *, document_key: StructType | None = None
     return StructType(fields)
 
 
+def key_schema(document: StructType) -> StructType:
+    """The `document_key` of documents: their `_id`. Raises SchemaRefused."""
+    if "_id" not in document.fieldNames():
+        raise SchemaRefused(f"the schema of the documents has no field _id, only {', '.join(document.fieldNames())}")
+    return StructType([document["_id"]])
+
+
 def check(mode: str, schema: StructType) -> None:
     """Checks that rows of `mode` can have these columns, in any order and number. Raises SchemaRefused."""
     if mode not in MODES:

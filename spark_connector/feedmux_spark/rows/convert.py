@@ -57,6 +57,8 @@ class Policy:
     notes: list[tuple[Ints, str]] | None = None
     """Where mismatches are collected, as places in the buffer and what is wrong there, instead of being raised. The
     columns are then of no use in the rows of these places."""
+    of_key: bool = False
+    """The columns identify a document: they take no BSON timestamp by its seconds, which others share."""
 
     def refuse(self, places: Ints, message: str, place: int | None) -> None:
         """Notes a mismatch, or raises TypeMismatch."""
@@ -202,8 +204,10 @@ def _microseconds(values: Values) -> tuple[Ints, Mask]:
     return numbers, taken
 
 
-def _timestamps(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> Built:
+def _timestamps(values: Values, arrow_type: Any, _path: str, policy: Policy) -> Built:
     numbers, taken = _microseconds(values)
+    if policy.of_key:
+        taken &= values.kind != bson.TIMESTAMP
     return pa.array(numbers, mask=_mask(taken)).view(arrow_type), taken
 
 

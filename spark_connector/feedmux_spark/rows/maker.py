@@ -25,7 +25,7 @@ FAIL: Final = "fail"
 NULL: Final = "null"
 
 _LENIENT: Final = Policy(fail=False)
-_STRICT: Final = Policy(fail=True)
+_STRICT: Final = Policy(fail=True, of_key=True)
 _KEY: Final = "document_key"
 """Never null because of a value that does not fit: all such documents would be treated as one."""
 _FRAGMENT: Final = ("splitEvent", "fragment")
@@ -103,7 +103,7 @@ class RowMaker:
 def documents_batch(documents: bytes, document: StructType, on_type_mismatch: str = FAIL) -> pa.RecordBatch:
     """Converts a collection's documents, concatenated BSON, to the rows of a copy: `document_key` (the `_id`) and
     `document`, with the types and rules of typed rows. Raises SchemaRefused, InvalidEvents, TypeMismatch."""
-    schema = StructType([StructField("document_key", StructType([document["_id"]])), StructField("document", document)])
+    schema = StructType([StructField(_KEY, columns.key_schema(document)), StructField("document", document)])
     columns.check(columns.TYPED, schema)
     places = bson_walk.split(documents)
     whole = Values(Buffer(documents), np.full(len(places) - 1, bson_walk.DOCUMENT, np.uint8), places[:-1], places[1:])

@@ -59,6 +59,14 @@ def test_a_bound_in_the_future_is_named(monkeypatch: pytest.MonkeyPatch) -> None
             reader(**bounds).partitions()
 
 
+def test_a_bound_that_no_clock_of_mongodb_has_is_not_called_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "start.time must lie between 1970 and 2106"
+    error = make_error("INVALID_ARGUMENT", text, "MESSAGE_INVALID", {"field": "start.time"})
+    Answers(monkeypatch, ResolvePosition=[resolved(b"end"), error])
+    with pytest.raises(OptionError, match=rf"startingOffsets \(1900.*\) is not a time that MongoDB knows\. \(.*{text}"):
+        reader(startingOffsets="1900-01-01T00:00:00Z").partitions()
+
+
 def test_bounds_that_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     empty, back = plan(b"start", caught_up=True), plan(b"start", 1, caught_up=True)
     bounds = {"startingOffsets": offset(b"start"), "endingOffsets": offset(b"end")}

@@ -2,18 +2,45 @@
 
 from typing import Any
 
+import bson
 import pytest
-from pyspark.sql.types import BooleanType, DataType, DateType, FloatType, LongType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DateType,
+    FloatType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from feedmux_spark.apply import ParquetMirror, mirror_schema
-from feedmux_spark.rows import SchemaRefused
+from feedmux_spark.rows import SchemaRefused, TypeMismatch, documents_batch
 from tests.tables import over
 
 
-@over("kind", [FloatType(), DateType()])
+@over("kind", [FloatType(), DateType(), StringType("UTF8_LCASE"), MapType(StringType(), LongType())])
 def test_a_key_that_would_make_one_of_several_is_refused(kind: DataType) -> None:
-    with pytest.raises(SchemaRefused, match="make one document of several"):
-        mirror_schema(StructType([StructField("_id", kind)]))
+    for each in (kind, StructType([StructField("a", kind)]), ArrayType(kind)):
+        with pytest.raises(SchemaRefused, match=r"make one document of several|MAP cannot be compared"):
+            mirror_schema(StructType([StructField("_id", each)]))
+
+
+def test_a_schema_without_a_key_is_refused() -> None:
+    document = StructType([StructField("id", LongType()), StructField("_ID", LongType())])
+    for refused in (lambda: mirror_schema(document), lambda: documents_batch(b"", document)):
+        with pytest.raises(SchemaRefused, match="no field _id, only id, _ID"):
+            refused()
+
+
+def test_timestamps_that_differ_are_not_one_key() -> None:
+    documents = [bson.encode({"_id": bson.Timestamp(5, increment)}) for increment in (1, 2)]
+    with pytest.raises(TypeMismatch, match=r"document_key\._id: a BSON timestamp"):
+        documents_batch(b"".join(documents), StructType([StructField("_id", TimestampType())]))
 
 
 @over("namespace", ["orders", "shop.", ".orders", ""])
