@@ -83,6 +83,7 @@ type Batch struct {
 	feedPosition FeedPosition
 	readTime     time.Time
 	snapshot     bool
+	generation   int64
 	// buffer belongs to the session that received the batch.
 	buffer *sessionBuffer
 }
@@ -119,6 +120,10 @@ func (b *Batch) ReadTime() time.Time { return b.readTime }
 
 // Snapshot says whether the events are documents of a copy (StartSnapshot) rather than changes: all of them are, or none.
 func (b *Batch) Snapshot() bool { return b.snapshot }
+
+// Generation is the number of the last copy that the session had read, or was reading, when the batch came; 0 for none.
+// See SnapshotComplete.
+func (b *Batch) Generation() int64 { return b.generation }
 
 func (b *Batch) size() int64 { return int64(b.offsets[b.Len()] - b.offsets[0]) }
 

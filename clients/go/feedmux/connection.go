@@ -327,9 +327,9 @@ func (c *connection) receive(said response) error {
 		c.sayRewound(said)
 	case Draining:
 		b.flush()
-		b.put(item{notice: said})
+		b.say(said)
 	case Notice:
-		b.put(item{notice: said})
+		b.say(said)
 	}
 	return nil
 }
@@ -346,11 +346,8 @@ func (c *connection) onOpened(first *opened) {
 	b.tracker.begin(first.feedPosition, c.openAcked)
 	b.window.limit(first.credit.events, first.credit.bytes)
 	b.sentSequence, b.confirmedUntil = 0, 0
-	b.epoch, b.copying = first.epoch, first.copying
-	if first.copying != nil {
-		b.generation = first.copying.Generation
-		b.withdrawCompletion()
-	}
+	b.epoch = first.epoch
+	b.beginWithin(first.copying)
 	if isFirst {
 		b.began = first.feedPosition
 	}

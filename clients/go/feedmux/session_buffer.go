@@ -51,7 +51,7 @@ type sessionBuffer struct {
 	// copying is set when a stream is opened within a copy of existing documents, follows the notices that are handed out,
 	// and is nil from the end of the copy on.
 	copying *SnapshotStatus
-	// generation is that of the last copy that was announced.
+	// generation is that of the copy that the server announced last: of the batches that arrive after it.
 	generation int64
 }
 
@@ -117,11 +117,9 @@ func (b *sessionBuffer) advance() (Notice, <-chan struct{}, error) {
 		}
 		switch notice := next.notice.(type) {
 		case SnapshotProgress:
-			if b.copying != nil || notice.Generation != b.generation { // else a later stream has passed the copy
-				b.copying, b.generation = &notice.SnapshotStatus, notice.Generation
-			}
+			b.copying = &notice.SnapshotStatus
 		case SnapshotComplete:
-			b.copying, b.generation = nil, notice.Generation
+			b.copying = nil
 		}
 		return next.notice, nil, nil
 	case b.ended && b.err != nil:
@@ -157,8 +155,10 @@ func (b *sessionBuffer) feedPosition() FeedPosition {
 	if b.batch != nil && b.given == b.batch.Len() {
 		b.settleBatch()
 	}
-	if b.tracker.received <= b.handed() && len(b.tracker.latest.Position) > 0 {
-		b.reached, b.reachedAfter = b.tracker.latest, b.tracker.received
+	latest := b.tracker.latest
+	// Not after the end of a copy that was not handed out: a program that stores that position would miss the end.
+	if b.tracker.received <= b.handed() && len(latest.Position) > 0 && !slices.ContainsFunc(b.items, isCompletion) {
+		b.reached, b.reachedAfter = latest, b.tracker.received
 	}
 	if len(b.reached.Position) > 0 {
 		return b.reached
@@ -216,6 +216,17 @@ func (b *sessionBuffer) put(next item) {
 	b.arrived.notify()
 }
 
+// say puts a notice in its order among the batches.
+func (b *sessionBuffer) say(notice Notice) {
+	switch notice := notice.(type) {
+	case SnapshotProgress:
+		b.generation = notice.Generation
+	case SnapshotComplete:
+		b.generation = notice.Generation
+	}
+	b.put(item{notice: notice})
+}
+
 func (b *sessionBuffer) end(err error) {
 	b.ended, b.err = true, err
 	b.arrived.notify()
@@ -264,7 +275,7 @@ func (b *sessionBuffer) deliver(arrived *delivery) error {
 	if err := b.window.receive(arrived.batch); err != nil {
 		return err
 	}
-	arrived.batch.buffer = b
+	arrived.batch.buffer, arrived.batch.generation = b, b.generation
 	repeats := b.tracker.expectsRepeats()
 	fresh, err := b.tracker.arrive(arrived.sequence, arrived.batch, b.acked)
 	if err != nil {
@@ -285,13 +296,27 @@ func (b *sessionBuffer) deliver(arrived *delivery) error {
 	return nil
 }
 
+// beginWithin takes what a new stream says of a copy; nil if the stream is not within one. What former streams said of
+// how far a copy is, and was not handed out, is void.
+func (b *sessionBuffer) beginWithin(copying *SnapshotStatus) {
+	b.copying = copying
+	b.items = slices.DeleteFunc(b.items, func(each item) bool {
+		_, running := each.notice.(SnapshotProgress)
+		return running
+	})
+	if copying != nil {
+		b.generation = copying.Generation
+		b.withdrawCompletion()
+	}
+}
+
 // withdrawCompletion drops the end of a copy that was not handed out: its documents are forgotten, or come again before
 // another end.
-func (b *sessionBuffer) withdrawCompletion() {
-	b.items = slices.DeleteFunc(b.items, func(each item) bool {
-		_, complete := each.notice.(SnapshotComplete)
-		return complete
-	})
+func (b *sessionBuffer) withdrawCompletion() { b.items = slices.DeleteFunc(b.items, isCompletion) }
+
+func isCompletion(each item) bool {
+	_, complete := each.notice.(SnapshotComplete)
+	return complete
 }
 
 // forget says that the stored position was moved on purpose. Other notices stay.

@@ -310,6 +310,7 @@ function eventJson(event: feedmux.ChangeEvent, report: string[]): Json {
   return {
     ...(report.includes("document") && { document: EJSON.serialize(event.document, { relaxed: false }) }),
     ...(report.includes("snapshot") && { snapshot: event.snapshot }),
+    ...(report.includes("generation") && { generation: event.batch.generation }),
     ...(report.includes("raw") && { raw: event.raw.toString("base64") }),
     ...(report.includes("token") && { token: tokenJson(event.resumeToken) }),
   };

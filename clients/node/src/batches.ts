@@ -68,6 +68,11 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
   firstSequence = 0;
   /** Whether the events are documents of a copy (start `snapshot`) rather than changes: all of them are, or none. */
   snapshot = false;
+  /**
+   * The number of the last copy that the session had read, or was reading, when the batch came; 0 for none. See
+   * `SnapshotComplete`.
+   */
+  generation = 0;
   /** @internal The connection of the session that received the batch. */
   owner: object | undefined;
   protected readonly options: DeserializeOptions;
@@ -136,6 +141,7 @@ export abstract class Batch<T extends Document = Document> implements Iterable<C
     part.firstSequence = this.firstSequence + first;
     part.owner = this.owner;
     part.snapshot = this.snapshot;
+    part.generation = this.generation;
     return part;
   }
 }

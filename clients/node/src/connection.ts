@@ -63,8 +63,6 @@ export class Connection {
   epoch = 0n;
   /** Set when a stream is opened within a copy of existing documents; follows the notices that the session hands out. */
   copying: SnapshotStatus | undefined;
-  /** That of the last copy that was announced. */
-  generation = 0;
 
   readonly #transport: Transport;
   readonly #opening: Opening;
@@ -91,6 +89,8 @@ export class Connection {
   #openAcked = 0;
   /** The present stream asked for the start `snapshot`. */
   #askedForCopy = false;
+  /** That of the copy that the server announced last: of the batches that arrive after it. */
+  #generation = 0;
   #flushed = 0;
   #confirmed = 0;
   #sentSequence = 0;
@@ -407,12 +407,15 @@ export class Connection {
     }
     if (notice.kind === "draining") {
       this.#flushAcks();
+    } else if (notice.kind === "snapshotProgress" || notice.kind === "snapshotComplete") {
+      this.#generation = notice.generation;
     }
     this.#say(notice);
   }
 
   #deliver({ firstSequence, batch }: Delivery): void {
     this.#window.receive(batch.length, batch.sizeBytes, batch.rawEvent(batch.length - 1).length);
+    batch.generation = this.#generation;
     const repeats = this.#tracker.expectsRepeats();
     let [oldEvents, oldBytes] = [batch.length, batch.sizeBytes];
     for (const fresh of this.#tracker.arrive(firstSequence, batch, this.#acked)) {
@@ -434,9 +437,10 @@ export class Connection {
       throw new SnapshotUnsupportedError("has opened the feed at the present");
     }
     this.copying = opened.copying;
+    this.buffer.drop("snapshotProgress"); // of a former stream: this one says how far the copy is
     if (opened.copying !== undefined) {
-      this.generation = opened.copying.generation;
-      this.buffer.withdrawCompletion();
+      this.#generation = opened.copying.generation;
+      this.buffer.drop("snapshotComplete");
     }
     const isFirst = isFirstOpening(this.#state);
     const tracker = this.#tracker;

@@ -34,14 +34,22 @@ export class SessionBuffer {
     return this.#items.shift();
   }
 
-  /** Drops the end of a copy that nobody has taken: its documents are forgotten, or come again before another end. */
-  withdrawCompletion(): void {
-    this.#items = this.#items.filter((item) => !("notice" in item && item.notice.kind === "snapshotComplete"));
+  /** Whether a notice of this kind waits. */
+  has(kind: Notice["kind"]): boolean {
+    return this.#items.some((item) => "notice" in item && item.notice.kind === kind);
+  }
+
+  /**
+   * Drops the notices of this kind that nobody has taken. Of the end of a copy: its documents are forgotten, or come
+   * again before another end.
+   */
+  drop(kind: Notice["kind"]): void {
+    this.#items = this.#items.filter((item) => !("notice" in item && item.notice.kind === kind));
   }
 
   /** Takes back the batches that nobody has taken; notices stay, but for the end of a copy. */
   withdraw(): Batch[] {
-    this.withdrawCompletion();
+    this.drop("snapshotComplete");
     const batches = this.#items.flatMap((item) => ("batch" in item ? [item.batch] : []));
     this.#items = this.#items.filter((item) => "notice" in item);
     return batches;

@@ -170,7 +170,8 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
    */
   get progress(): FeedPosition {
     const { after, feedPosition } = this.#connection.latest;
-    if (after <= this.#handed && feedPosition.position.length > 0) {
+    // Not after the end of a copy that was not handed out: a program that stores that position would miss the end.
+    if (after <= this.#handed && feedPosition.position.length > 0 && !this.#buffer.has("snapshotComplete")) {
       this.#progress = { after, feedPosition };
     }
     return this.#feedPosition();
@@ -301,13 +302,8 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     const connection = this.#connection;
     if (notice.kind === "snapshotComplete") {
       connection.copying = undefined;
-      connection.generation = notice.generation;
-    } else if (
-      notice.kind === "snapshotProgress" &&
-      (connection.copying !== undefined || notice.generation !== connection.generation)
-    ) {
-      connection.copying = notice; // else a later stream has passed the copy
-      connection.generation = notice.generation;
+    } else if (notice.kind === "snapshotProgress") {
+      connection.copying = notice;
     }
   }
 

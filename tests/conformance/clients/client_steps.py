@@ -115,13 +115,15 @@ class ClientSteps(ServerSteps):
         at_least_s: float | None = None,
         report: Sequence[str] = ("document",),
         snapshot: bool | None = None,
+        generation: int | None = None,
         covers: Sequence[Any] | None = None,
         window: int | None = None,
         attempts: Sequence[int] | None = None,
         meanwhile: Sequence[Any] = (),
     ) -> None:
-        """`snapshot`: whether the events are documents of a copy. `covers`: these events come in any order, once or
-        more: what a copy brings again has its content at a later time, and is no repeat."""
+        """`snapshot`: whether the events are documents of a copy. `generation`: that of their batches. `covers`: these
+        events come in any order, once or more: what a copy brings again has its content at a later time, and is no
+        repeat."""
         record = self._records[session]
         wanted = (
             ["error"]
@@ -142,6 +144,8 @@ class ClientSteps(ServerSteps):
             count = len(expect) + (wanted != ["enough"] or until_notice is not None)
         if snapshot is not None:
             report = [*report, "snapshot"]
+        if generation is not None:
+            report = [*report, "generation"]
         if attempts is not None:
             report = [*report, "attempt"]
         record.asked += count or 0
@@ -173,6 +177,8 @@ class ClientSteps(ServerSteps):
             assert set(labels) == set(covers), f"events are {labels}, not {list(covers)}{told}"
         if snapshot is not None:
             assert {event["snapshot"] for event in events} == {snapshot}, f"not all are {snapshot=}{told}"
+        if generation is not None:
+            assert {event["generation"] for event in events} == {generation}, f"not all are {generation=}{told}"
         if attempts is not None:
             assert [event["attempt"] for event in events] == list(attempts), f"not the attempts {attempts}{told}"
         if notices is not None:

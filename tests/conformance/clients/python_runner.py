@@ -283,6 +283,8 @@ def _event(event: feedmux.Event, report: tuple[str, ...]) -> Json:
         reported["raw"] = _base64(event.raw)
     if "snapshot" in report:
         reported["snapshot"] = event.snapshot
+    if "generation" in report:
+        reported["generation"] = event.batch.generation
     if "attempt" in report and isinstance(event, feedmux.MemberEvent):
         reported["attempt"] = event.attempt
     if "token" in report:

@@ -94,6 +94,9 @@ func describeEvent(event feedmux.Event, report []string) (map[string]any, error)
 	if slices.Contains(report, "snapshot") {
 		shown["snapshot"] = event.Snapshot()
 	}
+	if slices.Contains(report, "generation") {
+		shown["generation"] = event.Batch().Generation()
+	}
 	if slices.Contains(report, "token") {
 		shown["token"] = []byte(event.ResumeToken())
 	}

@@ -24,6 +24,7 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
     private long firstSequence;
     private @Nullable Object owner;
     private boolean snapshot;
+    private long generation;
 
     Batch(int size, FeedPosition feedPosition, @Nullable Instant readTime) {
         this.size = size;
@@ -79,6 +80,14 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
      */
     public final boolean isSnapshot() {
         return snapshot;
+    }
+
+    /**
+     * Returns the number of the last copy that the session had read, or was reading, when the batch came; 0 for none.
+     * See {@link Notice.SnapshotComplete}.
+     */
+    public final long generation() {
+        return generation;
     }
 
     /** Returns the event at this index, counted from 0. */
@@ -142,6 +151,10 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
         snapshot = isSnapshot;
     }
 
+    final void markGeneration(long ofCopy) {
+        generation = ofCopy;
+    }
+
     final boolean belongsTo(Object session) {
         return owner == session;
     }
@@ -149,6 +162,7 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
     final <B extends Batch> B numberedLike(B part, int skipped) {
         part.number(firstSequence + skipped, owner);
         part.markSnapshot(snapshot);
+        part.markGeneration(generation);
         return part;
     }
 

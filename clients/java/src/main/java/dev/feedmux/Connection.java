@@ -70,6 +70,9 @@ final class Connection implements Transport.Dependent {
     /** The present stream asked for {@link Start#snapshot}. */
     private boolean askedForCopy;
 
+    /** That of the copy that the server announced last: of the batches that arrive after it. */
+    private long generation;
+
     private int limitBytes;
     private Notice.@Nullable Rewound rewound;
 
@@ -423,6 +426,7 @@ final class Connection implements Transport.Dependent {
     private void deliver(Response.Delivery delivery) {
         Batch batch = delivery.batch();
         window.receive(batch.size(), batch.sizeBytes(), () -> batch.eventBytes(batch.size() - 1));
+        batch.markGeneration(generation);
         boolean mayRepeat = tracker.expectsRepeats();
         long repeatedEvents = batch.size();
         long repeatedBytes = batch.sizeBytes();
@@ -465,6 +469,9 @@ final class Connection implements Transport.Dependent {
             }
         }
         buffer.publishOpened(it.epoch(), it.feedPosition(), it.copying());
+        if (it.copying() != null) {
+            generation = it.copying().generation();
+        }
         buffer.publish(tracker.received(), tracker.latest());
         move(Event.OPENED);
         lastError = null;
@@ -480,6 +487,10 @@ final class Connection implements Transport.Dependent {
         }
         if (notice instanceof Notice.Draining) {
             sender.flush();
+        } else if (notice instanceof Notice.SnapshotProgress running) {
+            generation = running.status().generation();
+        } else if (notice instanceof Notice.SnapshotComplete complete) {
+            generation = complete.generation();
         }
         buffer.put(new Entry.QueuedNotice(notice));
     }

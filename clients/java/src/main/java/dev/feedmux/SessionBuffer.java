@@ -49,9 +49,6 @@ final class SessionBuffer {
      */
     private @Nullable SnapshotStatus copying;
 
-    /** That of the last copy that was announced. */
-    private long generation;
-
     /** {@code listener} receives notices in the thread that takes the events around them. */
     SessionBuffer(Consumer<Notice> listener) {
         this.listener = listener;
@@ -197,7 +194,11 @@ final class SessionBuffer {
 
     FeedPosition progress() {
         return locked(() -> {
-            iterator.progress(latestAfter, latest);
+            // Not after the end of a copy that was not handed out: a program that stores that position would miss the
+            // end.
+            if (latestAfter > iterator.handed() || entries.stream().noneMatch(SessionBuffer::isCompletion)) {
+                iterator.progress(latestAfter, latest);
+            }
             return iterator.feedPosition(begin);
         });
     }
@@ -335,11 +336,9 @@ final class SessionBuffer {
         try {
             epoch = newEpoch;
             copying = copy;
-            if (copy != null) {
-                generation = copy.generation();
-                // The documents before it come again before another end.
-                entries.removeIf(SessionBuffer::isCompletion);
-            }
+            // This stream says how far a copy is. Within one, the documents before an end come again before another
+            // end.
+            entries.removeIf(entry -> isProgress(entry) || (copy != null && isCompletion(entry)));
             if (begin.isEmpty()) {
                 begin = opened;
             }
@@ -396,14 +395,15 @@ final class SessionBuffer {
     }
 
     private void followCopy(Notice notice) {
-        if (notice instanceof Notice.SnapshotComplete complete) {
+        if (notice instanceof Notice.SnapshotComplete) {
             copying = null;
-            generation = complete.generation();
-        } else if (notice instanceof Notice.SnapshotProgress progress
-                && (copying != null || progress.status().generation() != generation)) {
-            copying = progress.status(); // else a later stream has passed the copy
-            generation = progress.status().generation();
+        } else if (notice instanceof Notice.SnapshotProgress progress) {
+            copying = progress.status();
         }
+    }
+
+    private static boolean isProgress(Entry entry) {
+        return entry instanceof Entry.QueuedNotice said && said.notice() instanceof Notice.SnapshotProgress;
     }
 
     /** Whether it is the end of a copy. */

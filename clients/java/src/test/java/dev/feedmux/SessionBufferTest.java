@@ -40,9 +40,6 @@ final class SessionBufferTest {
         buffer.next(-1, true, false);
         assertNull(buffer.copying());
         SnapshotStatus again = new SnapshotStatus(0, 0, 0, null, null, "", 8);
-        buffer.put(new Entry.QueuedNotice(new Notice.SnapshotProgress(second)));
-        buffer.next(-1, true, false);
-        assertNull(buffer.copying());
         buffer.put(new Entry.QueuedNotice(new Notice.SnapshotProgress(again)));
         buffer.next(-1, true, false);
         assertEquals(again, buffer.copying());

@@ -48,6 +48,9 @@ final class Reports {
         if (report.contains("snapshot")) {
             reported.put("snapshot", event.isSnapshot());
         }
+        if (report.contains("generation")) {
+            reported.put("generation", event.batch().generation());
+        }
         if (report.contains("token")) {
             reported.put("token", bytes(event.resumeToken()));
         }
