@@ -15,6 +15,8 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.conformance.pymongo_support import Lockstep, beside, close_made
+from tests.conformance.pymongo_support import Site as Both
 from tests.integration.servers import Here, serving, settings
 from tests.integration.wire import Api
 
@@ -66,3 +68,26 @@ def database(site: Site) -> Iterator[Database[Document]]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     yield site.client[name]
     site.client.drop_database(name)
+
+
+@pytest_asyncio.fixture(scope="module")
+async def both(deployment: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Both]:
+    """pymongo and feedmux's clients, beside each other."""
+    async with beside(deployment, redis_server) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def shared(both: Both) -> AsyncIterator[str]:
+    """The name of a database with a collection `c`, for all clients of `both`."""
+    name = f"pymongo_{uuid.uuid4().hex[:8]}"
+    both.mongo[name].create_collection("c")
+    yield name
+    await close_made(both)
+    both.mongo.drop_database(name)
+
+
+@pytest_asyncio.fixture
+async def collection(both: Both, shared: str) -> Lockstep:
+    """The collection `c` of each client."""
+    return await both.collection(shared, "c")

@@ -11,7 +11,9 @@ from pymongo import AsyncMongoClient, MongoClient
 from pymongo.database import Database
 from pymongo.errors import OperationFailure, PyMongoError
 
+from tests.conformance.conftest import Site
 from tests.integration.servers import until
+from tests.integration.wire import Receiver
 
 Document = dict[str, Any]
 Client = MongoClient[Document]
@@ -28,6 +30,13 @@ def insert(database: Documents, numbers: Iterable[int], collection: str = "c", *
 
 def kinds(events: Iterable[Any]) -> list[str]:
     return [event.document["operationType"] for event in events]
+
+
+async def watching(site: Site, *args: Any, **kwargs: Any) -> Receiver:
+    """A Watch call that is open."""
+    watch = site.api.watch(*args, **kwargs)
+    await watch.opened()
+    return watch
 
 
 # --- Failing commands.

@@ -11,7 +11,7 @@ from tests.conformance.conftest import Site, on_both_versions
 from tests.conformance.faults import Documents, failing, insert, kinds
 from tests.conformance.statements import FEEDMUX, SERVER, shows
 from tests.integration.servers import until
-from tests.integration.wire import LATEST, MANY, Event, Session, at, feed, refused
+from tests.integration.wire import MANY, Event, Session, feed, refused
 
 SPLIT = '{"$changeStreamSplitLargeEvent": {}}'
 SECTION = "Positions: resuming"
@@ -289,25 +289,6 @@ async def test_a_lookup_that_hides_the_position(site: Site, database: Documents,
     database.c.update_one({"_id": 3}, {"$set": {"state": "open"}})
     assert await session.numbers(1) == [3]
     await session.close()
-
-
-@shows(
-    FEEDMUX,
-    SECTION,
-    "A native token that the feed hides is rejected by MongoDB, and the error is reported: RESUME_TOKEN_NOT_FOUND",
-)
-async def test_a_native_token_that_the_feed_hides(site: Site, database: Documents) -> None:
-    api = site.api
-    watch = api.watch(feed(database.name, "c"), LATEST)
-    await watch.opened()
-    insert(database, range(3))
-    token = bson.encode((await watch.take(3))[0].document["_id"])
-    watch.cancel()
-    pipeline = '[{"$match": {"fullDocument.n": {"$gt": 0}}}]'
-    for start in (at(resume_after=token), at(start_after=token)):
-        outcome = await api.watch(feed(database.name, "c", pipeline), start).end()
-        assert (outcome.code, outcome.reason) == ("FAILED_PRECONDITION", "RESUME_TOKEN_NOT_FOUND")
-        assert outcome.metadata["code"] == "280"
 
 
 @shows(FEEDMUX, "UpdateSubscription", "Scope and name are the subscription's own and do not change")

@@ -16,8 +16,6 @@ from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.integration.servers import serving, settings, until
 from tests.integration.wire import MANY, Receiver, feed, seconds
 
-SCOPES = ("collection", "database", "cluster")
-
 
 @pytest_asyncio.fixture(scope="module", params=NOT_AGAIN)
 async def three(request: pytest.FixtureRequest, redis_server: RedisServer) -> AsyncIterator[Site]:
@@ -187,6 +185,11 @@ def _cursor_holders(clients: list[MongoClient[Document]], namespace: str) -> lis
     return [index for index, client in enumerate(clients) if list(client.admin.aggregate(stages))]
 
 
+@shows(
+    FEEDMUX,
+    "Resuming",
+    "While MongoDB cannot be reached sessions stay open and are notified; afterwards they continue",
+)
 @shows(
     FEEDMUX,
     "Resuming",

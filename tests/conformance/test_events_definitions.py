@@ -30,17 +30,6 @@ async def test_drop(site: Site, database: Documents) -> None:
     assert seen.ended
 
 
-@shows(EVENTS, "drop Event", "on a database's stream a drop is an event like others")
-@shows(SERVER, "Change Stream Invalidate Events", "a database's stream continues after the drop of a collection")
-async def test_drop_seen_by_the_database(site: Site, database: Documents) -> None:
-    def act() -> None:
-        database.c.insert_one({"_id": 1})
-        database.c.drop()
-        database.c.insert_one({"_id": 2})
-
-    await assert_same(site, feed(database.name), act, kinds=["insert", "drop", "insert"])
-
-
 @shows(EVENTS, "rename Event", "ns is the old name, to the new one; the collection's stream is invalidated")
 @shows(DRIVERS, FORMAT, "rename: to has the form of ns")
 @shows(SERVER, "Change Stream Invalidate Events", "a collection's stream ends where the collection is renamed")
@@ -97,33 +86,6 @@ async def test_drop_database(site: Site, database: Documents) -> None:
     kinds = ["drop", "drop", "dropDatabase", "invalidate"]
     seen = await assert_same(site, feed(database.name), lambda: site.client.drop_database(database.name), kinds=kinds)
     assert seen.documents[2]["ns"] == {"db": database.name}
-
-
-@shows(EVENTS, "invalidate Event", "dropDatabase ends the streams of its collections too")
-@shows(SERVER, "Change Stream Invalidate Events", "a collection's stream ends where its database is dropped")
-async def test_drop_database_seen_by_the_collection(site: Site, database: Documents) -> None:
-    database.c.insert_one({"_id": 1})
-    await assert_same(
-        site,
-        feed(database.name, "c"),
-        lambda: site.client.drop_database(database.name),
-        kinds=["drop", "invalidate"],
-    )
-
-
-@shows(SERVER, "Change Stream Invalidate Events", "the cluster's stream is never invalidated")
-async def test_the_cluster_continues(site: Site, database: Documents) -> None:
-    def act() -> None:
-        database.c.insert_one({"_id": 1})
-        database.c.rename("d")
-        database.d.drop()
-        database.c.insert_one({"_id": 2})
-        site.client.drop_database(database.name)
-        database.c.insert_one({"_id": 3})
-
-    kinds = ["insert", "rename", "drop", "insert", "drop", "dropDatabase", "insert"]
-    seen = await assert_same(site, feed(), act, kinds=kinds)
-    assert not seen.ended
 
 
 @shows(EVENTS, "create Event", "a new collection: operationDescription with its options and idIndex")

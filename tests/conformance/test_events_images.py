@@ -156,15 +156,3 @@ async def test_lookup_in_a_collection_made_anew(site: Site, database: Documents,
     seen = await assert_same(site, wanted, again, live=False, kinds=["insert", "update", "drop", "insert"])
     if match:
         assert seen.documents[1]["fullDocument"] is None
-
-
-@shows(SERVER, "Large Events", "images make events of many megabytes")
-async def test_large_images(site: Site, pictured: Documents) -> None:
-    def large() -> None:
-        pictured.c.insert_one({"_id": 1, "pad": "x" * 7_000_000, "n": 1})
-        pictured.c.update_one({"_id": 1}, {"$set": {"n": 2}})
-        pictured.c.delete_one({"_id": 1})
-
-    wanted = feed(pictured.name, "c", full_document="required", full_document_before_change="required")
-    seen = await assert_same(site, wanted, large, kinds=["insert", "update", "delete"])
-    assert max(map(len, seen.events)) > 14_000_000

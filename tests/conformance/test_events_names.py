@@ -2,9 +2,7 @@
 
 from datetime import UTC, datetime
 
-import bson
 import pytest
-from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
 from tests.conformance.conftest import Document, Site
@@ -113,27 +111,6 @@ async def test_field_names(site: Site, database: Documents, name: str, expanded:
 
     seen = await assert_same(site, feed(database.name, "c", show_expanded_events=expanded), act)
     assert seen.kinds[-1] == "delete"
-
-
-async def test_an_id_of_many_kilobytes(site: Site, database: Documents) -> None:
-    """Its resume tokens are twice as long."""
-
-    def act() -> None:
-        for size in (10, 1_000, 5_000, 20_000):
-            database.c.insert_one({"_id": "é" * size})
-            database.c.update_one({"_id": "é" * size}, {"$set": {"a": 1}})
-
-    await assert_same(site, feed(database.name, "c"), act, kinds=["insert", "update"] * 4)
-
-
-async def test_an_id_that_is_a_document(site: Site, database: Documents) -> None:
-    def act() -> None:
-        for each in ({"a.b": 1}, {"b": [1, {"c": None}]}, {}, {"": ""}):
-            raw = RawBSONDocument(bson.encode({"_id": each}))
-            database.c.insert_one(raw)
-            database.c.delete_one({"_id": {"$eq": each}})
-
-    await assert_same(site, feed(database.name, "c"), act, kinds=["insert", "delete"] * 4)
 
 
 @shows(EVENTS, "insert Event", "capped collections too; what an insert pushes out is a delete")

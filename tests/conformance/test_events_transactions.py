@@ -86,18 +86,6 @@ async def test_a_transaction_of_more_than_16_mb(site: Site, database: Documents)
     assert len({(event["lsid"]["id"], event["txnNumber"]) for event in seen.documents}) == 1
 
 
-async def test_a_transaction_of_many_events(site: Site, database: Documents) -> None:
-    """More than MongoDB returns at once."""
-    database.c.insert_one({"_id": 0})
-
-    def act() -> None:
-        with transaction(site) as session:
-            database.c.insert_many([{"_id": n} for n in range(1, 10_001)], session=session)
-
-    seen = await assert_same(site, feed(database.name, "c"), act, kinds=["insert"] * 10_000)
-    assert [event["documentKey"]["_id"] for event in seen.documents] == list(range(1, 10_001))
-
-
 @shows(FEEDMUX, "Resuming", "between events that share one cluster time, exactly the next ones come")
 async def test_resuming_between_the_events_of_a_transaction(site: Site, database: Documents) -> None:
     database.c.insert_one({"_id": 0})

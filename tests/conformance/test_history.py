@@ -197,46 +197,7 @@ async def test_an_idle_subscription_stays_inside_the_oplog(shallow: Site, docume
     await again.close()
 
 
-@shows(
-    DRIVERS,
-    "Updating the Cached Resume Token",
-    "An empty batch's token is cached also on a stream that was begun by a token and has shown nothing yet",
-)
-async def test_an_idle_stream_begun_by_a_token_stays_inside_the_oplog(shallow: Site, documents: Documents) -> None:
-    api, wanted = shallow.api, feed(documents.name, "c")
-    watch = api.watch(wanted)
-    await watch.opened()
-    insert(documents, range(1))
-    token = bson.encode((await watch.take(1))[0].document["_id"])
-    watch.cancel()
-    await gone(shallow, f"{documents.name}.c")
-    watch = api.watch(wanted, at(start_after=token), heartbeat_interval=seconds(1))
-    await watch.opened()
-    await overrun(shallow.client)
-    end = now(shallow.client)
-    await watch.until(lambda: watch.progress and _stamp(watch.progress[-1].cluster_time) >= end, 4)
-    watch.cancel()
-    await gone(shallow, f"{documents.name}.c")
-    insert(documents, range(1, 3))
-    again = api.watch(wanted, at(position=watch.position))
-    await again.opened()
-    assert await again.numbers(2) == [1, 2]
-    again.cancel()
-
-
 @shows(FEEDMUX, "Start", "`earliest` is the oldest entry that the oplog still has")
-async def test_earliest_begins_at_the_oldest_entry(shallow: Site, documents: Documents) -> None:
-    insert(documents, range(3))
-    first = await overrun(shallow.client)
-    insert(documents, range(3, 6))
-    resolved = await shallow.api.resolve(feed(documents.name, "c"), EARLIEST)
-    assert first <= _stamp(resolved.cluster_time) <= oldest(shallow.client)
-    watch = shallow.api.watch(feed(documents.name, "c", INSERTS), EARLIEST)
-    await watch.opened()
-    assert await watch.numbers(3) == [3, 4, 5]
-    watch.cancel()
-
-
 @shows(FEEDMUX, "Start", "`earliest` moves with the oplog until the first event, and announces what it passed")
 async def test_earliest_moves_with_the_oplog_until_the_first_event(shallow: Site, documents: Documents) -> None:
     api, wanted = shallow.api, feed(documents.name, "c", INSERTS)

@@ -8,9 +8,8 @@ import pytest
 
 from feedmux.v1 import feed_pb2
 from tests.conformance.conftest import Site
-from tests.conformance.faults import Documents, failing, insert, kinds, profiled
+from tests.conformance.faults import Documents, insert, kinds, watching
 from tests.conformance.statements import DRIVERS, EVENTS, FEEDMUX, SERVER, shows
-from tests.integration.servers import until
 from tests.integration.wire import Receiver, Refused, at, feed
 
 SECTION = "Change Stream Invalidate Events"
@@ -58,16 +57,19 @@ WHAT_COMES: dict[tuple[Callable[[Documents], None], str], list[str]] = {
 CASES = [pytest.param(*case, id=f"{case[0].__name__}-{case[1]}") for case in WHAT_COMES]
 
 
-async def watching(site: Site, *args: Any, **kwargs: Any) -> Receiver:
-    watch = site.api.watch(*args, **kwargs)
-    await watch.opened()
-    return watch
-
-
 def assert_invalidated(outcome: Refused) -> None:
     assert (outcome.code, outcome.reason, outcome.domain) == ("FAILED_PRECONDITION", "FEED_INVALIDATED", "feedmux")
 
 
+@shows(SERVER, "Change Stream Invalidate Events", "the cluster's stream is never invalidated")
+@shows(EVENTS, "invalidate Event", "dropDatabase ends the streams of its collections too")
+@shows(SERVER, "Change Stream Invalidate Events", "a collection's stream ends where its database is dropped")
+@shows(EVENTS, "drop Event", "on a database's stream a drop is an event like others")
+@shows(SERVER, "Change Stream Invalidate Events", "a database's stream continues after the drop of a collection")
+@shows(DRIVERS, "Driver API", "startAfter follows a collection that was dropped and made again, and misses nothing")
+@shows(EVENTS, "invalidate Event", "resumeAfter does not go past an invalidate, startAfter does")
+@shows(SERVER, "Resuming Change Streams", "resumeAfter rejects the token of an invalidate, startAfter takes it")
+@shows(FEEDMUX, "MongoDB says", "resumeAfter at an invalidate: FAILED_PRECONDITION START_AFTER_REQUIRED")
 @pytest.mark.parametrize(("happens", "scope"), CASES)
 @shows(SERVER, SECTION, "A collection's stream ends with invalidate at drop, rename and dropDatabase")
 @shows(SERVER, SECTION, "A database's stream ends with invalidate at dropDatabase only")
@@ -104,6 +106,7 @@ async def test_what_comes_in_each_scope(
     assert "start_after" in outcome.message
 
 
+@shows(EVENTS, "invalidate Event", "resumed at the drop, a stream gives the invalidate again and ends")
 @pytest.mark.parametrize("option", ["resume_after", "start_after", "position"])
 @shows(SERVER, "Resuming Change Streams", "Resumed after the drop itself, a stream shows the invalidate again")
 async def test_resuming_between_drop_and_invalidate(site: Site, database: Documents, option: str) -> None:
@@ -125,6 +128,8 @@ async def test_resuming_between_drop_and_invalidate(site: Site, database: Docume
 HIDING = '[{"$match": {"operationType": "insert"}}]'
 
 
+@shows(SERVER, "Change Stream Invalidate Events", "a stream whose filter hides the invalidate ends all the same")
+@shows(FEEDMUX, "MongoDB says", "the end without a visible invalidate: FEED_INVALIDATED, and a position after it")
 @pytest.mark.parametrize("scope", ["collection", "database"])
 @shows(DRIVERS, "Resume Process", "A cursor that ends without a visible invalidate has ended all the same")
 @shows(FEEDMUX, "Errors", "FEED_INVALIDATED comes also where the pipeline hides the event, with a position after it")
@@ -179,29 +184,6 @@ async def _until_invalidate(session: Receiver) -> list[Any]:
     while events[-1].document["operationType"] != "invalidate":
         events += await session.take(1)
     return events
-
-
-@shows(
-    DRIVERS,
-    "Resume Process",
-    "After an invalidate a stream begins with startAfter, and failures before its first change lose nothing",
-)
-async def test_failures_right_after_an_invalidate(site: Site, database: Documents) -> None:
-    api, name, scope = site.api, f"sub-{database.name}", f"{database.name}.c"
-    await api.create(name, feed(database.name, "c"), on_invalidate=feed_pb2.ON_INVALIDATE_CONTINUE)
-    session = await api.open(name)
-    insert(database, [0])
-    with profiled(database) as profile:
-        drop(database)
-        assert kinds(await session.take(3)) == ["insert", "drop", "invalidate"]
-        await until(lambda: len(profile.starts()) == 1)
-        for _ in range(2):
-            with failing(site.client, scope, "getMore", errorCode=43) as point:
-                await point.hit()
-        insert(database, [1, 2])
-        assert await session.numbers(2) == [1, 2]
-        assert "startAfter" in profile.starts()[0]
-    await session.close()
 
 
 @shows(FEEDMUX, "Streams", "One invalidate reaches every subscriber, also one that had no credit then")

@@ -1,16 +1,14 @@
 """Events of many megabytes, and those over 16: delivered whole, split by MongoDB, or rejected with a clear error."""
 
-from typing import Any
-
 import bson
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.positions.position import inspect_position
 from tests.conformance.conftest import Site, on_both_versions
-from tests.conformance.faults import Document, Documents, insert
+from tests.conformance.faults import Document, Documents, insert, watching
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
-from tests.integration.wire import Event, Receiver, at, feed, seconds
+from tests.integration.wire import Event, at, feed, seconds
 
 SPLIT = '[{"$changeStreamSplitLargeEvent": {}}]'
 IMAGES = {"full_document": "required", "full_document_before_change": "required"}
@@ -38,12 +36,6 @@ def changed(database: Documents) -> None:
     insert(database, [2])
 
 
-async def watching(site: Site, *args: Any, **kwargs: Any) -> Receiver:
-    watch = site.api.watch(*args, **kwargs)
-    await watch.opened()
-    return watch
-
-
 def joined(parts: list[Event]) -> Document:
     """The fragments of a split event as one document, as MongoDB's manual says."""
     whole: Document = {}
@@ -55,6 +47,7 @@ def joined(parts: list[Event]) -> Document:
     return whole
 
 
+@shows(SERVER, "Large Events", "images make events of many megabytes")
 @shows(SERVER, "Large Events", "An event of just under 16 MB is delivered whole, in fragments of the message size")
 @on_both_versions
 async def test_just_under_16_mb(site: Site, database: Documents) -> None:
@@ -116,17 +109,6 @@ async def test_too_large_without_splitting(site: Site, database: Documents) -> N
     behind.cancel()
 
 
-@shows(SERVER, "Large Events", "A server without the stage rejects it, and the client gets its message")
-@on_both_versions
-async def test_a_server_that_cannot_split(site: Site, database: Documents) -> None:
-    if site.version >= (6, 0, 9):
-        pytest.skip("this MongoDB splits")
-    outcome = await site.api.watch(feed(database.name, "c", SPLIT)).end()
-    assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "OPTION_REFUSED")
-    assert outcome.metadata["code"] == "40324"
-    assert "changeStreamSplitLargeEvent" in outcome.message
-
-
 @shows(SERVER, "Large Events", "With $changeStreamSplitLargeEvent as the last stage the event comes in several")
 @on_both_versions
 async def test_split_by_mongodb(splitting: Site, database: Documents) -> None:
@@ -170,27 +152,6 @@ async def test_resuming_inside_a_split_event(splitting: Site, database: Document
 
 
 @shows(FEEDMUX, "Positions", "A position inside a split event is never stored: all its fragments come again")
-@on_both_versions
-async def test_acknowledging_inside_a_split_event(splitting: Site, database: Documents) -> None:
-    prepared(database)
-    api, name = splitting.api, f"sub-{database.name}"
-    await api.create(name, feed(database.name, "c", SPLIT, **IMAGES))
-    session = await api.open(name)
-    insert(database, [1])
-    changed(database)
-    events = await session.take(4)
-    await session.ack_and_wait(1)
-    await session.ack(2)
-    await session.close()
-    again = await api.open(name)
-    assert [event.data for event in await again.take(3)] == [event.data for event in events[1:]]
-    await again.ack_and_wait(2)
-    await again.close()
-    third = await api.open(name)
-    assert await third.numbers(1) == [2]
-    await third.close()
-
-
 @shows(FEEDMUX, "Positions", "A position inside a split event is not stored by `last_acked`, a range or a seek either")
 @pytest.mark.parametrize("by", ["resume_token", "position"])
 @on_both_versions

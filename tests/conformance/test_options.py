@@ -14,7 +14,7 @@ from tests.conformance.conftest import Document, Site
 from tests.conformance.same import after, assert_refused_alike, assert_same
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.integration.servers import until
-from tests.integration.wire import at, feed, refused
+from tests.integration.wire import at, feed
 
 Documents = Database[Document]
 
@@ -182,29 +182,13 @@ async def test_read_preference(site: Site, database: Documents, mode: str) -> No
     assert set(sent) <= {mode, "primaryPreferred"}
 
 
-async def test_an_unknown_read_preference(site: Site, database: Documents) -> None:
-    """Choosing the server is the driver's part, which MongoDB never sees."""
-    outcome = await refused(site.api.watch(feed(database.name, "c", read_preference="closest")).opened())
-    assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "OPTION_REFUSED")
-    assert "secondaryPreferred" in outcome.message
-
-
 @shows(DRIVERS, OPTIONS, "batchSize: events of a batch at most")
 @shows(SERVER, "Consuming Events from a Change Stream", "a batch has at most batchSize events, or less")
-@pytest.mark.parametrize("rpc", ["watch", "subscribe", "durable"])
 @pytest.mark.parametrize("size", [1, 3, 1000])
-async def test_batch_size(site: Site, database: Documents, size: int, rpc: str) -> None:
+async def test_batch_size(site: Site, database: Documents, size: int) -> None:
     start = after(site)
     database.c.insert_many([{"n": n} for n in range(10)])
-    wanted = feed(database.name, "c", batch_size=size)
-    match rpc:
-        case "watch":
-            receiver = site.api.watch(wanted, start)
-        case "subscribe":
-            receiver = await site.api.open(feed=wanted, start=start)
-        case _:
-            await site.api.create(database.name, wanted, start)
-            receiver = await site.api.open(database.name)
+    receiver = site.api.watch(feed(database.name, "c", batch_size=size), start)
     assert await receiver.numbers(10) == list(range(10))
     counts = [batch.event_count for batch in receiver.batches]
     assert max(counts) <= size

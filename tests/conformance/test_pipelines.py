@@ -171,6 +171,7 @@ FAILING: dict[str, Document] = {
 }
 
 
+@shows(FEEDMUX, "Errors", "PIPELINE_FAILED: a user's stage failed on an event, on that feed only")
 @shows(
     FEEDMUX, "MongoDB says", "a stage that fails on an event: FAILED_PRECONDITION PIPELINE_FAILED, on that feed only"
 )
@@ -189,6 +190,7 @@ async def test_stages_that_fail_on_an_event(site: Site, database: Documents, cas
     neighbour.cancel()
 
 
+@shows(SERVER, "Large Events", "A server without the stage rejects it, and the client gets its message")
 @shows(SERVER, "Adding more Pipeline Stages", "$changeStreamSplitLargeEvent, where the server has it")
 @shows(SERVER, "Large Events", "$changeStreamSplitLargeEvent is the last stage")
 @on_both_versions

@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import uuid
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -17,7 +16,6 @@ import pymongo.collection
 import pymongo.database
 import pymongo.mongo_client
 import pytest
-import pytest_asyncio
 from bson import Timestamp
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions, TypeEncoder, TypeRegistry
@@ -33,7 +31,6 @@ from pymongo.write_concern import WriteConcern
 import feedmux
 from feedmux.async_watch import AsyncCollection, AsyncDatabase
 from feedmux.watch import Collection, Database
-from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.pymongo_support import (
     ASYNC_FEEDMUX,
     ASYNC_PYMONGO,
@@ -42,33 +39,9 @@ from tests.conformance.pymongo_support import (
     Action,
     Lockstep,
     Site,
-    beside,
-    close_made,
 )
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows
-
-
-@pytest.fixture(scope="module", params=["mongo", pytest.param("newer_mongo", marks=pytest.mark.full)])
-def replica_set(request: pytest.FixtureRequest) -> ReplicaSet:
-    found: ReplicaSet = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest_asyncio.fixture(scope="module")
-async def site(replica_set: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Site]:
-    async with beside(replica_set, redis_server) as made:
-        yield made
-
-
-@pytest_asyncio.fixture
-async def collection(site: Site) -> AsyncIterator[Lockstep]:
-    """A collection `c` of a database of its own."""
-    name = f"args_{uuid.uuid4().hex[:8]}"
-    site.mongo[name].create_collection("c")
-    yield await site.collection(name, "c")
-    await close_made(site)
-    site.mongo.drop_database(name)
 
 
 @shows(DOCUMENT, "watch", "takes the same arguments by the same names, in the same order, with the same defaults")
@@ -213,8 +186,8 @@ async def test_accepted_arguments(collection: Lockstep, arguments: dict[str, Any
 
 
 @shows(DOCUMENT, "watch", "of several starts one is sent: start_after, then resume_after, then the operation time")
-async def test_several_starts(site: Site, collection: Lockstep) -> None:
-    watched = site.mongo[(await collection.same(lambda each: each.database.name))]["c"]
+async def test_several_starts(both: Site, collection: Lockstep) -> None:
+    watched = both.mongo[(await collection.same(lambda each: each.database.name))]["c"]
     with watched.watch() as direct:
         watched.insert_many([{"n": n} for n in range(3)])
         first, second, third = (direct.next() for _ in range(3))
@@ -231,34 +204,34 @@ async def test_several_starts(site: Site, collection: Lockstep) -> None:
 
 @shows(DOCUMENT, "watch", "internal databases, system collections and views are rejected with the same exception")
 @pytest.mark.parametrize("name", ["admin", "local", "config"])
-async def test_what_cannot_be_watched(site: Site, collection: Lockstep, name: str) -> None:
-    await site.clients.refused(lambda client: client[name].watch(), code=False)
-    await site.clients.refused(lambda client: client[name]["c"].watch(), code=False)
+async def test_what_cannot_be_watched(both: Site, collection: Lockstep, name: str) -> None:
+    await both.clients.refused(lambda client: client[name].watch(), code=False)
+    await both.clients.refused(lambda client: client[name]["c"].watch(), code=False)
     database = await collection.make(lambda each: each.database)
     await database.refused(lambda each: each["system.views"].watch(), code=False)
-    site.mongo[(await database.same(lambda each: each.name))].create_collection("v", viewOn="c", pipeline=[])
+    both.mongo[(await database.same(lambda each: each.name))].create_collection("v", viewOn="c", pipeline=[])
     raised = await database.refused(lambda each: each["v"].watch())
     assert raised.code == 166
 
 
 @shows(DOCUMENT, "Names", "an empty name and one that is no text are rejected with pymongo's exceptions")
 @pytest.mark.parametrize("name", ["", 5], ids=repr)
-async def test_no_names(site: Site, collection: Lockstep, name: Any) -> None:
+async def test_no_names(both: Site, collection: Lockstep, name: Any) -> None:
     database = await collection.make(lambda each: each.database)
     await database.refused(lambda each: each[name], words=False)
     await database.refused(lambda each: each.get_collection(name), words=False)
-    await site.clients.refused(lambda client: client[name], words=False)
-    await site.clients.refused(lambda client: client.get_database(name), words=False)
-    await site.clients.refused(lambda client: client.get_database())
+    await both.clients.refused(lambda client: client[name], words=False)
+    await both.clients.refused(lambda client: client.get_database(name), words=False)
+    await both.clients.refused(lambda client: client.get_database())
 
 
 @shows(DOCUMENT, "Differences", "names that cannot be are rejected by watch, with OperationFailure 73")
 @pytest.mark.parametrize("name", ["$x", ".a", "a\0b"], ids=repr)
-async def test_names(site: Site, collection: Lockstep, name: str) -> None:
+async def test_names(both: Site, collection: Lockstep, name: str) -> None:
     sides = {side: collection.sides[side] for side in (FEEDMUX, ASYNC_FEEDMUX)}
     for outcome in (await Lockstep(sides, []).each(lambda each: each.database[name].watch())).values():
         assert (outcome.kind, outcome.code) == ("OperationFailure", 73)
-    sides = {side: site.clients.sides[side] for side in (FEEDMUX, ASYNC_FEEDMUX)}
+    sides = {side: both.clients.sides[side] for side in (FEEDMUX, ASYNC_FEEDMUX)}
     for outcome in (await Lockstep(sides, []).each(lambda client: client[name].watch())).values():
         assert (outcome.kind, outcome.code) == ("OperationFailure", 73)
 
@@ -274,14 +247,14 @@ async def test_names(site: Site, collection: Lockstep, name: str) -> None:
         lambda client: client.shop.orders.with_options().archive,
     ],
 )
-async def test_ways_to_a_collection(site: Site, way: Action) -> None:
-    await site.clients.same(lambda client: (way(client).name, way(client).full_name))
-    await site.clients.same(lambda client: way(client).database == client.shop)
-    await site.clients.same(lambda client: hash(way(client).database) == hash(client["shop"]))
-    await site.clients.same(lambda client: way(client).database.client is client)
-    await site.clients.same(lambda client: (way(client) == client.shop.orders, way(client) != client.shop.orders))
-    await site.clients.same(lambda client: (way(client) == client.other.orders, way(client) == "orders"))
-    await site.clients.same(lambda client: hash(way(client)) == hash(way(client)))
+async def test_ways_to_a_collection(both: Site, way: Action) -> None:
+    await both.clients.same(lambda client: (way(client).name, way(client).full_name))
+    await both.clients.same(lambda client: way(client).database == client.shop)
+    await both.clients.same(lambda client: hash(way(client).database) == hash(client["shop"]))
+    await both.clients.same(lambda client: way(client).database.client is client)
+    await both.clients.same(lambda client: (way(client) == client.shop.orders, way(client) != client.shop.orders))
+    await both.clients.same(lambda client: (way(client) == client.other.orders, way(client) == "orders"))
+    await both.clients.same(lambda client: hash(way(client)) == hash(way(client)))
 
 
 @shows(DOCUMENT, "Names", "collections and databases cannot be called or iterated")
@@ -298,14 +271,14 @@ async def test_ways_to_a_collection(site: Site, way: Action) -> None:
         lambda client: next(client.shop.orders),
     ],
 )
-async def test_misuse(site: Site, misuse: Action) -> None:
-    await site.clients.refused(misuse, words=False)
+async def test_misuse(both: Site, misuse: Action) -> None:
+    await both.clients.refused(misuse, words=False)
 
 
 @shows(DOCUMENT, "Names", "an underscore in front is no name of a database but by brackets")
-async def test_underscores(site: Site) -> None:
-    await site.clients.refused(lambda client: client._orders, words=False)
-    assert await site.clients.same(lambda client: client["_orders"].name) == "_orders"
+async def test_underscores(both: Site) -> None:
+    await both.clients.refused(lambda client: client._orders, words=False)
+    assert await both.clients.same(lambda client: client["_orders"].name) == "_orders"
 
 
 OPTIONS = ("codec_options", "read_preference", "write_concern", "read_concern")
@@ -326,18 +299,18 @@ PREFERRED = ReadPreference.SECONDARY_PREFERRED
         lambda client: client.shop.orders.with_options(write_concern=WriteConcern(2)).archive,
     ],
 )
-async def test_options(site: Site, way: Action) -> None:
-    await site.clients.same(lambda client: [getattr(way(client), name) for name in OPTIONS])
+async def test_options(both: Site, way: Action) -> None:
+    await both.clients.same(lambda client: [getattr(way(client), name) for name in OPTIONS])
 
 
 @shows(DOCUMENT, "Options", "options of a wrong type are rejected with pymongo's words")
 @pytest.mark.parametrize("name", OPTIONS)
-async def test_options_of_a_wrong_type(site: Site, name: str) -> None:
+async def test_options_of_a_wrong_type(both: Site, name: str) -> None:
     wrong: dict[str, Any] = {name: 5}
-    await site.clients.refused(lambda client: client.get_database("shop", **wrong))
-    await site.clients.refused(lambda client: client.shop.with_options(**wrong))
-    await site.clients.refused(lambda client: client.shop.orders.with_options(**wrong))
-    await site.clients.refused(lambda client: client.shop.get_collection("c", **wrong))
+    await both.clients.refused(lambda client: client.get_database("shop", **wrong))
+    await both.clients.refused(lambda client: client.shop.with_options(**wrong))
+    await both.clients.refused(lambda client: client.shop.orders.with_options(**wrong))
+    await both.clients.refused(lambda client: client.shop.get_collection("c", **wrong))
 
 
 @shows(DOCUMENT, "Options", "a read concern other than majority is rejected by MongoDB")
@@ -375,7 +348,7 @@ class CentsEncoder(TypeEncoder):
 
 
 @shows(DOCUMENT, "Options", "values in the pipeline are encoded with the collection's codec options")
-async def test_values_in_the_pipeline(site: Site, collection: Lockstep) -> None:
+async def test_values_in_the_pipeline(both: Site, collection: Lockstep) -> None:
     options: CodecOptions[Any] = CodecOptions(
         uuid_representation=UuidRepresentation.STANDARD, type_registry=TypeRegistry([CentsEncoder()])
     )
@@ -394,10 +367,10 @@ async def test_values_in_the_pipeline(site: Site, collection: Lockstep) -> None:
 
 @shows(DOCUMENT, "Sessions", "a session is taken; what was written in it before comes not as an event, what after does")
 @shows(DOCUMENT, "Sessions", "ended sessions, transactions and snapshots are rejected with the same exceptions")
-async def test_sessions(site: Site, collection: Lockstep) -> None:
-    client: Any = site.clients.sides[PYMONGO]
-    async_client: Any = site.clients.sides[ASYNC_PYMONGO]
-    written = site.mongo[(await collection.same(lambda each: each.database.name))]["c"]
+async def test_sessions(both: Site, collection: Lockstep) -> None:
+    client: Any = both.clients.sides[PYMONGO]
+    async_client: Any = both.clients.sides[ASYNC_PYMONGO]
+    written = both.mongo[(await collection.same(lambda each: each.database.name))]["c"]
 
     def given(make: Any) -> Action:
         def watch(each: Any) -> Any:

@@ -2,13 +2,11 @@
 
 import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import bson
 import pytest
-import pytest_asyncio
 from bson.binary import Binary, UuidRepresentation
 from bson.codec_options import CodecOptions, DatetimeConversion, TypeDecoder, TypeRegistry
 from bson.datetime_ms import DatetimeMS
@@ -17,8 +15,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.son import SON
 
 import feedmux
-from feedmux_embedded import RedisServer, ReplicaSet
-from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, Lockstep, Site, beside, close_made, shape
+from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, Lockstep, Site, shape
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows
 
@@ -59,22 +56,6 @@ OPTIONS: dict[str, CodecOptions[Any]] = {
 }
 
 
-@pytest_asyncio.fixture(scope="module")
-async def site(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Site]:
-    async with beside(mongo, redis_server) as made:
-        yield made
-
-
-@pytest_asyncio.fixture
-async def name(site: Site) -> AsyncIterator[str]:
-    """A database with a collection `c`."""
-    made = f"codec_{uuid.uuid4().hex[:8]}"
-    site.mongo[made].create_collection("c")
-    yield made
-    await close_made(site)
-    site.mongo.drop_database(made)
-
-
 def plain() -> dict[str, Any]:
     return {
         "at": datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC),
@@ -98,12 +79,12 @@ def bad_text() -> RawBSONDocument:
 
 @shows(DOCUMENT, "Codec options", "tz_aware, tzinfo, document classes, UUIDs, custom types: equal documents and tokens")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-async def test_codec_options(site: Site, name: str, options: CodecOptions[Any]) -> None:
-    collection = await site.collection(name, "c", codec_options=options)
+async def test_codec_options(both: Site, shared: str, options: CodecOptions[Any]) -> None:
+    collection = await both.collection(shared, "c", codec_options=options)
     streams = await collection.make(lambda each: each.watch(full_document="updateLookup"))
     kinds = await streams.each(lambda each: type(each.resume_token))
     assert len(set(kinds.values())) == 1, kinds
-    written = site.mongo[name]["c"]
+    written = both.mongo[shared]["c"]
     written.insert_many([plain(), {"n": 1}])
     written.update_one({"n": 1}, {"$set": {"a": {"b": Decimal128("3")}}})
     for _ in range(3):
@@ -114,10 +95,10 @@ async def test_codec_options(site: Site, name: str, options: CodecOptions[Any]) 
 
 
 @shows(DOCUMENT, "Codec options", "a token of any document class, also raw, resumes")
-async def test_raw_tokens_resume(site: Site, name: str) -> None:
-    collection = await site.collection(name, "c", codec_options=OPTIONS["RawBSONDocument"])
+async def test_raw_tokens_resume(both: Site, shared: str) -> None:
+    collection = await both.collection(shared, "c", codec_options=OPTIONS["RawBSONDocument"])
     streams = await collection.make(lambda each: each.watch())
-    site.mongo[name]["c"].insert_many([{"n": 1}, {"n": 2}])
+    both.mongo[shared]["c"].insert_many([{"n": 1}, {"n": 2}])
     first = await streams.same(lambda each: each.next())
     again = await collection.make(lambda each: each.watch(resume_after=first["_id"]))
     second = await again.same(lambda each: each.next())
@@ -134,10 +115,10 @@ async def test_raw_tokens_resume(site: Site, name: str) -> None:
     [({"_id": 1, "at": DatetimeMS(FAR)}, "datetime auto"), (bad_text(), "unicode replace")],
     ids=["far date", "no UTF-8"],
 )
-async def test_what_cannot_be_decoded(site: Site, name: str, bad: Any, patient: str) -> None:
-    collection = await site.collection(name, "c")
+async def test_what_cannot_be_decoded(both: Site, shared: str, bad: Any, patient: str) -> None:
+    collection = await both.collection(shared, "c")
     streams = await collection.make(lambda each: each.watch())
-    written = site.mongo[name]["c"]
+    written = both.mongo[shared]["c"]
     written.insert_one({"n": 1})
     good = await streams.same(lambda each: each.next())
     written.insert_one(bad)
@@ -155,16 +136,16 @@ async def test_what_cannot_be_decoded(site: Site, name: str, bad: Any, patient: 
 
 
 @shows(DOCUMENT, "Codec options", "those of the client reach its databases and collections")
-async def test_codec_options_of_a_client(site: Site, name: str) -> None:
+async def test_codec_options_of_a_client(both: Site, shared: str) -> None:
     options: CodecOptions[Any] = CodecOptions(tz_aware=True, document_class=Record)
     sides = {
-        FEEDMUX: feedmux.Client(site.address, codec_options=options),
-        ASYNC_FEEDMUX: feedmux.AsyncClient(site.address, codec_options=options),
+        FEEDMUX: feedmux.Client(both.address, codec_options=options),
+        ASYNC_FEEDMUX: feedmux.AsyncClient(both.address, codec_options=options),
     }
-    clients = Lockstep(sides, site.clients._made)
-    site.clients._made.append(clients)
-    streams = await clients.make(lambda client: client[name]["c"].watch())
-    site.mongo[name]["c"].insert_one(plain())
+    clients = Lockstep(sides, both.clients._made)
+    both.clients._made.append(clients)
+    streams = await clients.make(lambda client: client[shared]["c"].watch())
+    both.mongo[shared]["c"].insert_one(plain())
     expected = bson.decode(bson.encode(plain()), options)
     for event in (await streams.each(lambda each: each.next())).values():
         assert type(event) is Record

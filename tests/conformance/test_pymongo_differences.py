@@ -2,15 +2,11 @@
 
 import asyncio
 import time
-import uuid
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from bson import Timestamp
 
-from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.conformance.pymongo_support import (
     ASYNC_FEEDMUX,
@@ -20,29 +16,11 @@ from tests.conformance.pymongo_support import (
     Lockstep,
     Raised,
     Site,
-    beside,
-    close_made,
 )
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows
 
 OURS, THEIRS = (FEEDMUX, ASYNC_FEEDMUX), (PYMONGO, ASYNC_PYMONGO)
-
-
-@pytest_asyncio.fixture(scope="module")
-async def site(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Site]:
-    async with beside(mongo, redis_server) as made:
-        yield made
-
-
-@pytest_asyncio.fixture
-async def name(site: Site) -> AsyncIterator[str]:
-    """A database with a collection `c`."""
-    made = f"differ_{uuid.uuid4().hex[:8]}"
-    site.mongo[made].create_collection("c")
-    yield made
-    await close_made(site)
-    site.mongo.drop_database(made)
 
 
 async def opened(collection: Lockstep, **arguments: Any) -> tuple[Lockstep, dict[str, Raised]]:
@@ -55,13 +33,13 @@ async def opened(collection: Lockstep, **arguments: Any) -> tuple[Lockstep, dict
 
 
 @shows(DOCUMENT, "Differences", "feedmux applies the collation; pymongo takes it and does not send it")
-async def test_collation(site: Site, name: str) -> None:
-    collection = await site.collection(name, "c")
+async def test_collation(both: Site, shared: str) -> None:
+    collection = await both.collection(shared, "c")
     pipeline = [{"$match": {"fullDocument.word": "strasse"}}]
     streams = await collection.make(
         lambda each: each.watch(pipeline, collation={"locale": "de", "strength": 1}, max_await_time_ms=300)
     )
-    site.mongo[name]["c"].insert_one({"word": "STRASSE"})
+    both.mongo[shared]["c"].insert_one({"word": "STRASSE"})
     seen = await streams.each(lambda each: each.try_next())
     assert {side for side, event in seen.items() if event is not None} == set(OURS)
     _, refused = await opened(collection, collation={"locale": "nowhere"})
@@ -70,43 +48,43 @@ async def test_collation(site: Site, name: str) -> None:
 
 
 @shows(DOCUMENT, "Differences", "a start in the future is rejected; MongoDB waits for it")
-async def test_a_start_in_the_future(site: Site, name: str) -> None:
+async def test_a_start_in_the_future(both: Site, shared: str) -> None:
     future = Timestamp(int(time.time()) + 1000, 1)
-    _, refused = await opened(await site.collection(name, "c"), start_at_operation_time=future)
+    _, refused = await opened(await both.collection(shared, "c"), start_at_operation_time=future)
     assert set(refused) == set(OURS)
     assert {(raised.kind, raised.code) for raised in refused.values()} == {("OperationFailure", 2)}
 
 
 @shows(DOCUMENT, "Differences", "$function and $accumulator are rejected; MongoDB runs the first")
-async def test_functions(site: Site, name: str) -> None:
+async def test_functions(both: Site, shared: str) -> None:
     function = {"$function": {"body": "function(){return 1}", "args": [], "lang": "js"}}
-    _, refused = await opened(await site.collection(name, "c"), pipeline=[{"$set": {"a": function}}])
+    _, refused = await opened(await both.collection(shared, "c"), pipeline=[{"$set": {"a": function}}])
     assert set(refused) == set(OURS)
     assert {(raised.kind, raised.code) for raised in refused.values()} == {("OperationFailure", 20)}
 
 
 @shows(DOCUMENT, "Differences", "over 50 stages or 64 KiB of pipeline are rejected with an OperationFailure")
 @pytest.mark.parametrize("pipeline", [[{"$match": {}}] * 51, [{"$match": {"a": "x" * 65536}}]], ids=["stages", "bytes"])
-async def test_large_pipelines(site: Site, name: str, pipeline: list[Any]) -> None:
-    _, refused = await opened(await site.collection(name, "c"), pipeline=pipeline)
+async def test_large_pipelines(both: Site, shared: str, pipeline: list[Any]) -> None:
+    _, refused = await opened(await both.collection(shared, "c"), pipeline=pipeline)
     assert set(refused) == set(OURS)
     assert {(raised.kind, raised.code) for raised in refused.values()} == {("OperationFailure", 2)}
 
 
 @shows(DOCUMENT, "Differences", "max_await_time_ms out of range is rejected by watch, not by the first step")
-async def test_await_out_of_range(site: Site, name: str) -> None:
+async def test_await_out_of_range(both: Site, shared: str) -> None:
     for wrong in (-1, 2**31):
-        streams, refused = await opened(await site.collection(name, "c"), max_await_time_ms=wrong)
+        streams, refused = await opened(await both.collection(shared, "c"), max_await_time_ms=wrong)
         assert set(refused) == set(OURS)
         later = await streams.each(lambda each: each.try_next())
         assert set(later.values()) == set(refused.values())
 
 
 @shows(DOCUMENT, "Differences", "what MongoDB meets while reading is raised by the first step, never by watch")
-async def test_when_reading_fails(site: Site, name: str) -> None:
-    collection = await site.collection(name, "c")
-    written = site.mongo[name]["c"]
-    begin = site.mongo.admin.command("ping")["operationTime"]
+async def test_when_reading_fails(both: Site, shared: str) -> None:
+    collection = await both.collection(shared, "c")
+    written = both.mongo[shared]["c"]
+    begin = both.mongo.admin.command("ping")["operationTime"]
     written.insert_one({"n": 0})
     pipeline = [{"$set": {"a": {"$divide": [1, "$fullDocument.n"]}}}]
     streams, refused = await opened(collection, pipeline=pipeline, start_at_operation_time=begin)
@@ -116,18 +94,18 @@ async def test_when_reading_fails(site: Site, name: str) -> None:
 
 
 @shows(DOCUMENT, "Differences", "a token that is cut short: OperationFailure 260, whatever MongoDB stumbles over")
-async def test_a_token_cut_short(site: Site, name: str) -> None:
-    _, refused = await opened(await site.collection(name, "c"), resume_after={"_data": "82"})
+async def test_a_token_cut_short(both: Site, shared: str) -> None:
+    _, refused = await opened(await both.collection(shared, "c"), resume_after={"_data": "82"})
     assert {refused[side].code for side in THEIRS} == {15}
     assert {refused[side].code for side in OURS} == {260}
     assert {raised.kind for raised in refused.values()} == {"OperationFailure"}
 
 
 @shows(DOCUMENT, "Differences", "resume_token is never None, also before the first event after start_at_operation_time")
-async def test_a_token_from_the_start(site: Site, name: str) -> None:
-    begin = site.mongo.admin.command("ping")["operationTime"]
-    site.mongo[name]["c"].insert_one({"n": 1})
-    streams = await (await site.collection(name, "c")).make(lambda each: each.watch(start_at_operation_time=begin))
+async def test_a_token_from_the_start(both: Site, shared: str) -> None:
+    begin = both.mongo.admin.command("ping")["operationTime"]
+    both.mongo[shared]["c"].insert_one({"n": 1})
+    streams = await (await both.collection(shared, "c")).make(lambda each: each.watch(start_at_operation_time=begin))
     tokens = await streams.each(lambda each: each.resume_token)
     assert {side for side, token in tokens.items() if token is None} == set(THEIRS)
     for side in OURS:
@@ -138,9 +116,9 @@ async def test_a_token_from_the_start(site: Site, name: str) -> None:
 
 
 @shows(DOCUMENT, "Differences", "after close, try_next returns None; pymongo's what is left of a batch")
-async def test_try_next_after_close(site: Site, name: str) -> None:
-    streams = await (await site.collection(name, "c")).make(lambda each: each.watch())
-    site.mongo[name]["c"].insert_many([{"n": n} for n in range(5)])
+async def test_try_next_after_close(both: Site, shared: str) -> None:
+    streams = await (await both.collection(shared, "c")).make(lambda each: each.watch())
+    both.mongo[shared]["c"].insert_many([{"n": n} for n in range(5)])
     await streams.same(lambda each: each.next())
     await streams.same(lambda each: each.close())
     left = await streams.each(lambda each: each.try_next())
@@ -148,33 +126,33 @@ async def test_try_next_after_close(site: Site, name: str) -> None:
 
 
 @shows(DOCUMENT, "Better", "a next that was cancelled or timed out leaves the stream alive, and loses nothing")
-async def test_a_cancelled_next(site: Site, name: str) -> None:
-    streams = await (await site.collection(name, "c")).make(lambda each: each.watch())
+async def test_a_cancelled_next(both: Site, shared: str) -> None:
+    streams = await (await both.collection(shared, "c")).make(lambda each: each.watch())
     for side, alive in ((ASYNC_PYMONGO, False), (ASYNC_FEEDMUX, True)):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(streams.sides[side].next(), 0.3)
         assert streams.sides[side].alive is alive
-    site.mongo[name]["c"].insert_one({"n": 1})
+    both.mongo[shared]["c"].insert_one({"n": 1})
     event = await asyncio.wait_for(streams.sides[ASYNC_FEEDMUX].next(), 10)
     assert event["fullDocument"]["n"] == 1
 
 
 @shows(DOCUMENT, "Better", "a read that MongoDB killed continues; pymongo's stream ends with the error")
-async def test_a_killed_read(site: Site, name: str) -> None:
-    streams = await (await site.collection(name, "c")).make(lambda each: each.watch())
-    site.mongo[name]["c"].insert_one({"n": 1})
+async def test_a_killed_read(both: Site, shared: str) -> None:
+    streams = await (await both.collection(shared, "c")).make(lambda each: each.watch())
+    both.mongo[shared]["c"].insert_one({"n": 1})
     await streams.same(lambda each: each.next())
     point = {"configureFailPoint": "failCommand"}
     # CursorKilled, without a label
     data = {"failCommands": ["getMore"], "errorCode": 237}
-    site.mongo.admin.command({**point, "mode": "alwaysOn", "data": data})
+    both.mongo.admin.command({**point, "mode": "alwaysOn", "data": data})
     theirs = Lockstep({side: streams.sides[side] for side in THEIRS}, [])
     ours = Lockstep({side: streams.sides[side] for side in OURS}, [])
     try:
         assert {each.code for each in (await theirs.each(lambda each: each.next())).values()} == {237}
         assert await ours.each(lambda each: each.try_next()) == dict.fromkeys(OURS)
     finally:
-        site.mongo.admin.command({**point, "mode": "off"})
-    site.mongo[name]["c"].insert_one({"n": 2})
+        both.mongo.admin.command({**point, "mode": "off"})
+    both.mongo[shared]["c"].insert_one({"n": 2})
     for event in (await ours.each(lambda each: each.next())).values():
         assert event["fullDocument"]["n"] == 2

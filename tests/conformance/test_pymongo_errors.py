@@ -1,55 +1,31 @@
 """Errors of a running stream and at resuming: the same exception, code, code name, labels and words as pymongo's."""
 
-import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from pymongo import errors
 
 import feedmux
-from feedmux_embedded import RedisServer, ReplicaSet
-from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, Lockstep, Site, beside, close_made
+from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, Lockstep, Site
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows
 
 
-@pytest.fixture(scope="module", params=["mongo", pytest.param("newer_mongo", marks=pytest.mark.full)])
-def replica_set(request: pytest.FixtureRequest) -> ReplicaSet:
-    found: ReplicaSet = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest_asyncio.fixture(scope="module")
-async def site(replica_set: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Site]:
-    async with beside(replica_set, redis_server) as made:
-        yield made
-
-
-@pytest_asyncio.fixture
-async def collection(site: Site) -> AsyncIterator[Lockstep]:
-    name = f"errors_{uuid.uuid4().hex[:8]}"
-    site.mongo[name].create_collection("c")
-    yield await site.collection(name, "c")
-    await close_made(site)
-    site.mongo.drop_database(name)
-
-
 @contextmanager
-def failing(site: Site, command: str, **data: Any) -> Iterator[None]:
+def failing(both: Site, command: str, **data: Any) -> Iterator[None]:
     """Every `command` fails, of whomever."""
     point = {"configureFailPoint": "failCommand"}
-    site.mongo.admin.command({**point, "mode": "alwaysOn", "data": {"failCommands": [command], **data}})
+    both.mongo.admin.command({**point, "mode": "alwaysOn", "data": {"failCommands": [command], **data}})
     try:
         yield
     finally:
-        site.mongo.admin.command({**point, "mode": "off"})
+        both.mongo.admin.command({**point, "mode": "off"})
 
 
-async def writer(site: Site, collection: Lockstep) -> Any:
-    return site.mongo[(await collection.same(lambda each: each.database.name))]["c"]
+async def writer(both: Site, collection: Lockstep) -> Any:
+    return both.mongo[(await collection.same(lambda each: each.database.name))]["c"]
 
 
 async def fails(streams: Lockstep, *, words: bool = True) -> Any:
@@ -64,17 +40,17 @@ async def fails(streams: Lockstep, *, words: bool = True) -> Any:
 
 @shows(DOCUMENT, "Errors", "_id removed or changed: OperationFailure 280 with its label; the stream is closed")
 @pytest.mark.parametrize("stage", [{"$project": {"_id": 0}}, {"$set": {"_id": 1}}, {"$unset": "_id"}], ids=str)
-async def test_a_modified_token(site: Site, collection: Lockstep, stage: dict[str, Any]) -> None:
+async def test_a_modified_token(both: Site, collection: Lockstep, stage: dict[str, Any]) -> None:
     streams = await collection.make(lambda each: each.watch([stage]))
-    (await writer(site, collection)).insert_one({})
+    (await writer(both, collection)).insert_one({})
     raised = await fails(streams, words=False)  # MongoDB quotes the token
     assert (raised.code, raised.labels) == (280, ("NonResumableChangeStreamError",))
 
 
 @shows(DOCUMENT, "Errors", "a stage that fails on an event: OperationFailure in MongoDB's words; the stream is closed")
-async def test_a_failing_stage(site: Site, collection: Lockstep) -> None:
+async def test_a_failing_stage(both: Site, collection: Lockstep) -> None:
     streams = await collection.make(lambda each: each.watch([{"$set": {"a": {"$divide": [1, "$fullDocument.n"]}}}]))
-    written = await writer(site, collection)
+    written = await writer(both, collection)
     written.insert_one({"n": 1})
     good = await streams.same(lambda each: each.next())
     written.insert_one({"n": 0})
@@ -84,9 +60,9 @@ async def test_a_failing_stage(site: Site, collection: Lockstep) -> None:
 
 
 @shows(DOCUMENT, "Errors", "a required image that is missing: OperationFailure 47 in MongoDB's words")
-async def test_a_missing_image(site: Site, collection: Lockstep) -> None:
+async def test_a_missing_image(both: Site, collection: Lockstep) -> None:
     streams = await collection.make(lambda each: each.watch(full_document_before_change="required"))
-    written = await writer(site, collection)
+    written = await writer(both, collection)
     written.insert_one({"_id": 1})
     await streams.same(lambda each: each.next())
     written.update_one({"_id": 1}, {"$set": {"a": 1}})
@@ -95,8 +71,8 @@ async def test_a_missing_image(site: Site, collection: Lockstep) -> None:
 
 @shows(DOCUMENT, "Errors", "a token that the pipeline hides: OperationFailure 280, once a later event comes")
 @pytest.mark.parametrize("name", ["resume_after", "start_after"])
-async def test_a_token_that_is_not_found(site: Site, collection: Lockstep, name: str) -> None:
-    written = await writer(site, collection)
+async def test_a_token_that_is_not_found(both: Site, collection: Lockstep, name: str) -> None:
+    written = await writer(both, collection)
     with written.watch() as direct:
         written.insert_many([{"n": 1}, {"n": 3}])
         token = direct.next()["_id"]  # n = 1, which the pipeline hides
@@ -110,14 +86,14 @@ async def test_a_token_that_is_not_found(site: Site, collection: Lockstep, name:
 
 @shows(DOCUMENT, "Errors", "history lost: OperationFailure 286 with its label, at opening and at reading")
 @pytest.mark.parametrize("command", ["aggregate", "getMore"])
-async def test_history_lost(site: Site, collection: Lockstep, command: str) -> None:
+async def test_history_lost(both: Site, collection: Lockstep, command: str) -> None:
     data = {"errorCode": 286, "errorLabels": ["NonResumableChangeStreamError"]}
     if command == "aggregate":
-        with failing(site, command, **data):
+        with failing(both, command, **data):
             raised = await collection.refused(lambda each: each.watch())
     else:
         streams = await collection.make(lambda each: each.watch())
-        with failing(site, command, **data):
+        with failing(both, command, **data):
             raised = await fails(streams)
     assert (raised.code, raised.code_name) == (286, "ChangeStreamHistoryLost")
     assert raised.labels == ("NonResumableChangeStreamError",)
@@ -125,27 +101,27 @@ async def test_history_lost(site: Site, collection: Lockstep, command: str) -> N
 
 @shows(DOCUMENT, "Errors", "any other code is passed on with its name and words")
 @pytest.mark.parametrize("code", [2, 20, 96, 136, 4567])
-async def test_other_codes(site: Site, collection: Lockstep, code: int) -> None:
+async def test_other_codes(both: Site, collection: Lockstep, code: int) -> None:
     streams = await collection.make(lambda each: each.watch())
-    with failing(site, "getMore", errorCode=code):
+    with failing(both, "getMore", errorCode=code):
         raised = await fails(streams)
     assert raised.code == code
-    with failing(site, "aggregate", errorCode=code):
+    with failing(both, "aggregate", errorCode=code):
         raised = await collection.refused(lambda each: each.watch())
     assert raised.code == code
 
 
 @shows(DOCUMENT, "Errors", "a resumable error is not seen: the stream continues after the last event")
-async def test_resumable_errors(site: Site, collection: Lockstep) -> None:
+async def test_resumable_errors(both: Site, collection: Lockstep) -> None:
     streams = await collection.make(lambda each: each.watch())
-    written = await writer(site, collection)
+    written = await writer(both, collection)
     for n in range(3):
         written.insert_one({"n": n})
         assert (await streams.same(lambda each: each.next()))["fullDocument"]["n"] == n
         # CursorNotFound; after a code that says "shutting down" pymongo itself waits 10 s to look again.
         data = {"failCommands": ["getMore"], "errorCode": 43}
-        site.mongo.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data})
-    site.mongo.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+        both.mongo.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data})
+    both.mongo.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
 
 
 @shows(DOCUMENT, "Errors", "a server that cannot be reached: ServerSelectionTimeoutError, an AutoReconnect")
@@ -172,8 +148,8 @@ CHECKS: list[tuple[str, Callable[[errors.OperationFailure], object]]] = [
 
 
 @shows(DOCUMENT, "Errors", "code, details, labels and text of the exception are where pymongo's code looks for them")
-async def test_the_exception_itself(site: Site, collection: Lockstep) -> None:
-    with failing(site, "aggregate", errorCode=286, errorLabels=["NonResumableChangeStreamError"]):
+async def test_the_exception_itself(both: Site, collection: Lockstep) -> None:
+    with failing(both, "aggregate", errorCode=286, errorLabels=["NonResumableChangeStreamError"]):
         outcomes = await collection.each(lambda each: each.watch())
     for name, check in CHECKS:
         said = {side: check(outcome.error) for side, outcome in outcomes.items()}

@@ -13,8 +13,7 @@ import pytest_asyncio
 from bson import Binary, Timestamp
 from pymongo.database import Database
 
-from feedmux_embedded import RedisServer, ReplicaSet
-from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, PAIRS, Action, Lockstep, Site, beside, close_made
+from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, PAIRS, Action, Lockstep, Site, close_made
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows
 
@@ -25,7 +24,7 @@ Document = dict[str, Any]
 class World:
     """A database of its own, as the writer sees it, and for each of the four."""
 
-    site: Site
+    both: Site
     database: Database[Document]
     sides: Lockstep
 
@@ -37,29 +36,17 @@ class World:
             case "database":
                 return await self.sides.make(lambda each: each.watch(**arguments))
         pipeline = [{"$match": {"ns.db": self.database.name}}]
-        return await self.site.clients.make(lambda client: client.watch(pipeline, **arguments))
-
-
-@pytest.fixture(scope="module", params=["mongo", pytest.param("newer_mongo", marks=pytest.mark.full)])
-def replica_set(request: pytest.FixtureRequest) -> ReplicaSet:
-    found: ReplicaSet = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest_asyncio.fixture(scope="module")
-async def site(replica_set: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Site]:
-    async with beside(replica_set, redis_server) as made:
-        yield made
+        return await self.both.clients.make(lambda client: client.watch(pipeline, **arguments))
 
 
 @pytest_asyncio.fixture
-async def world(site: Site) -> AsyncIterator[World]:
+async def world(both: Site) -> AsyncIterator[World]:
     name = f"streams_{uuid.uuid4().hex[:8]}"
-    database = site.mongo[name]
+    database = both.mongo[name]
     database.create_collection("c")
-    yield World(site, database, await site.clients.make(lambda client: client[name]))
-    await close_made(site)
-    site.mongo.drop_database(name)
+    yield World(both, database, await both.clients.make(lambda client: client[name]))
+    await close_made(both)
+    both.mongo.drop_database(name)
 
 
 def resuming(token: Document) -> Action:
@@ -350,7 +337,7 @@ async def test_try_next_returns_events(world: World) -> None:
 
 @shows(DOCUMENT, "ChangeStream.try_next", "the first one of a stream with a start returns what is there")
 async def test_the_first_try_next(world: World) -> None:
-    begin = world.site.mongo.admin.command("ping")["operationTime"]
+    begin = world.both.mongo.admin.command("ping")["operationTime"]
     world.database.c.insert_many([{"n": n} for n in range(3)])
     streams = await world.watch(start_at_operation_time=begin, max_await_time_ms=0)
     event = await streams.same(lambda each: each.try_next())
@@ -359,7 +346,7 @@ async def test_the_first_try_next(world: World) -> None:
 
 @shows(DOCUMENT, "watch", "a drain loop on try_next sees everything from its start on")
 async def test_draining(world: World) -> None:
-    begin = world.site.mongo.admin.command("ping")["operationTime"]
+    begin = world.both.mongo.admin.command("ping")["operationTime"]
     world.database.c.insert_many([{"n": n, "pad": "x" * 500} for n in range(3000)])
 
     def drain(stream: Any) -> Any:

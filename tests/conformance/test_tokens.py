@@ -1,9 +1,7 @@
 """Resume tokens: which token a consumer receives, and where a stream continues."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager
 
 import bson
 import pytest
@@ -11,12 +9,13 @@ from bson import Timestamp
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
+from tests.conformance import faults
 from tests.conformance.asked import logged
 from tests.conformance.conftest import Document, Site, on_both_versions
+from tests.conformance.faults import FailPoint
 from tests.conformance.same import (
     Reading,
     after,
-    assert_refused_alike,
     assert_same,
     check_events,
     check_refusal,
@@ -36,16 +35,9 @@ EXPOSE = "Exposing All Resume Tokens"
 RESUMING = "Resuming Change Streams"
 
 
-@contextmanager
-def failing(site: Site, database: Documents, *, times: int = 1, command: str = "getMore", **how: Any) -> Iterator[None]:
-    """feedmux's next commands on `c` fail, by a broken connection if not told otherwise."""
-    data = {"failCommands": [command], "appName": "feedmux", "namespace": f"{database.name}.c"}
-    data |= how or {"closeConnection": True}
-    site.client.admin.command("configureFailPoint", "failCommand", mode={"times": times}, data=data)
-    try:
-        yield
-    finally:
-        site.client.admin.command("configureFailPoint", "failCommand", mode="off")
+def failing(site: Site, database: Documents) -> AbstractContextManager[FailPoint]:
+    """feedmux's connection breaks at its next getMore."""
+    return faults.failing(site.client, f"{database.name}.c", "getMore", closeConnection=True)
 
 
 async def failed(site: Site, database: Documents, times: int) -> None:
@@ -90,6 +82,7 @@ async def test_the_token_at_the_start(site: Site, database: Documents, kind: str
     receiver.cancel()
 
 
+@shows(SERVER, "Change Stream Start Time", "without a start: what happens from now on")
 @shows(DRIVERS, CACHE, "started with neither: no token of an event; feedmux gives the high-water mark of the start")
 @pytest.mark.parametrize("kind", ["latest", "time", "earliest"])
 async def test_the_token_at_a_start_by_time(site: Site, database: Documents, kind: str) -> None:
@@ -147,6 +140,11 @@ async def test_the_token_while_nothing_matches(site: Site, database: Documents) 
         assert direct.events == [event.data]
 
 
+@shows(
+    DRIVERS,
+    "Updating the Cached Resume Token",
+    "An empty batch's token is cached also on a stream that was begun by a token and has shown nothing yet",
+)
 @shows(DRIVERS, CACHE, "an empty batch moves the token also of a stream that began after a token")
 @pytest.mark.parametrize("kind", ["resume_after", "start_after"])
 async def test_the_token_moves_after_a_start_by_token(site: Site, database: Documents, kind: str) -> None:
@@ -237,17 +235,11 @@ async def test_operation_time_is_inclusive(site: Site, database: Documents) -> N
         assert first <= number
 
 
-@shows(SERVER, "Change Stream Start Time", "without a start: what happens from now on")
-async def test_from_now(site: Site, database: Documents) -> None:
-    history(site, database)
-    receiver = site.api.watch(feed(database.name, "c"))
-    await receiver.opened()
-    database.c.insert_one({"_id": "now"})
-    [event] = await receiver.take(1)
-    assert event.document["documentKey"]["_id"] == "now"
-    receiver.cancel()
-
-
+@shows(
+    FEEDMUX,
+    "Positions: resuming",
+    "A native token that the feed hides is rejected by MongoDB, and the error is reported: RESUME_TOKEN_NOT_FOUND",
+)
 @shows(DRIVERS, "resumeAfter", "a token that the stream does not have is an error of the server")
 @shows(SERVER, "Resume Tokens", "a token of another filter may not be found")
 @shows(FEEDMUX, "MongoDB says", "280 on a token of the client's own: FAILED_PRECONDITION RESUME_TOKEN_NOT_FOUND")
@@ -263,16 +255,6 @@ async def test_a_token_that_is_not_there(site: Site, database: Documents, kind: 
     assert (outcome.code, outcome.reason) == ("FAILED_PRECONDITION", "RESUME_TOKEN_NOT_FOUND")
 
 
-@shows(EVENTS, "invalidate Event", "resumeAfter does not go past an invalidate, startAfter does")
-@shows(SERVER, RESUMING, "resumeAfter rejects the token of an invalidate, startAfter takes it")
-@shows(FEEDMUX, "MongoDB says", "resumeAfter at an invalidate: FAILED_PRECONDITION START_AFTER_REQUIRED")
-async def test_the_token_of_an_invalidate(site: Site, database: Documents) -> None:
-    wanted, token = feed(database.name, "c"), invalidated(site, database)
-    outcome = await assert_refused_alike(site, wanted, at(resume_after=token), reason="START_AFTER_REQUIRED")
-    assert outcome.code == "FAILED_PRECONDITION"
-    await assert_same(site, wanted, lambda: database.c.insert_one({"_id": 1}), start=at(start_after=token))
-
-
 def invalidated(site: Site, database: Documents) -> bytes:
     """The token of an invalidate of `c`."""
     database.c.insert_one({"_id": 0})
@@ -281,20 +263,6 @@ def invalidated(site: Site, database: Documents) -> bytes:
     direct = read_directly(site, feed(database.name, "c"), start, operation_time(site))
     assert direct.kinds == ["drop", "invalidate"]
     return token_of(direct.events[-1])
-
-
-@shows(EVENTS, "invalidate Event", "resumed at the drop, a stream gives the invalidate again and ends")
-@pytest.mark.parametrize("kind", ["resume_after", "start_after"])
-async def test_the_token_of_a_drop(site: Site, database: Documents, kind: str) -> None:
-    database.c.insert_one({"_id": 0})
-    start = after(site)
-    database.c.drop()
-    wanted = feed(database.name, "c")
-    dropped, _ = read_directly(site, wanted, start, operation_time(site)).events
-    direct = read_directly(site, wanted, at(**{kind: token_of(dropped)}), operation_time(site))
-    assert direct.kinds == ["invalidate"]
-    receiver = site.api.watch(wanted, at(**{kind: token_of(dropped)}))
-    check_events(await read_through(receiver, direct), direct)
 
 
 @shows(
@@ -323,47 +291,19 @@ async def test_a_token_of_an_expanded_event(site: Site, database: Documents, exp
         assert outcome.reason == "RESUME_TOKEN_NOT_FOUND"
 
 
-@shows(DRIVERS, "Driver API", "startAfter follows a collection that was dropped and made again, and misses nothing")
-async def test_start_after_misses_nothing(site: Site, database: Documents) -> None:
-    token = invalidated(site, database)
-    database.c.insert_one({"_id": 1})
-    database.c.insert_one({"_id": 2})
-    await assert_same(
-        site,
-        feed(database.name, "c"),
-        lambda: database.c.delete_one({"_id": 1}),
-        start=at(start_after=token),
-        kinds=["insert", "insert", "delete"],
-    )
-
-
-@shows(SERVER, "Change Stream Invalidate Events", "a stream whose filter hides the invalidate ends all the same")
-@shows(FEEDMUX, "MongoDB says", "the end without a visible invalidate: FEED_INVALIDATED, and a position after it")
-@pytest.mark.parametrize("scope", ["collection", "database"])
-@on_both_versions
-async def test_the_end_without_a_visible_invalidate(site: Site, database: Documents, scope: str) -> None:
-    wanted = feed(database.name, "c" if scope == "collection" else "")
-    wanted.pipeline.extended_json = '[{"$match": {"ns.coll": "c", "fullDocument.n": {"$gt": 0}}}]'
-
-    def act() -> None:
-        database.c.insert_one({"_id": 1, "n": 1})
-        site.client.drop_database(database.name)
-
-    seen = await assert_same(site, wanted, act, kinds=["insert"])
-    assert seen.ended
-    # And the feed continues after it, whatever comes next.
-    receiver = site.api.watch(wanted, at(resume_after=token_of(seen.events[0])))
-    assert (await receiver.end()).reason == "FEED_INVALIDATED"
-    goes_on = site.api.watch(wanted, at(start_after=receiver.resume_token))
-    await goes_on.opened()
-    database.c.insert_one({"_id": 2, "n": 2})
-    assert await goes_on.numbers(1) == [2]
-    goes_on.cancel()
-
-
 # --- Resuming after errors: what feedmux asks of MongoDB then.
 
 
+@shows(
+    DRIVERS,
+    "Resume Process",
+    "After an invalidate a stream begins with startAfter, and failures before its first change lose nothing",
+)
+@shows(
+    DRIVERS,
+    "Resume Process",
+    "A stream begun with startAfter resumes with startAfter until it has shown a change, with resumeAfter from then on",
+)
 @shows(DRIVERS, RESUME, "started with startAfter and nothing returned yet: startAfter again, resumeAfter not")
 @shows(DRIVERS, RESUME, "resumed after an event: resumeAfter, and startAfter no more")
 async def test_start_after_is_kept_until_the_first_event(site: Site, database: Documents) -> None:
@@ -394,6 +334,7 @@ async def test_start_after_is_kept_until_the_first_event(site: Site, database: D
     assert set(last) == {"resumeAfter"}
 
 
+@shows(DRIVERS, "Resume Process", "A cached token goes into resumeAfter, and neither startAfter nor a time beside it")
 @shows(DRIVERS, RESUME, "resumed with a cached token: resumeAfter, without startAtOperationTime")
 @shows(DRIVERS, "Rationale", "the newest postBatchResumeToken is what is resumed from")
 async def test_resumes_from_the_newest_token(site: Site, database: Documents) -> None:

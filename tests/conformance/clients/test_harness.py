@@ -8,7 +8,7 @@ from feedmux.v1 import errors_pb2
 from tests.conformance.clients.conftest import Runners
 from tests.conformance.clients.mutants import MUTANTS, Mutant
 from tests.conformance.clients.play import PATIENCE_S, play
-from tests.conformance.clients.runners import LANGUAGES, Language, RunnerFailed, build, started
+from tests.conformance.clients.runners import LANGUAGES, Language, RunnerFailed, started
 from tests.conformance.clients.scenario import Scenario, scenarios
 from tests.conformance.clients.scripts import script
 from tests.conformance.clients.test_clients import PRESENT
@@ -92,18 +92,3 @@ async def test_a_runner_that_does_not_start_fails(program: str, saying: str) -> 
     with pytest.raises(RunnerFailed, match=saying):
         async with started(Language("python", "broken", ("/bin/sh", "-c", program))):
             pass
-
-
-async def test_a_runner_that_is_not_built_fails() -> None:
-    with pytest.raises(RunnerFailed, match="no compiler"):
-        await build(Language("x", "X", (), ("/bin/sh", "-c", "echo no compiler; exit 1")))
-
-
-def test_no_scenario_is_named_like_a_client() -> None:
-    # So that `-k go` is the scenarios of Go.
-    assert not [each.id for each in scenarios() if any(name in each.id for name in LANGUAGES)]
-
-
-def test_missing_tools_are_named() -> None:
-    language = Language("x", "X", (), (), ("sh", "a-tool-that-nobody-has"))
-    assert language.missing == ["a-tool-that-nobody-has"]
