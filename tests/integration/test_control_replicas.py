@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from feedmux_server.store.connection import REPLICATED_MAX, Client, connect
 from feedmux_server.store.model import StoredSubscription
 from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
-from tests.integration.redis_topologies import ask, cluster, is_in_step, sentinels
+from tests.integration.redis_topologies import ask, cluster, is_in_step
 from tests.integration.servers import serving, settings, until
 from tests.integration.state_support import commit, create, place, place_of
 from tests.integration.wire import EARLIEST, LATEST, PATIENCE_S, feed, refused
@@ -172,22 +171,6 @@ async def test_a_script_that_redis_forgot_is_confirmed_too(pair: tuple[RedisServ
         await ask(primary.port, "SCRIPT", "FLUSH")
         await unconfirmed(seek(store), primary.port)
         replica.resume()
-
-
-async def test_a_confirmed_seek_outlives_a_failover_by_sentinels(tmp_path: Path) -> None:
-    async with sentinels(tmp_path) as nodes, connected(nodes.url) as store:
-        await create(store, "t", "s", at=9)
-        before = await nodes.primary()
-        replica = next(server for server in nodes.servers if server is not before)
-        replica.pause()
-        await unconfirmed(seek(store), before.port)
-        replica.resume()
-        await until(lambda: is_in_step(replica.port))
-        await seek(store)
-        await before.kill9()
-        await until(lambda: _answers(store))
-        assert (await nodes.primary()).port == replica.port
-        assert place_of(await store.get("t", "s")) == place(2)
 
 
 async def test_a_cluster_asks_the_replica_of_the_very_node() -> None:

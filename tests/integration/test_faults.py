@@ -1,9 +1,6 @@
 """Processes and clients that die, stop or do not read. Nothing is lost, nothing repeated inside a session."""
 
-import asyncio
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +9,13 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.database import Database
-from pymongo.errors import PyMongoError
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.conformance.faults import failing, writing
 from tests.conftest import RedisFactory, ReplicaSetFactory
-from tests.integration.servers import Here, server_process, serving, settings, until
+from tests.integration.servers import Here, ServerProcess, server_process, serving, settings, until
+from tests.integration.test_health import told
 from tests.integration.wire import FIXED_WINDOW, MANY, Api, feed, refused, seconds
 
 Documents = Database[dict[str, Any]]
@@ -26,44 +24,6 @@ Client = MongoClient[dict[str, Any]]
 
 def insert(database: Documents, numbers: range, pad: int = 0) -> None:
     database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
-
-
-@contextmanager
-def fail_command(client: Client, namespace: str, command: str, times: int = 1, **how: Any) -> Iterator[None]:
-    """feedmux's next `times` such commands on the namespace fail."""
-    data = {"failCommands": [command], "appName": "feedmux", "namespace": namespace, **how}
-    client.admin.command("configureFailPoint", "failCommand", mode={"times": times}, data=data)
-    try:
-        yield
-    finally:
-        client.admin.command("configureFailPoint", "failCommand", mode="off")
-
-
-@asynccontextmanager
-async def writing(uri: str, database: str) -> AsyncIterator[list[int]]:
-    """Inserts numbers one by one, again and again until each is acknowledged, whatever happens to the server.
-
-    Yields the count so far in a list of one; the numbers run from 0 without a gap.
-    """
-    written = [0]
-
-    async def write() -> None:
-        async with AsyncMongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=1000) as client:
-            collection = client[database].c
-            while True:
-                try:
-                    await collection.update_one({"_id": written[0]}, {"$setOnInsert": {"n": written[0]}}, upsert=True)
-                except PyMongoError:
-                    await asyncio.sleep(0.05)
-                    continue
-                written[0] += 1
-                await asyncio.sleep(0.002)
-
-    task = asyncio.create_task(write())
-    try:
-        yield written
-    finally:
-        task.cancel()
 
 
 # --- The server.
@@ -163,6 +123,50 @@ async def test_a_client_that_stops_reading_does_not_hold_up_a_drain(
             assert not reader.notices, "it was not stuck: the notice of the drain could be sent"
 
 
+async def test_the_second_signal_ends_at_once(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, name: str, tmp_path: Path
+) -> None:
+    # Longer than the test: only the signal can end it.
+    server = ServerProcess(settings(mongo.uri, redis_server.url, drain_s=3600.0), tmp_path)
+    await server.start()
+    try:
+        async with server.api() as api:
+            await api.create(name, feed(database.name, "c"))
+            session = await api.open(name)
+            database.c.insert_many([{"n": n} for n in range(10)])
+            await session.take(10)
+            server.process.send_signal(signal.SIGTERM)
+            await session.until(lambda: session.notices)
+            assert server.process.running
+            server.process.send_signal(signal.SIGTERM)
+            await until(lambda: not server.process.running)
+            session.cancel()
+    finally:
+        await server.kill9()
+
+
+async def test_before_a_delayed_drain_everybody_is_still_served(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Documents
+) -> None:
+    async with serving(settings(mongo.uri, redis_server.url, drain_delay_s=1.5)) as here:
+        port = here.server.ports.health
+        watch = here.api.watch(feed(database.name, "c"))
+        await watch.opened()
+        here.stop()
+
+        async def not_serving() -> bool:
+            return (await told(port, "readiness"))["readiness"] == "NOT_SERVING"
+
+        await until(not_serving)
+        late = here.api.watch(feed(database.name, "c"))
+        await late.opened()
+        insert(database, range(1))
+        assert await late.numbers(1) == [0]
+        assert await watch.numbers(1) == [0]
+        assert (await told(port, "liveness"))["liveness"] == "SERVING"
+        assert {(await each.end()).reason for each in (watch, late)} == {"DRAINING"}
+
+
 # --- MongoDB.
 
 
@@ -197,29 +201,6 @@ async def test_mongod_killed_and_started_again(
         neighbour.cancel()
 
 
-async def test_primary_stepdown(replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, name: str) -> None:
-    mongo = await replica_set_factory(nodes=3)
-    async with serving(settings(mongo.uri, redis_server.url)) as server:
-        session = await server.api.open(feed=feed("shop", "c"))
-        watch = server.api.watch(feed("shop"))
-        await watch.opened()
-        async with writing(mongo.uri, "shop") as written:
-            await until(lambda: written[0] > 50)
-            await mongo.step_down()
-            before = written[0]
-            await until(lambda: written[0] > before + 50)
-            primary = await mongo.wait_for_primary()
-            await mongo.kill9(primary)
-            await mongo.wait_for_primary()
-            before = written[0]
-            await until(lambda: written[0] > before + 50)
-        total = written[0]
-        assert await session.numbers(total) == list(range(total))
-        assert await watch.numbers(total) == list(range(total))
-        session.cancel()
-        watch.cancel()
-
-
 async def test_a_rejected_login_is_tried_again(
     redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -240,7 +221,7 @@ async def test_a_rejected_login_is_tried_again(
                 insert(admin["shop"], range(3))
                 assert await session.numbers(3) == [0, 1, 2]
                 admin.admin.command("updateUser", "feeds", pwd="another-canary")
-                with fail_command(admin, "shop.c", "getMore", closeConnection=True):
+                with failing(admin, "shop.c", "getMore", closeConnection=True):
                     insert(admin["shop"], range(3, 6))
                     await session.until(lambda: any(notice.degraded.unavailable for notice in session.notices))
                 [line] = [each.getMessage() for each in caplog.records if "cannot log in" in each.getMessage()]

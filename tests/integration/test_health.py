@@ -15,7 +15,6 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server import app
 from tests.conftest import RedisFactory
-from tests.integration.redis_topologies import ask
 from tests.integration.servers import Here, ServerProcess, serving, settings, until
 from tests.integration.wire import feed, refused
 
@@ -130,13 +129,6 @@ async def test_it_waits_for_mongodb_and_redis_if_told_so(tmp_path: Path) -> None
             watch = api.watch(feed("d", "c"))
             await watch.opened()
             watch.cancel()
-        # A Redis that begins to evict is as unfit, but what it has stored is still there: the server waits for it.
-        await ask(redis.port, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-        await until(lambda: _is(port, {"", "readiness", "feedmux.v1.Subscriptions", "redis"}), 60)
-        assert "redis is unavailable: Redis at" in (said := server.process.log_tail(10_000))
-        assert "maxmemory-policy allkeys-lru" in said
-        await ask(redis.port, "CONFIG", "SET", "maxmemory-policy", "noeviction")
-        await until(lambda: _is(port, set()), 60)
         # What comes and turns out to be unfit is refused then, as it would have been at the start.
         await server.kill9()
         await redis.stop()

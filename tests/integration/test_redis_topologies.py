@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 from cryptography import x509
-from pymongo.database import Database
 from redis.asyncio import RedisCluster
 from redis.crc import key_slot
 
-import feedmux
-from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer
 from feedmux_server.core.check_result import Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store import connection
@@ -27,17 +25,13 @@ from feedmux_server.store.connection import Client, RedisAccess, StartupError, c
 from feedmux_server.store.model import CommitRequest, CommitStatus, RestoreRequest
 from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
-from tests.integration.balancer import Front, fronted
 from tests.integration.certificates import Authority
-from tests.integration.client_history import ClientHistory, written_since
 from tests.integration.redis_topologies import SERVICE, Cluster, Sentinels, ask, cluster, is_replica, sentinels
-from tests.integration.servers import server_process, serving, settings, until
+from tests.integration.servers import until
 from tests.integration.state_support import Recorder, commit, create, place, place_of, running, submit
-from tests.integration.test_rolling_restart import Reader, Writer, reading
-from tests.integration.wire import LATEST, PATIENCE_S, feed, refused
-from tests.telemetry.scrape import scrape
+from tests.integration.tls_front import Front, fronted
+from tests.integration.wire import PATIENCE_S
 
-Documents = Database[dict[str, Any]]
 COUNT = 60
 
 
@@ -131,42 +125,6 @@ async def test_a_whole_cluster_goes_away_and_comes_back() -> None:
             assert all(recorder.causes == [] for _, recorder in sessions.values())
         finally:
             await client.aclose()
-
-
-@pytest.mark.full
-async def test_a_server_outlives_its_cluster(mongo: ReplicaSet, database: Documents, name: str, tmp_path: Path) -> None:
-    async with cluster() as nodes, server_process(settings(mongo.uri, nodes.url), tmp_path) as server:
-        async with server.api() as api:
-            await api.create(name, feed(database.name, "c"), LATEST)
-            session = await api.open(name)
-            database.c.insert_many([{"n": n} for n in range(10)])
-            assert await session.numbers(10) == list(range(10))
-            for node in nodes.servers:
-                await node.kill9()
-            await session.ack(10)
-            await session.until(lambda: session.notices)
-            assert (session.notices[0].degraded.dependency, session.notices[0].degraded.unavailable) == ("state", True)
-            database.c.insert_many([{"n": n} for n in range(10, 20)])
-            assert await session.numbers(10) == list(range(10, 20))
-            outcome = await refused(api.get(name))
-            assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "STATE_UNAVAILABLE")
-            failures: list[float] = []
-
-            async def has_met_it() -> bool:
-                """Each task that polls Redis has found it unavailable: readiness, and commits repeatedly."""
-                page = await scrape(server.ports[3])
-                failed = page.value("feedmux_commit_results_total", outcome="unavailable")
-                failures.append(failed)
-                return page.value("feedmux_ready") == 0 and failed >= failures[0] + 3
-
-            await until(has_met_it, every_s=0.1)
-            for node in nodes.servers:
-                await node.restart()
-            await session.until(lambda: session.committed and session.committed[-1].delivery_sequence == 10)
-            await session.ack_and_wait(20)
-            await session.close()
-        assert server.process.running
-        assert "Traceback" not in server.log.read_text()
 
 
 async def says_that_it_is_away(client: Client, url: str) -> None:
@@ -324,35 +282,6 @@ async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     """As one that is frozen: its machine takes the connection."""
     await reader.read(-1)
     writer.close()
-
-
-async def test_readers_go_on_through_a_failover(
-    mongo: ReplicaSet, database: Documents, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The whole way: events flow while the primary of Redis dies; nothing is lost, only unacked events come again."""
-    start = database.client.admin.command("ping")["operationTime"]
-    history = ClientHistory(monkeypatch)
-    readers = [Reader(f"{name}-{i}", 10) for i in range(3)]
-    writer = Writer()
-    async with sentinels(tmp_path) as nodes, serving(settings(mongo.uri, nodes.url)) as here:
-        async with feedmux.AsyncClient(f"127.0.0.1:{here.server.ports.data}", source="main") as client:
-            for reader in readers:
-                await client.create_subscription(reader.name, database=database.name, collection="c")
-        writing = asyncio.create_task(writer.run(mongo.uri, database.name))
-        async with reading(readers, here.server.ports.data):
-            await until(lambda: all(len(reader.seen) > 50 for reader in readers))
-            before = await nodes.primary()
-            await before.kill9()
-            await until(lambda: not here.server.service.committer.available)
-            await until(lambda: here.server.service.committer.available)
-            assert (await nodes.primary()).port != before.port
-            there = writer.count
-            await until(lambda: all(reader.seen[-1] > there for reader in readers))
-            writer.stop()
-            await writing
-            await until(lambda: all(reader.seen[-1] == writer.count - 1 for reader in readers))
-        assert all(reader.seen == list(range(writer.count)) for reader in readers)
-        history.judge(await asyncio.to_thread(written_since, database.c, start, writer.count))
 
 
 async def test_tls_and_a_user_with_no_more_than_it_needs(redis_factory: RedisFactory, tmp_path: Path) -> None:

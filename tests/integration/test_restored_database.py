@@ -12,8 +12,6 @@ import pytest
 import pytest_asyncio
 from pymongo import MongoClient
 
-from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import Here, serving, settings
 from tests.integration.wire import EARLIEST, LATEST, MANY, Refused, at, feed, refused, seconds
@@ -113,26 +111,6 @@ async def test_everything_that_was_read_after_the_copy_is_dropped_and_everybody_
     assert await (await api.open(name)).numbers(2) == [0, 3]
 
 
-async def test_who_wants_to_go_on_does_so_after_a_gap_and_for_good(here: Here, database: Restorable, name: str) -> None:
-    api = here.api
-    await api.create(name, FEED, LATEST, on_history_lost=feed_pb2.ON_HISTORY_LOST_EARLIEST)
-    session = await api.open(name)
-    database.insert(1, 2)
-    assert await session.numbers(2) == [1, 2]
-    await session.ack_and_wait(2)
-    lost = session.position
-    await database.restore()
-    database.insert(3)
-    assert await session.numbers(2) == [0, 3]
-    [gap] = [each.gap for each in session.notices if each.HasField("gap")]
-    assert gap.reason == "TIMELINE_FORKED"
-    assert gap.to.seconds < getattr(gap, "from").seconds
-    await session.ack_and_wait(3)
-    session.cancel()
-    again = await api.open(name, last_acked=wire.LastAcked(position=lost, epoch=1), takeover=True)
-    assert await again.numbers(1) == [3], "the position was moved back to the present history"
-
-
 async def test_positions_that_were_stored_before_a_restart_of_everything(
     database: Restorable, redis_server: RedisServer, name: str
 ) -> None:
@@ -161,42 +139,27 @@ async def test_positions_that_were_stored_before_a_restart_of_everything(
             assert is_forked(await (await here.api.session(f"{name}-{each}", credit=MANY)).end()), each
 
 
-@pytest.mark.parametrize("policy", ["FAIL", "EARLIEST"])
 async def test_events_that_were_received_and_not_acknowledged(
-    tmp_path: Path, redis_server: RedisServer, name: str, policy: str
+    tmp_path: Path, redis_server: RedisServer, name: str
 ) -> None:
     """The stored position is of both histories, but the program has received what has never happened now."""
-    plain, crew, calm = f"{name}-plain", f"{name}-group", f"{name}-calm"
-    lost = {"on_history_lost": getattr(feed_pb2, f"ON_HISTORY_LOST_{policy}")}
-    some = wire.Credit(events=10, bytes=1 << 20)
     async with restorable(tmp_path) as database:
         served = settings(database.mongo.uri, redis_server.url)
         async with serving(served) as here:
-            for each in (plain, calm):
-                await here.api.create(each, FEED, LATEST, **lost)
-            await here.api.create(crew, FEED, LATEST, group=subscriptions_pb2.Group(), **lost)
+            for each in (name, f"{name}-calm"):
+                await here.api.create(each, FEED, LATEST)
         await database.copy()
         async with serving(served) as here:
-            session, member = await here.api.open(plain), await here.api.open(crew, join=True, credit=some)
+            session = await here.api.open(name)
             database.insert(1)
-            assert await session.numbers(1) == await member.numbers(1) == [1]
+            assert await session.numbers(1) == [1]
             await here.server.service.manager.sources["main"].timeline.check()
             session.cancel()
-            member.cancel()
         await database.restore()
         database.insert(3)
         async with serving(served) as here:
-            assert await (await here.api.open(calm)).numbers(1) == [3], "it has received nothing that is lost"
-            assert is_forked(await (await here.api.session(crew, join=True, credit=some)).end())
-            session = await here.api.session(plain, credit=MANY)
-            if policy == "FAIL":
-                assert is_forked(await session.end())
-                assert is_forked(await (await here.api.session(plain, credit=MANY)).end()), "until somebody seeks"
-                await here.api.seek(plain, EARLIEST)
-                session = await here.api.session(plain, credit=MANY)
-            assert await session.numbers(1) == [3]
-            gaps = [each.gap.reason for each in session.notices if each.HasField("gap")]
-            assert gaps == ["TIMELINE_FORKED"] * (policy == "EARLIEST")
+            assert await (await here.api.open(f"{name}-calm")).numbers(1) == [3], "it has received nothing that is lost"
+            assert is_forked(await (await here.api.session(name, credit=MANY)).end())
 
 
 async def test_a_restart_alone_is_no_restore_and_neither_is_a_filter_that_hides_the_position(

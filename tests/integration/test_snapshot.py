@@ -26,9 +26,10 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import COPIED_BYTES_MAX, POSITION_BYTES_MAX, inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.deployment import Source
+from tests.conformance.faults import failing as fail_command
 from tests.conftest import ReplicaSetFactory
 from tests.integration.servers import Here, ServerProcess, server_process, serving, settings
-from tests.integration.test_faults import Client, Documents, fail_command
+from tests.integration.test_faults import Client, Documents
 from tests.integration.wire import LATEST, MANY, Api, Receiver, at, feed, refused
 from tests.telemetry.scrape import scrape
 

@@ -42,38 +42,6 @@ async def opened(
     return committer.attach(lease, stored, recorder), recorder
 
 
-async def test_acks_are_committed_and_confirmed(store: SubscriptionStore, tenant: str) -> None:
-    await create(store, tenant, "s")
-    async with running(Committer(store.leases, interval_s=0.01)) as committer:
-        handle, recorder = await opened(store, committer, tenant)
-        for number in range(1, 200):
-            submit(handle, number)
-            if number % 20 == 0:
-                await asyncio.sleep(0.005)
-        await until(lambda: recorder.commits[-1:] == [(199, place(199).position)])
-        assert recorder.commits == sorted(recorder.commits)
-        assert place_of(await store.get(tenant, "s")) == place(199)
-        await handle.detach()
-    assert not (await store.get(tenant, "s")).active
-
-
-async def test_one_pass_is_one_round_trip_for_many(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    committer = Committer(store.leases, interval_s=0.01)
-    pairs = []
-    for i in range(50):
-        await create(store, tenant, f"s{i}")
-        pairs.append(await opened(store, committer, tenant, f"s{i}"))
-    for handle, _ in pairs:
-        submit(handle, 3)
-    before = (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"]
-    # All flush at once, as in a drain; the first one's round trip serves all.
-    await asyncio.gather(*(handle.flush(2.0) for handle, _ in pairs))
-    assert (await redis.info("commandstats"))["cmdstat_evalsha"]["calls"] - before == 50
-    assert all(recorder.commits == [(3, place(3).position)] for _, recorder in pairs)
-    assert await committer.flush_all(1.0) == 0
-    await asyncio.gather(*(handle.detach() for handle, _ in pairs))
-
-
 async def test_a_listener_that_fails_and_a_key_of_another_type_stop_nobody_else(
     store: SubscriptionStore, redis: Redis, tenant: str, caplog: pytest.LogCaptureFixture
 ) -> None:

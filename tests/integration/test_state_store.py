@@ -1,11 +1,8 @@
 """Each script's rows on a real Redis: created, opened, committed, moved, deleted, restored, listed."""
 
-import asyncio
-import random
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,7 +15,6 @@ from feedmux_server.store.model import (
     CommitRequest,
     CommitStatus,
     FenceCause,
-    Lease,
     RestoreRequest,
     StoredPlace,
 )
@@ -79,75 +75,10 @@ async def test_same_content_again_changes_nothing_other_content_exists(store: Su
     assert await store.get(tenant, "s") == first
 
 
-async def test_nothing_is_found_that_was_not_created(store: SubscriptionStore, tenant: str) -> None:
-    at = place(1)
-    for call in (
-        store.get(tenant, "s"),
-        store.leases.open(tenant, "s", instance_id="i"),
-        store.delete(tenant, "s"),
-        store.update(tenant, "s", definition=b"", etag="e"),
-        store.seek(tenant, "s", position=at.position, cluster_time=at.cluster_time, order=at.order),
-    ):
-        await refused(ErrorReason.SUBSCRIPTION_NOT_FOUND, call)
-
-
-async def test_a_commit_creates_nothing(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    for number in (None, 3):
-        outcome = await commit(store, Lease(tenant, "s", 1, "n", "i"), number)
-        assert outcome.status is CommitStatus.MISSING
-    assert await redis.exists(key(tenant)) == 0
-
-
-async def test_open_gives_growing_epochs(store: SubscriptionStore, tenant: str) -> None:
-    await create(store, tenant, "s", at=2)
-    epochs = []
-    for _ in range(20):
-        stored, lease = await store.leases.open(tenant, "s", instance_id="one")
-        assert (stored.epoch, stored.owner, stored.active) == (lease.epoch, "one", True)
-        assert place_of(stored) == place(2)
-        epochs.append(lease.epoch)
-    assert epochs == sorted(set(epochs))
-    assert epochs[0] > 1_600_000_000_000
-
-
-async def test_busy_takeover_and_the_same_instance(store: SubscriptionStore, tenant: str) -> None:
-    await create(store, tenant, "s")
-    _, first = await store.leases.open(tenant, "s", instance_id="one")
-    error = await refused(ErrorReason.SUBSCRIPTION_BUSY, store.leases.open(tenant, "s", instance_id="two"))
-    assert error.metadata == {"owner": "one"}
-    _, again = await store.leases.open(tenant, "s", instance_id="one")
-    assert (await commit(store, first, 1)).cause is FenceCause.LEASE  # a client that has it still may open again
-    _, second = await store.leases.open(tenant, "s", instance_id="two", takeover=True)
-    outcome = await commit(store, again, 1)
-    assert (outcome.status, outcome.cause) == (CommitStatus.FENCED, FenceCause.TAKEOVER)
-    assert (await commit(store, second, 1)).status is CommitStatus.OK
-
-
 async def test_a_client_without_instance_id_is_nobody_in_particular(store: SubscriptionStore, tenant: str) -> None:
     await create(store, tenant, "s")
     await store.leases.open(tenant, "s", instance_id="")
     await refused(ErrorReason.SUBSCRIPTION_BUSY, store.leases.open(tenant, "s", instance_id=""))
-
-
-async def test_release_of_another_session_does_nothing(store: SubscriptionStore, tenant: str) -> None:
-    await create(store, tenant, "s")
-    _, old = await store.leases.open(tenant, "s", instance_id="one")
-    _, new = await store.leases.open(tenant, "s", instance_id="one")
-    await store.leases.release(old)
-    await store.leases.release(replace(new, nonce="guessed"))
-    assert (await store.get(tenant, "s")).active
-    await store.leases.release(new)
-    assert (await commit(store, new, 1)).cause is FenceCause.LEASE
-
-
-async def test_commits_move_forward_only(store: SubscriptionStore, tenant: str) -> None:
-    await create(store, tenant, "s", at=4)
-    _, lease = await store.leases.open(tenant, "s", instance_id="one")
-    for number, expected in ((5, 5), (4, 5), (5, 5), (7, 7), (6, 7), (0, 7), (8, 8)):
-        outcome = await commit(store, lease, number)
-        assert outcome.status is CommitStatus.OK
-        assert outcome.position == place(expected).position
-        assert place_of(await store.get(tenant, "s")) == place(expected)
 
 
 async def test_order_is_bytewise_and_a_prefix_comes_first(store: SubscriptionStore, tenant: str) -> None:
@@ -284,33 +215,6 @@ async def test_a_released_session_has_lost_its_lease_and_a_lapsed_one_is_not_tak
     assert [each.taken_over for each in (second, third, fourth, again)] == [False, False, True, False]
 
 
-async def test_epochs_follow_the_clock_and_never_go_back(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    """Also where Redis lost its newest writes, and where its clock was put back."""
-    created = await create(store, tenant, "s")
-    seconds, micros = await redis.time()
-    assert created.epoch <= seconds * 1000 + micros // 1000
-    await redis.hset(key(tenant), "epoch", 1)
-    assert (await store.leases.open(tenant, "s", instance_id="one"))[0].epoch >= created.epoch
-    ahead = created.epoch + 10**9
-    await redis.hset(key(tenant), "epoch", ahead)
-    assert (await store.leases.open(tenant, "s", instance_id="one"))[0].epoch == ahead + 1
-
-
-async def test_seek_and_update_leave_no_owner(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    await create(store, tenant, "s")
-    for change in ("seek", "update"):
-        _, lease = await store.leases.open(tenant, "s", instance_id="one")
-        if change == "seek":
-            to = place(1)
-            after = await store.seek(tenant, "s", position=to.position, cluster_time=to.cluster_time, order=to.order)
-        else:
-            after = await store.update(tenant, "s", definition=b"x", etag="x")
-        assert (after.owner, after.active) == ("", False)
-        names = ("nonce", "owner", "lease_until_ms")
-        assert await redis.hmget(key(tenant), names) == [b"", b"", b"0"]
-        assert (await commit(store, lease, 9)).cause is FenceCause(change.upper())
-
-
 async def test_restore_brings_back_what_was_lost(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
     await create(store, tenant, "s", at=4)
     stored, lease = await store.leases.open(tenant, "s", instance_id="one")
@@ -324,47 +228,6 @@ async def test_restore_brings_back_what_was_lost(store: SubscriptionStore, redis
     assert (await commit(store, lease, 5)).status is CommitStatus.OK
     _, later = await store.leases.open(tenant, "s", instance_id="one")
     assert later.epoch > lease.epoch
-
-
-async def test_an_older_hash_is_lost_state_too_a_newer_is_not(
-    store: SubscriptionStore, redis: Redis, tenant: str
-) -> None:
-    await create(store, tenant, "s", at=4)
-    _, first = await store.leases.open(tenant, "s", instance_id="one")
-    dump = await redis.dump(key(tenant))
-    stored, second = await store.leases.open(tenant, "s", instance_id="one")
-    # Redis came back with what it knew before the second open.
-    assert dump is not None
-    await redis.restore(key(tenant), 0, dump, replace=True)
-    assert (await commit(store, second, 5)).status is CommitStatus.MISSING
-    await store.leases.restore_many([RestoreRequest(second, stored)])
-    assert (await commit(store, second, 5)).status is CommitStatus.OK
-    assert (await commit(store, first, 6)).status is CommitStatus.FENCED
-    await store.leases.restore_many([RestoreRequest(first, stored)])
-    assert (await store.get(tenant, "s")).epoch == second.epoch
-
-
-async def test_a_new_subscription_is_not_overwritten_by_an_owner_of_a_lost_one(
-    store: SubscriptionStore, redis: Redis, tenant: str
-) -> None:
-    await create(store, tenant, "s", at=4)
-    stored, lease = await store.leases.open(tenant, "s", instance_id="one")
-    await redis.delete(key(tenant))
-    await asyncio.sleep(0.002)
-    again = await create(store, tenant, "s", at=0, content="b")
-    assert (await commit(store, lease, 5)).status is CommitStatus.FENCED
-    await store.leases.restore_many([RestoreRequest(lease, stored)])
-    assert await store.get(tenant, "s") == again
-
-
-async def test_scripts_are_loaded_again_after_a_flush(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    await create(store, tenant, "s")
-    _, lease = await store.leases.open(tenant, "s", instance_id="one")
-    await redis.script_flush()
-    assert (await commit(store, lease, 3)).status is CommitStatus.OK
-    await redis.script_flush()
-    outcomes = await store.leases.commit_many([CommitRequest(lease, place(n)) for n in (4, 5, 6)])
-    assert [outcome.position for outcome in outcomes] == [place(n).position for n in (4, 5, 6)]
 
 
 async def test_how_far_a_subscription_was_delivered_is_stored_with_its_lease(
@@ -388,19 +251,6 @@ async def test_how_far_a_subscription_was_delivered_is_stored_with_its_lease(
     assert sought.delivered_time == 0
 
 
-async def test_one_key_of_another_type_does_not_stop_the_others(
-    store: SubscriptionStore, redis: Redis, tenant: str
-) -> None:
-    await create(store, tenant, "s")
-    _, lease = await store.leases.open(tenant, "s", instance_id="one")
-    await redis.set(key(tenant, "odd"), "x")
-    odd = Lease(tenant, "odd", 1, "n", "i")
-    outcomes = await store.leases.commit_many([CommitRequest(odd, place(1)), CommitRequest(lease, place(1))])
-    assert [outcome.status for outcome in outcomes] == [CommitStatus.MISSING, CommitStatus.OK]
-    error = await refused(ErrorReason.STATE_UNAVAILABLE, store.get(tenant, "odd"))
-    assert error.metadata == {"redis_error": "DAMAGED"}
-
-
 NEEDED = ("definition", "etag", "position", "cluster_time", "order")
 
 
@@ -422,27 +272,6 @@ async def test_a_damaged_subscription_is_left_as_it_is_and_hides_no_other(
     assert ([each.name for each in page], damaged) == (["a", "c"], ["b"])
     await store.delete(tenant, "b")
     assert place_of(await create(store, tenant, "b")) == place(0)
-
-
-@pytest.mark.parametrize("field", ["epoch", "seek_epoch", "nonce", "owner", "lease_until_ms", "create_ms", "update_ms"])
-async def test_what_a_session_does_not_need_may_be_missing(
-    store: SubscriptionStore, redis: Redis, tenant: str, field: str
-) -> None:
-    created = await create(store, tenant, "s")
-    await redis.hdel(key(tenant), field)
-    assert place_of(await store.get(tenant, "s")) == place_of(created)
-    assert place_of(await create(store, tenant, "s", at=9)) == place_of(created)
-    await refused(ErrorReason.SUBSCRIPTION_EXISTS, create(store, tenant, "s", content="other"))
-    opened, lease = await store.leases.open(tenant, "s", instance_id="i")
-    assert opened.epoch > created.epoch
-    assert (await commit(store, lease, 1)).position == place(1).position
-
-
-async def test_a_number_that_cannot_be_read_is_damage(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    await create(store, tenant, "s")
-    await redis.hset(key(tenant), "cluster_time", "soon")
-    error = await refused(ErrorReason.STATE_UNAVAILABLE, store.get(tenant, "s"))
-    assert error.metadata == {"redis_error": "DAMAGED"}
 
 
 @pytest.mark.parametrize("field", [*NEEDED, "epoch"])
@@ -470,60 +299,3 @@ async def test_a_newer_owner_is_not_overwritten_where_it_is_damaged(
     assert (await commit(store, lease, 2)).status is CommitStatus.FENCED
     await store.leases.restore_many([RestoreRequest(lease, stored)])
     assert await redis.hgetall(key(tenant)) == before
-
-
-async def test_why_it_was_fenced_may_be_unknown(store: SubscriptionStore, redis: Redis, tenant: str) -> None:
-    """A newer version may have written it."""
-    await create(store, tenant, "s")
-    _, lease = await store.leases.open(tenant, "s", instance_id="one")
-    await store.leases.open(tenant, "s", instance_id="two", takeover=True)
-    await redis.hset(key(tenant), "fence_cause", "ECLIPSE")
-    outcome = await commit(store, lease, 1)
-    assert (outcome.status, outcome.cause) == (CommitStatus.FENCED, FenceCause.LEASE)
-
-
-def number_of(position: bytes) -> int:
-    return int(position.rpartition(b"-")[2])
-
-
-@pytest.mark.parametrize("seed", range(5))
-async def test_rivals_at_once_never_commit_backwards_nor_in_two_epochs(
-    store: SubscriptionStore, tenant: str, seed: int
-) -> None:
-    rng = random.Random(seed)
-    await create(store, tenant, "s")
-    leases: list[Lease] = []
-    accepted: list[tuple[int, int]] = []
-    seen: list[tuple[int, int]] = []
-
-    async def rival(instance: str) -> None:
-        for _ in range(40):
-            await asyncio.sleep(rng.random() * 0.002)
-            if not leases or rng.random() < 0.15:
-                _, lease = await store.leases.open(tenant, "s", instance_id=instance, takeover=True)
-                leases.append(lease)
-            else:
-                lease = rng.choice([leases[-1], *leases])
-                wanted = max((number for _, number in accepted), default=0) + rng.randint(-2, 5)
-                outcome = await commit(store, lease, max(0, wanted))
-                if outcome.status is CommitStatus.OK:
-                    accepted.append((lease.epoch, number_of(outcome.position)))
-
-    async def watcher() -> None:
-        while True:
-            stored = await store.get(tenant, "s")
-            seen.append((stored.epoch, number_of(stored.position)))
-
-    task = asyncio.create_task(watcher())
-    await asyncio.gather(*(rival(f"i{n}") for n in range(6)))
-    task.cancel()
-    await asyncio.wait([task])
-    assert len(seen) > 20
-    assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in pairwise(seen))
-    # Where one epoch ends the next begins: what a higher one stored is never below what a lower one stored.
-    spans: dict[int, list[int]] = {}
-    for epoch, number in accepted:
-        spans.setdefault(epoch, []).append(number)
-    assert all(max(spans[a]) <= min(spans[b]) for a, b in pairwise(sorted(spans)))
-    assert len({lease.epoch for lease in leases}) == len(leases)
-    assert (await store.get(tenant, "s")).epoch == max(lease.epoch for lease in leases)
