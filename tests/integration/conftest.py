@@ -1,15 +1,18 @@
 """Servers that these tests share. Take a database of your own (`database`) and names of your own (`name`)."""
 
+import json
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
-from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, serving, settings, tenants_file
+from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, Limited, serving, settings, tenants_file
 from tests.integration.wire import Api
 
 
@@ -60,3 +63,22 @@ async def tenants(
 def name() -> str:
     """A subscription's name."""
     return f"sub-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> Limited:
+    """`async with limited({"sessions": 2}, sessions=5) as here`: tenant `a` with these quotas, and a server with these
+    limits. Tenant `b` has the defaults."""
+
+    @asynccontextmanager
+    async def make(quotas: dict[str, int] | None = None, **limits: Any) -> AsyncIterator[Here]:
+        configuration = settings(mongo.uri, redis_server.url, **limits)
+        path = tenants_file(tmp_path)
+        content = json.loads(path.read_text())
+        content["tenants"][0]["quotas"] = quotas or {}
+        path.write_text(json.dumps(content))
+        configuration |= {"tenants_file": str(path), "operator_key_hashes": [hash_key(OPERATOR_KEY)]}
+        async with serving(configuration, key=KEY_A) as here:
+            yield here
+
+    return make

@@ -5,7 +5,7 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,10 @@ class Here:
     server: Running
     stop: Callable[[], None] = field(repr=False)
     """Begins to drain."""
+
+
+Limited = Callable[..., AbstractAsyncContextManager[Here]]
+"""The fixture `limited`."""
 
 
 @asynccontextmanager

@@ -15,17 +15,6 @@ def answer(request: bytes) -> bytes:
             os._exit(1)
         case [b"freeze", _]:
             os.kill(os.getpid(), signal.SIGSTOP)
-        case [b"freeze-once", path]:
-            mark = Path(os.fsdecode(path))
-            if not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGSTOP)
-        case [b"slow", seconds]:
-            time.sleep(float(seconds))
-        case [b"work", seconds]:
-            end_s = time.process_time() + float(seconds)
-            while time.process_time() < end_s:
-                pass
         case [b"wait", path]:
             while not Path(os.fsdecode(path)).exists():
                 time.sleep(0.01)

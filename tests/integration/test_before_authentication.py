@@ -2,22 +2,19 @@
 
 import asyncio
 import gzip
-import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.rpc import health, health_service
-from feedmux_server.rpc.receiving import RequestLimits
+from feedmux_server.rpc import health_service
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.raw_http2 import RawConnection, pump_until
 from tests.integration.servers import (
@@ -25,16 +22,15 @@ from tests.integration.servers import (
     KEY_B,
     OPERATOR_KEY,
     Here,
+    Limited,
     server_process,
-    serving,
     settings,
     tenants_file,
     until,
 )
-from tests.integration.wire import PATIENCE_S, Refused, Session, feed, refusal, refused
+from tests.integration.wire import Refused, Session, feed, refusal, refused
 
 Documents = Database[dict[str, Any]]
-Limited = Callable[..., AbstractAsyncContextManager[Here]]
 UNFINISHED = 250_000
 MOST_S = 120
 """The longest `first_message_s`: no request is too late for it."""
@@ -58,23 +54,6 @@ def configured(mongo: ReplicaSet, redis_server: RedisServer, folder: Path, **lim
     configuration["tenants_file"] = str(tenants_file(folder))
     configuration["operator_key_hashes"] = [hash_key(OPERATOR_KEY)]
     return configuration
-
-
-@pytest.fixture
-def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> Limited:
-    """`async with limited({"sessions": 2}, sessions=5) as here`: tenant `a` with these quotas, a server with limits."""
-
-    @asynccontextmanager
-    async def make(quotas: dict[str, int] | None = None, **limits: Any) -> AsyncIterator[Here]:
-        configuration = configured(mongo, redis_server, tmp_path, **limits)
-        path = Path(configuration["tenants_file"])
-        content = json.loads(path.read_text())
-        content["tenants"][0]["quotas"] = quotas or {}
-        path.write_text(json.dumps(content))
-        async with serving(configuration, key=KEY_A) as here:
-            yield here
-
-    return make
 
 
 def resident_mib(pid: int, what: str = "VmRSS") -> float:
@@ -277,52 +256,6 @@ async def test_answers_that_are_not_taken_count(limited: Limited) -> None:
 
 
 # --- Health, which needs no credentials.
-
-
-def watching(here: Here, name: str = "liveness") -> Any:
-    stub: Any = health_pb2_grpc.HealthStub(here.api.channel)
-    return stub.Watch(health_pb2.HealthCheckRequest(service=name))
-
-
-async def test_health_is_watched_by_so_many(limited: Limited, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_service, "WATCHERS_MAX", 5)
-    async with limited() as here:
-        watches = [watching(here) for _ in range(3)]
-        for each in watches:
-            assert (await each.read()).status == health_pb2.HealthCheckResponse.SERVING
-        outcome = await refused(watching(here).read())
-        assert (outcome.code, outcome.metadata["quota"]) == ("RESOURCE_EXHAUSTED", "unnamed")
-        watches.pop().cancel()
-
-        async def watches_again() -> bool:
-            again = watching(here)
-            try:
-                await again.read()
-            except grpc.aio.AioRpcError:
-                return False
-            again.cancel()
-            return True
-
-        await until(watches_again)
-
-
-async def test_unfinished_checks_do_not_keep_a_probe_waiting(limited: Limited, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watchers would wait for an hour. A newer call ends the oldest watcher."""
-    patient = RequestLimits(first_message_s=3600)
-    monkeypatch.setattr(health, "Unnamed", lambda _=None: health_service.Unnamed(patient))
-    async with limited() as here, grpc.aio.insecure_channel(f"127.0.0.1:{here.api.health_port}") as channel:
-        stub: Any = health_pb2_grpc.HealthStub(channel)
-        with connected(here.api.health_port, 2) as connections:
-            for connection in connections:
-                for _ in range(100):
-                    connection.call("/grpc.health.v1.Health/Check", unfinished=1_000)
-            most = 200 - health_service.RECEIVING_MAX
-            await asyncio.to_thread(pump_until, connections, lambda: ended(connections) >= most)
-            assert ended(connections) == most
-            answer = await stub.Check(health_pb2.HealthCheckRequest(service="liveness"), timeout=PATIENCE_S)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-            await asyncio.to_thread(pump_until, connections, lambda: ended(connections) > most)
-            assert ended(connections) == most + 1
 
 
 @pytest.mark.parametrize("method", HEALTH_METHODS[:3])

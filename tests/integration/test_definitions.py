@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2, operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.store.scripts import Answer, ScriptCall
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings
 from tests.integration.test_request_costs import COST_MAX, longest_callback
-from tests.integration.wire import Api, feed, refused
+from tests.integration.wire import feed, refused
 
 Documents = Database[dict[str, Any]]
 Limited = Callable[..., AbstractAsyncContextManager[Here]]
@@ -55,20 +54,6 @@ async def stored_bytes(here: Here, name: str) -> int:
     return sum([len(each.definition) async for each in here.server.service.store.every(f"{name}-a")])
 
 
-async def test_one_definition_is_64_kib_at_most(limited: Limited, database: Documents, name: str) -> None:
-    async with limited() as here:
-        large = of_size(database.name, 70_000)
-        outcome = await refused(here.api.create("large", large))
-        assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "PIPELINE_INVALID")
-        spaces = feed(database.name, "c", "[" + " " * 70_000 + "]")
-        outcome = await refused(here.api.create("large", spaces))
-        assert (outcome.reason, outcome.metadata["field"]) == ("MESSAGE_INVALID", "subscription")
-        await here.api.create("small", feed(database.name, "c"))
-        assert (await refused(here.api.update(["feed"], name="small", feed=spaces))).reason == "MESSAGE_INVALID"
-        await here.api.update(["feed"], name="small", feed=of_size(database.name, 65_000))
-        assert await sum_of(here, name) == await stored_bytes(here, name) > 64_000
-
-
 async def test_all_definitions_together_have_a_quota(limited: Limited, database: Documents, name: str) -> None:
     async with limited(subscription_bytes=200_000) as here, here.api.with_key(KEY_B) as other:
         size = 60_000
@@ -93,39 +78,6 @@ async def test_all_definitions_together_have_a_quota(limited: Limited, database:
         [usage] = [each for each in answer.tenants if each.tenant == f"{name}-a"]
         [use] = [each for each in usage.quotas if each.quota == "subscription_bytes"]
         assert (use.limit, use.used) == (200_000, await stored_bytes(here, name))
-
-
-async def pages(api: Api, page_size: int) -> list[tuple[int, Sequence[str]]]:
-    found: list[tuple[int, Sequence[str]]] = []
-    token = ""
-    while True:
-        page = await api.page(page_size, token)
-        found.append((page.ByteSize(), [each.name for each in page.subscriptions]))
-        token = page.next_page_token
-        if not token:
-            return found
-
-
-async def test_a_page_is_a_mebibyte_at_most(
-    limited: Limited, database: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with limited() as here:
-        names = sorted(f"s{number}" for number in range(40))
-        large = of_size(database.name, 60_000)
-        await asyncio.gather(*(here.api.create(each, large) for each in names))
-        runner = here.server.service.store._scripts.runner
-        run_many, asked = runner.run_many, []
-
-        async def counted(calls: Sequence[ScriptCall]) -> list[Answer | Exception]:
-            asked.append(len(calls))
-            return await run_many(calls)
-
-        monkeypatch.setattr(runner, "run_many", counted)
-        for page_size, most in ((0, 17), (1000, 17), (7, 7)):
-            found = await pages(here.api, page_size)
-            assert [each for _, page in found for each in page] == names
-            assert all(size <= 1 << 20 and 1 <= len(page) <= most for size, page in found)
-        assert max(asked) <= 16
 
 
 async def test_a_long_list_does_not_hold_the_loop(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -11,19 +10,17 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from bson.datetime_ms import DatetimeMS
-from bson.timestamp import Timestamp
 from pymongo import MongoClient
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.feeds import pipeline_policy
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_watch import Operation
 from tests.integration.servers import Here, serving, settings, until
-from tests.integration.wire import PATIENCE_S, at, feed, seconds
+from tests.integration.wire import PATIENCE_S, at, feed
 
 EVENT_TIME_S = 1.0
 FAR_MS = 10**15
@@ -41,10 +38,6 @@ def hold_reads(client: MongoClient[dict[str, Any]], namespace: str, mode: str) -
     data = {"nss": namespace, "shouldCheckForInterrupt": True}
     command = {"configureFailPoint": "waitWithPinnedCursorDuringGetMoreBatch", "mode": mode}
     client.admin.command(command if mode == "off" else {**command, "data": data})
-
-
-def reached(time_: feed_pb2.ClusterTime) -> Timestamp:
-    return Timestamp(time_.seconds, time_.increment)
 
 
 @pytest.fixture
@@ -119,24 +112,6 @@ async def test_a_batch_of_many_events_is_no_event_that_takes_long(
     receiver.cancel()
 
 
-async def test_a_mongodb_that_waits_is_no_pipeline_that_computes(
-    here: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]], caplog: pytest.LogCaptureFixture
-) -> None:
-    """A wait for a majority or a disk has no yields either; reads without the pipeline wait as long."""
-    receiver = here.api.watch(feed(database.name, "c", '[{"$set": {"x": 1}}]'))
-    await receiver.opened()
-    hold_reads(mongo_client, f"{database.name}.c", "alwaysOn")
-    try:
-        database["c"].insert_one({"n": 0})
-        [stream] = streams_of(here, database)
-        await until(lambda: stream.resumes >= 3)
-    finally:
-        hold_reads(mongo_client, f"{database.name}.c", "off")
-    assert await receiver.numbers(1) == [0]
-    assert caplog.text.count("MongoDB takes too long") >= 3
-    receiver.cancel()
-
-
 async def test_a_pipeline_with_values_that_the_driver_refuses(
     here: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,33 +139,6 @@ async def test_a_pipeline_with_values_that_the_driver_refuses(
     await receiver.take(1)
     receiver.cancel()
     assert all("pipeline" not in each["command"] for each in found)
-
-
-@pytest.mark.usefixtures("javascript")
-async def test_a_long_search_that_finds_nothing_goes_on(
-    here: Here, database: Documents, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    start = here.api.watch(feed(database.name, "c"))
-    opened = await start.opened()
-    start.cancel()
-    database["c"].insert_many([{"slow": 10} for _ in range(300)])
-    stages = json.dumps([{"$set": {"x": asleep("$fullDocument.slow")}}, {"$match": {"x": 5}}])
-    written = database.client.admin.command("ping")["operationTime"]
-    database.command("profile", 2)
-    try:
-        receiver = here.api.watch(
-            feed(database.name, "c", stages), at(position=opened.position), heartbeat_interval=seconds(1)
-        )
-        await receiver.opened()
-        await receiver.until(lambda: receiver.progress and reached(receiver.progress[-1].cluster_time) >= written)
-    finally:
-        database.command("profile", 0)
-    long = {"ns": f"{database.name}.c", "op": "getmore", "millis": {"$gte": 2000 * EVENT_TIME_S}}
-    assert database["system.profile"].count_documents(long) == 1
-    assert receiver.received == 0
-    assert "MongoDB takes too long" not in caplog.text
-    receiver.cancel()
 
 
 @pytest.mark.usefixtures("javascript")

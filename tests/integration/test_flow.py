@@ -6,8 +6,7 @@ import pytest
 from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
-from tests.integration.servers import Here
-from tests.integration.wire import MANY, Api, at, feed, refused
+from tests.integration.wire import MANY, Api, at, feed
 
 Documents = Database[dict[str, Any]]
 
@@ -76,26 +75,3 @@ async def test_acked_never_comes_again_and_unacked_all_does(api: Api, database: 
 
 
 # --- The control service.
-
-
-async def test_create_get_list_update_delete(tenants: Here, database: Documents, name: str) -> None:
-    api = tenants.api
-    names = [f"{name}-{n}" for n in range(5)]
-    created = [await api.create(each, feed(database.name, "c")) for each in names]
-    assert (await api.create(names[0], feed(database.name, "c"))).position == created[0].position
-    page = await api.page(2)
-    found = list(page.subscriptions)
-    while page.next_page_token:
-        page = await api.page(2, page.next_page_token)
-        assert len(page.subscriptions) <= 2
-        found += page.subscriptions
-    assert [each.name for each in found if each.name.startswith(name)] == names
-    updated = await api.update(["on_invalidate"], name=names[0], on_invalidate=2)
-    assert updated.etag != created[0].etag
-    assert updated.position == created[0].position
-    await api.delete(names[0], etag=updated.etag)
-    outcome = await refused(api.get(names[0]))
-    assert (outcome.code, outcome.reason) == ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND")
-    await api.delete(names[0], allow_missing=True)
-    for each in names[1:]:
-        await api.delete(each)

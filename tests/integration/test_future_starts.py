@@ -1,6 +1,5 @@
 """The server rejects a start that MongoDB has not reached, whatever its kind and in every call."""
 
-from collections.abc import Awaitable
 from typing import Any
 
 import bson
@@ -15,6 +14,7 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.source.source_clock import SourceClock
 from tests.integration.servers import Here
+from tests.integration.test_forged_positions import give_everywhere, moved, opened, start_everywhere
 from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -36,12 +36,6 @@ async def position_of(here: Here, tenant: str, wanted: feed_pb2.Feed, token: Res
     return service.positions(key, tenant).encode(token)
 
 
-def future_event(token: bytes) -> bytes:
-    data = bytes.fromhex(bson.decode(token)["_data"])
-    moved = data[:1] + (int.from_bytes(data[1:9]) + (AHEAD_S << 32)).to_bytes(8) + data[9:]
-    return bson.encode({"_data": moved.hex().upper()})
-
-
 async def mongodb_s(api: Api, wanted: feed_pb2.Feed) -> int:
     """MongoDB's clock, in seconds, as far as it has come at least."""
     return (await api.resolve(wanted, LATEST)).cluster_time.seconds
@@ -56,36 +50,6 @@ async def event_token(api: Api, wanted: feed_pb2.Feed, database: Documents) -> b
     return bson.encode(event.document["_id"])
 
 
-async def opened(api: Api, **fields: Any) -> None:
-    session = await api.session(**fields)
-    try:
-        await session.opened()
-    finally:
-        session.cancel()
-
-
-async def first_of(api: Api, **fields: Any) -> None:
-    receiver = api.read_range(**fields)
-    try:
-        await receiver.message()
-    finally:
-        receiver.cancel()
-
-
-async def explained(api: Api, wanted: feed_pb2.Feed, start: feed_pb2.Start) -> str:
-    return (await api.explain(feed=wanted, start=start)).refusal.reason
-
-
-def calls_with_start(api: Api, wanted: feed_pb2.Feed, name: str, start: feed_pb2.Start) -> dict[str, Awaitable[Any]]:
-    return {
-        "Watch": api.watch(wanted, start).opened(),
-        "Subscribe": opened(api, feed=wanted, start=start),
-        "ResolvePosition": api.resolve(wanted, start),
-        "Create": api.create(f"{name}-new", wanted, start),
-        "Seek": api.seek(name, start),
-    }
-
-
 async def test_every_kind_of_start_in_every_call(
     here: Here, tenant: str, api: Api, database: Documents, name: str
 ) -> None:
@@ -93,7 +57,7 @@ async def test_every_kind_of_start_in_every_call(
     token = await event_token(api, wanted, database)
     later = await mongodb_s(api, wanted) + AHEAD_S
     mark = ResumeToken.high_water_mark(later << 32)
-    event = future_event(token)
+    event = moved(token, AHEAD_S)
     good = (await api.resolve(wanted, EARLIEST)).position
     await api.create(name, wanted, at(position=good))
     starts = {
@@ -107,22 +71,9 @@ async def test_every_kind_of_start_in_every_call(
     }
     found: dict[str, str] = {}
     for kind, start in starts.items():
-        for call, asked in calls_with_start(api, wanted, name, start).items():
-            found[f"{call} {kind}"] = (await refused(asked)).reason
-        found[f"Explain {kind}"] = await explained(api, wanted, start)
-    for kind in ("position of a time", "position of an event"):
-        bad = starts[kind].position
-        acked = wire.LastAcked(epoch=1 << 60, position=bad)
-        ranges: dict[str, Awaitable[Any]] = {
-            "last_acked": opened(api, subscription=name, instance_id="i", last_acked=acked),
-            "PlanRange.after": api.plan(feed=wanted, after=bad),
-            "PlanRange.until": api.plan(feed=wanted, after=good, until=bad),
-            "PlanRange.processed": api.plan(subscription=name, instance_id="i", processed=bad),
-            "ReadRange.after": first_of(api, feed=wanted, after=bad, until=good),
-            "ReadRange.until": first_of(api, feed=wanted, after=good, until=bad),
-        }
-        for call, asked in ranges.items():
-            found[f"{call} {kind}"] = (await refused(asked)).reason
+        everywhere = give_everywhere(api, wanted, name, start.position, good) if start.position else None
+        reasons = await (everywhere or start_everywhere(api, wanted, name, start))
+        found |= {f"{call} {kind}": reason for call, reason in reasons.items()}
     for what, raw in (("event", event), ("time", mark.raw)):
         acked = wire.LastAcked(epoch=1 << 60, resume_token=raw)
         asked = opened(api, subscription=name, instance_id="i", last_acked=acked)

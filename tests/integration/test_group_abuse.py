@@ -8,11 +8,8 @@ from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.delivery.group_reader import READ_BYTES
-from tests.integration.servers import Here, until
-from tests.integration.test_quotas import Limited, limited
+from tests.integration.servers import Here, Limited, until
 from tests.integration.wire import Session, feed, refused
-
-__all__ = ["limited"]
 
 Documents = Database[dict[str, Any]]
 MEGABYTE = "x" * (1 << 20)
@@ -92,7 +89,7 @@ async def test_a_member_that_takes_and_never_settles_has_a_bounded_memory(
     limited: Limited, database: Documents, name: str
 ) -> None:
     quota, limit, size, count = 100_000, 64 << 10, 1_000, 1_000
-    async with limited(outstanding_bytes=quota) as here:
+    async with limited({"outstanding_bytes": quota}) as here:
         await here.api.create(name, feed(database.name, "c"), group={})
         member = await joined(here, name, message_bytes_max=limit)
         outstanding = here.server.service.manager.accounts.of("a").outstanding

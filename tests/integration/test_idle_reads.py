@@ -50,16 +50,6 @@ async def waiting(here: Here, count: int = 1) -> None:
     await until(lambda: sum(each._interrupt is not None for each in readers(here)) == count)
 
 
-async def test_an_event_ends_the_wait(here: Here, database: Documents) -> None:
-    receiver = here.api.watch(feed(database.name, "c"), LATEST)
-    await receiver.opened()
-    for n in range(3):
-        await waiting(here)
-        database.c.insert_one({"n": n})
-        assert await receiver.numbers(1) == [n]
-    receiver.cancel()
-
-
 async def test_who_asks_how_far_it_has_come_hears_it(
     here: Here, database: Documents, mongo_client: MongoClient[dict[str, Any]]
 ) -> None:
@@ -85,19 +75,3 @@ async def test_who_asks_how_far_it_has_come_hears_it(
     (stream,) = [stream for keyed in here.server.service.manager.keyed() for stream in keyed.streams.open]
     assert stream.resumes == 0
     receiver.cancel()
-
-
-async def test_the_count_of_cursors(here: Here, database: Documents) -> None:
-    source = here.server.service.manager.source("main")
-    receivers = [here.api.watch(feed(database.name, name), LATEST) for name in ("a", "b")]
-    for receiver in receivers:
-        await receiver.opened()
-    assert source.cursors == MANY + 2
-    await waiting(here, 2)
-    before = {each: each._cursor for each in readers(here)}
-    for each in before:
-        each.interrupt()
-    await until(lambda: all(each._cursor not in (None, cursor) for each, cursor in before.items()))
-    assert source.cursors == MANY + 2
-    for receiver in receivers:
-        receiver.cancel()

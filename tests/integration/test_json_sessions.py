@@ -13,7 +13,6 @@ from feedmux_server.core.delivery.ack_tracker import TRACKED_BYTES, AckTracker
 from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk
-from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.sessions import session as sessions
 from feedmux_server.sessions.outputs import DegradedMark, DrainingMark, Output, ProgressMark
 from feedmux_server.workers.rendering import CANONICAL, RELAXED
@@ -250,89 +249,3 @@ async def test_everybody_gets_the_events_of_their_own_feed_whatever_happens(
             last.close()
         assert (here.manager.renderers.chunks.waiting, here.manager.renderers.chunks._pending) == (0, {})
         assert here.manager.accounts.backlog.bytes == 0
-
-
-async def test_cancelled_sessions_leave_nothing_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as here:
-        key, log = here.feed("one")
-        log.write(2)
-        warm = here.session(key, "t", 0, RELAXED)
-        await warm.take(2)
-        freeze_renderer(here)
-        log.write(200, padding=5000)
-        clients = [here.session(key, "t", after, RELAXED) for after in range(2, 200)]
-        tasks = [asyncio.create_task(client.take(1)) for client in clients]
-        async with asyncio.timeout(60):
-            while here.manager.renderers.chunks.waiting < 50:
-                await asyncio.sleep(0.01)
-        assert here.manager.renderers.chunks.waiting <= len(clients), "one for each session"
-        adds_up(here)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for client in (*clients, warm):
-            client.close()
-        assert here.manager.renderers.chunks.waiting == 0
-        async with asyncio.timeout(60):
-            while rings_of(here.manager):
-                await asyncio.sleep(0.01)
-        rendering = here.manager.renderers.chunks.memory_bytes
-        assert here.manager.memory.bytes == rendering < 10_000, "the request being asked"
-
-
-async def test_what_is_not_acknowledged_is_counted_and_bounded(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Token tables of evicted chunks were counted nowhere: who acknowledged nothing could hold any amount."""
-    quotas = Quotas(outstanding_bytes=100_000)
-    async with world(monkeypatch, ring_bytes=30_000, chunk_bytes=500, quotas=quotas) as here:
-        key, log = here.feed("one")
-        log.write(3000)
-        hoarder = here.session(key, "hoarder", 0, durable=True)
-        other = here.session(key, "other", 0, durable=True)
-        reading = asyncio.create_task(hoarder.take(3000))
-        while len(other.events) < 3000:
-            await other.next()
-            other.session.ack(len(other.events))
-            adds_up(here)
-        account = here.manager.accounts.of("hoarder")
-        assert not reading.done()
-        assert not account.outstanding.backlog_fits
-        assert quotas.outstanding_bytes <= account.outstanding.backlog_bytes <= quotas.outstanding_bytes * 1.5
-        assert account.outstanding.bytes < quotas.outstanding_bytes, "the rule for what is outstanding did not stop it"
-        assert here.manager.accounts.of("other").outstanding.backlog_bytes == 0
-        assert any("acknowledge" in record.message for record in caplog.records)
-        async with asyncio.timeout(60):
-            while not reading.done():
-                hoarder.session.ack(len(hoarder.events))
-                adds_up(here)
-                await asyncio.sleep(0.001)
-        assert [number % 1_000_000 for number in numbers(hoarder)] == list(range(1, 3001))
-        hoarder.session.ack(3000)
-        assert here.manager.accounts.backlog.bytes == 0
-        hoarder.close()
-        other.close()
-
-
-async def test_a_ring_that_ends_is_counted_for_those_who_hold_its_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of a stream that had ended stayed whole, for whoever had not acknowledged them, and were not counted."""
-    async with world(monkeypatch) as here:
-        key, log = here.feed("one")
-        log.write(200)
-        client = here.session(key, "t", 0, durable=True)
-        await client.take(200)
-        (each,) = here.manager.keyed()
-        (stream,) = each.streams.open
-        in_ring, tracked = stream.ring.bytes, TRACKED_BYTES * len(stream.ring)
-        stream.end(FeedmuxError(ErrorReason.FEED_INVALIDATED, "dropped"))
-        for task in each.tasks.values():
-            task.cancel()
-        async with asyncio.timeout(60):
-            while rings_of(here.manager):
-                await asyncio.sleep(0.001)
-        assert here.manager.memory.bytes == here.manager.accounts.of("t").outstanding.backlog_bytes == in_ring + tracked
-        client.session.ack(100)
-        assert 0 < here.manager.memory.bytes < in_ring + tracked
-        adds_up(here)
-        client.close()
-        assert here.manager.memory.bytes == 0

@@ -4,6 +4,7 @@ from typing import Any
 
 import bson
 import redis
+from bson import Decimal128, Int64
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.database import Database
@@ -22,14 +23,17 @@ TOO_LARGE = 5 * 1024 * KIB
 """MongoDB cannot send the event: the `_id` is in it four times, and twice in the postBatchResumeToken."""
 NO_SHARING = bson.encode({"comment": "a stream of its own"})
 SMALL_IDS = 3
+TYPED: list[Any] = [Int64(1 << 40), 1.5, Decimal128("1.10"), Int64(3), 2.0]
+"""Their tokens have type bits."""
 
 
 def insert(database: Documents) -> int:
-    """One document of each size, each of them twice with the same beginning, and small ones around them."""
+    """One document of each size, each of them twice with the same beginning, small ones around them, and typed ones."""
     documents: list[dict[str, Any]] = []
     for size in SIZES:
         documents += [{"_id": f"{size}-{n}"} for n in range(SMALL_IDS)]
         documents += [{"_id": "x" * size}, {"_id": "x" * size + "y"}]
+    documents += [{"_id": each} for each in TYPED]
     for n, document in enumerate(documents):
         database.c.insert_one({**document, "n": n})
     return len(documents)

@@ -2,48 +2,20 @@
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
-import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import feed_pb2, operator_pb2
+from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.config.tenants_file import QuotaSection
-from feedmux_server.core.limits.rates import Rates
-from feedmux_server.tenants.registry import hash_key
-from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings, tenants_file, until
+from tests.integration.servers import KEY_A, KEY_B, Here, Limited, serving, settings, tenants_file, until
 from tests.integration.wire import EARLIEST, LATEST, Api, Refused, Session, feed, refusal, refused
 from tests.integration.wire import at as start_at
 
 Documents = Database[dict[str, Any]]
-Limited = Callable[..., AbstractAsyncContextManager[Here]]
-
-
-@pytest.fixture
-def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> Limited:
-    """`async with limited(sessions=2) as here`: tenant `a` with these quotas; `b` has the defaults."""
-
-    @asynccontextmanager
-    async def make(**quotas: int) -> AsyncIterator[Here]:
-        configuration = settings(mongo.uri, redis_server.url)
-        path = tenants_file(tmp_path)
-        content = json.loads(path.read_text())
-        content["tenants"][0]["quotas"] = quotas
-        path.write_text(json.dumps(content))
-        configuration["tenants_file"] = str(path)
-        configuration["operator_key_hashes"] = [hash_key(OPERATOR_KEY)]
-        async with serving(configuration, key=KEY_A) as here:
-            yield here
-
-    return make
 
 
 class Frozen:
@@ -62,7 +34,7 @@ def is_quota(refusal: Refused, quota: str) -> bool:
 
 
 async def test_streams(limited: Limited, database: Documents) -> None:
-    async with limited(sessions=2) as here, here.api.with_key(KEY_B) as other:
+    async with limited({"sessions": 2}) as here, here.api.with_key(KEY_B) as other:
         wanted = feed(database.name, "c")
         first, second = await here.api.open(feed=wanted), here.api.watch(wanted)
         await second.opened()
@@ -80,39 +52,8 @@ async def test_streams(limited: Limited, database: Documents) -> None:
         second.cancel()
 
 
-async def test_shared_streams(limited: Limited, database: Documents) -> None:
-    async with limited(shared_streams=1) as here:
-        first = await here.api.open(feed=feed(database.name, "c"))
-        same = await here.api.open(feed=feed(database.name, "c"))
-        assert is_quota(await here.api.watch(feed(database.name, "d")).end(), "shared_streams")
-        first.cancel()
-        same.cancel()
-        await until(lambda: not here.server.service.sessions)
-        other = await here.api.open(feed=feed(database.name, "d"))
-        other.cancel()
-
-
-async def test_subscriptions(limited: Limited, database: Documents, name: str) -> None:
-    async with limited(subscriptions=0) as here:
-        assert is_quota(await refused(here.api.create(name, feed(database.name, "c"))), "subscriptions")
-    count = len(await _subscriptions_of_a(limited))
-    async with limited(subscriptions=count + 1) as here:
-        await here.api.create(name, feed(database.name, "c"))
-        # The same again is no further one.
-        await here.api.create(name, feed(database.name, "c"))
-        assert is_quota(await refused(here.api.create(name + "x", feed(database.name, "c"))), "subscriptions")
-        await here.api.delete(name)
-        await here.api.create(name + "x", feed(database.name, "c"))
-        await here.api.delete(name + "x")
-
-
-async def _subscriptions_of_a(limited: Limited) -> list[str]:
-    async with limited() as here:
-        return [each.name for each in (await here.api.page(1000)).subscriptions]
-
-
 async def test_large_requests_count_for_more(limited: Limited, database: Documents) -> None:
-    async with limited(requests_per_s=20) as here, here.api.with_key(KEY_B) as other:
+    async with limited({"requests_per_s": 20}) as here, here.api.with_key(KEY_B) as other:
         pads = [f"{number}{'x' * 60_000}" for number in range(40)]
         large = [feed(database.name, "c", json.dumps([{"$match": {"a": pad}}])) for pad in pads]
         Frozen(here)
@@ -129,55 +70,6 @@ async def test_large_requests_count_for_more(limited: Limited, database: Documen
         await other.resolve(feed(database.name, "c"), LATEST)
 
 
-async def test_messages_of_sessions_are_read_more_slowly(limited: Limited, database: Documents) -> None:
-    async with limited(messages_per_s=100) as here, here.api.with_key(KEY_B) as other:
-        wanted = feed(database.name, "c")
-        sessions = [await here.api.session(feed=wanted, credit=wire.Credit(events=1, bytes=1)) for _ in range(2)]
-        for session in sessions:
-            await session.opened()
-        began_s = time.monotonic()
-        for _ in range(150):
-            for session in sessions:
-                await session.credit(1, 1)
-        lives = list(here.server.service.sessions)
-        await until(lambda: all(live.session.subscriber.credit.events == 151 for live in lives))
-        # 300 messages at 100 a second, of which two seconds' worth may come at once.
-        assert time.monotonic() - began_s >= 0.9
-        quick = await other.open(feed=wanted)
-        quick.cancel()
-        for session in sessions:
-            session.cancel()
-
-
-async def test_events_share_messages_above_the_quota(
-    limited: Limited, database: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rate, count, events = 100, 10, 100
-    sent: list[int] = []
-    count_delivery = Rates.deliver
-
-    def deliver(self: Rates, events: int, size: int, now_s: float) -> None:
-        sent.append(events)
-        count_delivery(self, events, size, now_s)
-
-    monkeypatch.setattr(Rates, "deliver", deliver)
-    async with limited(messages_per_s=rate) as here, here.api.with_key(KEY_B) as other:
-        began_s = time.monotonic()
-        wanted = feed(database.name, "c", batch_size=1)
-        sessions = [await here.api.open(feed=wanted) for _ in range(count)]
-        quiet = await other.open(feed=wanted)
-        for n in range(events):
-            await asyncio.to_thread(database.c.insert_one, {"n": n})
-            assert await quiet.numbers(1) == [n]
-        for session in sessions:
-            assert await session.numbers(events) == list(range(events))
-        # Two seconds' worth may come at once, and each session may overdraw by a message. The neighbour has its own.
-        assert len(sent) - events <= rate * (time.monotonic() - began_s + 2) + count
-        assert sum(sent) == (count + 1) * events
-        for session in (*sessions, quiet):
-            session.cancel()
-
-
 async def test_a_tenant_without_grants_makes_nobody_check_its_pipeline(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, database: Documents
 ) -> None:
@@ -192,65 +84,6 @@ async def test_a_tenant_without_grants_makes_nobody_check_its_pipeline(
         for call in (here.api.resolve(wanted, LATEST), here.api.create("x", wanted), here.api.watch(wanted).opened()):
             assert (await refused(call)).reason == "NAMESPACE_DENIED"
         assert here.server.service.checks._process.pid is None
-
-
-async def test_reads_per_second_let_events_of_a_busy_tenant_share_them(limited: Limited, database: Documents) -> None:
-    feeds, events, rate = 10, 150, 10
-    async with limited(reads_per_s=rate) as here, here.api.with_key(KEY_B) as other:
-        accounts = here.server.service.manager.accounts
-
-        def reads_of_a() -> int:
-            streams = [each for key in here.server.service.manager.keyed() for each in key.streams.open]
-            return sum(each.batches_read for each in streams if "a" in each.account.tenants)
-
-        began_s = time.monotonic()
-        # Pipelines that change nothing: feeds that no merged stream reads for them.
-        pipelines = [f'[{{"$match": {{"fullDocument.n": {{"$ne": "{n}"}}}}}}]' for n in range(feeds)]
-        busy = [await here.api.open(feed=feed(database.name, "c", each)) for each in pipelines]
-        quiet = await other.open(feed=feed(database.name, "c", '[{"$match": {"fullDocument.n": {"$ne": "quiet"}}}]'))
-        for n in range(events):
-            await asyncio.to_thread(database.c.insert_one, {"n": n})
-            assert await quiet.numbers(1) == [n]
-        for session in busy:
-            assert await session.numbers(events) == list(range(events))
-        reads = reads_of_a()
-        # A second's worth may come at once, and what opens a feed is no such read.
-        assert feeds <= reads <= rate * (time.monotonic() - began_s + 1) + feeds + 1
-        # The other tenant's feed has its own reads: it gets its events also while the first tenant's wait for an hour.
-        account = accounts.of("a")
-        account.rates.read(3600 * rate, accounts.clock())
-        reads = reads_of_a()
-        for n in range(events, 2 * events):
-            await asyncio.to_thread(database.c.insert_one, {"n": n})
-            assert await quiet.numbers(1) == [n]
-        # Of each feed, one read was under way and one had its turn.
-        assert reads_of_a() <= reads + 2 * feeds
-        for session in (*busy, quiet):
-            session.cancel()
-
-
-async def test_an_operator_sees_use_against_quota(limited: Limited, database: Documents, name: str) -> None:
-    database.c.insert_many([{"n": n} for n in range(300)])
-    async with limited(sessions=5, events_per_s=150) as here:
-        wanted = feed(database.name, "c")
-        await here.api.create(name, wanted, EARLIEST)
-        session = await here.api.session(name, credit=wire.Credit(events=200, bytes=1 << 20))
-        assert len(await session.take(200)) == 200
-        await session.credit(100)
-        assert len(await session.take(100)) == 100
-        request, metadata = operator_pb2.ListTenantsRequest(tenant="a"), (("authorization", f"Bearer {OPERATOR_KEY}"),)
-        answer = await here.api.operator.ListTenants(request, metadata=metadata)
-        (usage,) = answer.tenants
-        quotas = {each.quota: each for each in usage.quotas}
-        assert set(quotas) == set(QuotaSection.model_fields)
-        assert (quotas["sessions"].used, quotas["sessions"].limit) == (1, 5)
-        assert quotas["shared_streams"].used == 1
-        assert quotas["subscriptions"].used == usage.subscriptions
-        assert quotas["outstanding_bytes"].used > 30_000
-        assert (quotas["events_per_s"].limit, quotas["events_per_s"].HasField("used")) == (150, False)
-        assert usage.throttled.ToMilliseconds() > 100
-        session.cancel()
-        await here.api.delete(name)
 
 
 class Sampler:
@@ -334,15 +167,7 @@ async def _resolve(api: Api, name: str, wanted: feed_pb2.Feed, at: bytes) -> Non
     await api.delete(name)
 
 
-WAYS = {
-    "PlanRange": _plan,
-    "PlanRange of subscriptions": _plan_subscription,
-    "ReadRange": _read,
-    "Explain": _explain,
-    "Watch": _watch,
-    "Subscribe": _subscribe,
-    "positions and subscriptions": _resolve,
-}
+WAYS = (_plan, _plan_subscription, _read, _explain, _watch, _subscribe, _resolve)
 
 
 async def opened_with_room(api: Api, wanted: feed_pb2.Feed) -> Session:
@@ -355,21 +180,14 @@ async def opened_with_room(api: Api, wanted: feed_pb2.Feed) -> Session:
                 raise
 
 
-@pytest.mark.parametrize("way", [*(pytest.param(way, marks=pytest.mark.full) for way in WAYS), "all of them"])
 async def test_no_call_opens_more_cursors_than_the_quota(
-    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, database: Documents, name: str, way: str
+    mongo: ReplicaSet, limited: Limited, database: Documents, name: str
 ) -> None:
     """However calls are mixed, and however soon their streams are left again."""
-    configuration = settings(mongo.uri, redis_server.url, unused_stream_s=60.0)
-    path = tenants_file(tmp_path)
-    content = json.loads(path.read_text())
-    content["tenants"][0]["quotas"] = {"shared_streams": 2, "requests_per_s": 10_000, "subscriptions": 10_000}
-    path.write_text(json.dumps(content))
-    configuration["tenants_file"] = str(path)
+    quotas = {"shared_streams": 2, "requests_per_s": 10_000, "subscriptions": 10_000}
     database["c"].insert_many([{"n": n} for n in range(10)])
-    async with serving(configuration, key=KEY_A) as here:
+    async with limited(quotas, unused_stream_s=60.0) as here:
         at = (await here.api.resolve(feed(database.name, "c"), EARLIEST)).position
-        calls = list(WAYS.values()) if way not in WAYS else [WAYS[way]]
         succeeded, refusals = 0, []
         numbers = iter(range(48))
 
@@ -377,7 +195,7 @@ async def test_no_call_opens_more_cursors_than_the_quota(
             nonlocal succeeded
             for number in numbers:
                 try:
-                    call = calls[number % len(calls)]
+                    call = WAYS[number % len(WAYS)]
                     await call(here.api, f"{name}-{number}", distinct(database, number), at)
                     succeeded += 1
                 except grpc.aio.AioRpcError as error:
@@ -399,7 +217,7 @@ async def test_no_call_opens_more_cursors_than_the_quota(
 
 
 async def test_a_reader_that_waits_for_a_plan_counts_and_gives_way(limited: Limited, database: Documents) -> None:
-    async with limited(shared_streams=2) as here:
+    async with limited({"shared_streams": 2}) as here:
         account = here.server.service.manager.accounts.of("a")
         at = (await here.api.resolve(feed(database.name, "c"), LATEST)).position
         for number in range(5):

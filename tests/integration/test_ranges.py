@@ -15,8 +15,7 @@ from feedmux_server.ranges.reader import RangeReader
 from feedmux_server.rpc import read_range
 from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import Slice, read_slice
-from tests.conformance.faults import profiled
-from tests.integration.servers import Here, until
+from tests.integration.servers import Here
 from tests.integration.wire import FIXED_WINDOW, LATEST, Api, Event, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -64,41 +63,6 @@ async def test_a_backlog_in_ranges_and_slices(api: Api, database: Documents) -> 
     insert(database, range(1000, 1010))
     plan = await api.plan(feed=wanted, after=empty.end, wait=10)
     assert of(await read(api, plan, feed=wanted))[:1] == [1000]
-
-
-async def test_the_wait_is_for_the_first_event(api: Api, database: Documents) -> None:
-    wanted, after = feed(database.name, "c"), await start(api, database)
-    planning = asyncio.create_task(api.plan(feed=wanted, after=after, wait=60))
-    await until(lambda: api.streams(f"{database.name}.c"))
-    insert(database, range(1))
-    async with asyncio.timeout(50):
-        assert of(await read(api, await planning, feed=wanted)) == [0]
-
-
-async def test_slices_share_one_pass_over_mongodb(api: Api, database: Documents) -> None:
-    wanted, after = feed(database.name, "c"), await start(api, database)
-    insert(database, range(3000), pad=500)
-    with profiled(database) as profile:
-        plan = await api.plan(feed=wanted, after=after, slices=8)
-        parts = await read(api, plan, feed=wanted)
-    assert of(parts) == list(range(3000))
-    assert len(profile.starts()) == 1
-
-
-async def test_a_range_gives_the_same_again_when_it_is_not_kept(here: Here, api: Api, database: Documents) -> None:
-    wanted, after = feed(database.name, "c"), await start(api, database)
-    insert(database, range(500), pad=300)
-    insert(database, range(500, 600))
-    plan = await api.plan(feed=wanted, after=after, events_max=500, slices=3)
-    first = await read(api, plan, feed=wanted)
-    # All of it has been read once, so it was evicted.
-    assert here.server.service.ranges.retained_bytes == 0
-    again = await read(api, plan, feed=wanted)
-    assert [[event.data for event in part] for part in again] == [[event.data for event in part] for part in first]
-    whole = await api.read_range(feed=wanted, after=plan.after, until=plan.end).rest()
-    assert [event.n for event in whole] == list(range(500))
-    small = await api.read_range(feed=wanted, after=plan.after, until=plan.end, message_bytes_max=64 * 1024).rest()
-    assert [event.data for event in small] == [event.data for event in whole]
 
 
 async def test_what_a_reader_does_not_take_is_not_sent(here: Here, api: Api, database: Documents) -> None:

@@ -6,7 +6,6 @@ import signal
 from collections.abc import AsyncIterator
 
 import bson
-import pytest
 import pytest_asyncio
 
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
@@ -15,7 +14,7 @@ from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.events.chunk import CHUNK_OVERHEAD_BYTES, Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.workers.rendering import CANONICAL, RELAXED, Renderer, Ticket
-from tests.integration.side_render import LONG_S, SHORT_S
+from tests.integration.side_render import LONG_S
 
 FILLED: list[int] = []
 
@@ -107,29 +106,6 @@ async def test_an_event_that_cannot_be_rendered_is_told_and_the_others_go_on(ren
     assert text(good.chunk, RELAXED)
 
 
-async def test_a_killed_process_is_replaced_and_nothing_lost(renderer: Renderer) -> None:
-    await render(renderer, chunk_at(1))
-    for number in range(2, 5):
-        pid = renderer._process.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        wanted = chunk_at(number)
-        await render(renderer, wanted)
-        assert b'"n":%d}' % number in text(wanted.chunk, RELAXED)
-
-
-async def test_a_frozen_process_is_replaced_and_nothing_lost(
-    renderer: Renderer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pid = await frozen(renderer)
-    limits = iter((SHORT_S, LONG_S))
-    monkeypatch.setattr(renderer._process, "_timeout_s", lambda _: next(limits))
-    wanted = chunk_at(2)
-    await render(renderer, wanted)
-    assert b'"n":2}' in text(wanted.chunk, RELAXED)
-    assert renderer._process.pid not in (None, pid)
-
-
 async def test_waiting_chunks_of_rings_that_are_gone_and_requests_are_counted(renderer: Renderer) -> None:
     await frozen(renderer)
     wanted = [chunk_at(number, padding=10_000) for number in range(2, 7)]
@@ -156,37 +132,6 @@ async def test_who_waits_for_an_evicted_chunk_is_woken_and_gets_no_text(renderer
         assert not each.chunk.rendered
         assert each.ring.bytes == 0
         assert each.chunk.render_error(RELAXED) is None
-
-
-async def test_addresses_that_are_used_again_name_nobody_elses_chunk(renderer: Renderer) -> None:
-    """Pending renderings were found by `id(chunk)`: a chunk at the address of one that was gone got that one's text."""
-    await frozen(renderer)
-    first = Waiting(renderer, chunk_at(1))
-    await until_asked(renderer)
-    used: set[int] = set()
-    reused = 0
-    for batch in range(30):
-        theirs = [chunk_at(1000 + number) for number in range(40)]
-        used.update(id(each.chunk) for each in theirs)
-        tickets = [Waiting(renderer, each, "theirs") for each in theirs]
-        for each in tickets:
-            each.ticket.withdraw()
-        del theirs, tickets, each
-        mine = chunk_at(2000 + batch)
-        reused += id(mine.chunk) in used
-        waiting = Waiting(renderer, mine, "mine")
-        if batch % 10 == 0:
-            assert renderer._process.pid is not None
-            os.kill(renderer._process.pid, signal.SIGKILL)
-            await waiting.done()
-            assert b'"n":%d}' % (2000 + batch) in text(mine.chunk, RELAXED)
-            assert b'"n":1' not in text(mine.chunk, RELAXED)
-            await frozen(renderer)
-            first.ticket.withdraw()
-            first = Waiting(renderer, chunk_at(1))
-            await until_asked(renderer)
-        waiting.ticket.withdraw()
-    assert reused, "no address was used again: the test shows nothing"
 
 
 async def test_nothing_is_rendered_after_it_is_closed() -> None:

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-import bson
 import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
@@ -13,7 +12,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import Here, cursors, serving, settings, until
-from tests.integration.wire import LATEST, MANY, Api, Receiver, Session, at, feed
+from tests.integration.wire import MANY, Api, Receiver, Session, at, feed
 
 Documents = Database[dict[str, Any]]
 Client = MongoClient[dict[str, Any]]
@@ -103,62 +102,3 @@ async def test_late_joiner_catches_up_is_handed_over_and_its_stream_closes(
     assert stream.subscriber_count == 2
     late.cancel()
     live.cancel()
-
-
-async def test_the_pump_pauses_closes_and_resumes(small: Here, database: Documents, mongo_client: Client) -> None:
-    api, wanted, scope = small.api, feed(database.name, "c"), f"{database.name}.c"
-    session = await api.session(feed=wanted, credit=wire.Credit(events=5, bytes=1 << 20))
-    await session.opened()
-    insert(database, range(5))
-    assert await session.numbers(5) == [0, 1, 2, 3, 4]
-
-    async def in_state(state: int) -> bool:
-        [stream] = await api.streams(scope)
-        return bool(stream.state == state)
-
-    await until(lambda: in_state(State.STATE_PAUSED))
-    [paused] = await api.streams(scope)
-    insert(database, range(5, 20))
-    await until(lambda: in_state(State.STATE_IDLE))
-    [idle] = await api.streams(scope)
-    assert (idle.batches_read, idle.events_read, idle.cursor_open) == (paused.batches_read, 5, False)
-    assert not cursors(mongo_client, scope)
-    insert(database, range(20, 30))
-    await session.credit(100)
-    assert await session.numbers(25) == list(range(5, 30))
-    await has_cursors(mongo_client, scope, 1)
-    session.cancel()
-
-
-async def test_those_who_reconnect_by_a_last_acked_token_share_a_cursor(
-    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, mongo_client: Client, name: str
-) -> None:
-    """Another server, whose rings are empty, and each of them at an event of its own."""
-    wanted, scope, count = feed(database.name, "c"), f"{database.name}.c", 32
-    configuration = settings(mongo.uri, redis_server.url)
-    configuration["wide"] = {"enabled": False}
-    async with serving(configuration) as here:
-        start = (await here.api.resolve(wanted, LATEST)).position
-        receiver = here.api.watch(wanted, at(position=start))
-        insert(database, range(count))
-        tokens = [bson.encode(event.document["_id"]) for event in await receiver.take(count)]
-        receiver.cancel()
-        for n in range(count):
-            await here.api.create(f"{name}-{n}", wanted, at(position=start))
-    async with serving(configuration) as here:
-        acked = [wire.LastAcked(epoch=1 << 60, resume_token=token) for token in tokens]
-        opening = (here.api.open(f"{name}-{n}", last_acked=each) for n, each in enumerate(acked))
-        sessions = await asyncio.gather(*opening)
-        # Some come too late to be gathered, at a position before the first stream's.
-        assert len(await here.api.streams(scope)) <= count // 4
-        insert(database, range(count, count + 1))
-        for n, session in enumerate(sessions):
-            assert await session.numbers(count - n) == list(range(n + 1, count + 1))
-
-        async def merged() -> bool:
-            return len(await here.api.streams(scope)) == 1
-
-        await until(merged)
-        await has_cursors(mongo_client, scope, 1)
-        for session in sessions:
-            session.cancel()

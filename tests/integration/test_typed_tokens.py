@@ -9,8 +9,6 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux_embedded import RedisServer, ReplicaSet
-from tests.integration.servers import serving, settings
 from tests.integration.wire import LATEST, Api, at, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -52,23 +50,6 @@ async def events_of(api: Api, database: Documents) -> tuple[Any, list[Any]]:
     await receiver.opened()
     database.c.insert_many([{"_id": each, "n": n} for n, each in enumerate(IDS)])
     return receiver, await receiver.take(len(IDS))
-
-
-async def test_a_new_server_resumes_after_each(
-    mongo: ReplicaSet, redis_server: RedisServer, api: Api, database: Documents, name: str
-) -> None:
-    """Nothing in a ring: the token goes from Redis to MongoDB."""
-    wanted = feed(database.name, "c")
-    database.c.insert_one({"_id": "before"})
-    await api.create(name, wanted, LATEST)
-    database.c.insert_many([{"_id": each, "n": n} for n, each in enumerate(IDS)])
-    configuration = settings(mongo.uri, redis_server.url)
-    for n in range(len(IDS) - 1):
-        async with serving(configuration) as fresh:
-            session = await fresh.api.open(name, credit=wire.Credit(events=1, bytes=1 << 20), instance_id="i")
-            assert await session.numbers(1) == [n]
-            await session.ack_and_wait(1)
-            await session.close()
 
 
 @pytest.mark.parametrize("way", ["resume_after", "start_after", "last_acked"])

@@ -1,15 +1,20 @@
 """Subscribe: what Open and the messages after it may say, and what a rejected or ended session leaves."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.limits.account import Account
+from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.rpc.plan_range import PlanRange
-from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX, LATER_BYTES_MAX
+from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX, LATER_BYTES_MAX, _listen
 from feedmux_server.sessions.session import HALF_CLOSED_S
 from feedmux_server.telemetry.audit import AuditEvent
 from tests.unit.rpc.service_support import INLINE, Served, Stream, refused, served
@@ -158,3 +163,22 @@ async def test_a_bulk_read_of_another_feed_leaves_no_lease() -> None:
         error = await refused(PlanRange(there.service), request)
         assert error.reason is ErrorReason.FEED_CHANGED
         assert owner(there) == b""
+
+
+@in_virtual_time
+async def test_messages_above_the_rate_of_the_tenant_are_read_more_slowly() -> None:
+    account, began_s = Account("t", Quotas(messages_per_s=10), monotonic_s()), monotonic_s()
+    applied: list[Any] = []
+
+    async def requests() -> AsyncIterator[bytes]:
+        for _ in range(50):
+            yield wire.SubscribeRequest(credit={"events": 1}).SerializeToString()
+
+    async def done(*arguments: Any) -> None:
+        applied.append(arguments)
+
+    session: Any = SimpleNamespace(half_closed=done, fail=applied.append)
+    await _listen(requests(), session, account, done, LATER_BYTES_MAX)
+    assert len(applied) == 51
+    # Two seconds' worth may come at once.
+    assert monotonic_s() - began_s >= 3.0
