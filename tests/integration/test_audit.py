@@ -19,7 +19,7 @@ from tests.conftest import RedisFactory
 from tests.integration.issuer import AUDIENCE, ISSUER, SigningPair, jwks
 from tests.integration.servers import server_process, until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
-from tests.integration.wire import LATEST, feed, refused
+from tests.integration.wire import feed, refused
 
 Documents = Database[dict[str, Any]]
 
@@ -60,26 +60,6 @@ async def test_refusals(site: Tenancy, database: Documents) -> None:
     assert (revoked["tenant"], revoked["method"]) == ("a", "Subscribe")
 
 
-async def test_deeds(site: Tenancy, database: Documents, name: str) -> None:
-    api = site.here.api
-    await api.create(name, feed(database.name))
-    first = await api.open(name, instance_id="one")
-    assert not lines(site, "takeover")
-    second = await api.open(name, instance_id="two", takeover=True)
-    await first.end()
-    await api.seek(name, LATEST)
-    await second.end()
-    await (await api.open(name, instance_id="three", takeover=True)).close()
-    await api.delete(name)
-    for event, method in (
-        ("takeover", "Subscribe"),
-        ("seek", "SeekSubscription"),
-        ("delete", "DeleteSubscription"),
-    ):
-        found = lines(site, event)
-        assert [(each["tenant"], each["method"], each["subscription"]) for each in found] == [("a", method, name)]
-
-
 async def test_the_tenants_file(site: Tenancy) -> None:
     site.write(entry("a", "key-a-canary", "more"), entry("c"))
     await until(lambda: lines(site, "tenants_changed"))
@@ -90,17 +70,6 @@ async def test_the_tenants_file(site: Tenancy) -> None:
     }
     site.write_text("{")
     await until(lambda: lines(site, "tenants_refused"))
-
-
-async def test_an_attacker_does_not_fill_the_disk(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    configured = configuration(mongo, redis_server, tmp_path, A)
-    configured["audit"]["lines_per_minute"] = 5
-    async with tenancy(configured, "wrong") as site:
-        for _ in range(60):
-            await refused(site.here.api.get("x"))
-    assert len(lines(site, "authentication_failed")) < 30
-    written = lines(site, "authentication_failed") + lines(site, "suppressed")
-    assert sum(each.get("suppressed", 0) for each in written) + len(lines(site, "authentication_failed")) == 60
 
 
 SECRETS = ("fmx_key-canary", "operator-key-canary", "redis-password-canary", "mongo-password-canary", "document-canary")

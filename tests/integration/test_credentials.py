@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -116,17 +115,6 @@ async def test_streams_end_with_their_credential(
         database.c.insert_one({"n": 2})
         assert await unaffected.numbers(1) == [2]
         unaffected.cancel()
-
-
-async def test_a_stream_ends_when_its_key_expires(
-    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, database: Documents
-) -> None:
-    short = entry("a", "key-a-canary", expires_s=time.time() + 3)
-    async with tenancy(configuration(mongo, redis_server, tmp_path, short, B), "key-a-canary") as site:
-        stream = await site.here.api.open(feed=feed(database.name))
-        assert code(await stream.end()) == UNAUTHENTICATED
-        assert await site.refuses("key-a-canary")
-        assert await site.accepts("key-b-canary")
 
 
 async def test_a_client_that_does_not_read_is_cut_off(

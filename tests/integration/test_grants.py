@@ -8,16 +8,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from bson import decode, encode
-from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.grants.grant import make_grant
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.integration.grants_support import Documents, granted, key_of, now, see, with_images
-from tests.integration.servers import Here, until
-from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused, seconds
+from tests.integration.servers import Here
+from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused
 
 GRANTS: dict[str, list[dict[str, Any]] | None] = {
     "all": None,
@@ -413,20 +411,6 @@ async def test_without_images_only_what_shows_itself_passes(tenant: Any, databas
     assert "canary" not in seen
 
 
-async def test_lookups_of_today_are_refused_under_a_forced_match(tenant: Any, database: Documents) -> None:
-    for field, mode in (
-        ("full_document", "updateLookup"),
-        ("full_document", "required"),
-        ("full_document_before_change", "required"),
-    ):
-        options: dict[str, Any] = {field: mode}
-        for name, scope in (("team-a", "orders"), ("mixed", "")):
-            asked = feed(database.name, scope, **options)
-            outcome = await refused((await tenant(name)).resolve(asked, LATEST))
-            assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "OPTION_REFUSED")
-            assert "stored images" in outcome.message
-
-
 async def test_each_namespace_of_a_wider_feed_has_its_own_grant(tenant: Any, database: Documents) -> None:
     with_images(database, "orders", "team-x", "private")
     since = now(database)
@@ -615,77 +599,6 @@ def test_a_match_means_what_mongodbs_query_means(database: Documents) -> None:
 # Sharing, and grants that change
 
 
-async def test_changed_grants_end_open_sessions_and_positions_go_on(
-    tenant: Any, here: Here, database: Documents
-) -> None:
-    service = here.server.service
-    with_images(database, "orders")
-    api = await tenant("team-a")
-    asked = feed(database.name, "orders")
-    watching, other = api.watch(asked, EARLIEST), (await tenant("orders")).watch(asked, heartbeat_interval=seconds(1))
-    await watching.opened()
-    await other.opened()
-    before = service.access.grants
-    live = next(live for live in service.sessions if live.tenant == "team-a")
-    assert await service.sessions.change_grants(dict(before)) == 0
-    service.sessions.check_granted(live.tenant, live.feed, live.key)
-    try:
-        database["orders"].insert_one({"_id": 1, "owner": "a", "secret": 1})
-        await watching.take(1)
-        # Equal ones, newly made: nothing happens. Nor where the change is about something else.
-        same = make_grant("*", "test_*", "orders", {"owner": "a"}, ["secret"])
-        assert await service.sessions.change_grants({**before, "team-a": (same,)}) == 0
-        assert await service.sessions.change_grants({**before, "team-a": (same, make_grant("*", "bank", "*"))}) == 0
-        shown = make_grant("*", "test_*", "orders", {"owner": "a"})
-        assert await service.sessions.change_grants({**before, "team-a": (shown,)}) == 1
-        with pytest.raises(FeedmuxError) as caught:
-            service.sessions.check_granted(live.tenant, live.feed, live.key)
-        assert caught.value.reason is ErrorReason.GRANTS_CHANGED
-        ended = await watching.end()
-        assert (ended.code, ended.reason) == ("ABORTED", "GRANTS_CHANGED")
-        database["orders"].insert_one({"_id": 2, "owner": "a", "secret": 2})
-        again = api.watch(asked, at(position=watching.position))
-        assert [each.document["fullDocument"]["secret"] for each in await again.take(1)] == [2]
-        assert await service.sessions.change_grants({**before, "team-a": ()}) == 1
-        ended = await again.end()
-        assert (ended.code, ended.reason) == ("PERMISSION_DENIED", "NAMESPACE_DENIED")
-        assert (await api.watch(asked).end()).reason == "NAMESPACE_DENIED"
-        # A tenant that was removed sees nothing, rather than everything.
-        await service.sessions.change_grants({name: each for name, each in before.items() if name != "all"})
-        assert (await (await tenant("all")).watch(asked).end()).reason == "NAMESPACE_DENIED"
-        await other.message()
-    finally:
-        await service.sessions.change_grants(before)
-        other.cancel()
-    await until(lambda: not [live for live in service.sessions if live.tenant in ("team-a", "orders")])
-
-
-async def test_grants_that_change_while_a_session_opens_count(
-    tenant: Any, here: Here, database: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service, before = here.server.service, here.server.service.access.grants
-    clock = service.manager.source("main").clock
-    asking, going_on = asyncio.Event(), asyncio.Event()
-    real = clock.operation_time
-
-    async def slow() -> int:
-        asking.set()
-        await going_on.wait()
-        return await real()
-
-    monkeypatch.setattr(clock, "operation_time", slow)
-    receiver = (await tenant("orders")).watch(feed(database.name, "orders"))
-    async with asyncio.timeout(60):
-        await asking.wait()
-    try:
-        assert await service.sessions.change_grants({**before, "orders": ()}) == 0
-        going_on.set()
-        async with asyncio.timeout(60):
-            assert (await receiver.end()).reason == "NAMESPACE_DENIED"
-    finally:
-        await service.sessions.change_grants(before)
-
-
 async def test_a_subscriptions_feed_is_checked_at_every_turn(
     tenant: Any, here: Here, database: Documents, name: str
 ) -> None:
@@ -721,41 +634,3 @@ def test_the_biggest_policy_is_one_that_mongodb_takes(database: Documents) -> No
     with database.watch(decode(policy)["pipeline"]) as stream:
         database["c1"].insert_one({"part": 1})
         stream.try_next()  # fails if it cannot be run
-
-
-def with_names(*names: bytes, value: bytes = b"shown") -> RawBSONDocument:
-    """A document of texts under names that need not be UTF-8."""
-    text = (len(value) + 1).to_bytes(4, "little") + value + b"\0"
-    return nested(*((name, text) for name in names))
-
-
-def nested(*fields: tuple[bytes, bytes | RawBSONDocument]) -> RawBSONDocument:
-    body = b"".join(
-        (b"\x03" if isinstance(value, RawBSONDocument) else b"\x02")
-        + name
-        + b"\0"
-        + (value.raw if isinstance(value, RawBSONDocument) else value)
-        for name, value in fields
-    )
-    return RawBSONDocument((len(body) + 5).to_bytes(4, "little") + body + b"\0")
-
-
-async def test_names_that_are_not_utf8_do_not_end_a_feed_with_hidden_fields(
-    tenant: Any, here: Here, database: Documents
-) -> None:
-    """MongoDB stores such names, and its regular expressions fail on them."""
-    with_images(database, "orders")
-    receiver = (await tenant("hiding")).watch(feed(database.name, "orders", full_document="updateLookup"))
-    await receiver.opened()
-    update = nested((b"$set", with_names(b"c\xff", b"c.\xfe", b"\xc3", b"secret", value=b"canary")))
-    database.command({"insert": "orders", "documents": [with_names(b"a\xff", b"b")]})
-    database.command({"update": "orders", "updates": [{"q": {}, "u": update}]})
-    database.command(
-        {"update": "orders", "updates": [{"q": {}, "u": nested((b"$unset", with_names(b"a\xff", b"secret")))}]}
-    )
-    await receiver.until(lambda: receiver.received == 3)
-    data = b"".join(batch.SerializeToString() for batch in receiver.batches)
-    assert b"a\xff" in data
-    assert b"c\xff" in data
-    assert b"secret" not in data
-    receiver.cancel()

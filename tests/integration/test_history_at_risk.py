@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from tests.cli.guides import mongosh
 from tests.cli.pages import blocks
 from tests.integration.servers import Here, serving, settings, until
-from tests.integration.wire import LATEST, feed
+from tests.integration.wire import feed
 from tests.telemetry.scrape import scrape
 
 THRESHOLD_S = 1200.0
@@ -76,32 +75,6 @@ async def test_the_client_hears_of_it(redis_server: RedisServer) -> None:
         assert page.value("feedmux_history_at_risk", source="main", tenant="default") == 1
         assert page.value("feedmux_history_notices_total", tenant="default") >= 1
         assert page.value("feedmux_oplog_headroom_seconds", source="main") < 1.5 * THRESHOLD_S
-
-
-async def test_a_consumer_that_is_away_is_told_of_to_the_operator(
-    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with shallow(redis_server) as (mongo, here):
-        name = uuid.uuid4().hex
-        await here.api.create(name, feed("shop", "c"), LATEST)
-
-        async def at_risk() -> bool:
-            page = await scrape(here.server.metrics_port)
-            return page.value("feedmux_history_stored_at_risk", source="main", tenant="default") >= 1
-
-        async with written_to(mongo, 600_000):
-            await until(at_risk, 60, 0.5)
-            await until(lambda: _lines(caplog, name), 30, 0.5)
-        page = await scrape(here.server.metrics_port)
-        assert page.value("feedmux_oplog_stored_headroom_seconds", source="main") < THRESHOLD_S
-        [line, *_] = _lines(caplog, name)
-        assert line["tenant"] == "default"
-        assert line["source"] == "main"
-        await here.api.delete(name)
-
-
-def _lines(caplog: pytest.LogCaptureFixture, name: str) -> list[dict[str, Any]]:
-    return [vars(each) for each in caplog.records if getattr(each, "subscription", "") == name]
 
 
 async def test_an_oplog_that_may_not_be_read_is_said_once(

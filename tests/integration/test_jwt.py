@@ -111,18 +111,6 @@ async def test_a_stream_ends_when_the_key_is_withdrawn(site: Tenancy, database: 
         stays.cancel()
 
 
-@pytest.mark.parametrize("content", [None, "", "{}", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "YQ"}]}', "[1"])
-async def test_a_bad_file_leaves_the_old_keys(
-    site: Tenancy, tmp_path: Path, content: str | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    if content is None:
-        (tmp_path / "jwks.json").unlink()
-    else:
-        (tmp_path / "jwks.json").write_text(content)
-    await until(lambda: [each for each in caplog.records if each.levelno == logging.ERROR])
-    assert await site.accepts(FIRST.token())
-
-
 async def test_keys_by_url(
     mongo: ReplicaSet,
     redis_server: RedisServer,

@@ -9,19 +9,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
-from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.load import make_config
 from feedmux_server.telemetry import otel_setup
-from feedmux_server.telemetry.metrics import METRICS, Kind
 from tests.integration.servers import Here, serving, settings, until
-from tests.integration.wire import LATEST, PATIENCE_S, at, feed, refused
-from tests.telemetry.metrics_page import series
+from tests.integration.wire import LATEST, PATIENCE_S, feed
 from tests.telemetry.scrape import Scrape, scrape
 
 Documents = Database[dict[str, Any]]
@@ -126,91 +122,6 @@ async def test_lag_and_headroom_of_one_who_does_not_read(metered: Here, database
     assert page.has("feedmux_oplog_headroom_seconds", source="main", tenant="default")
     assert page.has("feedmux_oplog_window_seconds", source="main")
     session.cancel()
-
-
-async def test_resumes_and_refusals_have_their_causes(metered: Here, database: Documents) -> None:
-    api = metered.api
-    answer = await refused(api.get("does-not-exist"))
-    assert answer.code == "NOT_FOUND"
-    watch = api.watch(feed(database.name, "c"))
-    await watch.opened()
-    command = {
-        "configureFailPoint": "failCommand",
-        "mode": {"times": 1},
-        "data": {
-            "failCommands": ["getMore"],
-            "errorCode": 91,
-            "errorLabels": ["ResumableChangeStreamError"],
-            "namespace": f"{database.name}.c",  # other servers read this MongoDB too
-        },
-    }
-    client: MongoClient[dict[str, Any]] = database.client
-    client.admin.command(command)
-
-    async def resumed() -> bool:
-        page = await seen(metered)
-        return page.value("feedmux_stream_resumes_total", source="main", error_type="ShutdownInProgress") == 1
-
-    await until(resumed)
-    page = await seen(metered)
-    labels = {"rpc_method": "feedmux.v1.Subscriptions/GetSubscription", "error_type": "SUBSCRIPTION_NOT_FOUND"}
-    assert page.value("rpc_server_call_duration_seconds_count", rpc_response_status_code="NOT_FOUND", **labels) == 1
-    watch.cancel()
-
-
-async def test_every_metric_of_the_table_comes_from_somewhere(metered: Here, database: Documents, name: str) -> None:
-    """What never has a value in a server that works would be a dead line of the table; faults have their tests."""
-    api = metered.api
-    await api.create(name, feed(database.name, "c", batch_size=1), LATEST)
-    session = await api.open(name)
-    database["c"].insert_many([{"n": n} for n in range(300)])
-    await session.take(300)
-    await session.ack_and_wait(300)
-    await session.close()
-    second = await api.open(name)
-    copying = await api.session(
-        feed=feed(database.name, "c"),
-        start=at(snapshot=feed_pb2.Snapshot()),
-        credit=wire.Credit(events=10, bytes=1 << 20),
-    )
-    await copying.take(10)
-    await api.create(f"{name}-group", feed(database.name, "c"), LATEST, group={})
-    member = await api.session(f"{name}-group", join=True, credit=wire.Credit(events=1, bytes=1 << 20))
-    await member.opened()
-    await until(lambda: metered.server.assembly.results.forecasts["main"].state is not None)
-    faults_only = {
-        "feedmux.stream.resumes", "feedmux.redis.errors", "feedmux.history.notices", "feedmux.quota.rejections",
-        "feedmux.ring.window", "feedmux.quota.utilization", "feedmux.quota.limit",
-        "feedmux.source.forks", "feedmux.snapshot.retries", "feedmux.snapshot.remaining", "feedmux.snapshot.restarts",
-        "feedmux.group.dead_letters",
-        "feedmux.group.dead_letters_waiting", "feedmux.dead_letters.utilization", "feedmux.group.quarantined_keys",
-    }  # fmt: skip
-    wanted = {
-        f"{prometheus}_count" if metric.kind is Kind.HISTOGRAM else prometheus
-        for metric, prometheus in series().items()
-        if metric.name not in faults_only
-    }
-    there: dict[str, set[str]] = {}
-
-    async def complete() -> bool:
-        """Some, such as the probes of the event loop, come in intervals."""
-        there.update((await seen(metered)).labels())
-        return wanted <= there.keys()
-
-    try:
-        await until(complete)
-    except TimeoutError:
-        raise AssertionError(f"not there: {wanted - there.keys()}") from None
-    known = set(series().values()) | {"target_info"}
-    strangers = {name for name in there if name not in known and name.rpartition("_")[0] not in known}
-    assert not strangers
-    assert len(METRICS) == len(series())
-    page = await seen(metered)
-    assert page.value("feedmux_snapshot_active", state="waiting") == 1
-    assert page.value("feedmux_snapshot_documents_total") >= 10
-    second.cancel()
-    copying.cancel()
-    member.cancel()
 
 
 async def test_the_page_answers_while_the_event_loop_does_not(metered: Here, caplog: pytest.LogCaptureFixture) -> None:

@@ -91,23 +91,6 @@ async def _gone(operator: Api) -> bool:
     return not (await usage(operator))["b"].configured
 
 
-async def test_a_session_is_ended(site: Tenancy, operator: Api, database: Documents) -> None:
-    wanted = feed(database.name, "c")
-    await site.here.api.create("mine", wanted)
-    goes, stays = await site.here.api.open("mine"), await site.here.api.open(feed=wanted)
-    listed = [one for each in await operator.streams() for one in each.subscribers]
-    (found,) = [one for one in listed if one.subscription == "mine"]
-    ended = await operator.operator.EndSubscriber(END(subscriber_id=found.id), metadata=operator.metadata)
-    assert (ended.tenant.rpartition("-")[2], ended.subscription) == ("a", "mine")
-    outcome = await goes.end()
-    assert (outcome.code, outcome.reason) == ("ABORTED", "ENDED_BY_OPERATOR")
-    again = await site.here.api.open("mine")
-    database.c.insert_one({"n": 1})
-    assert await again.numbers(1) == await stays.numbers(1) == [1]
-    again.cancel()
-    stays.cancel()
-
-
 @pytest.mark.parametrize("key", ["", "wrong", "key-a-canary"])
 async def test_only_operators(site: Tenancy, key: str) -> None:
     async with site.here.api.with_key(key) as nobody:
@@ -120,13 +103,3 @@ async def test_only_operators(site: Tenancy, key: str) -> None:
             expected = "PERMISSION_DENIED" if key == "key-a-canary" else "UNAUTHENTICATED"
             assert outcome.code == expected
     assert not site.here.server.service.stop.is_set()
-
-
-async def test_drain(site: Tenancy, operator: Api, database: Documents) -> None:
-    stream = await site.here.api.open(feed=feed(database.name))
-    answer = await operator.operator.Drain(DRAIN(), metadata=operator.metadata)
-    assert answer.sessions == 1
-    assert answer.deadline.ToTimedelta().total_seconds() == 2.0
-    outcome = await stream.end()
-    assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "DRAINING")
-    assert [each.WhichOneof("kind") for each in stream.notices] == ["draining"]

@@ -14,7 +14,6 @@ from feedmux_server.core.positions.position_keys import PositionKeys, format_key
 from feedmux_server.store.signing_keys import keys_key
 from tests.conftest import RedisFactory
 from tests.integration.servers import serving, settings, until
-from tests.integration.state_support import client
 from tests.integration.wire import LATEST, at, feed, refused
 
 Documents = Database[dict[str, Any]]
@@ -29,27 +28,6 @@ async def stored(redis: Redis) -> tuple[bytes, ...]:
 
 def holds(keys: PositionKeys, materials: tuple[bytes, ...]) -> bool:
     return keys.materials == materials
-
-
-async def test_positions_outlive_a_flush_and_serve_on_another_server(
-    mongo: ReplicaSet, redis_factory: RedisFactory, database: Documents
-) -> None:
-    redis = await redis_factory()
-    configuration = settings(mongo.uri, redis.url)
-    wanted = feed(database.name, "c")
-    async with serving(configuration) as one, serving(configuration) as other, client(redis.url) as direct:
-        position = (await one.api.resolve(wanted, LATEST)).position
-        await direct.flushall()
-        database.c.insert_one({"_id": 1, "n": 1})
-
-        async def written_back() -> bool:
-            return bool(await direct.exists(keys_key()))
-
-        await until(written_back)
-        for here in (one, other):
-            receiver = here.api.watch(wanted, at(position=position))
-            assert await receiver.numbers(1) == [1]
-            receiver.cancel()
 
 
 async def test_the_file_is_rotated_while_a_session_runs(

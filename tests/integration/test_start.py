@@ -10,12 +10,10 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from pymongo.database import Database
 
 from feedmux_embedded import Mongod, RedisServer, ReplicaSet
-from feedmux_embedded.ports import free_ports
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.server import Config
 from tests.integration.servers import Here, settings
@@ -40,15 +38,6 @@ async def cannot_start(configuration: dict[str, Any], *, insecure_no_auth: bool 
     return message
 
 
-async def test_standalone_mongod(redis_server: RedisServer) -> None:
-    async with Mongod() as mongod:
-        uri = f"mongodb://{mongod.address}/"
-        message = await cannot_start(settings(uri, redis_server.url))
-    assert "standalone" in message
-    assert "--replSet" in message
-    assert "rs.initiate" in message
-
-
 async def test_a_replica_set_that_is_not_initiated(redis_server: RedisServer) -> None:
     """Reached by its set, the driver finds no member that can serve."""
     async with Mongod(replica_set="rs0") as mongod:
@@ -71,33 +60,6 @@ async def test_what_lacks_the_commands_of_mongodb(redis_server: RedisServer) -> 
     assert "source 'main' is no MongoDB: it lacks the command hello or buildInfo" in message
 
 
-async def test_mongod_out_of_reach(redis_server: RedisServer) -> None:
-    [port] = free_ports(1)
-    configuration = settings(f"mongodb://user:secret-canary@127.0.0.1:{port}/?replicaSet=x", redis_server.url)
-    for source in configuration["sources"].values():
-        source["server_selection_timeout_ms"] = 300
-    message = await cannot_start(configuration)
-    assert "main" in message
-    assert "canary" not in message
-
-
-async def test_a_file_of_a_uri_that_is_absent_is_named(redis_server: RedisServer) -> None:
-    message = await cannot_start(settings("mongodb://u:canary@h/?tls=true&tlsCAFile=/absent/ca.crt", redis_server.url))
-    assert "/absent/ca.crt: No such file or directory" in message
-    assert "canary" not in message
-
-
-async def test_a_name_without_hosts(redis_server: RedisServer) -> None:
-    configuration = settings("mongodb+srv://u:canary@nowhere.of.invalid/", redis_server.url)
-    for source in configuration["sources"].values():
-        source["server_selection_timeout_ms"] = 300
-    message = await cannot_start(configuration)
-    assert "MongoDB of source 'main' cannot be used: " in message
-    assert "nowhere.of.invalid" in message
-    assert "mongodb+srv" in message
-    assert "canary" not in message
-
-
 async def test_no_authentication_must_be_asked_for(mongo: ReplicaSet, redis_server: RedisServer) -> None:
     message = await cannot_start(settings(mongo.uri, redis_server.url), insecure_no_auth=False)
     assert "tenants_file" in message
@@ -105,15 +67,6 @@ async def test_no_authentication_must_be_asked_for(mongo: ReplicaSet, redis_serv
 
 
 # --- What runs.
-
-
-async def test_health(here: Here) -> None:
-    for port in (here.api.data_port, here.api.operator_port, here.api.health_port):
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            health: Any = health_pb2_grpc.HealthStub(channel)
-            for service in ("", "feedmux.v1.ChangeFeed", "feedmux.v1.Subscriptions", "feedmux.v1.Operator"):
-                reply = await health.Check(health_pb2.HealthCheckRequest(service=service))
-                assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
 async def test_reflection(here: Here) -> None:

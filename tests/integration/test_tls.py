@@ -17,12 +17,9 @@ from pymongo.database import Database
 
 from feedmux.target import Tls
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.config.load import make_config
-from feedmux_server.core.check_result import Level
-from feedmux_server.doctor import _files
 from feedmux_server.rpc.server import Ports
 from tests.integration.certificates import Authority
-from tests.integration.servers import KEY_A, serving, settings, tenants_file, until
+from tests.integration.servers import until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import Api, feed
 
@@ -174,18 +171,3 @@ async def test_authorities_are_replaced(site: Site, tmp_path: Path) -> None:
 
     await until(let_in)
     assert await site.tenant(replace(site.authority.sign("search"), root=tmp_path / "ca-copy.pem")) == "UNAVAILABLE"
-
-
-@pytest.mark.parametrize("accepted", [False, True])
-async def test_a_server_warns_of_keys_in_plaintext(
-    mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, accepted: bool
-) -> None:
-    values = settings(mongo.uri, redis_server.url)
-    values["listen"] |= {"data": "0.0.0.0:0", "accept_plaintext": accepted}
-    values["tenants_file"] = str(tenants_file(tmp_path))
-    with caplog.at_level(logging.WARNING):
-        async with serving(values, key=KEY_A):
-            warned = [each.getMessage() for each in caplog.records if "plaintext" in each.getMessage()]
-    assert [("0.0.0.0:0" in each, "tls.certificate_file" in each) for each in warned] == [(True, True)] * (not accepted)
-    [found, *_] = [each for each in await _files(make_config(values)) if each.check == "tls"]
-    assert (found.level is Level.OK) == accepted

@@ -1,23 +1,17 @@
 """Traces, metrics and logs as a collector gets them: over the wire, from a server at work."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
-from opentelemetry.sdk.trace import TracerProvider
 from pymongo.database import Database
 
-import feedmux
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.integration.servers import Here, serving, settings, until
-from tests.integration.wire import LATEST, PATIENCE_S, feed, refused
+from tests.integration.wire import LATEST, PATIENCE_S, feed
 from tests.telemetry.collector import Collector, collecting, plain
 
 Documents = Database[dict[str, Any]]
@@ -136,32 +130,6 @@ async def test_nothing_of_pipelines_and_documents_is_exported(
             assert "canary" not in str(each)
 
 
-async def test_the_python_client_passes_its_trace_on(
-    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents
-) -> None:
-    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("test")
-    async with traced(mongo, redis_server, monkeypatch) as (here, collector):
-        address = f"127.0.0.1:{here.server.ports.data}"
-        async with feedmux.AsyncClient(address) as client:
-            with tracer.start_as_current_span("mine") as mine:
-                async with client.feed(feedmux.Feed(database=database.name)).open() as session:
-                    database["c"].insert_one({"n": 1})
-                    await anext(aiter(session))
-
-        def in_a_thread() -> None:
-            with feedmux.Client(address) as client, tracer.start_as_current_span("mine too", context=there):
-                client.create_subscription("traced", feedmux.Feed(database=database.name))
-
-        there = trace.set_span_in_context(mine)
-        await asyncio.to_thread(in_a_thread)
-        await until(lambda: collector.named(SUBSCRIBE))
-        await until(lambda: collector.named("feedmux.v1.Subscriptions/CreateSubscription"))
-        wanted = trace.format_trace_id(mine.get_span_context().trace_id)
-        for method in (SUBSCRIBE, "feedmux.v1.Subscriptions/CreateSubscription"):
-            [call] = collector.named(method)
-            assert call.trace_id.hex() == wanted
-
-
 async def test_metrics_logs_and_the_resource(
     mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents
 ) -> None:
@@ -196,35 +164,3 @@ async def test_metrics_logs_and_the_resource(
             assert resource["team"] == "a"
             assert resource["service.version"]
         watch.cancel()
-
-
-async def test_http_is_a_protocol_too(
-    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    collector = Collector()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
-            if self.path == "/v1/traces":
-                collector.take_spans(trace_service_pb2.ExportTraceServiceRequest.FromString(body))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            """Not to the test's output."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    for name, value in QUICKLY.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
-    try:
-        async with serving(settings(mongo.uri, redis_server.url)) as here:
-            await refused(here.api.get("nobody"))
-            await until(lambda: collector.named("feedmux.v1.Subscriptions/GetSubscription"))
-    finally:
-        await asyncio.to_thread(server.shutdown)
-        server.server_close()
