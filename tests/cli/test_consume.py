@@ -19,8 +19,6 @@ from tests.waiting import wait_until
 Documents = Database[dict[str, Any]]
 Consume = Callable[..., subprocess.CompletedProcess[str]]
 
-APPEND = "cat >> {0}; echo run >> {0}.runs"
-
 
 @pytest.fixture
 def name(site: Site) -> Iterator[str]:
@@ -69,15 +67,6 @@ def test_until_caught_up_where_nothing_matches(database: Documents, consume: Con
     none = '[{"$match": {"operationType": "delete"}}]'
     done = consume("--create", database.name, "--start", "earliest", "--pipeline", none, "--until-caught-up")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_exec_gets_each_event_and_acknowledges_it(orders: Documents, consume: Consume, tmp_path: Path) -> None:
-    seen = tmp_path / "seen"
-    done = consume("--exec", APPEND.format(seen), "--limit", "3")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert numbers(seen.read_text()) == [1, 2, 3]
-    assert seen.with_suffix(".runs").read_text().splitlines() == ["run"] * 3
-    assert numbers(consume("--until-caught-up").stdout) == [4, 5]
 
 
 def test_an_event_whose_command_fails_is_delivered_again(orders: Documents, consume: Consume, tmp_path: Path) -> None:

@@ -141,47 +141,57 @@ async def test_what_is_away_frozen_or_unfit(tmp_path: Path) -> None:
     assert "away.oplog" not in found, "there is nothing to look at"
 
 
+def position(material: bytes) -> bytes:
+    """Of a time, signed with this key."""
+    at = Position(bytes(8), bytes(8), ResumeToken.high_water_mark(1 << 32))
+    return encode_position(at, PositionKeys([material]))
+
+
+async def configured_with(
+    tenants: str, material: bytes, mongo: ReplicaSet, redis: RedisServer, folder: Path
+) -> dict[str, Any]:
+    """The configuration of a server with these tenants, whose Redis has this key of positions."""
+    (folder / "tenants.yaml").write_text(f"tenants: [{tenants}]")
+    await ask(redis.port, "SET", "feedmux:position-keys", format_keys([material]))
+    source = {"main": {"uri": mongo.uri}}
+    return {"redis": {"url": redis.url}, "tenants_file": str(folder / "tenants.yaml"), "sources": source}
+
+
+async def told_of(configured: dict[str, Any]) -> list[CheckResult]:
+    """What is found of the stored subscriptions."""
+    found = [each async for each in examine(make_config(configured), (), PATIENCE_S)]
+    return [each for each in found if each.check == "redis.subscriptions"]
+
+
 async def test_subscriptions_that_cannot_be_opened(
     mongo: ReplicaSet, redis_factory: RedisFactory, tmp_path: Path
 ) -> None:
-    redis = await redis_factory()
-    tenants = tmp_path / "tenants.yaml"
-    tenants.write_text("tenants: [{name: shop}, {name: stock}]")
-    material = new_key()
-    await ask(redis.port, "SET", "feedmux:position-keys", format_keys([material]))
-    configured = {"redis": {"url": redis.url}, "tenants_file": str(tenants), "sources": {"main": {"uri": mongo.uri}}}
-    at = Position(bytes(8), bytes(8), ResumeToken.high_water_mark(1 << 32))
+    redis, material = await redis_factory(), new_key()
+    configured = await configured_with("{name: shop}, {name: stock}", material, mongo, redis, tmp_path)
     made = {
-        "good": encode_position(at, PositionKeys([material])),
+        "good": position(material),
         "old": b"\xf1" + bytes(60),
-        "other": encode_position(at, PositionKeys([new_key()])),
+        "other": position(new_key()),
         "half": b"",
     }
     async with client(redis.url) as connected:
         store = SubscriptionStore(connected, lease_s=30.0)
-        for name, position in made.items():
-            await store.create("stock", name, definition=b"", etag="0", position=position, cluster_time=1, order=b"")
+        for name, place in made.items():
+            await store.create("stock", name, definition=b"", etag="0", position=place, cluster_time=1, order=b"")
             if name == "good":
                 found = await examined(PATIENCE_S, **configured)
                 assert found["redis.subscriptions"].level is Level.OK
                 assert "1 subscriptions" in found["redis.subscriptions"].says
         await connected.hdel("feedmux:1:{stock/half}", "position")
-    told = [
-        each async for each in examine(make_config(configured), (), PATIENCE_S) if each.check == "redis.subscriptions"
-    ]
+    told = await told_of(configured)
     assert {each.level for each in told} == {Level.FAILED}
     assert {name for name in made for each in told if f"subscription {name} " in each.says} == {"old", "other", "half"}
 
 
 async def test_stored_pipelines(mongo: ReplicaSet, redis_factory: RedisFactory, tmp_path: Path) -> None:
-    redis = await redis_factory()
-    tenants = tmp_path / "tenants.yaml"
-    tenants.write_text("tenants: [{name: shop}, {name: trusted, pipelines: any}]")
-    material = new_key()
-    await ask(redis.port, "SET", "feedmux:position-keys", format_keys([material]))
-    configured = {"redis": {"url": redis.url}, "tenants_file": str(tenants), "sources": {"main": {"uri": mongo.uri}}}
-    position = encode_position(
-        Position(bytes(8), bytes(8), ResumeToken.high_water_mark(1 << 32)), PositionKeys([material])
+    redis, material = await redis_factory(), new_key()
+    configured = await configured_with(
+        "{name: shop}, {name: trusted, pipelines: any}", material, mongo, redis, tmp_path
     )
     texts = {
         "fine": '[{"$match": {"v": {"$regex": "^a"}}}]',
@@ -195,14 +205,11 @@ async def test_stored_pipelines(mongo: ReplicaSet, redis_factory: RedisFactory, 
             for name, text in texts.items():
                 wanted = subscriptions_pb2.Subscription(feed=feed("db", "c", text))
                 definition = convert.definition(wanted)
+                place = position(material)
                 await store.create(
-                    tenant, name, definition=definition, etag="0", position=position, cluster_time=1, order=b""
+                    tenant, name, definition=definition, etag="0", position=place, cluster_time=1, order=b""
                 )
-    told = {
-        " ".join(each.says.split()[1:5]).rstrip(","): each
-        async for each in examine(make_config(configured), (), PATIENCE_S)
-        if each.check == "redis.subscriptions"
-    }
+    told = {" ".join(each.says.split()[1:5]).rstrip(","): each for each in await told_of(configured)}
     assert {name: each.level for name, each in told.items()} == {
         "misread of tenant shop": Level.WARNING,
         "misread of tenant trusted": Level.WARNING,

@@ -7,15 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import pytest_asyncio
 from pymongo import MongoClient
 
 from feedmux_embedded import Process, RedisServer
 from feedmux_embedded.ports import free_ports
 from feedmux_server.cli.keys import new_key
-from feedmux_server.config.errors import ConfigError
-from feedmux_server.config.load import load_tenants
 from tests.cli.conftest import FEEDMUX, clean_environment, run
 from tests.cli.guides import mongosh
 from tests.cli.pages import blocks
@@ -93,35 +90,3 @@ async def test_the_guide(guide: Guide) -> None:
             done = guide.run(tenant, "watch", feed, "--start", start, "--limit", str(len(expected)))
             events = [json.loads(line) for line in done.stdout.splitlines()]
             assert [{name: each[name] for name in SHOWN if name in each} for each in events] == expected
-
-
-@pytest.mark.parametrize(
-    ("grant", "problem"),
-    [
-        ({}, "database"),
-        ({"database": ""}, "database is empty"),
-        ({"database": "d", "hide": ["_id"]}, "_id cannot be hidden"),
-        ({"database": "d", "match": {"a": {"$gt": 1}}}, r"\$eq, \$ne, \$in or \$nin"),
-        ({"database": "d", "match": {}}, "match is empty"),
-        ({"database": "d", "match": {"a": {"$oid": "zz"}}}, "extended JSON"),
-        ({"database": "d", "unknown": 1}, "unknown"),
-    ],
-)
-def test_a_grant_that_cannot_be_is_refused_by_its_place(tmp_path: Path, grant: dict[str, Any], problem: str) -> None:
-    file = tmp_path / "tenants.yaml"
-    tenant = {"name": "t", "api_key_hashes": ["0" * 64], "grants": [{"database": "fine"}, grant]}
-    file.write_text(json.dumps({"tenants": [tenant]}))
-    with pytest.raises(ConfigError, match=problem) as caught:
-        load_tenants(file)
-    assert "tenants.0.grants.1" in str(caught.value)
-
-
-def test_values_are_extended_json(tmp_path: Path) -> None:
-    file = tmp_path / "tenants.yaml"
-    match = {"owner": {"$oid": "0" * 24}, "n": 1}
-    grants = [{"database": "d", "match": match}]
-    file.write_text(json.dumps({"tenants": [{"name": "t", "api_key_hashes": ["0" * 64], "grants": grants}]}))
-    (tenant,) = load_tenants(file).tenants
-    assert tenant.grants is not None
-    assert b"owner" in tenant.grants[0].grant().match
-    assert tenant.grants[0].grant().collection == "*"

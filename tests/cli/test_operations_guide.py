@@ -129,15 +129,6 @@ def test_a_wrong_password_is_named(guarded: ReplicaSet, redis_server: RedisServe
     assert "wrong-secret" not in done.stderr
 
 
-def test_headings_that_are_named_exist() -> None:
-    for page in ("operations.md", "replicas.md", "redis.md"):
-        text = (DOCS / page).read_text()
-        for target, anchor in re.findall(r"\]\(([\w-]*(?:\.md)?)#([\w-]+)\)", text):
-            headings = re.findall(r"^#+ (.*)$", (DOCS / (target or page)).read_text(), re.MULTILINE)
-            slugs = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
-            assert anchor in slugs, f"{page}: #{anchor}"
-
-
 def test_the_examples_are_configurations() -> None:
     text, prefix = blocks("docs/redis.md", "toml")
     section = tomllib.loads(text)["redis"] | tomllib.loads(prefix)["redis"]

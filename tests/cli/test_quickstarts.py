@@ -240,23 +240,3 @@ def test_the_examples_of_the_python_client(environment: dict[str, str], tmp_path
 
 def test_every_page_is_run() -> None:
     assert {page.stem for page in (DOCS / "quickstart").glob("*.md")} == set(TOOLS)
-
-
-def test_subscriptions_have_names_of_their_own() -> None:
-    for page in TOOLS:
-        names = re.findall(r"\borders-[a-z]+", (DOCS / "quickstart" / f"{page}.md").read_text())
-        assert set(names) == {f"orders-{page}"}
-
-
-@pytest.mark.parametrize(
-    ("output", "expected"),
-    [
-        ("insert 6a27f0c8d5b6f3a1c0e4b911\nchange 5 new\n", True),
-        ("delete 6b0931d989c3b435241f9973\nchange 1234 new\n" * 2, True),
-        ("delete 6b0931d989c3b435241f9973\n", False),
-        ("Traceback\ninsert 6a27f0c8d5b6f3a1c0e4b911\nchange 5 new\n", False),
-        ("insert None\nchange 5 new\n", False),
-    ],
-)
-def test_other_output_is_found(output: str, expected: bool) -> None:
-    assert shows("update 6a27f0c8d5b6f3a1c0e4b90e\nchange 214 new\n", output) == expected

@@ -82,12 +82,3 @@ def test_streams_follow_until_its_reader_has_gone(site: Site) -> None:
         following.stdout.close()
         assert following.wait(60) == 0
         assert following.stderr.read() == b""
-
-
-def test_the_operator_port_wants_the_operator_s_key(site: Site) -> None:
-    done = site.run("streams", FEEDMUX_OPERATOR_KEY=site.key)
-    assert done.returncode == 1
-    assert "--operator-key" in done.stderr
-    wrong_port = site.run("streams", "--operator-endpoint", site.endpoint)
-    assert wrong_port.returncode == 1
-    assert "not a feedmux operator port" in wrong_port.stderr
