@@ -6,7 +6,6 @@ from typing import Final
 
 from feedmux_server.config.server import Config
 from tests.checks.test_docs import RECORDS, REPOSITORY, listed, pages
-from tests.tables import over
 
 GENERATED: Final = "clients/python/feedmux/v1/"
 SERVER: Final = "server/feedmux_server/"
@@ -69,18 +68,3 @@ def test_modules_exist() -> None:
         for number, line in enumerate((REPOSITORY / name).read_text().splitlines(), 1):
             found += [f"{name}:{number}: {each}" for each in missing(line, of_server=of_server) if each not in MADE]
     assert found == []
-
-
-@over(
-    ("line", "names"),
-    [
-        ("`core.errors`, `core.delivery.wide_plan.group_of()`, `streams/pump.py`, `app.py`, `tests/kinds.py`", []),
-        ("`telemetry.tenants` is an option, `collection.watch` no module, core.gone no name", []),
-        (
-            "`core.gone`, `streams/gone.py`, `core/pump.py`, `rpc.gone.name`, `limits.gone`, `limits.sessions`",
-            ["streams/gone.py", "core/pump.py", "core.gone", "rpc.gone", "limits.gone"],
-        ),
-    ],
-)
-def test_a_missing_module_is_found(line: str, names: list[str]) -> None:
-    assert list(missing(line, of_server=True)) == names

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from tests.tables import over
-
 REPOSITORY = Path(__file__).parents[2]
 OUTSIDE: Final = (
     "server/feedmux_server/cli/",
@@ -63,33 +61,3 @@ def test_a_seed_gives_the_same_run() -> None:
 
 def test_what_is_outside_is_there() -> None:
     assert [each for each in OUTSIDE if not (REPOSITORY / each).exists()] == []
-
-
-@over(
-    "line",
-    [
-        "import time",
-        "import asyncio, time",
-        "from time import monotonic",
-        "at = datetime.now(UTC)",
-        "seen: set[Session] = set()",
-        "self.seen: set[Callable[[], None]] = set()",
-        "self.by_name: dict[str, set[View]] = {}",
-    ],
-)
-def test_it_finds(line: str) -> None:
-    assert list(find(line))
-
-
-@over(
-    "line",
-    [
-        "from datetime import datetime",
-        "seen: set[str] = set()",
-        "seen: set[tuple[str, int]] = set()",
-        "seen: dict[Session, None] = {}",
-        "seen = {each.name for each in all}",
-    ],
-)
-def test_it_lets_pass(line: str) -> None:
-    assert not list(find(line))

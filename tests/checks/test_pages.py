@@ -62,22 +62,6 @@ def test_commands_have_the_options_that_exist(page: str) -> None:
                 pytest.fail(f"{page}: feedmux {shlex.join(words)}: {error.message}")
 
 
-@over(
-    ("page", "block", "expected"),
-    [
-        ("docs/operations.md", Block("sh", "feedmux drain\n"), False),
-        ("docs/operations.md", Block("python", "print()\n"), True),
-        ("docs/other.md", Block("sh", "feedmux drain\n"), True),
-        ("docs/other.md", Block("", "./run sim --seeds 1000\n"), True),
-        ("docs/other.md", Block("", "cursor ──▶ │ 101 │\n"), False),
-        ("CONTRIBUTING.md", Block("sh", "./run lint\n"), False),
-        ("CONTRIBUTING.md", Block("sh", "./run demo\n"), True),
-    ],
-)
-def test_a_block_without_a_test_is_found(page: str, block: Block, expected: bool) -> None:
-    assert not_listed(page, block) == expected
-
-
 def test_the_words_of_calls() -> None:
     script = "feedmux watch a.b   # b\n./run feedmux watch a | jq\n feedmux keys new \\\n --json > f\nfeedmux x $KEY\n"
     assert calls(script) == [["watch", "a.b"], ["watch", "a"], ["keys", "new", "--json"]]

@@ -46,9 +46,3 @@ def test_log_messages_are_those_of_the_server() -> None:
     quoted = log_messages(prose(RUNBOOK))
     assert quoted
     assert [message for message in quoted if not any(text.startswith(message) for text in texts)] == []
-
-
-def test_names_are_found_across_lines() -> None:
-    text = "**Check.** *Lag*, `a*b*c`, *Lag of\nreading*: the log\nmessage `it\nfailed`, and `code`.\n"
-    assert panels(text) == ["Lag", "Lag of reading"]
-    assert log_messages(text) == ["it failed"]

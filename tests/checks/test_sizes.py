@@ -60,15 +60,3 @@ def _is_property(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 def test_large_classes_have_a_reason() -> None:
     assert set(large_classes()) == set(REASONS)
-
-
-def test_what_is_large() -> None:
-    methods = "".join(f"    def m{number}(self): ...\n" for number in range(METHODS_MAX))
-    more = "    @property\n    def p(self): ...\n    def __len__(self): ...\n"
-    arguments = ", ".join(f"a{number}" for number in range(ARGUMENTS_MAX + 1))
-    tree = ast.parse(
-        f"class Small:\n{methods}{more}"
-        f"class Large:\n{methods}    async def one_more(self): ...\n"
-        f"class Wide:\n    def __init__(self, *, {arguments}): ...\n"
-    )
-    assert list(_large(tree)) == ["Large", "Wide"]

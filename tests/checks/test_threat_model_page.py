@@ -37,7 +37,3 @@ def test_every_attack_has_tests_that_exist(attack: str, test: str) -> None:
         else:
             for part in name.split(": "):
                 assert any(part in text for text in _TEXTS.values()) or part in {path.stem for path in _TEXTS}, part
-
-
-def test_the_table_is_read() -> None:
-    assert len(ROWS) >= 30

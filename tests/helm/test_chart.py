@@ -520,24 +520,11 @@ def test_helm_finds_nothing_to_warn_of(case: str) -> None:
     assert [each for each in found["messages"] if each["severity"] > 1] == []
 
 
-def test_helm_finds_what_is_wrong() -> None:
-    values, words = WRONG["a misspelt value"]
-    assert words in str(lint(CHART, merged(LEAST, values), strict=True)["errors"])
-
-
 @pytest.mark.parametrize("case", MATRIX)
 def test_every_pod_is_restricted(case: str) -> None:
     found = dict(pods(merged(LEAST, MATRIX[case])))
     assert len(found) >= 2
     assert {name: not_restricted(pod) for name, pod in found.items()} == {name: [] for name in found}
-
-
-def test_a_pod_that_is_not_restricted_is_found_out() -> None:
-    (pod,) = [pod for name, pod in pods(LEAST) if name == "release-feedmux"]
-    pod["containers"][0]["securityContext"]["capabilities"] = {"drop": ["ALL"], "add": ["NET_ADMIN"]}
-    pod["volumes"].append({"name": "host", "hostPath": {"path": "/"}})
-    pod["hostNetwork"] = True
-    assert not_restricted(pod) == ["hostNetwork", "volume host", "capabilities"]
 
 
 @pytest.mark.parametrize("case", MATRIX)

@@ -15,7 +15,6 @@ from redis.asyncio import Redis
 
 from feedmux_embedded import (
     EmbeddedError,
-    Mongod,
     Process,
     RedisServer,
     ReplicaSet,
@@ -24,8 +23,6 @@ from feedmux_embedded import (
     workdir,
 )
 from feedmux_embedded.ports import free_ports
-from feedmux_embedded.redis_server import find_redis_server
-from tests import named_servers
 from tests.default_ports import DEFAULT_PORTS
 
 RedisFactory = Callable[..., Awaitable[RedisServer]]
@@ -151,31 +148,6 @@ def test_child_of_another_thread_is_refused(tmp_path: Path) -> None:
 def test_missing_binary_is_named(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedError, match="no/such/mongod"):
         mongod_binary.library_env(Path("/no/such/mongod"), tmp_path)
-
-
-async def test_servers_that_are_named_and_are_others(
-    newer_mongod: Path, redis_server: RedisServer, tmp_path: Path
-) -> None:
-    """`./run test --mongod` and its like: said before the first test."""
-    (text := tmp_path / "text").write_text("no program")
-    text.chmod(0o755)
-    (closed,) = free_ports(1)
-    redis = str(find_redis_server())
-    async with Mongod() as alone:
-        for variable, value, words in (
-            ("FEEDMUX_MONGOD", str(newer_mongod), ""),
-            ("FEEDMUX_REDIS_SERVER", redis, ""),
-            ("FEEDMUX_MONGOD", redis, "is not that program: its --version prints 'Redis server"),
-            ("FEEDMUX_REDIS_SERVER", "/bin/true", "--redis-server /bin/true is not that program"),
-            ("FEEDMUX_MONGOD", "/bin/false", "--mongod /bin/false does not run"),
-            ("FEEDMUX_REDIS_SERVER", str(tmp_path / "absent"), "does not run"),
-            ("FEEDMUX_REDIS_SERVER", str(text), "does not run"),
-            ("FEEDMUX_TEST_MONGODB_URI", "mongodb://", "--mongodb-uri: "),
-            ("FEEDMUX_TEST_MONGODB_URI", f"mongodb://127.0.0.1:{closed}/?serverSelectionTimeoutMS=9", "refused"),
-            ("FEEDMUX_TEST_MONGODB_URI", alone.uri, "is a standalone mongod"),
-        ):
-            found = await asyncio.to_thread(named_servers.complaint, {variable: value})
-            assert words in found if words else not found, (variable, value, found)
 
 
 async def test_another_version_brings_its_libraries(newer_mongo: ReplicaSet) -> None:
