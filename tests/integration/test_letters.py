@@ -70,6 +70,24 @@ def nested(depth: int) -> bytes:
     return data
 
 
+async def test_a_host_that_was_frozen_releases_no_key_of_its_successor(
+    mongo: ReplicaSet, database: Database[Any]
+) -> None:
+    async with prepared(mongo, database.name) as there:
+        letters, keys = there.letters, [b"one", b"two"]
+        await letters.quarantine("a", "s", 7, keys, 2, NOW_S)
+        await letters.quarantine("a", "other", 7, keys[:1], 1, NOW_S)
+        assert sorted(await letters.take_over("a", "s", 9)) == keys
+        await letters.quarantine("a", "s", 7, [b"three"], 1, NOW_S)
+        await letters.release("a", "s", 7, keys)
+        assert (await letters.usage("a")).keys == 4
+        assert set(keys) <= set(await letters.quarantined("a", "s"))
+        await letters.release("a", "s", 9, keys)
+        assert await letters.quarantined("a", "s") == [b"three"]
+        assert await letters.take_over("a", "s", 10) == [b"three"]
+        assert await letters.quarantined("a", "other") == [b"one"]
+
+
 async def test_events_come_back_bit_for_bit(mongo: ReplicaSet, database: Database[Any]) -> None:
     """Also those that MongoDB would not store within a document, or not in one."""
     odd = event(1, fullDocument={"a.b": 1, "$set": {"$x": 2}, "": None})

@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from feedmux import AsyncClient, FailedPrecondition, Feed, InvalidArgument, QuotaExceeded, Start, SubscriptionExists
+from feedmux.feeds import OnHistoryLost
 from feedmux.v1 import operator_pb2 as pb
 from feedmux_server.core.limits.quota import UNLIMITED
 from feedmux_server.core.positions.position_keys import KEY_BYTES_MIN, format_keys
@@ -733,6 +734,39 @@ async def _replay_letters(world: "World") -> None:
     letters.lag_s = 0.01
 
 
+async def _kill_replaying_host(world: "World") -> None:
+    """The host of a group is killed while members process dead letters again. The tenant has memory: without, members
+    are not asked what they have."""
+    crew = await _crew_with_letters(world)
+    if crew is None:
+        return
+    if world.tenants:
+        await world.limit(crew.tenant, outstanding_bytes=UNLIMITED)
+    await world.replay(crew)
+    await asyncio.sleep(world.rng.uniform(0.0, 8.0))
+    await _kill_host(world)
+
+
+async def _release_late(world: "World") -> None:
+    """The host of a group is lost while it releases quarantined keys, which MongoDB does only when another host has
+    begun. Then that one is lost, too."""
+    crew, letters, rng = await _crew_with_letters(world), world.letters, world.rng
+    if crew is None:
+        return
+    letters.release_s, before = rng.uniform(20.0, 60.0), letters.releasing
+    await world.replay(crew)
+    for _ in range(1_000):
+        if letters.releasing > before:
+            break
+        await asyncio.sleep(0.05)
+    letters.release_s = 0.0
+    await _kill_host(world)
+    for _ in range(rng.randint(8, 40)):
+        world.write()
+        await asyncio.sleep(rng.uniform(0.0, 2.0))
+    await _kill_host(world)
+
+
 async def _discard_letters(world: "World") -> None:
     """A program discards some dead letters."""
     crew = await _crew_with_letters(world)
@@ -780,6 +814,26 @@ async def _session_meanwhile(world: "World") -> None:
         if await world.administer(crew.tenant, lambda client: client.update_subscription(name, group=group)):
             return
         await asyncio.sleep(1.0)
+
+
+async def _change_group(world: "World") -> None:
+    """The definition of a group changes while its members work, and changes back."""
+    crews = [crew for crew in world.crews if crew.begins is not None]
+    if not crews:
+        return
+    crew = world.rng.choice(crews)
+    name, policy = crew.subscription, crew.habits.on_history_lost
+    other: OnHistoryLost = "earliest" if policy == "fail" else "fail"
+    for wanted in (other, policy):
+
+        async def change(client: AsyncClient, wanted: OnHistoryLost = wanted) -> None:
+            await client.update_subscription(name, on_history_lost=wanted)
+
+        for _ in range(20):
+            if await world.administer(crew.tenant, change):
+                break
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(world.rng.uniform(0.0, 10.0))
 
 
 async def _attack(world: "World") -> None:
@@ -848,6 +902,9 @@ FAULTS: Final = (
     Fault("letters unavailable", _letters_away, apart=True),
     Fault("letters replayed", _replay_letters, apart=True),
     Fault("letters discarded", _discard_letters, apart=True),
+    Fault("host killed in a replay", _kill_replaying_host, _BUSY, apart=True),
+    Fault("keys released late", _release_late, _BUSY, apart=True),
+    Fault("group changed", _change_group, _FENCED, apart=True),
     Fault("a session meanwhile", _session_meanwhile, (*_FENCED, "GroupMismatch"), apart=True),
 )
 
@@ -943,6 +1000,7 @@ SCENARIOS: Final = {
     "group hosts killed": Scenario(
         ("host killed", "host killed", "server drained", "host killed", "host killed"), crews=True, think_s=60.0
     ),
+    "group changed": Scenario(("group changed", "connections cut") * 3, crews=True, think_s=60.0),
     "poison": Scenario(("connections cut", "user killed"), crews=True, letters=True, deadly_share=0.1),
     "letters away": Scenario(("letters unavailable", "server killed", "letters unavailable"), crews=True, letters=True),
     "quarantine": Scenario(
@@ -952,6 +1010,12 @@ SCENARIOS: Final = {
         sick_share=0.4,
         deadly_share=0.01,
         drawn=1,
+    ),
+    "hosts killed in a replay": Scenario(
+        ("host killed in a replay",) * 3, crews=True, letters=True, sick_share=0.4, think_s=30.0
+    ),
+    "keys released late": Scenario(
+        ("keys released late",) * 3, crews=True, letters=True, sick_share=0.4, deadly_share=0.01
     ),
     "group to session and back": Scenario(("a session meanwhile", "connections cut") * 2, crews=True, letters=True),
 }

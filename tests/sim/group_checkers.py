@@ -180,7 +180,7 @@ class _Group:
         self.finished = {event: each for event, each in self.finished.items() if is_kept(each)}
 
     def released(self, cause: str) -> None:
-        if cause == "LEASE":
+        if cause in ("LEASE", "UPDATE"):
             self._others_have_overdue()
         else:
             self.running.clear()

@@ -38,6 +38,10 @@ class SimLetters:
         self.away = False
         self.lag_s = 0.01
         """The time until a majority has a letter."""
+        self.release_s = 0.0
+        """The time until the primary releases a quarantined key, also if the server that asked for it is gone then."""
+        self.releasing = 0
+        """How many such commands there were."""
         self._primary: dict[bytes, dict[str, Any]] = {}
         self._majority: dict[bytes, dict[str, Any]] = {}
 
@@ -103,9 +107,19 @@ class SimLetters:
 
     async def deleted(self, wanted: dict[str, Any]) -> int:
         """Delete all that match, and wait until a majority has done so. Returns how many there were."""
-        found = {bson.encode(each["_id"]): each for each in await self.found(wanted)}
-        for own in found:
-            self._primary.pop(own, None)
+        await self._way()
+        found = dict[bytes, dict[str, Any]]()
+
+        def at_primary() -> None:
+            found.update((own, each) for own, each in self._primary.items() if _matches(each, wanted))
+            for own in found:
+                del self._primary[own]
+
+        if self.release_s and "epoch" in wanted:
+            self.releasing += 1
+            await self._after(self.release_s, at_primary)
+        else:
+            at_primary()
 
         def replicated() -> None:
             for own, each in found.items():
@@ -126,15 +140,19 @@ class SimLetters:
                     self.stored(document)
 
     async def _after_lag(self, replicated: Callable[[], None]) -> None:
-        """Call `replicated` when a majority has applied a write, also if the writer is killed meanwhile."""
+        """Call `replicated` when a majority has applied a write."""
+        await self._after(self.lag_s, replicated)
+
+    async def _after(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Call `act` later, also if the server that waits for it is killed meanwhile."""
         applied = asyncio.get_running_loop().create_future()
 
         def apply() -> None:
-            replicated()
+            act()
             if not applied.done():
                 applied.set_result(None)
 
-        self.mongo.loop.call_later(self.lag_s, apply, context=Context())
+        self.mongo.loop.call_later(delay_s, apply, context=Context())
         await applied
 
     async def _way(self) -> None:

@@ -221,7 +221,8 @@ class Released:
 
     group: str
     cause: str
-    """Why another session would be fenced: LEASE, or SEEK or UPDATE, after which what members have is void."""
+    """Why another session would be fenced: LEASE or UPDATE; or SEEK, after which what members have is void. SESSION: an
+    ordinary session has the lease, and what members have is void."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Final
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.sessions.groups import HOST_PREFIX
 from tests.sim import records
 from tests.sim.network import Status, Watcher
 from tests.sim.records import Record
@@ -320,7 +321,8 @@ class StoreWatcher:
         elif not nonce and before:
             add(records.Released(name, cause))
         elif nonce not in (b"", before, b"lost"):
-            add(records.Hosted(name, epoch, self._recorder.now_s()))
+            is_host = stored.get(b"owner", b"").startswith(HOST_PREFIX.encode())
+            add(records.Hosted(name, epoch, self._recorder.now_s()) if is_host else records.Released(name, "SESSION"))
 
     def _lost(self) -> None:
         for key, before in list(self._stored.items()):

@@ -68,7 +68,7 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
         )
         quarantined = list[bytes]()
         if definition.quarantine and service.letters is not None:
-            quarantined = await service.letters.letters.quarantined(tenant, name)
+            quarantined = await service.letters.letters.take_over(tenant, name, lease.epoch)
             service.admission.charge_items(max(1, len(quarantined)))
         group = Group(
             service.manager, definition, at, service.positions(key, tenant), ahead, service.letters, quarantined

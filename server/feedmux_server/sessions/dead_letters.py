@@ -47,6 +47,7 @@ class LetterWriter:
         tenant: str,
         subscription: str,
         key: StreamKey,
+        epoch: int,
         reader: GroupReader,
         settled: Callable[[], None],
         letters: DeadLetters,
@@ -55,22 +56,27 @@ class LetterWriter:
         *,
         quarantine: bool,
     ) -> None:
-        """`settled` is called after events were settled. `next_look_s` returns when to look for letters to replay, and
-        is asked once for each look. `quarantine`: the later events of a key become dead letters,
-        too."""
+        """`epoch` is that of the group. `settled` is called after events were settled. `next_look_s` returns when to
+        look for letters to replay, and is asked once for each look. `quarantine`: the later events of a key become dead
+        letters, too."""
         self._tenant = tenant
         self._subscription = subscription
         self._stream_key = key.digest
+        self._epoch = epoch
         self._reader = reader
         self._settled = settled
         self._letters = letters
         self._observer = observer
         self._next_look_s = next_look_s
         self._quarantine = quarantine
-        self._replays = Replays(tenant, subscription, key.digest, reader, settled, letters, quarantine=quarantine)
+        self._replays = Replays(
+            tenant, subscription, key.digest, epoch, reader, settled, letters, quarantine=quarantine
+        )
         self._task: Task[None] | None = None
         self._work = Wakeup()
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, 2.0, 0.5)
+        self._look_s = monotonic_s() + LOOK_S * random.random()
+        """When to find out next what is to be delivered again."""
         self._write_s = 0.0
         """When to write next, after a failure."""
         self._failures = 0
@@ -80,6 +86,11 @@ class LetterWriter:
     def begin(self, tasks: Tasks) -> None:
         self._task = tasks.keep_running("dead-letters", self._run, of=self._subscription)
         self._reader.ledger.on_aside = self.look
+
+    def find_held(self) -> None:
+        """Members hold events that may be letters: find those that are delivered again now."""
+        self._look_s = 0.0
+        self._work.set()
 
     def look(self) -> None:
         """There may be something to do."""
@@ -99,23 +110,23 @@ class LetterWriter:
             self._task.cancel()
 
     async def _run(self) -> None:
-        ledger, look_s, delete_s = self._reader.ledger, monotonic_s() + LOOK_S * random.random(), 0.0
+        ledger, delete_s = self._reader.ledger, 0.0
         while True:
             try:
                 if ledger.replayed and monotonic_s() >= delete_s:
                     delete_s = monotonic_s() + LOOK_S
                     if await self._replays.delete():
-                        look_s = 0.0  # there may be more to deliver again
+                        self._look_s = 0.0  # there may be more to deliver again
                     delete_s = 0.0
-                if monotonic_s() >= look_s:
-                    look_s = self._next_look_s()
+                if monotonic_s() >= self._look_s:
+                    self._look_s = self._next_look_s()
                     if len(self._reader):  # a group whose members have left for a while is no session of its tenant
                         await self._replays.look()
             except FeedmuxError:  # the collection has logged it
-                look_s = self._next_look_s()
+                self._look_s = self._next_look_s()
             if ledger.aside and monotonic_s() >= self._write_s:
                 await self._write()
-            due_s = look_s
+            due_s = self._look_s
             if ledger.aside:
                 due_s = min(due_s, self._write_s)
             if ledger.replayed:
@@ -172,7 +183,9 @@ class LetterWriter:
             new = len(keys - self._reader.ledger.pinned)
             # By the time of the letters, which a clock that was set back does not change: no key is free before they
             # have expired.
-            await letters.quarantine(tenant, name, keys, new, max(each.failed_ms for each in written) / 1000)
+            await letters.quarantine(
+                tenant, name, self._epoch, keys, new, max(each.failed_ms for each in written) / 1000
+            )
         first = batch[0]
         if not first.letter:
             return await letters.insert(written)

@@ -165,6 +165,7 @@ class Group:
                 tenant,
                 definition.name,
                 key,
+                definition.epoch,
                 self.reader,
                 self._settled,
                 letters,
@@ -189,6 +190,9 @@ class Group:
 
     def _gathered(self) -> None:
         self.ledger.gathered()
+        if self._letters is not None and self.ledger.awaits_held:
+            # What is not met in the feed by then may be letters, which take memory, too.
+            asyncio.get_running_loop().call_later(_MEET_S / 2, self._letters.find_held)
         self._gather_timer = asyncio.get_running_loop().call_later(_MEET_S, self._deliver)
         self.reader.wake_all()
 

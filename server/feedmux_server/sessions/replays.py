@@ -38,6 +38,7 @@ class Replays:
         tenant: str,
         subscription: str,
         stream_key: bytes,
+        epoch: int,
         reader: GroupReader,
         settled: Callable[[], None],
         letters: DeadLetters,
@@ -46,6 +47,7 @@ class Replays:
     ) -> None:
         self._of = tenant, subscription
         self._stream_key = stream_key
+        self._epoch = epoch
         self._reader = reader
         self._settled = settled
         self._letters = letters
@@ -72,7 +74,7 @@ class Replays:
             if key.name in self._keys and key.name not in ledger.pinned and key.letters == count
         ]
         if done:
-            await letters.release(*self._of, done)
+            await letters.release(*self._of, self._epoch, done)
             self._keys.difference_update(done)
         self._reader.deleted(replayed)
         self._settled()
@@ -111,7 +113,7 @@ class Replays:
             self._keys.add(name)
         found = await letters.of_group_key(*self._of, name, RUN_MAX)
         if not found:
-            await letters.release(*self._of, [name])
+            await letters.release(*self._of, self._epoch, [name])
             self._unpin(name)
             return
         own = _within(found)
@@ -141,7 +143,7 @@ class Replays:
             if await letters.of_group_key(*self._of, name, 1):
                 await letters.checked(*self._of, [name])
             else:
-                await letters.release(*self._of, [name])
+                await letters.release(*self._of, self._epoch, [name])
                 self._unpin(name)
         if monotonic_s() >= self._reread_s:
             self._reread_s = monotonic_s() + _REREAD_S

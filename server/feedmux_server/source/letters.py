@@ -302,22 +302,33 @@ class Letters:
             usage.bytes -= sum(each["bytes"] for each in found)
         return int(deleted.deleted_count)
 
-    # Quarantined keys. Each has a document that is deleted with its last letter.
+    # Quarantined keys. Each has a document that is deleted with its last letter. It has the epoch of the group's host:
+    # a host that was frozen, and does not know that another one has taken its place, releases no key.
 
-    async def quarantine(self, tenant: str, subscription: str, keys: Collection[bytes], new: int, now_s: float) -> None:
+    async def quarantine(
+        self, tenant: str, subscription: str, epoch: int, keys: Collection[bytes], new: int, now_s: float
+    ) -> None:
         """Note that these group keys, of which `new` were not, are quarantined for as long as a letter that is written
-        now is kept. Raises QUOTA_EXCEEDED."""
+        now is kept. `epoch` is that of the host. Raises QUOTA_EXCEEDED."""
         usage = await self.usage(tenant)
         if new and usage.keys + new > self.place.keys_max:
             raise exceeded("dead_letters.quarantined_keys_max", self.place.keys_max)
         values = {"pins": {"tenant": tenant, "subscription": subscription}}
-        expires = {"expires_at": DatetimeMS(int((now_s + self.place.keep_s) * 1000))}
+        expires = {"expires_at": DatetimeMS(int((now_s + self.place.keep_s) * 1000)), "epoch": Int64(epoch)}
         updates = [
             UpdateOne({"_id": _pin(tenant, subscription, each)}, {"$set": values, "$max": expires}, upsert=True)
             for each in keys
         ]
         done = await self._answer("update", lambda: self._collection.bulk_write(updates, ordered=False))
         usage.keys += done.upserted_count
+
+    async def take_over(self, tenant: str, subscription: str, epoch: int) -> list[bytes]:
+        """Return the quarantined keys of a subscription for a host, which has the newest `epoch`. From now on, hosts
+        before it release none of them."""
+        pins = {"pins.tenant": tenant, "pins.subscription": subscription}
+        newer = {"$max": {"epoch": Int64(epoch)}}
+        await self._answer("update", lambda: self._collection.update_many(pins, newer))
+        return await self.quarantined(tenant, subscription)
 
     async def quarantined(
         self, tenant: str, subscription: str, *, to_check: bool = False, to_replay: bool = False
@@ -343,10 +354,11 @@ class Letters:
 
         return await self._answer("find", find)
 
-    async def release(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
-        """These keys are quarantined no longer."""
+    async def release(self, tenant: str, subscription: str, epoch: int, keys: Sequence[bytes]) -> None:
+        """These keys are quarantined no longer, unless the host with this `epoch` has a successor."""
         pins = [_pin(tenant, subscription, each) for each in keys]
-        deleted = await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": pins}}))
+        own = {"_id": {"$in": pins}, "epoch": Int64(epoch)}
+        deleted = await self._answer("delete", lambda: self._collection.delete_many(own))
         if (usage := self._usage.get(tenant)) is not None:
             usage.keys -= deleted.deleted_count
 

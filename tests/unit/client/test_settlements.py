@@ -91,7 +91,7 @@ def test_what_the_next_host_is_told() -> None:
     assert stream.of.settled == marks(3, 5, 7), "others have the void event 1, and 6 is stored"
     stream.reconnect()
     stream.of.committed(1)
-    assert stream.of.settled == marks(3, 5, 7), "sequences begin anew"
+    assert stream.of.settled == marks(3, 5, 7), "the next session counts from 1"
     stream.of.forget()
     assert (stream.of.held, stream.of.settled) == ([], [])
 

@@ -17,6 +17,7 @@ from feedmux_server.store.model import Lease
 from tests.tables import over
 from tests.unit.rpc.service_support import Served, call
 from tests.unit.rpc.test_join import Member, change, group_served, joined, until
+from tests.unit.sessions.letters_model import Collection
 from tests.virtual_time import in_virtual_time
 
 
@@ -78,6 +79,34 @@ async def test_nothing_doubles_and_nothing_settled_comes_again() -> None:
         assert not (await lease_of_next(there)).follows_lost, "the next host need not ask anybody"
 
 
+@over("kept", ["quarantined", "skipped"])
+@in_virtual_time
+async def test_a_letter_that_a_member_processes_again_stays_with_it(kept: str) -> None:
+    collection = Collection()
+    after = "QUARANTINE" if kept == "quarantined" else "SKIP"
+    async with group_served(collection, after_dead_letter=f"AFTER_DEAD_LETTER_{after}") as there:
+        one = await joined(there, "one")
+        change(there, "a")
+        await one.has(1)
+        one.fail(1, reject=True)
+        await until(lambda: collection.written)
+        collection.mark("a")
+        assert await one.has(2) == ["a", "a"]
+        has = {"held": marks(one, "a"), "epoch": await epoch_of(one)}
+        await lost(there)
+        await one.error()
+        other, one = await joined(there, "other"), await joined(there, "one", **has)
+        change(there, "a", "b")
+        await until(lambda: "b" in one.events + other.events and "a" in one.events)
+        assert "a" not in other.events
+        assert one.events[0] == "a", "before others, so that the client knows it again"
+        assert one.attempts[0] == 2
+        one.settle((1, 1))
+        await until(lambda: not collection.written and (one.events + other.events).count("a") == 2)
+        await one.close()
+        await other.close()
+
+
 @over("what", ["no lost host", "before a seek", "too late", "nothing said"])
 @in_virtual_time
 async def test_what_members_say_in_vain(what: str) -> None:
@@ -136,7 +165,10 @@ async def test_a_member_that_is_lost_while_the_host_gathers() -> None:
         await other.close()
 
 
-@over("how", ["closed", "drained", "drained while it gathers", "drained with work", "not begun", "killed"])
+HOWS = ["closed", "drained", "drained while it gathers", "drained with work", "not begun", "killed", "changed"]
+
+
+@over("how", [*HOWS, "changed and killed"])
 @in_virtual_time
 async def test_which_hosts_count_as_lost(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with group_served() as there:
@@ -163,6 +195,15 @@ async def test_which_hosts_count_as_lost(how: str, monkeypatch: pytest.MonkeyPat
             there.service.begin_drain(0.5)
             await member.error()
             await asyncio.sleep(1.0)
+        if how.startswith("changed"):
+            if how != "changed":
+                await lease_of_next(there)
+            request = subscriptions_pb2.UpdateSubscriptionRequest(
+                subscription={"name": "orders", "on_history_lost": "ON_HISTORY_LOST_EARLIEST"},
+                update_mask={"paths": ["on_history_lost"]},
+            )
+            await call(Subscriptions(there.service).update, request)
+            await member.error()
         assert not (await there.service.store.get("default", "orders")).active or how == "killed"
         assert (await lease_of_next(there)).follows_lost is (how not in ("closed", "drained"))
         if how == "killed":

@@ -71,11 +71,16 @@ class Collection(NoLetters):
         await self.check(tenant, subscription, [each.group_key for each in gone])
         return len(gone)
 
-    async def quarantine(self, tenant: str, subscription: str, keys: Several[bytes], new: int, now_s: float) -> None:
+    async def quarantine(
+        self, tenant: str, subscription: str, epoch: int, keys: Several[bytes], new: int, now_s: float
+    ) -> None:
         await asyncio.sleep(0.01)
         if new and len(self.pins) + new > self.keys_max:
             raise FeedmuxError(ErrorReason.QUOTA_EXCEEDED, "quarantined_keys_max")
         self.pins = dict.fromkeys(keys, False) | self.pins
+
+    async def take_over(self, tenant: str, subscription: str, epoch: int) -> list[bytes]:
+        return await self.quarantined(tenant, subscription)
 
     async def quarantined(
         self, tenant: str, subscription: str, *, to_check: bool = False, to_replay: bool = False
@@ -86,7 +91,7 @@ class Collection(NoLetters):
             if (check or not to_check) and (key in self.replayed or not to_replay)
         ]
 
-    async def release(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
+    async def release(self, tenant: str, subscription: str, epoch: int, keys: Sequence[bytes]) -> None:
         await asyncio.sleep(0.01)
         for key in keys:
             self.pins.pop(key, None)

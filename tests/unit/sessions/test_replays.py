@@ -211,9 +211,9 @@ async def test_a_key_is_quarantined_for_as_long_as_its_letters_also_if_the_clock
 ) -> None:
     collection, quarantine, times = Collection(), Collection.quarantine, list[float]()
 
-    async def noted(self: Collection, tenant: str, name: str, keys: Any, new: int, now_s: float) -> None:
-        times.append(now_s)
-        await quarantine(self, tenant, name, keys, new, now_s)
+    async def noted(self: Collection, *arguments: Any) -> None:
+        times.append(arguments[-1])
+        await quarantine(self, *arguments)
 
     monkeypatch.setattr(Collection, "quarantine", noted)
     monkeypatch.setattr(dead_letters, "wall_s", lambda: 1.0)

@@ -105,5 +105,14 @@ class Claims:
             self._settled.discard(claim)
         self._pays(CLAIM_BYTES * (len(self) - before))
 
+    def claimant_of(self, raw: bytes) -> Hand | None:
+        """The holder of a dead letter's event, which is delivered again. It is not known afterwards."""
+        claim = claim_of(event_id(raw, 0))
+        hand = self._held.pop(claim, None)
+        if hand is not None:
+            self._claimed[hand].remove(claim)
+            self._pays(-CLAIM_BYTES)
+        return hand
+
     def close(self) -> None:
         self._pays(-CLAIM_BYTES * len(self))

@@ -233,6 +233,9 @@ class GroupReader:
     def replay(self, name: bytes, letters: Sequence[Stored], now_s: float, *, last: bool) -> None:
         """Deliver letters of a key again."""
         self.ledger.replay(name, letters, now_s, last=last)
+        for member in self._members.values():
+            if member.hand.again:
+                member.wake()
         self.changed(was_blocked=False)
 
     def deleted(self, numbers: Iterable[int]) -> None:
@@ -325,9 +328,10 @@ class GroupReader:
                 return
 
     def _gathers_enough(self) -> bool:
-        """End the gather when everything that members hold was read, or no more can be."""
+        """End the gather when everything that members hold was read. While there is no memory to read more, it waits:
+        the caller of `end_gather` has a limit."""
         ledger = self.ledger
-        if ledger.expects_claims or (ledger.awaits_held and self.ended is None and self.subscriber.can_receive):
+        if ledger.expects_claims or (ledger.awaits_held and self.ended is None):
             return False
         self.end_gather()
         return not ledger.gathers

@@ -813,8 +813,11 @@ class KeyLedger:
 
     @property
     def may_replay(self) -> bool:
-        """Whether letters may be loaded now: not while an event without a key waits for everything before it."""
-        return not (self._behind or None in self.keys or self.gathers) and self.may_grow()
+        """Whether letters may be loaded now: not while an event without a key waits for everything before it, but while
+        it reads what members hold, which may be letters."""
+        if self.gathers:
+            return self.awaits_held and not self.expects_claims and self.may_grow()
+        return not (self._behind or None in self.keys) and self.may_grow()
 
     @property
     def loaded(self) -> set[bytes]:
@@ -862,8 +865,14 @@ class KeyLedger:
         if is_pinned and last:
             self.pinned.remove(name)
             self.pays(-PIN_BYTES)
-        if is_new:
+        if not is_new:
+            return
+        hands = map(self._claims.claimant_of, (each.event for each in letters)) if self._claims is not None else ()
+        key.hand = next(filter(None, hands), None)
+        if key.hand is None:
             self._offer(key)
+        else:
+            key.hand.again.append(key)
 
     def deleted(self, numbers: Iterable[int]) -> None:
         """The letters of these events of `replayed` are deleted. What waited for that may go."""

@@ -1,5 +1,7 @@
 -- ARGV: epoch, nonce, delivered ('' if nothing was delivered under the lease), follows_lost ('1' or '0')
--- Whoever ends before it knows what a lost holder has done counts as lost, too: its lease is over, and not released.
+-- A nonce of 'lost' is no session's: the lease is free, and open.lua answers the next host of the group that its
+-- predecessor was lost. A host that releases with follows_lost leaves members with events in hand, or has been asked to
+-- end before it had stored what the members of a lost host told it.
 local stored = read('epoch', 'nonce')
 if stored[1] ~= ARGV[1] or stored[2] ~= ARGV[2] then return {'NOT_OURS'} end
 redis.call('HSET', key, 'nonce', ARGV[4] == '1' and 'lost' or '', 'owner', '', 'lease_until_ms', '0', 'fence_cause', 'LEASE',

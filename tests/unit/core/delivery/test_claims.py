@@ -178,12 +178,12 @@ def test_claims_count_as_memory() -> None:
     group.ledger.forget_claims()
     assert group.paid == EVENT_BYTES + SPAN_BYTES
     group.claim(one, held=[0])
-    assert group.paid == EVENT_BYTES + SPAN_BYTES, "who comes later is told nothing"
+    assert group.paid == EVENT_BYTES + SPAN_BYTES, "a claim of a member that comes later is ignored"
     assert not group.ledger.release()
     assert group.paid == 0
 
 
-def test_who_leaves_work_is_followed_by_a_host_that_gathers() -> None:
+def test_the_next_host_gathers_if_members_have_events_in_hand() -> None:
     group, one = Group("a"), Hand()
     found = [group.ledger.recovers]
     group.take(one)
@@ -192,7 +192,7 @@ def test_who_leaves_work_is_followed_by_a_host_that_gathers() -> None:
     assert [*found, group.ledger.recovers] == [False, True, False]
 
 
-def test_a_host_is_followed_by_one_that_gathers_as_long_as_it_compares_claims() -> None:
+def test_the_next_host_gathers_if_this_one_still_compares_claims() -> None:
     ledger = Gathering("a").ledger
     found = ledger.recovers
     ledger.forget_claims()

@@ -79,7 +79,7 @@ def test_the_same_instance_gets_what_it_had_in_hand_again_and_others_when_it_is_
     group.ledger.settle(one, 1, 1)
     group.ledger.disconnect(one)
     assert group.has_nothing_for(other)
-    assert group.runs(one, events_max=1) == [[2]], "sequences begin anew, and the window may be smaller"
+    assert group.runs(one, events_max=1) == [[2]], "the next session counts from 1, and its window may be smaller"
     group.ledger.disconnect(one)
     group.ledger.give_back(one, lost=True)
     taken = group.take(other)
