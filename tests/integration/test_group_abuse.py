@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from bson.decimal128 import Decimal128
+from bson.int64 import Int64
 from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
@@ -52,6 +54,21 @@ async def test_what_was_never_sent_is_not_settled(
     await again.send(**ranges((1, len(left)), (1, 1), (len(left), len(left))))
     await again.close()
     assert (await refused(small.api.open(name))).reason == "GROUP_MISMATCH"
+
+
+async def test_a_document_whose_id_changes_its_type_stays_one_key(small: Here, database: Documents, name: str) -> None:
+    await small.api.create(name, feed(database.name, "c"), group={})
+    one = await joined(small, name, credit=wire.Credit(events=1, bytes=1 << 20))
+    database.c.insert_one({"_id": 1, "n": 1})
+    assert await one.numbers(1) == [1]
+    other = await joined(small, name)
+    for number in (1.0, Int64(1), Decimal128("1")):
+        database.c.replace_one({"_id": 1}, {"_id": number, "n": 2})
+    database.c.insert_one({"_id": 2, "n": 3})
+    assert await other.numbers(1) == [3], "what is later of the document waits for its first event"
+    await one.send(**ranges((1, 1)))
+    await one.close()
+    await other.close()
 
 
 @pytest.mark.parametrize(

@@ -286,9 +286,9 @@ func (x *Subscription) GetUnackedEvents() int64 {
 	return 0
 }
 
-// How the members of a group share its events. The key of an event is its `documentKey`: an event goes to a member only
-// when the earlier events of its key are settled, or together with them to the same member. An event without a key (a
-// drop or a rename, for example) is delivered alone, after everything before it is settled.
+// How the members of a group share its events. The key of an event is the `_id` of its document: an event goes to a
+// member only when the earlier events of its key are settled, or together with them to the same member. An event without
+// a key (a drop or a rename, for example) is delivered alone, after everything before it is settled.
 type Group struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Optional. How long a member without a connection keeps the events that it has not settled: 0 to 60 s, by default

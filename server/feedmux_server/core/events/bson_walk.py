@@ -18,20 +18,23 @@ DB_POINTER: Final = 0x0C
 CODE: Final = 0x0D
 SYMBOL: Final = 0x0E
 CODE_WITH_SCOPE: Final = 0x0F
+OBJECT_ID: Final = 0x07
 INT32: Final = 0x10
+INT64: Final = 0x12
+DECIMAL: Final = 0x13
 
 OBJECT_ID_BYTES: Final = 12
 FIXED_BYTES: Final = {
     DOUBLE: 8,
     0x06: 0,  # undefined
-    0x07: OBJECT_ID_BYTES,
+    OBJECT_ID: OBJECT_ID_BYTES,
     BOOL: 1,
     0x09: 8,  # date
     0x0A: 0,  # null
     INT32: 4,
     0x11: 8,  # timestamp
-    0x12: 8,  # int64
-    0x13: 16,  # decimal128
+    INT64: 8,
+    DECIMAL: 16,
     0x7F: 0,  # MaxKey
     0xFF: 0,  # MinKey
 }

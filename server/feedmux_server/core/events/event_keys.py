@@ -1,13 +1,32 @@
-"""The key of an event in a group: its collection and its `documentKey`, as bytes of BSON that nothing decodes.
+"""The key of an event in a group: its collection and the `_id` of its document, as bytes of BSON.
 
 Events of one key are delivered in order. MongoDB writes the fields of an event in one order, so a straight walk finds
 the key in 1.5 us; an event that a pipeline has rearranged takes a search.
+
+All events of a document have one key. So numbers that are equal for MongoDB are written in one way: a replacement may
+change an `_id` of 1 to 1.0, as a driver without types for numbers does. And of a sharded collection, the shard key is
+no part of it, which an update, and resharding, may change.
 """
 
+from decimal import Context, Decimal
 from hashlib import blake2b
+from struct import Struct
 from typing import Final
 
-from feedmux_server.core.events.bson_walk import DOCUMENT, FIXED_BYTES, length_at, value_end
+from bson.decimal128 import Decimal128
+
+from feedmux_server.core.events.bson_walk import (
+    ARRAY,
+    DECIMAL,
+    DOCUMENT,
+    DOUBLE,
+    FIXED_BYTES,
+    INT32,
+    INT64,
+    OBJECT_ID,
+    length_at,
+    value_end,
+)
 from feedmux_server.core.events.chunk import FIELDS_SEARCHED, Rendition, leading_id_at
 
 KEY_BYTES_MAX: Final = 128
@@ -29,6 +48,22 @@ _FULL_DOCUMENT_BYTES: Final = len(_FULL_DOCUMENT)
 _NS_BYTES: Final = len(_NS)
 _KEY_BYTES: Final = len(_DOCUMENT_KEY)
 
+_FRAME_BYTES: Final = 10
+"""What a document with one `_id` has in addition to its value."""
+_AS_IT_IS: Final = {kind: _FRAME_BYTES + FIXED_BYTES[kind] for kind in (OBJECT_ID, INT32)}
+"""The bytes of a `documentKey` that is the key as it is: it has an `_id` of this type, and nothing else."""
+_ID: Final = b"_id\x00"
+_VALUE: Final = 9
+"""Where the value of the first field of a document begins, if the field is `_id`."""
+_NUMBERS: Final = frozenset((DOUBLE, INT64, DECIMAL))
+"""The types of numbers of which there may be an equal one in a smaller type."""
+_INT32_MAX: Final = 1 << 31
+_INT64_MAX: Final = 1 << 63
+_INT64_DIGITS: Final = 19
+_EXACT: Final = Context(prec=34)
+_double: Final = Struct("<d")
+_length_bytes: Final = Struct("<i").pack
+
 
 def keys_of(rendition: Rendition, first: int, stop: int) -> list[bytes | None]:
     """The keys of events `first` to `stop - 1`. None for an event without a `documentKey` that is a document: it
@@ -39,7 +74,7 @@ def keys_of(rendition: Rendition, first: int, stop: int) -> list[bytes | None]:
     """
     data, offsets = rendition.data, rendition.offsets
     keys: list[bytes | None] = []
-    append, length, starts = keys.append, length_at, data.startswith
+    append, length, starts, as_it_is = keys.append, length_at, data.startswith, _AS_IT_IS.get
     for index in range(first, stop):
         at = leading_id_at(data, offsets[index])
         if at:
@@ -61,8 +96,12 @@ def keys_of(rendition: Rendition, first: int, stop: int) -> list[bytes | None]:
                         at += length(data, at)[0]
                         if starts(_DOCUMENT_KEY, at):
                             at += _KEY_BYTES
-                            end = at + length(data, at)[0]
-                            append(data[begin:end] if end - begin <= KEY_BYTES_MAX else _digest(data[begin:end]))
+                            size = length(data, at)[0]
+                            end = at + size
+                            if size == as_it_is(data[at + 4]) and end - begin <= KEY_BYTES_MAX:
+                                append(data[begin:end])
+                            else:
+                                append(_key(data[begin:at], data, at))
                             continue
         append(_searched(data, offsets[index]))
     return keys
@@ -73,7 +112,7 @@ def _searched(data: bytes, at: int) -> bytes | None:
     in each event of a large batch, so this loop does little for a field."""
     end = at + length_at(data, at)[0] - 1
     at += 4
-    key, ns = b"", b""
+    key, ns = 0, b""
     fields_left, size_of, zero_after = FIELDS_SEARCHED, FIXED_BYTES.get, data.index
     while at < end and not (key and ns):
         if not fields_left:
@@ -88,14 +127,90 @@ def _searched(data: bytes, at: int) -> bytes | None:
         if kind == DOCUMENT:
             name = data[begin : at - 1]
             if name == b"documentKey":
-                key = key or data[at : at + length_at(data, at)[0]]
+                key = key or at
             elif name == b"ns":
                 ns = ns or data[at : at + length_at(data, at)[0]]
         at = value_end(data, kind, at)
-    if not key:
-        return None
-    found = ns + _DOCUMENT_KEY + key
-    return found if len(found) <= KEY_BYTES_MAX else _digest(found)
+    return _key(ns + _DOCUMENT_KEY, data, key) if key else None
+
+
+def _key(before: bytes, data: bytes, at: int) -> bytes:
+    """The key for the `documentKey` at `at`: by its `_id`, or all of it if a pipeline has left none."""
+    end = at + length_at(data, at)[0]
+    found, kind = data[at:end], data[at + 4]
+    position, fields_left = at + 4, FIELDS_SEARCHED
+    if data.startswith(_ID, at + 5) and value_end(data, kind, at + _VALUE) == end - 1:  # an `_id` and nothing else
+        if kind in _NUMBERS:
+            kind, number = _number(data, kind, at + _VALUE)
+            found = b"".join((_length_bytes(_FRAME_BYTES + len(number)), bytes((kind,)), _ID, number, b"\x00"))
+        position = position if kind in (DOCUMENT, ARRAY) else end
+    while position < end - 1 and fields_left:
+        value = data.index(0, position + 1) + 1
+        stop = value_end(data, data[position], value)
+        if data[position + 1 : value] == _ID:
+            found = _in_one_way(data, position, stop)
+            found = _length_bytes(5 + len(found)) + found + b"\x00"
+            break
+        position, fields_left = stop, fields_left - 1
+    key = before + found
+    return key if len(key) <= KEY_BYTES_MAX else _digest(key)
+
+
+def _in_one_way(data: bytes, at: int, stop: int) -> bytes:
+    """The field at `at`, which ends at `stop`, as bytes that are the same for values that are equal for MongoDB. In a
+    document, that is so of 256 fields; one with more stays as it is."""
+    parts, position, fields_left = list[bytes](), at, FIELDS_SEARCHED
+    while position < stop:
+        kind = data[position]
+        if not kind:  # a document ends
+            parts.append(b"\x00")
+            position += 1
+            continue
+        if not fields_left:
+            return data[at:stop]
+        fields_left -= 1
+        value = data.index(0, position + 1) + 1
+        if kind in (DOCUMENT, ARRAY):
+            parts.append(data[position:value])
+            position = value + 4
+            continue
+        end = value_end(data, kind, value)
+        if kind in _NUMBERS:
+            kind, number = _number(data, kind, value)
+            parts += (bytes((kind,)), data[position + 1 : value], number)
+        else:
+            parts.append(data[position:end])
+        position = end
+    return b"".join(parts)
+
+
+def _number(data: bytes, kind: int, at: int) -> tuple[int, bytes]:
+    """A number in the smallest type that has it, and its bytes: as a 32-bit or 64-bit integer, a double, or as text."""
+    if kind == INT64:
+        return _whole(int.from_bytes(data[at : at + 8], "little", signed=True))
+    if kind == DECIMAL:
+        exact = Decimal128.from_bid(data[at : at + 16]).to_decimal()
+        if exact.is_finite() and (not exact or exact.adjusted() < _INT64_DIGITS) and exact == exact.to_integral_value():
+            whole = int(exact)
+            if -_INT64_MAX <= whole < _INT64_MAX:
+                return _whole(whole)
+        real = float("nan") if exact.is_nan() else float(exact)
+        if exact.is_finite() and Decimal(real) != exact:
+            return DECIMAL, str(exact.normalize(_EXACT)).encode()
+    else:
+        (real,) = _double.unpack_from(data, at)
+    if real.is_integer() and -_INT64_MAX <= real < _INT64_MAX:
+        return _whole(int(real))
+    return DOUBLE, _double.pack(real if real == real else float("nan"))
+
+
+def _whole(number: int) -> tuple[int, bytes]:
+    is_small = -_INT32_MAX <= number < _INT32_MAX
+    return (
+        (INT32, number.to_bytes(4, "little", signed=True))
+        if is_small
+        else (INT64, number.to_bytes(8, "little", signed=True))
+    )
 
 
 def _digest(key: bytes) -> bytes:

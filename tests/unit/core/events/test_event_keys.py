@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 from bson.binary import Binary
+from bson.decimal128 import Decimal128
+from bson.int64 import Int64
+from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 
 from feedmux_server.core.events import event_keys
@@ -78,6 +81,50 @@ def test_of_each_event_256_fields_are_searched(last: dict[str, Any]) -> None:
     assert keys(*[found, too_far_back] * 100) == [key, None] * 100
 
 
+def of(**document_key: Any) -> bytes | None:
+    return keys({**HEAD, "ns": NS, "documentKey": document_key})[0]
+
+
+EQUAL: list[list[Any]] = [
+    [1, Int64(1), 1.0, Decimal128("1"), Decimal128("1.000"), Decimal128("10E-1")],
+    [Decimal128.from_bid(b"\xff" * 14 + b"\x41\x30"), 0, -0.0, Int64(0), Decimal128("0E+6000"), Decimal128("-0E-6000")],
+    [-3, -3.0],
+    [1 << 40, float(1 << 40), Decimal128("1099511627776")],
+    [Int64(-(1 << 63)), -(2.0**63)],
+    [2.0**63, Decimal128("9223372036854775808")],
+    [0.5, Decimal128("0.50")],
+    [0.1],
+    [Decimal128("0.1"), Decimal128("0.10")],
+    [Decimal128("1E+6000"), Decimal128("10E+5999")],
+    [Decimal128("1E-6100")],
+    [float("nan"), -float("nan"), Decimal128("NaN"), Decimal128("-NaN"), Decimal128("sNaN")],
+    [float("inf"), Decimal128("Infinity")],
+    [float("-inf"), Decimal128("-Infinity")],
+    [{"a": 1, "b": [2.0, "c"]}, {"a": 1.0, "b": [Int64(2), "c"]}],
+    [{"a": 1}],
+    [{"a": {"b": 1}}],
+    [{"a": {}, "b": 1}],
+    ["1", "1"],
+    [True],
+]
+
+
+def test_what_is_equal_for_mongodb_has_one_key() -> None:
+    found = [{of(_id=value) for value in equal} for equal in EQUAL]
+    assert [len(each) for each in found] == [1] * len(EQUAL)
+    assert len(set().union(*found)) == len(EQUAL)
+
+
+@over("value", [1, 1.0, "text", ObjectId(bytes(12)), {"a": 1.0}])
+def test_the_shard_key_is_no_part_of_the_key(value: Any) -> None:
+    assert of(_id=value) == of(region="eu", _id=value) == of(region=2, _id=value, more=[1]) != of(region="eu")
+
+
+def test_a_document_of_many_fields_is_compared_by_its_bytes() -> None:
+    many = {str(n): 1 for n in range(300)}
+    assert of(_id=many) == of(_id=dict(many)) != of(_id={**many, "0": 1.0})
+
+
 def test_of_a_long_key_a_digest_is_kept() -> None:
     def event(text: str) -> dict[str, Any]:
         return {**STRAIGHT["delete"], "documentKey": {"_id": text}}
@@ -87,5 +134,9 @@ def test_of_a_long_key_a_digest_is_kept() -> None:
     assert one == same != other
     assert one is not None
     assert len(one) <= KEY_BYTES_MAX
+    far = {"db": "d" * 60, "coll": "c" * 100}
+    numbers = keys(*[{**STRAIGHT["delete"], "ns": far, "documentKey": {"_id": n}} for n in (1, 1.0, 2)])
+    assert numbers[0] == numbers[1] != numbers[2]
+    assert {len(each or b"") for each in numbers} == {32}
     moved = {"documentKey": {"_id": megabyte}, **HEAD, "ns": NS}
     assert keys(moved) == [one]
