@@ -10,7 +10,18 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from feedmux.errors import SessionClosed
-from feedmux.member_base import Handler, MemberBase, all_stuck, check_run, end, failure_of, sigterm, too_late
+from feedmux.member_base import (
+    Handler,
+    MemberBase,
+    WorkNotDone,
+    all_stuck,
+    check_result,
+    check_run,
+    end,
+    failure_of,
+    sigterm,
+    too_late,
+)
 from feedmux.member_buffer import MemberBuffer
 from feedmux.member_connection import MemberConnection
 from feedmux.member_event import MemberEvent
@@ -247,7 +258,10 @@ class _Workers:
             if not inspect.isawaitable(result):
                 self._fail(TypeError("the handler is not a coroutine function: use feedmux.Client for functions"))
                 return None
-            await result
+            check_result(await result)
+        except WorkNotDone as error:
+            self._fail(error)
+            return None
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

@@ -1,7 +1,6 @@
 """The synchronous member of a group: iterate or run handlers in threads. Its network side runs in the background loop's
 thread."""
 
-import inspect
 import queue
 import signal
 import threading
@@ -12,7 +11,18 @@ from typing import Final, Self
 
 from feedmux.background_loop import background_loop
 from feedmux.errors import FeedmuxError
-from feedmux.member_base import Handler, MemberBase, all_stuck, check_run, end, failure_of, sigterm, too_late
+from feedmux.member_base import (
+    Handler,
+    MemberBase,
+    WorkNotDone,
+    all_stuck,
+    check_result,
+    check_run,
+    end,
+    failure_of,
+    sigterm,
+    too_late,
+)
 from feedmux.member_buffer import MemberBuffer
 from feedmux.member_connection import MemberConnection
 from feedmux.member_event import MemberEvent
@@ -69,7 +79,9 @@ class Member(MemberBase):
         An event is settled when its handler returns. A handler that raises returns its event, which is delivered again,
         with the error's text as the reason; `raise feedmux.RetryAfter(seconds)` says when, and
         `raise feedmux.Reject("…")` makes the event a dead letter. After `timeout_s` seconds the event of a handler has
-        failed; its thread cannot be stopped, and takes no other event before the handler ends.
+        failed; its thread cannot be stopped, and takes no other event before the handler ends. What a handler returns
+        is ignored, but for coroutines, generators and futures, whose work is not done: these end `run` with a
+        TypeError. SystemExit, and whatever else is no Exception, ends `run`, and the event has failed.
 
         Returns after `close()` or SIGTERM (unless the program handles that itself), when the handlers in progress have
         ended; then the member is closed, and others get what it has left. KeyboardInterrupt, and SystemExit from a
@@ -259,29 +271,24 @@ class _Workers:
             with self._lock:
                 self._began[me] = event, time.monotonic() + self._timeout_s
         try:
-            result = self._handler(event)
-            if inspect.iscoroutine(result):
-                result.close()
-                raise _coroutine()
-        except (KeyboardInterrupt, SystemExit, _Coroutine) as error:
+            check_result(self._handler(event))
+        except WorkNotDone as error:
             self._fail(error)
             return None
         except Exception as error:  # noqa: BLE001 - the event has failed, and not this thread
             return failure_of(event, error)
+        except BaseException as error:  # noqa: BLE001 - such as SystemExit: raised by `run`
+            # Not by a signal, which no such thread gets. So the event has failed: one that ends each of its workers
+            # becomes a dead letter.
+            self._buffer.settle_quietly(event, failure_of(event, error))
+            self._fail(error)
+            return None
         finally:
             if self._timeout_s is not None:
                 with self._lock:
                     self._began.pop(me, None)
                     self._stuck.discard(me)
         return DONE
-
-
-class _Coroutine(TypeError):
-    """The handler has returned a coroutine, which nobody would await."""
-
-
-def _coroutine() -> _Coroutine:
-    return _Coroutine("the handler has returned a coroutine: use feedmux.AsyncClient")
 
 
 def _on_sigterm(react: Callable[[], None]) -> Callable[[], None]:

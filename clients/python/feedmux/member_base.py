@@ -1,5 +1,6 @@
 """What the synchronous and the asynchronous member of a group have in common."""
 
+import concurrent.futures
 import inspect
 import logging
 import signal
@@ -80,6 +81,29 @@ def check_run(handler: Handler, concurrency: int, timeout_s: float | None, *, as
         raise ValueError("concurrency is at least 1")
     if timeout_s is not None and not timeout_s > 0:
         raise ValueError("timeout_s is above 0")
+
+
+class WorkNotDone(TypeError):
+    """The handler has returned work that is not done, such as a coroutine, a generator or a future. To settle the event
+    would lose it."""
+
+
+def check_result(result: object) -> None:
+    """Check what a handler has returned. Raises WorkNotDone."""
+    if result is None or not (
+        inspect.isawaitable(result)
+        or inspect.isgenerator(result)
+        or inspect.isasyncgen(result)
+        or isinstance(result, concurrent.futures.Future)
+    ):
+        return
+    name = type(result).__name__
+    if inspect.iscoroutine(result):
+        result.close()
+    raise WorkNotDone(
+        f"the handler has returned a {name}, and its work is not done: wait for the work in the handler. Coroutine"
+        " functions are handlers for feedmux.AsyncClient"
+    )
 
 
 def failure_of(event: MemberEvent, error: BaseException) -> Failed:

@@ -31,8 +31,11 @@ class RetryAfter(Exception):
     """Raised by a handler: deliver the event again, not before `delay_s` seconds from now."""
 
     def __init__(self, delay_s: float, reason: str = "") -> None:
-        super().__init__(reason or f"again in {delay_s:g} s")
+        super().__init__(delay_s, reason)  # so that it can be pickled: a pool of processes may raise it
         self.outcome = failed(delay_s, reason)
+
+    def __str__(self) -> str:
+        return self.outcome.reason or f"again in {self.outcome.retry_after_s:g} s"
 
 
 class Reject(Exception):
@@ -60,7 +63,7 @@ def rejected(reason: str) -> Failed:
 
 def outcome_of(error: BaseException) -> Failed:
     """Return the outcome of an event whose handler raised the error."""
-    if isinstance(error, RetryAfter | Reject):
+    if isinstance(error, RetryAfter | Reject) and hasattr(error, "outcome"):  # a class of the user's may set none
         return error.outcome
     try:
         text = str(error)

@@ -364,6 +364,18 @@ async def test_what_ends_the_program_settles_nothing(error: type[BaseException])
         assert not call.settles
 
 
+async def test_a_handler_that_returns_its_work_settles_nothing() -> None:
+    async def handle(event: feedmux.MemberEvent) -> Any:
+        return asyncio.get_running_loop().create_future()
+
+    async with serving(playing(runs(1, [1]))) as (server, client):
+        with pytest.raises(TypeError, match="its work is not done"):
+            await client.subscription("s").join().run(handle)
+        (call,) = server.calls
+        await call.until_closed()
+        assert not call.settles
+
+
 async def test_a_cancelled_run_settles_nothing_more() -> None:
     begun, ended = asyncio.Event(), []
 

@@ -5,7 +5,8 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -145,34 +146,62 @@ async def test_threads_that_exceed_their_time_take_no_other_event() -> None:
         assert server.calls[0].failed[1].reason == "the handler has not ended within 0.1 s"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-async def test_what_ends_the_program_settles_nothing(error: type[BaseException]) -> None:
+class Ends(BaseException):
+    """No Exception."""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit(3), Ends, GeneratorExit, asyncio.CancelledError])
+async def test_an_event_that_ends_the_program_has_failed(error: Any) -> None:
+    kind = error if isinstance(error, type) else type(error)
+
     def work(client: feedmux.Client) -> None:
         def handle(event: feedmux.MemberEvent) -> None:
             raise error
 
-        with pytest.raises(error):
-            client.subscription("s").join().run(handle)
+        with pytest.raises(kind):
+            client.subscription("s").join().run(handle, concurrency=1)
+
+    async with ScriptedServer(playing(runs(1, [1], [2]))) as server:
+        await using(server, work)
+        assert server.calls[0].closed
+        assert server.calls[0].settled == set()
+        (reason,) = [each.reason for each in server.calls[0].failed.values()]
+        assert reason.startswith(kind.__name__)
+
+
+async def coroutine(event: feedmux.MemberEvent) -> None: ...
+
+
+def generator(event: feedmux.MemberEvent) -> Iterator[int]:
+    yield 1
+
+
+async def asynchronous_generator(event: feedmux.MemberEvent) -> AsyncIterator[int]:
+    yield 1
+
+
+def future(event: feedmux.MemberEvent) -> Any:
+    return Future()
+
+
+@pytest.mark.parametrize("handler", [lambda event: coroutine(event), generator, asynchronous_generator, future])
+async def test_a_handler_that_returns_its_work_settles_nothing(handler: Any) -> None:
+    def work(client: feedmux.Client) -> None:
+        with pytest.raises(TypeError, match="its work is not done"):
+            client.subscription("s").join().run(handler)
 
     async with ScriptedServer(playing(runs(1, [1]))) as server:
         await using(server, work)
-        assert server.calls[0].closed
         assert not server.calls[0].settles
 
 
 async def test_a_coroutine_function_is_no_handler_here() -> None:
-    async def handle(event: feedmux.MemberEvent) -> None: ...
-
     def work(client: feedmux.Client) -> None:
-        member = client.subscription("s").join()
-        with pytest.raises(TypeError, match="a coroutine function"):
-            member.run(handle)
-        with pytest.raises(TypeError, match="returned a coroutine"):
-            member.run(lambda event: handle(event))
+        with client.subscription("s").join() as member, pytest.raises(TypeError, match="a coroutine function"):
+            member.run(coroutine)
 
     async with ScriptedServer(playing(runs(1, [1]))) as server:
         await using(server, work)
-        assert not server.calls[0].settles
 
 
 PROGRAM = """

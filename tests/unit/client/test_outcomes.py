@@ -1,5 +1,7 @@
 """What a handler's error becomes on the wire."""
 
+import pickle
+
 import pytest
 
 from feedmux.outcomes import Failed, Reject, RetryAfter, failed, outcome_of, rejected
@@ -11,6 +13,11 @@ class Unprintable(Exception):
         raise RuntimeError
 
 
+class Careless(RetryAfter):
+    def __init__(self) -> None:
+        pass
+
+
 @over(
     ("error", "outcome"),
     [
@@ -20,6 +27,9 @@ class Unprintable(Exception):
         (ValueError("\ud800"), Failed(reason="ValueError: \\ud800")),
         (ValueError("é" * 2000), Failed(reason="ValueError: " + "é" * 506)),
         (RetryAfter(1.5, "later"), Failed(1.5, "later")),
+        (pickle.loads(pickle.dumps(RetryAfter(1.5))), Failed(1.5)),
+        (pickle.loads(pickle.dumps(RetryAfter(1.5, "later"))), Failed(1.5, "later")),
+        (Careless(), Failed(reason="Careless")),
         (Reject("never"), Failed(reason="never", reject=True)),
     ],
 )

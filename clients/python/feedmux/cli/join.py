@@ -29,6 +29,8 @@ from feedmux.options import SESSION_CODEC
 EX_DATAERR: Final = 65
 LINE_BYTES_MAX: Final = 4096
 """The most of a line of standard error that is kept as the reason."""
+LEFT_S: Final = 5.0
+"""How long what a command has left in the pipe is read after its end."""
 _TEXTS: Final = json_util.JSONOptions(
     json_mode=json_util.JSONMode.RELAXED, datetime_conversion=SESSION_CODEC.datetime_conversion
 )
@@ -115,9 +117,10 @@ class Commands:
             )
         with self._lock:
             self._running.add(command)
+        said = _LastLine(command)
         try:
-            reason = _last_line(command)
             status = command.wait()
+            reason = said.text()
         finally:
             with self._lock:
                 self._running.discard(command)
@@ -139,16 +142,29 @@ class Commands:
                     os.killpg(command.pid, signal.SIGTERM)
 
 
-def _last_line(command: subprocess.Popen[bytes]) -> str:
-    """Pass on what the command writes to its standard error, and return the last line of it."""
-    assert command.stderr is not None
-    last = b""
-    with command.stderr as lines:
-        while line := lines.readline(LINE_BYTES_MAX):
-            sys.stderr.buffer.write(line)
-            sys.stderr.buffer.flush()
-            last = line.strip() or last
-    return plain(last.decode(errors="replace"))
+class _LastLine:
+    """Passes on what a command writes to its standard error, and knows the last line of it."""
+
+    def __init__(self, command: subprocess.Popen[bytes]) -> None:
+        self._command = command
+        self._last = b""
+        # What a command leaves running, in the background, has this pipe, too, and may keep it open for ever.
+        self._reader = threading.Thread(target=self._read, name="feedmux-stderr", daemon=True)
+        self._reader.start()
+
+    def text(self) -> str:
+        """The last line of a command that has ended."""
+        self._reader.join(LEFT_S)
+        return plain(self._last.decode(errors="replace"))
+
+    def _read(self) -> None:
+        assert self._command.stderr is not None
+        with self._command.stderr as lines:
+            while line := lines.readline(LINE_BYTES_MAX):
+                with suppress(OSError, ValueError):  # nobody reads it
+                    sys.stderr.buffer.write(line)
+                    sys.stderr.buffer.flush()
+                self._last = line.strip() or self._last
 
 
 def _signal_name(number: int) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 from typing import Any, cast
 
@@ -85,6 +86,18 @@ def test_a_command_need_not_read_its_input(tmp_path: Any) -> None:
     Commands(f"cat > {tmp_path}/got", cast(EventOutput, Output())).handle(big)
     assert (tmp_path / "got").read_bytes() == big.raw
     assert owner.outcomes == []
+
+
+def test_what_a_command_leaves_in_the_background_is_not_waited_for(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedmux.cli.join.LEFT_S", 0.0)
+    owner = Owner()
+    Commands(f"sleep 1000 & echo $! > {tmp_path}/child; exit 65", cast(EventOutput, Output())).handle(event(owner))
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+    (outcome,) = owner.outcomes
+    assert isinstance(outcome, Failed)
+    assert outcome.reject
 
 
 def test_commands_have_a_process_group_of_their_own(tmp_path: Any) -> None:
