@@ -526,11 +526,12 @@ class Letters:
         )
 
 
+# One that changes needs another name: MongoDB rejects a second definition of a name.
 _INDEXES: Final = (
     IndexModel([("tenant", 1), ("subscription", 1), ("failed_at", 1), ("_id", 1)], name="by_time"),
     IndexModel(
         [(name, 1) for name in ("tenant", "subscription", "key", "stream_key", "state", "failed_at", "_id")],
-        name="by_key",
+        name="by_key_and_state",
     ),
     IndexModel(
         [(name, 1) for name in ("tenant", "subscription", "stream_key", "state", "failed_at", "_id")], name="by_state"
@@ -540,7 +541,7 @@ _INDEXES: Final = (
     IndexModel([("tenant", 1), ("subscription", 1), ("group_key", 1), ("place", 1), ("_id", 1)], name="by_group_key"),
     IndexModel(
         [(name, 1) for name in ("tenant", "subscription", "stream_key", "group_key", "place", "_id")],
-        name="to_replay",
+        name="marked",
         partialFilterExpression={"state": _REPLAY},
     ),
     IndexModel([("pins.tenant", 1), ("pins.subscription", 1), ("check", 1)], name="quarantined", sparse=True),
