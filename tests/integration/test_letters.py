@@ -88,7 +88,9 @@ async def test_a_host_that_was_frozen_releases_no_key_of_its_successor(
         assert await letters.quarantined("a", "other") == [b"one"]
 
 
-async def test_events_come_back_bit_for_bit(mongo: ReplicaSet, database: Database[Any]) -> None:
+async def test_events_come_back_bit_for_bit(
+    mongo: ReplicaSet, database: Database[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also those that MongoDB would not store within a document, or not in one."""
     odd = event(1, fullDocument={"a.b": 1, "$set": {"$x": 2}, "": None})
     twice = odd[:-1] + b"\x10same\x00\x01\x00\x00\x00\x10same\x00\x02\x00\x00\x00" + b"\x00"
@@ -97,9 +99,12 @@ async def test_events_come_back_bit_for_bit(mongo: ReplicaSet, database: Databas
     deep = struct.pack("<i", len(deep)) + deep[4:]
     large = event(4, fullDocument={"text": "x" * (15 * PART_BYTES + 700_000)})
     async with prepared(mongo, database.name) as dead:
-        for data in (odd, deep, large):
+        for data, part_bytes in ((odd, PART_BYTES), (deep, PART_BYTES), (large, 15 << 20), (large, PART_BYTES)):
             sent = letter(data)
+            await dead.letters.discard("a", "s", [sent.id])
+            monkeypatch.setattr("feedmux_server.source.letters.PART_BYTES", part_bytes)
             await dead.letters.insert([sent])
+            monkeypatch.undo()  # earlier versions have stored larger parts
             got = await dead.letters.get("a", "s", sent.id, with_event=True)
             assert got is not None
             assert got.event == data

@@ -275,6 +275,8 @@ class Letters:
                 return None
             parts = [letter["event"]] if with_event else []
             for each in _parts(own, letter["event_bytes"]) if with_event else ():
+                if sum(map(len, parts)) == letter["event_bytes"]:
+                    break  # a letter of an earlier version: its parts were larger
                 part = await self._collection.find_one({"_id": each}, max_time_ms=self._max_ms)
                 if part is None:
                     return None  # it expires, or was discarded meanwhile
