@@ -201,7 +201,7 @@ async def test_what_mongodb_examines_for_a_call_does_not_grow_with_the_letters(
                 numbers = range(1, count + 1)
                 data = [bson.encode({"_id": {"_data": f"82{each:08x}"}, "documentKey": {"_id": 0}}) for each in numbers]
                 await letters.insert([replace(letter(each), group_key=b"g") for each in data])
-                await letters.quarantine("a", "s", [b"g"], 1, NOW_S)
+                await letters.quarantine("a", "s", 1, [b"g"], 1, NOW_S)
                 for name, each in calls.items():
                     database.letters.update_many({"bytes": {"$exists": True}}, {"$set": {"state": state}})
                     if name.startswith("replay ") and state == "replay":
