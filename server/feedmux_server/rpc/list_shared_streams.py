@@ -1,7 +1,8 @@
 """Operator.ListSharedStreams: lists what this replica reads, and for which subscribers."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from itertools import chain
 
 import bson
 
@@ -23,6 +24,7 @@ from feedmux_server.streams.wide.manager import WideStreams
 PIPELINE_CHARS = 4096
 """The most characters shown of a stream's pipeline."""
 FEEDS_AT_ONCE = 16
+SUBSCRIBERS_AT_ONCE = 100
 OPERATORS = ""
 """The owner of renderings for operators; no tenant has this name."""
 
@@ -68,19 +70,15 @@ class ListSharedStreams:
             now = times[each.source.name]
             stages = bson.encode({"pipeline": effective_stages(each.key)})
             pipeline = await service.checks.render(stages, OPERATORS, _not_charged, PIPELINE_CHARS)
-            for stream in each.streams.open:
+            for stream in list(each.streams.open):
                 message = _stream(each, stream, now, pipeline)
                 if not request.omit_subscribers:
-                    message.subscribers.extend(
-                        _subscriber(each.streams, subscriber, sessions)
-                        for subscriber in _readers(stream.subscribers.values(), shared)
-                    )
+                    async for subscriber in _readers(stream.subscribers.values(), shared):
+                        message.subscribers.append(_subscriber(each.streams, subscriber, sessions))
                 response.shared_streams.append(message)
             if not request.omit_subscribers:
-                response.detached_subscribers.extend(
-                    _subscriber(each.streams, subscriber, sessions)
-                    for subscriber in _readers(each.streams.detached.values(), shared)
-                )
+                async for subscriber in _readers(each.streams.detached.values(), shared):
+                    response.detached_subscribers.append(_subscriber(each.streams, subscriber, sessions))
         response.wide_groups.extend(
             _wide_group(service.manager.wide, name, feeds)
             for name, feeds in service.manager.wide.plan.groups()
@@ -162,10 +160,16 @@ def _stream(each: KeyStreams, stream: SharedStream, now: int, pipeline: str) -> 
     )
 
 
-def _readers(subscribers: Iterable[Subscriber], shared: Mapping[int, Sequence[Subscriber]]) -> Iterator[Subscriber]:
-    """The subscribers, with the members of a group in the place of the one that reads for them."""
-    for subscriber in subscribers:
-        yield from shared.get(subscriber.id, (subscriber,))
+async def _readers(
+    subscribers: Iterable[Subscriber], shared: Mapping[int, Sequence[Subscriber]]
+) -> AsyncIterator[Subscriber]:
+    """The subscribers, with the members of a group in the place of the one that reads for them. A stream may have all
+    sessions of the server."""
+    readers = chain.from_iterable([shared.get(subscriber.id, (subscriber,)) for subscriber in subscribers])
+    for number, reader in enumerate(readers, 1):
+        if number % SUBSCRIBERS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        yield reader
 
 
 def _subscriber(streams: FeedStreams, subscriber: Subscriber, sessions: dict[int, LiveSession]) -> wire.Subscriber:

@@ -1,9 +1,22 @@
 """What operators see of the streams that a replica reads."""
 
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
 from feedmux.v1 import operator_pb2 as wire
 from feedmux_server.core.delivery.shared_stream import StreamState
+from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.rpc import list_shared_streams
 from feedmux_server.rpc.list_shared_streams import _STATES, ListSharedStreams
+from tests.sim.loop import SimLoop
+from tests.tables import over
 from tests.unit.rpc.service_support import call, refused, served
 from tests.unit.rpc.test_watch import watching
 from tests.virtual_time import in_virtual_time
@@ -30,6 +43,33 @@ async def test_a_stream_is_shown_with_its_subscribers_unless_they_are_omitted() 
         response = wire.ListSharedStreamsResponse.FromString(await call(ListSharedStreams(there.service), request))
         (stream,) = response.shared_streams
         assert (stream.subscriber_count, list(stream.subscribers)) == (1, [])
+
+
+@over("count", [10, 100, 1_000])
+@in_virtual_time
+async def test_no_turn_of_the_event_loop_shows_many_subscribers(count: int) -> None:
+    loop, shown = asyncio.get_running_loop(), Counter[int]()
+    assert isinstance(loop, SimLoop)
+    show = list_shared_streams._subscriber
+
+    def counted(*of: Any) -> wire.Subscriber:
+        shown[loop.steps] += 1
+        return show(*of)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(list_shared_streams, "_subscriber", counted)
+        patched.setattr(list_shared_streams, "SUBSCRIBERS_AT_ONCE", 20)
+        async with served() as there:
+            manager, key = there.service.manager, stream_key(FeedSpec(Scope("main", "db", "a")))
+            for _ in range(count):
+                at = JoinPoint(there.mongo.mark(there.mongo.latest + 1))
+                manager.subscriber(key, "default", at, lambda: None, durable=False, payload_max=1, wire_format=BSON)
+            response = wire.ListSharedStreamsResponse.FromString(
+                await call(ListSharedStreams(there.service), wire.ListSharedStreamsRequest())
+            )
+            found = [len(each.subscribers) for each in response.shared_streams]
+            assert sum(found) + len(response.detached_subscribers) == count
+    assert max(shown.values()) <= 20
 
 
 @in_virtual_time
