@@ -6,7 +6,7 @@ import pytest
 
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
 from feedmux_server.core.delivery.feed_streams import FeedStreams
-from feedmux_server.core.delivery.group_reader import GroupMember, GroupReader
+from feedmux_server.core.delivery.group_reader import READ_BYTES, GroupMember, GroupReader
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery
@@ -17,10 +17,17 @@ from tests.unit.core.delivery.ledger_support import Group
 
 
 class NoStreams:
-    """The streams of a feed without further events."""
+    """The streams of a feed without further events, or with so many deliveries of a size."""
 
-    def take(self, subscriber: Subscriber) -> None:
-        return None
+    def __init__(self, size: int = 0, count: int = 0) -> None:
+        self.left = count
+        self._size = size
+
+    def take(self, subscriber: Subscriber) -> Delivery | None:
+        if not self.left:
+            return None
+        self.left -= 1
+        return Delivery(1, 10, (), self._size, self._size, START, 0.0)
 
     def resume(self, subscriber: Subscriber) -> None:
         return None
@@ -70,3 +77,15 @@ def test_what_must_be_alone_finds_a_member_that_is_free_without_a_look_at_the_ot
     assert woken == [count - 1]
     assert looks <= 20
     assert cast(Any, reader.take(members[-1])).count == 1
+
+
+@over("size, reads", [(100, 100), (READ_BYTES // 4, 3), (READ_BYTES, 1)])
+def test_a_turn_of_the_event_loop_reads_few_bytes(size: int, reads: int) -> None:
+    """Events of a kilobyte can have hundreds of fields before their key."""
+    streams = NoStreams(size, 1_000)
+    subscriber = Subscriber(0, "default", JoinPoint(START), CreditWindow(CreditLimits()), lambda: None)
+    reader = GroupReader(cast(FeedStreams, streams), subscriber, Group().ledger)
+    member = GroupMember(0, reader, Hand(), window(), lambda: None)
+    reader.join(member)
+    assert reader.take(member) is None
+    assert (1_000 - streams.left, reader.reads_on) == (reads, True)
