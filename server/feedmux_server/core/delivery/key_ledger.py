@@ -61,6 +61,8 @@ _EXAMINED_MAX: Final = 5_000
 _MARKED_BYTES: Final = 1 << 21
 """How many bytes of `_id`s are hashed for that at once, give or take one: 3 ms. An `_id` of megabytes is twice as long
 here. The others follow with the next positions."""
+_SEARCHED_BYTES: Final = 48 * 1024
+"""As many are hashed while one `_id` is found that a pipeline has moved."""
 
 
 class _Span:
@@ -105,12 +107,18 @@ class _Span:
         self._chunk = None
         self._pay(0)
 
-    def id_of(self, index: int) -> bytes:
-        """The `_id` of event `index`; empty if the pipeline has removed it."""
+    def id_of(self, index: int) -> tuple[bytes, int]:
+        """The `_id` of event `index`, empty if the pipeline has removed it; and how many bytes could be hashed while it
+        is found and hashed."""
+        data, at = self.rendition.data, self.rendition.offsets[index]
+        raw = leading_id(data, at)
+        if raw:
+            return raw, len(raw)
         try:
-            return event_id(self.rendition.data, self.rendition.offsets[index])
+            raw = event_id(data, at)
         except FeedmuxError:
-            return b""
+            return b"", 0
+        return raw, len(raw) + _SEARCHED_BYTES
 
     def before(self, index: int) -> ResumeToken:
         """A position before event `index`, and after the event before it, except where the pipeline has removed the
@@ -605,8 +613,8 @@ class KeyLedger:
                 high = span.before(index)
                 break
             if key.mark is None or key.mark[0] != number:
-                raw = span.id_of(index) if bytes_left > 0 else b""
-                bytes_left -= len(raw)
+                raw, cost = span.id_of(index) if bytes_left > 0 else (b"", 0)
+                bytes_left -= cost
                 if not raw:
                     high = span.before(index)
                     break

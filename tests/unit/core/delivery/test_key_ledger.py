@@ -1,5 +1,6 @@
 """What the members of a group get, and what is settled by that."""
 
+import bson
 import pytest
 
 from feedmux_server.core.delivery import key_ledger
@@ -8,11 +9,12 @@ from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, RUN_MAX, SPAN_B
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.chunk import event_id
 from feedmux_server.core.positions.ahead import HOLES_MAX, Ahead, mark_of
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, event_token
 from tests.tables import over
-from tests.unit.core.delivery.group_events import DROPPED, START, number_of
+from tests.unit.core.delivery.group_events import DROPPED, START, chunks_of, group_event, number_of, ordered
 from tests.unit.core.delivery.ledger_support import Group
 
 
@@ -198,6 +200,27 @@ def test_each_id_is_hashed_once_and_few_bytes_at_a_time(count: int) -> None:
             assert len(ahead_of(group, count).holes) == len(hashed) <= 5 * calls + 1
     assert len(hashed) <= count - 1
     assert ahead_of(group, count).high == group.chunks[0].end
+
+
+@over("count", [10, 100, 1_000])
+def test_few_ids_that_a_pipeline_has_moved_are_searched_for_at_a_time(count: int) -> None:
+    events = [group_event(number, number) for number in range(count)]
+    moved = [ordered(dict(reversed(bson.decode(each).items()))) for each in events]
+    group, hand, searched = Group(reads=0), Hand(), 0
+    group.read(*chunks_of(moved))
+    group.take(hand)
+    group.ledger.settle(hand, count, count)
+
+    def counted(data: bytes, at: int) -> bytes:
+        nonlocal searched
+        searched += 1
+        return event_id(data, at)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(key_ledger, "event_id", counted)
+        found = [len(ahead_of(group, count).holes) for _ in range(3)]
+    assert found == [min(count - 1, calls * 43) for calls in (1, 2, 3)]
+    assert searched <= 3 * 43 + 3, "with the position before the next one"
 
 
 def test_beyond_the_bound_of_holes_what_is_settled_comes_again() -> None:
