@@ -107,17 +107,13 @@ class SnapshotReader:
                 if self._changes is None:
                     await self._open_changes()
                 batch = await self._read_changes()
-            return replace(batch, reads=1 + self._commands_sent())
         except BaseException:
             await self.close()
             raise
-
-    def _commands_sent(self) -> int:
-        """Commands since the last call."""
-        count, self._commands = self._commands, 0
+        commands, self._commands = self._commands, 0
         if self._names is not None:
-            count, self._names.commands = count + self._names.commands, 0
-        return count
+            commands, self._names.commands = commands + self._names.commands, 0
+        return replace(batch, reads=1 + commands)
 
     def interrupt(self) -> None:
         """Reads never wait for long."""
