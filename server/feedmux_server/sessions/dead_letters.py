@@ -52,13 +52,11 @@ class LetterWriter:
         settled: Callable[[], None],
         letters: DeadLetters,
         observer: Observer,
-        next_look_s: Callable[[], float],
         *,
         quarantine: bool,
     ) -> None:
-        """`epoch` is that of the group. `settled` is called after events were settled. `next_look_s` returns when to
-        look for letters to replay, and is asked once for each look. `quarantine`: the later events of a key become dead
-        letters, too."""
+        """`epoch` is that of the group. `settled` is called after events were settled. `quarantine`: the later events
+        of a key become dead letters, too."""
         self._tenant = tenant
         self._subscription = subscription
         self._stream_key = key.digest
@@ -67,7 +65,7 @@ class LetterWriter:
         self._settled = settled
         self._letters = letters
         self._observer = observer
-        self._next_look_s = next_look_s
+        self._next_look_s: Callable[[], float] = float
         self._quarantine = quarantine
         self._replays = Replays(
             tenant, subscription, key.digest, epoch, reader, settled, letters, quarantine=quarantine
@@ -83,7 +81,9 @@ class LetterWriter:
         """How many were not written one after the other, because the tenant has no room for them."""
         self._is_failing = False
 
-    def begin(self, tasks: Tasks) -> None:
+    def begin(self, tasks: Tasks, next_look_s: Callable[[], float]) -> None:
+        """`next_look_s` returns when to look for letters to replay, and is asked once for each look."""
+        self._next_look_s = next_look_s
         self._task = tasks.keep_running("dead-letters", self._run, of=self._subscription)
         self._reader.ledger.on_aside = self.look
 

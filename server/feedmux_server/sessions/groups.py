@@ -170,10 +170,9 @@ class Group:
                 self._settled,
                 letters,
                 manager.observer,
-                lambda: self._account.next_look_s(monotonic_s(), LOOK_S),
                 quarantine=definition.quarantine,
             )
-            self._letters.begin(manager.tasks)
+            self._letters.begin(manager.tasks, lambda: self._account.next_look_s(monotonic_s(), LOOK_S))
 
     def store_with(self, commits: Commits) -> None:
         self._commits = commits
