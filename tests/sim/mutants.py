@@ -903,7 +903,7 @@ MUTANTS: Final = (
         "another copy has the generation of the one before",
         "Snapshot converges",
         "feedmux_server.core.positions.resume_token:beginning_of_copy",
-        "generation = (cluster_time >> 32) << 20 | cluster_time & 0xF_FFFF",
+        "generation = (cluster_time >> 32) << 20 | increment & 0xF_FFFF",
         "generation = 1",
         scenario="snapshot again",
     ),

@@ -435,7 +435,7 @@ class Session:
     async def _place_after_loss(self) -> ResumeToken:
         source = self._manager.source(self.source)
         if self._policy.snapshot_on_history_lost:
-            return beginning_of_copy(await source.clock.operation_time())
+            return beginning_of_copy(await source.clock.operation_time(), self._key.short)
         oldest = ResumeToken.high_water_mark(await source.oplog.oldest_time())
         copied = self.subscriber.at.place.copied
         return oldest if copied is None else oldest.while_copying(copied)

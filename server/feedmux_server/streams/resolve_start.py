@@ -57,7 +57,7 @@ class StartResolver:
                 return JoinPoint(ResumeToken.high_water_mark(await self.source.oplog.oldest_time()))
             case StartKind.SNAPSHOT:
                 await check_copy(self.source, self.key, self.charge)
-                return JoinPoint(beginning_of_copy(await self.source.clock.operation_time()))
+                return JoinPoint(beginning_of_copy(await self.source.clock.operation_time(), self.key.short))
             case StartKind.POSITION:
                 return await self.position(start.data, "start")
             case StartKind.OPERATION_TIME | StartKind.TIME:

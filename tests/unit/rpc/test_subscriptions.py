@@ -266,3 +266,27 @@ async def test_the_time_left_of_a_copy_is_that_of_what_is_acknowledged() -> None
         assert status.documents_per_s == pytest.approx(5, rel=0.1)
         stream.half_close()
         await asyncio.wait([stream.task])
+
+
+@in_virtual_time
+async def test_a_copy_of_other_documents_has_another_generation_also_if_nothing_was_written() -> None:
+    """Or what a changed pipeline drops would not be swept."""
+    async with served() as there:
+        there.mongo.insert("db", "a", 0)
+        calls, generations = Subscriptions(there.service), list[int]()
+        await there.create("s", start={"snapshot": {}})
+        for pipeline in (
+            "",
+            "[]",
+            '[{"$match": {"operationType": "insert"}}]',
+            '[{"$match": {"operationType": "update"}}]',
+        ):
+            wanted = feed_pb2.Feed(source="main", database="db", collection="a")
+            if pipeline:
+                wanted.pipeline.extended_json = pipeline
+            await call(calls.update, updating(["feed"], feed=wanted))
+            seek = subscriptions_pb2.SeekSubscriptionRequest(name="s", to={"snapshot": {}})
+            generations.append(Subscription.FromString(await call(calls.seek, seek)).snapshot.generation)
+        assert generations[0] == generations[1], "it is the same feed"
+        assert len(set(generations)) == 3
+        assert max(generations) < 1 << 53

@@ -290,13 +290,16 @@ class ResumeToken:
         return cls(_document(data), version, (cluster_time, HIGH_WATER_MARK, 0, 0, b""))
 
 
-def beginning_of_copy(cluster_time: int) -> ResumeToken:
-    """The position at which a copy begins, after this time.
+def beginning_of_copy(cluster_time: int, stream_key: bytes) -> ResumeToken:
+    """The position at which a copy of a feed begins, after this time.
 
-    Its generation is the time: every delete since then is delivered, so two copies with one generation are as one. Up
-    to 2^53, numbers are exact in JavaScript too; a second does not have 2^20 entries in the oplog.
+    Its generation is the time, moved by the feed's key: every delete since then is delivered, so two copies of one feed
+    with one generation are as one. But a pipeline or grants that have changed meanwhile withhold other documents, also
+    if nothing was written. Up to 2^53, numbers are exact in JavaScript too; a second does not have 2^20 entries in the
+    oplog.
     """
-    generation = (cluster_time >> 32) << 20 | cluster_time & 0xF_FFFF
+    increment = (cluster_time & 0xFFFF_FFFF) + int.from_bytes(stream_key)
+    generation = (cluster_time >> 32) << 20 | increment & 0xF_FFFF
     return ResumeToken.high_water_mark(cluster_time + 1).while_copying(Copied(generation=generation))
 
 
