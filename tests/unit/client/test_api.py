@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
 import pytest
+from bson.timestamp import Timestamp
 
 import feedmux
 from feedmux.api import make_feed
-from feedmux.feeds import Feed
+from feedmux.feeds import Feed, ResolvedPosition
 from feedmux.v1 import change_feed_pb2 as pb
-from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux.v1 import subscriptions_pb2
 from tests.unit.client.scripted_server import ScriptedServer, token
 
 
@@ -34,6 +36,9 @@ async def test_unary_calls() -> None:
     )
     stored.feed.source = "main"
     stored.feed.pipeline.extended_json = "[]"
+    resolved = pb.ResolvePositionResponse(
+        position=b"R", cluster_time={"seconds": 5, "increment": 6}, time={"seconds": 5}
+    )
     asked: dict[str, Any] = {}
 
     def reply(kind: Any, answer: Any) -> Callable[[bytes], Any]:
@@ -54,7 +59,7 @@ async def test_unary_calls() -> None:
         "UpdateSubscription": reply(subscriptions_pb2.UpdateSubscriptionRequest, stored),
         "SeekSubscription": reply(subscriptions_pb2.SeekSubscriptionRequest, stored),
         "DeleteSubscription": reply(subscriptions_pb2.DeleteSubscriptionRequest, pb.Close()),
-        "ResolvePosition": reply(pb.ResolvePositionRequest, pb.ResolvePositionResponse(position=b"R")),
+        "ResolvePosition": reply(pb.ResolvePositionRequest, resolved),
     }
 
     def work(client: feedmux.Client) -> None:
@@ -79,7 +84,7 @@ async def test_unary_calls() -> None:
         assert asked["SeekSubscriptionRequest"].to.start_after
         subscription.delete(allow_missing=True)
         assert asked["DeleteSubscriptionRequest"].allow_missing
-        assert client.resolve("latest").position == b"R"
+        assert client.resolve("latest") == ResolvedPosition(b"R", Timestamp(5, 6), datetime.fromtimestamp(5, UTC))
         assert client.feed(database="shop").resolve("earliest").position == b"R"
         with pytest.raises(ValueError, match="on_invalidate"):
             subscription.update(on_invalidate="never")  # type: ignore[arg-type]
@@ -163,39 +168,3 @@ def test_a_feed_is_given_whole_or_by_its_fields() -> None:
 def test_a_client_has_one_credential() -> None:
     with pytest.raises(ValueError, match="api_key or token, not both"):
         feedmux.Client("localhost:1", api_key="k", token="t")
-
-
-@pytest.mark.parametrize("knows", [False, True])
-async def test_a_server_that_does_not_know_copies_is_noticed_before_it_stores_the_present(*, knows: bool) -> None:
-    snapshot = feed_pb2.SnapshotStatus(state="STATE_RUNNING") if knows else None
-    stored: list[bytes] = []
-
-    def store(start: feed_pb2.Start) -> subscriptions_pb2.Subscription:
-        stored.append(start.position)
-        return subscriptions_pb2.Subscription(name="s", snapshot=snapshot)
-
-    unary = {
-        "CreateSubscription": lambda raw: store(subscriptions_pb2.CreateSubscriptionRequest.FromString(raw).start),
-        "SeekSubscription": lambda raw: store(subscriptions_pb2.SeekSubscriptionRequest.FromString(raw).to),
-        "GetSubscription": lambda _: subscriptions_pb2.Subscription(name="s"),
-        "ResolvePosition": lambda _: pb.ResolvePositionResponse(position=b"R", snapshot=snapshot),
-    }
-    calls: tuple[Callable[[feedmux.Client], Any], ...] = (
-        lambda client: client.create_subscription("s", Feed("shop", "orders"), start="snapshot"),
-        lambda client: client.seek_subscription("s", "snapshot"),
-        lambda client: client.resolve("snapshot", Feed("shop", "orders")),
-    )
-
-    def work(client: feedmux.Client) -> None:
-        for call in calls:
-            if knows:
-                call(client)
-                continue
-            with pytest.raises(feedmux.SnapshotUnsupported, match="Upgrade all replicas") as caught:
-                call(client)
-            assert (caught.value.status, caught.value.reason) == ("UNIMPLEMENTED", "")
-        assert stored == [b"R", b"R"] * knows, "an older server would reject this position"
-        client.create_subscription("s", Feed("shop", "orders"))
-
-    async with ScriptedServer(unary=unary) as server:
-        await using(server, work)

@@ -56,29 +56,6 @@ def number(event: feedmux.MemberEvent) -> int:
     return found
 
 
-async def test_joins_settles_and_closes() -> None:
-    async with serving(playing(runs(1, [1, 2], [3], attempts=[2, 1, 1]))) as (server, client):
-        async with client.subscription("s").join() as member:
-            one = await member.next()
-            three = await member.next()
-            assert (number(one), one.attempt, number(three), three.attempt) == (1, 2, 3, 1)
-            three.ack()
-            call = await server.call(0)
-            await call.until_settled(3)
-            one.nack(2.5, "busy")
-            await call.until(lambda c: bool(c.failed))
-        await call.until_closed()
-        assert (call.open.subscription, call.open.join, call.open.credit.events) == ("s", True, 64)
-        assert call.open.instance_id
-        assert not call.open.HasField("last_acked")
-        assert not call.credits
-        assert not call.acks
-        failed = call.failed[1]
-        assert (failed.retry_after.ToMilliseconds(), failed.reason, failed.reject) == (2500, "busy", False)
-        with pytest.raises(StopAsyncIteration):
-            await member.next()
-
-
 async def test_run_acks_fails_and_rejects_and_keeps_the_order_of_a_run() -> None:
     seen: list[int] = []
 
@@ -110,51 +87,6 @@ async def test_run_acks_fails_and_rejects_and_keeps_the_order_of_a_run() -> None
         assert call.closed
 
 
-async def test_a_reconnect_does_not_disturb_handlers() -> None:
-    """1 is in progress, 3 is finished meanwhile, 2 and 4 wait: after the cut, each is handled once, and reported."""
-    seen: list[int] = []
-    gates = {each: asyncio.Event() for each in (1, 3)}
-
-    async def first(call: Call) -> None:
-        await call.send(joined(), runs(1, [1, 2], [3], [4]))
-        while len(seen) < 2:
-            await asyncio.sleep(0.01)
-        await call.abort(grpc.StatusCode.UNAVAILABLE)
-
-    async def second(call: Call) -> None:
-        await call.send(joined())
-        gates[3].set()
-        while not done:
-            await asyncio.sleep(0.01)
-        await call.send(runs(1, [3], [1, 2], [4, 5]))
-        await call.until_settled(1, 4, 5)
-        gates[1].set()
-        await call.until_closed()
-
-    done: list[int] = []
-
-    async def handle(event: feedmux.MemberEvent) -> None:
-        seen.append(number(event))
-        if number(event) in gates:
-            await gates[number(event)].wait()
-        done.append(number(event))
-
-    async with serving(first, second) as (server, client):
-        member = client.subscription("s").join(on_notice=lambda _: None)
-        running = asyncio.create_task(member.run(handle, concurrency=2))
-        call = await server.call(1)
-        await call.until_settled(1, 2, 3, 4, 5)
-        await member.close()
-        await running
-        assert sorted(seen) == [1, 2, 3, 4, 5]
-        assert seen.index(2) > done.index(1)
-        first_open = server.calls[0].open
-        assert call.open.instance_id == first_open.instance_id
-        assert (len(first_open.held), len(first_open.settled), first_open.epoch) == (0, 0, 0)
-        assert len(call.open.held) == 2, "1 and 3 are in hand"
-        assert (len(call.open.settled), call.open.epoch) == (0, 1)
-
-
 async def test_the_next_host_is_told_and_asked_without_long_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("random.random", lambda: 1.0)
     delays: list[float] = []
@@ -182,18 +114,6 @@ async def test_the_next_host_is_told_and_asked_without_long_delays(monkeypatch: 
         assert (len(told.settled), len(told.held), told.epoch) == (1, 0, 1), "what is not committed"
         assert len(delays) == 9
         assert max(delays[1:]) < 0.01 + 2 * QUICK["backoff_first_s"]
-
-
-async def test_another_server_hosts_the_group() -> None:
-    async def elsewhere(call: Call) -> None:
-        await call.abort(grpc.StatusCode.UNAVAILABLE, "GROUP_ELSEWHERE", 0.01, route="to-host", host="b")
-
-    async with serving(elsewhere, elsewhere, playing(runs(1, [1]))) as (server, client):
-        async with client.subscription("s").join() as member:
-            assert number(await member.next()) == 1
-        assert [call.metadata.get("x-feedmux-route") for call in server.calls] == [None, "to-host", "to-host"]
-        peers = {call.peer for call in server.calls}
-        assert len(peers) == 3, "each attempt has a connection of its own"
 
 
 async def refusal(server: ScriptedServer, client: feedmux.AsyncClient) -> feedmux.FeedmuxError:
@@ -230,24 +150,6 @@ async def test_an_older_server_is_left_before_anything_is_settled() -> None:
 
     async with serving(older, playing(runs(1, [1]))) as (_, client), client.subscription("s").join() as member:
         assert number(await member.next()) == 1, "another server was newer"
-
-
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        ("GROUP_MISMATCH", feedmux.GroupMismatch),
-        ("GROUP_UNSUITABLE", feedmux.GroupUnsuitable),
-        ("DEAD_LETTERS_UNAVAILABLE", feedmux.DeadLettersUnavailable),
-    ],
-)
-async def test_what_is_refused_for_good(reason: str, kind: type[feedmux.FeedmuxError]) -> None:
-    async def refusing(call: Call) -> None:
-        await call.abort(grpc.StatusCode.FAILED_PRECONDITION, reason)
-
-    async with serving(refusing) as (server, client):
-        with pytest.raises(kind):
-            await client.subscription("s").join()
-        assert len(server.calls) == 1
 
 
 async def test_an_error_ends_run_after_the_handlers_in_progress() -> None:

@@ -10,7 +10,6 @@ import grpc
 import pytest
 
 import feedmux
-from feedmux.v1 import change_feed_pb2 as pb
 from tests.unit.client.scripted_server import (
     Call,
     Script,
@@ -18,8 +17,6 @@ from tests.unit.client.scripted_server import (
     batch,
     opened,
     play,
-    progress,
-    token,
 )
 
 QUICK: dict[str, Any] = {
@@ -45,72 +42,6 @@ async def serving(*scripts: Script) -> AsyncIterator[tuple[ScriptedServer, feedm
 
 async def take(session: feedmux.AsyncSession, count: int) -> list[int]:
     return [(await session.next()).document["n"] for _ in range(count)]
-
-
-async def test_opens_iterates_acks_and_closes() -> None:
-    async def script(call: Call) -> None:
-        await call.send(opened(epoch=3), batch(1, [1, 2]), batch(3, [3]))
-        await call.until_acked(2)
-        await call.send(pb.SubscribeResponse(committed=pb.Committed(delivery_sequence=2, position=b"P2")))
-        await call.until_closed()
-
-    async with serving(script) as (server, client):
-        async with client.subscription("s").open() as session:
-            assert session.epoch == 3
-            assert session.position == b"P0"
-            seen = []
-            async for event in session:
-                seen.append((event.document["n"], event.sequence, event.resume_token))
-                if len(seen) == 2:
-                    assert session.position == b"P2"
-                    session.ack(event)
-                if len(seen) == 3:
-                    break
-            assert seen == [(number, number, token(number)) for number in (1, 2, 3)]
-            while session.committed != b"P2":
-                await asyncio.sleep(0.01)
-            session.ack()
-        (call,) = server.calls
-        assert call.open.subscription == "s"
-        assert call.open.format == 1
-        assert call.open.instance_id
-        assert not call.open.HasField("last_acked")
-        assert (call.open.credit.events, call.open.credit.bytes) == (16_384, 8 * 1024 * 1024)
-        assert call.metadata["authorization"] == "Bearer key"
-        assert call.acks == [2, 3]
-        assert call.closed
-        with pytest.raises(StopAsyncIteration):
-            await session.next()
-
-
-async def test_positions_move_with_what_was_handed_out() -> None:
-    async with (
-        serving(play(opened(), batch(1, [1, 2]), progress(7))) as (_, client),
-        client.subscription("s").open() as session,
-    ):
-        await take(session, 1)
-        while session._buffer.latest[1].position != b"P7":
-            await asyncio.sleep(0.01)
-        assert session.resume_token == token(1)
-        assert session.position == b"P0"
-        assert session.progress.position == b"P0"
-        await take(session, 1)
-        assert session.position == b"P7", "also before anybody asks for the progress"
-        assert session.progress.position == b"P7"
-        assert session.resume_token == token(7)
-        assert await session.try_next() is None
-        with pytest.raises(TimeoutError):
-            await session.next(0.01)
-
-
-async def test_open_raises_what_the_server_says() -> None:
-    async def script(call: Call) -> None:
-        await call.abort(grpc.StatusCode.FAILED_PRECONDITION, "SUBSCRIPTION_BUSY", owner="other")
-
-    async with serving(script) as (_, client):
-        with pytest.raises(feedmux.SubscriptionBusy) as caught:
-            await client.subscription("s").open()
-        assert caught.value.metadata == {"owner": "other"}
 
 
 async def ends_without_another_stream(session: feedmux.AsyncSession, server: ScriptedServer) -> None:
@@ -170,19 +101,6 @@ async def test_batches_and_events_share_one_position() -> None:
         assert seen == [[2, 3], [4]]
         assert session.position == b"P4"
         await (await server.call(0)).until_acked(4)
-
-
-async def test_an_event_of_another_session_cannot_be_acked() -> None:
-    async with (
-        serving(play(opened(), batch(1, [1]))) as (_, client),
-        client.subscription("a").open() as one,
-        client.subscription("b").open() as two,
-    ):
-        event = await one.next()
-        with pytest.raises(ValueError, match="another session"):
-            two.ack(event)
-        with pytest.raises(TypeError):
-            one.ack(1)  # type: ignore[arg-type]
 
 
 async def test_a_session_not_opened_says_so() -> None:

@@ -10,8 +10,6 @@ import pytest
 
 import feedmux
 from feedmux.connection import Connection
-from feedmux.v1 import change_feed_pb2 as pb
-from feedmux.v1 import feed_pb2
 from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened
 
 QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.0, close_timeout_s=60.0)
@@ -80,58 +78,3 @@ async def test_a_write_at_the_end_of_a_stream_does_not_hide_why_it_ended() -> No
             await beside(server, work)
         assert seen == list(range(1, 301)), "events before the end"
         assert len(server.calls) == 1
-
-
-async def test_an_older_server_is_noticed_before_anything_is_taken_or_acknowledged() -> None:
-    """It does not know the start `snapshot`, and begins at the present."""
-
-    async def script(call: Call) -> None:
-        await call.send(opened(), batch(1, [1]))
-        await call.until_closed()
-
-    async def work(client: feedmux.AsyncClient) -> None:
-        await client.feed(feedmux.Feed("shop", "orders")).open("snapshot")
-
-    async with ScriptedServer(script) as server, asyncio.timeout(60):
-        with pytest.raises(feedmux.SnapshotUnsupported, match="has opened the feed at the present"):
-            await beside(server, work)
-        [call] = server.calls
-        assert call.open.start.HasField("snapshot")
-        assert call.acks == []
-
-
-async def test_a_copy_is_asked_for_once() -> None:
-    """After a cut the session continues at the position of its last batch."""
-    status = feed_pb2.SnapshotStatus(state="STATE_RUNNING")
-    first, second = opened(), opened()
-    first.opened.snapshot.CopyFrom(status)
-    second.opened.snapshot.CopyFrom(status)
-
-    async def cut(call: Call) -> None:
-        await call.send(first, batch(1, [1]))
-        await call.abort(grpc.StatusCode.UNAVAILABLE)
-
-    async def end(call: Call) -> None:
-        done = feed_pb2.SnapshotStatus(state="STATE_DONE", documents=2)
-        running = feed_pb2.SnapshotStatus(state="STATE_RUNNING", documents=1)
-        notice, last = (pb.SubscribeResponse(notice=pb.Notice(snapshot=each)) for each in (running, done))
-        await call.send(second, notice, batch(1, [2]), last, batch(2, [3]))
-        await call.until_closed()
-
-    seen: list[tuple[int, int | None]] = []
-    notices: list[feedmux.Notice] = []
-
-    async def work(client: feedmux.AsyncClient) -> None:
-        async with client.feed(feedmux.Feed("shop", "orders")).open("snapshot", on_notice=notices.append) as session:
-            for _ in range(3):
-                event = await session.next()
-                seen.append((event.sequence, session.copying.documents if session.copying else None))
-
-    async with ScriptedServer(cut, end) as server, asyncio.timeout(60):
-        await beside(server, work)
-        assert server.calls[0].open.start.HasField("snapshot")
-        assert server.calls[1].open.start.position
-    assert seen == [(1, 0), (2, 1), (3, None)]
-    [said] = [each for each in notices if isinstance(each, feedmux.SnapshotProgress)]
-    assert said.status.running
-    assert [each for each in notices if isinstance(each, feedmux.SnapshotComplete)] == [feedmux.SnapshotComplete(2)]

@@ -64,22 +64,6 @@ async def using(work: Callable[[feedmux.Client], Any]) -> Server:
     return scripted
 
 
-async def test_list_and_get() -> None:
-    def work(client: feedmux.Client) -> None:
-        letters = client.dead_letters("orders")
-        found = list(letters.list(key={"_id": 5}, page_size=2))
-        assert [each.id for each in found] == [each.hex() for each in IDS]
-        assert [each.key for each in found] == [{"_id": 5}, {"_id": 5}, None]
-        assert found[2].withheld
-        one = letters.get(IDS[1].hex())
-        assert (one.document, one.reasons, one.attempts) == ({"_id": 1}, ("one", "two"), 3)
-
-    asked = (await using(work)).asked
-    assert [(each.name, each.page_token) for each in asked[:2]] == [("orders", ""), ("orders", "next")]
-    assert asked[0].key == bson.encode({"_id": 5})
-    assert asked[2].id == IDS[1]
-
-
 async def test_discard_repeats_until_nothing_is_left() -> None:
     def work(client: feedmux.Client) -> None:
         letters = client.dead_letters("orders")

@@ -52,48 +52,6 @@ def test_a_gap_is_a_violation() -> None:
         tracker.arrive(4, events(4))
 
 
-def test_acks_and_where_to_begin_again() -> None:
-    tracker = begun()
-    assert tracker.acked_position(0) == at(0)
-    tracker.arrive(1, events(1, 2, 3))
-    tracker.arrive(4, events(4, 5))
-    assert tracker.acked_sequence(2) == 2
-    middle = tracker.acked_position(2)
-    assert (middle.position, middle.resume_token) == (b"", token(2))
-    assert tracker.acked_position(3) == at(3)
-    assert tracker.acked_sequence(5) == 5
-    tracker.progress(at(9))
-    assert tracker.acked_position(5) == at(9)
-
-
-def test_repeats_are_dropped_and_their_acks_mapped() -> None:
-    tracker = begun()
-    tracker.arrive(1, events(1, 2, 3))
-    tracker.arrive(4, events(4, 5))
-    tracker.begin(at(2), 2)
-    assert tracker.acked_sequence(4) == 0
-    assert tracker.arrive(1, events(3, 4)) == []
-    assert tracker.acked_sequence(4) == 2
-    (fresh,) = tracker.arrive(3, events(5, 6, 7))
-    assert numbers([fresh]) == [6, 7]
-    assert fresh.first_sequence == 6
-    assert fresh.feed_position == at(7)
-    assert not tracker.expects_repeats
-    assert tracker.acked_sequence(6) == 4
-    assert tracker.acked_position(6).resume_token == token(6)
-
-
-def test_after_a_rewind_older_events_come_first_and_hold_back_the_ack() -> None:
-    tracker = begun()
-    tracker.arrive(1, events(5, 6))
-    tracker.begin(at(2), 0)
-    (older,) = tracker.arrive(1, events(3, 4))
-    assert older.first_sequence == 3
-    assert tracker.arrive(3, events(5, 6)) == []
-    assert tracker.acked_sequence(2) == 0
-    assert tracker.acked_sequence(4) == 4
-
-
 def test_progress_among_repeats_does_not_move_the_position() -> None:
     tracker = begun()
     tracker.arrive(1, events(1, 2, 3))
@@ -169,34 +127,6 @@ def test_progress_past_all_repeats_ends_the_wait_for_them() -> None:
     assert (tracker.expects_repeats, tracker.latest) == (False, at(5)), (
         "the stored position was moved forward meanwhile"
     )
-
-
-def test_an_event_among_repeats_that_was_not_there_before_is_begun_before_until_it_is_acked() -> None:
-    """The filter was widened. Its ordinal is higher than those of the events after it."""
-    tracker = begun()
-    tracker.arrive(1, events(1, 2))
-    tracker.arrive(3, events(4, 5))
-    tracker.begin(at(2), 2)
-    (fresh,) = tracker.arrive(1, events(3, 4, 5))
-    assert (numbers([fresh]), fresh.first_sequence) == ([3], 5)
-    assert tracker.acked_sequence(4) == 0
-    assert tracker.acked_position(4) == at(2), "3 is not acked"
-    tracker.begin(at(2), 4)
-    assert tracker.arrive(1, events(3, 4, 5)) == [], "4 and 5 were acked, and are not handed out again"
-    assert tracker.acked_sequence(5) == 3
-    assert tracker.acked_position(5) == at(5)
-
-
-def test_an_event_that_is_new_in_the_middle_of_a_batch() -> None:
-    tracker = begun()
-    tracker.arrive(1, events(1, 2, 4, 6))
-    tracker.begin(at(1), 1)
-    assert numbers(tracker.arrive(1, events(2, 3))) == [3]
-    assert numbers(tracker.arrive(3, events(4, 5, 6))) == [5]
-    # In stream order they are 1, 2, 3, 4, 5, 6, numbered 1, 2, 5, 3, 6, 4.
-    assert tracker.acked_position(4).resume_token == token(2)
-    assert tracker.acked_position(5).resume_token == token(4)
-    assert tracker.acked_position(6).position == at(6).position
 
 
 def test_what_is_unacked_takes_no_more_memory_than_its_tokens_and_a_bound() -> None:

@@ -38,13 +38,6 @@ def test_a_time_without_a_zone_is_utc_as_pymongo_s_are(moment: datetime, zone_of
     assert as_start(moment) == Start.at_time(moment)
 
 
-def test_type_checkers_find_misspelt_values() -> None:
-    """mypy, as a check of its own, fails for a comment below that suppresses nothing."""
-    Feed("shop", full_document="updatelookup")  # type: ignore[arg-type]
-    Feed("shop", full_document_before_change="on")  # type: ignore[arg-type]
-    Feed("shop", read_preference="primary_preferred")  # type: ignore[arg-type]
-
-
 def test_named_arguments_are_the_fields() -> None:
     for arguments, options in ((SessionArguments, SessionOptions), (FeedArguments, Feed)):
         assert arguments.__annotations__ == {field.name: field.type for field in fields(options)}

@@ -1,19 +1,24 @@
-"""What a member's two sides tell each other."""
+"""A member without its connection: its options, what its two sides tell each other, and what errors of handlers are."""
 
+import pickle
 import threading
+from typing import Any
 
 import bson
 import pytest
 from bson.codec_options import CodecOptions
 
+import feedmux
 from feedmux.batches import BsonBatch
 from feedmux.errors import EndedByOperator, SessionClosed
+from feedmux.member_base import check_run, member_options
 from feedmux.member_buffer import MemberBuffer
 from feedmux.member_event import MemberEvent
 from feedmux.notices import Unacknowledged
-from feedmux.outcomes import DONE
+from feedmux.outcomes import DONE, Failed, Reject, RetryAfter, failed, outcome_of, rejected
 from feedmux.positions import NO_POSITION
 from feedmux.session_buffer import Ended, QueuedNotice
+from tests.tables import over
 
 
 def buffer_of(events: int) -> MemberBuffer:
@@ -62,3 +67,65 @@ def test_a_stopped_member_settles_and_hands_out_nothing() -> None:
     assert buffer.take() == Ended(None)
     assert buffer.settle_and_take(event, DONE) is None
     assert buffer.settlements.unsent == 1
+
+
+def test_a_member_has_defaults_of_its_own() -> None:
+    options = member_options(feedmux.SessionOptions(window_events=7, heartbeat_s=3.0), {})
+    assert (options.window_events, options.ack_interval_s, options.heartbeat_s) == (64, 0.02, 3.0)
+    assert member_options(feedmux.SessionOptions(), {"window_events": 8}).window_events == 8
+    with pytest.raises(ValueError, match="BSON"):
+        member_options(feedmux.SessionOptions(), {"format": "extended_json_relaxed"})
+
+
+@over(
+    ("arguments", "error"),
+    [
+        (("f", 1, None), TypeError),
+        ((print, 0, None), ValueError),
+        ((print, 1.0, None), TypeError),
+        ((print, 1, 0), ValueError),
+    ],
+)
+def test_wrong_arguments(arguments: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        check_run(*arguments, asynchronous=True)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Careless(RetryAfter):
+    def __init__(self) -> None:
+        pass
+
+
+@over(
+    ("error", "outcome"),
+    [
+        (ValueError("bad"), Failed(reason="ValueError: bad")),
+        (ValueError(), Failed(reason="ValueError")),
+        (Unprintable(), Failed(reason="Unprintable")),
+        (ValueError("\ud800"), Failed(reason="ValueError: \\ud800")),
+        (ValueError("é" * 2000), Failed(reason="ValueError: " + "é" * 506)),
+        (RetryAfter(1.5, "later"), Failed(1.5, "later")),
+        (pickle.loads(pickle.dumps(RetryAfter(1.5))), Failed(1.5)),
+        (pickle.loads(pickle.dumps(RetryAfter(1.5, "later"))), Failed(1.5, "later")),
+        (Careless(), Failed(reason="Careless")),
+        (Reject("never"), Failed(reason="never", reject=True)),
+    ],
+)
+def test_errors(error: Exception, outcome: Failed) -> None:
+    assert outcome_of(error) == outcome
+
+
+@over(
+    ("delay", "error"),
+    [("1", TypeError), (True, TypeError), (-1, ValueError), (float("nan"), ValueError), (1e12, ValueError)],
+)
+def test_wrong_delays(delay: float, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        failed(delay, "")
+    with pytest.raises(TypeError):
+        rejected(1)  # type: ignore[arg-type]

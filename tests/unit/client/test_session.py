@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import grpc
 import pytest
 from bson.datetime_ms import DatetimeMS
 
@@ -63,27 +62,6 @@ async def test_a_loop_left_and_entered_again_goes_on() -> None:
 
     async with ScriptedServer(play(opened(), batch(1, range(1, 6)))) as server:
         assert await using(server, work) == [1, 2, 3, 4, 5]
-
-
-async def test_credit_and_acks_cross_the_thread() -> None:
-    async def script(call: Call) -> None:
-        await call.send(opened(unacked_events_max=20))
-        for first in range(1, 200, 10):
-            await call.until(lambda c, first=first: c.granted_events >= first + 9 and c.acked >= first - 21)  # type: ignore[misc]
-            await call.send(batch(first, range(first, first + 10)))
-        await call.until_closed()
-
-    def work(client: feedmux.Client) -> int:
-        with client.subscription("s").open(window_events=20) as session:
-            for event in session:
-                session.ack(event)
-                if event.sequence == 200:
-                    return event.sequence
-        return 0
-
-    async with ScriptedServer(script) as server:
-        assert await using(server, work) == 200
-        assert server.calls[0].acked == 200
 
 
 async def test_what_is_taken_while_credit_is_granted_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,22 +171,6 @@ async def test_threads_share_the_events() -> None:
     batches = [batch(first, range(first, first + 5)) for first in range(1, 1000, 5)]
     async with ScriptedServer(play(opened(), *batches)) as server:
         assert await using(server, work) == list(range(1, 1001))
-
-
-async def test_errors_come_out_of_the_loop() -> None:
-    async def script(call: Call) -> None:
-        await call.send(opened(), batch(1, [1]))
-        await call.abort(grpc.StatusCode.OUT_OF_RANGE, "HISTORY_LOST")
-
-    def work(client: feedmux.Client) -> None:
-        with client.subscription("s").open() as session:
-            assert next(session).sequence == 1
-            for _ in range(2):
-                with pytest.raises(feedmux.HistoryLost):
-                    next(session)
-
-    async with ScriptedServer(script) as server:
-        await using(server, work)
 
 
 async def test_a_session_dropped_without_close_ends_its_call() -> None:

@@ -1,12 +1,9 @@
 """The credit window: how much is granted, when, and what violates it."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux.errors import ProtocolError
 from feedmux.window import CreditWindow, Grant
-from tests.tables import over
 
 
 def nothing() -> int:
@@ -26,32 +23,6 @@ def test_refills_when_a_quarter_was_taken() -> None:
     assert not window.is_due(25, 100)
     assert window.refill_events_at == 50
     assert window.refill(49, 340) is None
-
-
-def test_what_waits_is_not_granted_again_after_a_reconnect() -> None:
-    window = CreditWindow(100, 1000)
-    window.open(0, 0)
-    window.receive(100, 1200, lambda: 300)
-    assert window.open(40, 300) == Grant(40, 100)
-    assert window.open(0, 0) == Grant(0, 0)
-
-
-def test_repeats_count_as_taken() -> None:
-    window = CreditWindow(100, 1000)
-    window.open(0, 0)
-    window.receive(50, 100, nothing)
-    window.discard(50, 100)
-    assert window.refill(0, 0) == Grant(50, 100)
-    window.receive(20, 20, nothing)
-    assert window.open(20, 20) == Grant(100, 1000)
-
-
-@over(("events", "size_bytes", "last"), [(101, 10, 1), (2, 2000, 1000), (2, 2000, 500)])
-def test_more_than_granted_is_a_violation(events: int, size_bytes: int, last: int) -> None:
-    window = CreditWindow(100, 1000)
-    window.open(0, 0)
-    with pytest.raises(ProtocolError):
-        window.receive(events, size_bytes, lambda: last)
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 400), st.booleans()), max_size=60))

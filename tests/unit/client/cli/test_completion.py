@@ -32,10 +32,6 @@ def test_candidates(words: list[str], candidates: list[str], capsys: pytest.Capt
     assert complete(capsys, *words) == candidates
 
 
-def test_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert {"watch", "consume", "context"} <= set(complete(capsys, ""))
-
-
 def test_contexts(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert main(["context", "save", "production", "--endpoint", "a:1"]) == 0

@@ -67,13 +67,3 @@ def test_rejected_credentials_are_those_that_were_sent(
     monkeypatch.setattr("feedmux.cli.connection.tls_of", lambda _: False)
     with pytest.raises(CliError, match=words), connected(given(**options)):
         raise feedmux.Unauthenticated("no", status="UNAUTHENTICATED")
-
-
-def test_a_command_may_explain_an_error_itself() -> None:
-    with (
-        pytest.raises(CliError, match="as the command says"),
-        connected(given(), lambda _: CliError("as the command says")),
-    ):
-        raise feedmux.NotFound("no", status="NOT_FOUND")
-    with pytest.raises(CliError, match="no"), connected(given(), lambda _: None):
-        raise feedmux.NotFound("no", status="NOT_FOUND")

@@ -9,11 +9,9 @@ from bson.timestamp import Timestamp
 
 import feedmux
 from feedmux.cli import main
-from feedmux.cli.consume import Sink, _explained, process_events
+from feedmux.cli.consume import Sink, process_events
 from feedmux.cli.event_output import Notices
 from feedmux.cli.signals import Signals
-from feedmux.errors import make_error
-from tests.tables import over
 
 
 @pytest.mark.parametrize(
@@ -126,35 +124,3 @@ def test_it_is_caught_up_after_all_events_before_the_head(
     else:
         with pytest.raises(feedmux.FeedInvalidated):
             process_events(*arguments, lambda: None, lambda: nothing_left)
-
-
-@over(
-    ("status", "reason", "metadata", "hint"),
-    [
-        ("NOT_FOUND", "SUBSCRIPTION_NOT_FOUND", {}, "Create it: feedmux consume orders --create DB.COLL"),
-        ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY", {}, "or use --takeover"),
-        ("ABORTED", "FENCED", {"cause": "TAKEOVER"}, "Use --takeover to read it here again"),
-    ],
-)
-def test_what_its_user_can_do(status: str, reason: str, metadata: dict[str, str], hint: str) -> None:
-    told = _explained(make_error(status, "said", reason, metadata), "orders")
-    assert told is not None
-    assert hint in told.hint
-
-
-def test_a_group_and_an_ordinary_subscription_are_named() -> None:
-    mismatch = make_error("FAILED_PRECONDITION", "said", "GROUP_MISMATCH")
-    for joins, hint in ((False, "Use --join"), (True, "feedmux subscriptions update orders --group")):
-        told = _explained(mismatch, "orders", joins=joins)
-        assert told is not None
-        assert hint in told.hint
-
-
-def test_other_errors_are_explained_as_for_every_command() -> None:
-    lease = make_error("ABORTED", "said", "FENCED", {"cause": "LEASE"})
-    dropped = feedmux.FeedInvalidated("said")
-    assert _explained(lease, "orders") is _explained(dropped, "orders") is None
-    dropped.position = b"\xf2\x01"
-    told = _explained(dropped, "orders")
-    assert told is not None
-    assert told.hint == "Resume after it: feedmux subscriptions seek orders 8gE"

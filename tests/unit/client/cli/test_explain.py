@@ -16,30 +16,6 @@ def explained(**more: object) -> Explanation:
     return Explanation(**unset | {"oplog_headroom_s": None, "withheld": (), "may_be_view": False} | more)  # type: ignore[arg-type]
 
 
-def test_a_feed_that_would_be_opened() -> None:
-    assert text(explained()) == ["pipeline   []", "stream     k (not read now)"]
-    shared = explained(stream_open=True, oplog_headroom_s=7290.0, scope_missing=True, may_be_view=True)
-    assert text(shared)[1:] == [
-        "stream     k (read now; shared)",
-        "           may be a view: read together with other feeds of its database or deployment",
-        "           no events yet: the collection or database does not exist",
-        "oplog      reaches back 2 h 1 min before the start",
-    ]
-
-
-def test_what_a_copy_would_read() -> None:
-    assert text(explained(documents_estimated=1_234_567))[2] == (
-        "copy       about 1,234,567 documents, read once for this feed"
-    )
-
-
-def test_a_feed_that_would_be_rejected_says_no_more() -> None:
-    refused = explained(
-        refusal=Refusal("PERMISSION_DENIED", "NAMESPACE_DENIED", "no grant"), stream_key="", pipeline=""
-    )
-    assert text(refused) == ["rejected   PERMISSION_DENIED NAMESPACE_DENIED: no grant"]
-
-
 def test_no_control_character_is_printed() -> None:
     found = explained(refusal=Refusal("INVALID_ARGUMENT", "PIPELINE_INVALID", "no field \x1b[2Jx"), pipeline="[\x07]")
     assert text(found)[:2] == [

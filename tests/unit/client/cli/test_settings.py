@@ -1,6 +1,7 @@
 """The settings of a command: from its options, contexts, variables and defaults, in this order."""
 
 import argparse
+import json
 import os
 import stat
 from pathlib import Path
@@ -12,7 +13,7 @@ from feedmux.cli import main
 from feedmux.cli.connection import add_connection_options
 from feedmux.cli.failure import CliError
 from feedmux.cli.operator import add_operator_options
-from feedmux.cli.settings import SETTINGS, fill_in
+from feedmux.cli.settings import SETTINGS, chosen, fill_in
 
 
 @pytest.fixture(autouse=True)
@@ -248,3 +249,35 @@ def test_arguments_and_variables_that_are_not_text(
         assert main(["watch", "shop.orders"]) == 2
         assert f"{variable} is not UTF-8" in capsys.readouterr().err
         monkeypatch.delenv(variable)
+
+
+def test_list_and_show_hide_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["context", "list"]) == 0
+    assert "feedmux context save" in capsys.readouterr().out
+    save("one", "--endpoint", "one:1", "--api-key", "fmx_secret_secret", "--use")
+    save("two", "--operator-key", "fmx_secret_secret", "--tls")
+    for arguments in (["list"], ["show"], ["show", "two"]):
+        capsys.readouterr()
+        assert main(["context", *arguments]) == 0
+        assert "secret_secret" not in capsys.readouterr().out
+    assert main(["context", "list", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["in_use"] == "one"
+    assert [each["name"] for each in told["contexts"]] == ["one", "two"]
+
+
+def test_using_none_and_deleting(capsys: pytest.CaptureFixture[str]) -> None:
+    save("one", "--endpoint", "one:1", "--use")
+    assert main(["context", "use"]) == 0
+    assert chosen(None) is None
+    assert main(["context", "use", "one"]) == 0
+    assert main(["context", "delete", "one"]) == 0
+    assert chosen(None) is None
+    assert main(["context", "use", "one"]) == 1
+    assert "context 'one' does not exist" in capsys.readouterr().err
+
+
+def test_a_mistyped_name(capsys: pytest.CaptureFixture[str]) -> None:
+    save("production", "--endpoint", "one:1")
+    assert main(["context", "use", "prodution"]) == 1
+    assert "Did you mean production?" in capsys.readouterr().err

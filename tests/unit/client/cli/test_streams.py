@@ -7,7 +7,6 @@ from google.protobuf import duration_pb2
 from feedmux.cli.streams import _text, as_json, state_name
 from feedmux.cli.terminal import Terminal
 from feedmux.v1 import feed_pb2, operator_pb2
-from tests.tables import over
 
 HOSTILE = "t\x1b[2J"
 ONE = operator_pb2.Subscriber(
@@ -35,11 +34,6 @@ def answer(**more: object) -> operator_pb2.ListSharedStreamsResponse:
 
 def text(found: operator_pb2.ListSharedStreamsResponse, *, subscribers: bool = False) -> str:
     return _text(Terminal(io.StringIO()), found, subscribers)
-
-
-def test_the_head_counts_in_singular_and_plural() -> None:
-    head = text(answer()).splitlines()[0]
-    assert head == "1 shared stream on 2 MongoDB cursors for 1 subscriber, 0 B of 0 B used"
 
 
 def test_copies_are_shown_with_how_far_they_are() -> None:
@@ -73,24 +67,6 @@ def test_subscribers_are_shown_on_demand() -> None:
     assert "3 events, 1 min 1 s" in shown
     assert "\x1b" not in shown
     assert "1 subscribers that wait for credit" in text(answer(detached_subscribers=[ONE]))
-
-
-@over(
-    ("more", "shown"),
-    [
-        ({"cursor_open": True}, "open"),
-        ({"view_of": "shop"}, "view of shop"),
-        ({}, "none"),
-        ({"pipeline": '[{"$match": {}}]'}, "main:shop.orders (filtered)"),
-        ({"catch_up": True}, "reading catch-up"),
-    ],
-)
-def test_what_is_special_about_a_stream(more: dict[str, object], shown: str) -> None:
-    stream = operator_pb2.SharedStream()
-    stream.CopyFrom(STREAM)
-    stream.MergeFrom(operator_pb2.SharedStream(**more))  # type: ignore[arg-type]
-    (row,) = [line for line in text(answer(shared_streams=[stream])).splitlines() if line.startswith("1  ")]
-    assert shown in row
 
 
 def test_json_has_plain_numbers_and_names() -> None:

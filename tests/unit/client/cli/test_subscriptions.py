@@ -70,20 +70,6 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_json_leaves_out_what_a_feed_does_not_have(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(printed(capsys, "get", "orders", "--json"))
-    assert found["feed"] == {"source": "main", "database": "shop", "collection": "orders", "pipeline": "[]"}
-    assert (found["position"], found["cluster_time"], found["update_time"]) == ("8gE", "60:1", None)
-    assert found["create_time"] == "2026-01-02T00:00:00Z"
-
-
-def test_a_list_without_subscriptions_says_how_to_make_one(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "main:shop.orders" in printed(capsys, "list")
-    client.stored = ()
-    assert printed(capsys, "list") == "No subscriptions yet. Create one: feedmux subscriptions create NAME DB.COLL\n"
-    assert json.loads(printed(capsys, "list", "--json")) == {"subscriptions": []}
-
-
 def test_an_update_changes_what_is_given_and_no_more(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     printed(capsys, "update", "orders", "--on-history-lost", "earliest")
     printed(capsys, "update", "orders", "--full-document", "updateLookup")
@@ -198,13 +184,3 @@ def test_wrong_usage_of_groups(
 ) -> None:
     assert main(["subscriptions", *arguments]) == 2
     assert words in capsys.readouterr().err
-
-
-def test_a_group_is_shown(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    for group, text in (
-        (feedmux.Group(), "yes"),
-        (feedmux.Group(0.0, attempts_max=5), "reconnect time 0.0, attempts max 5"),
-    ):
-        client.stored = (replace(STORED, group=group),)
-        assert main(["subscriptions", "get", "orders"]) == 0
-        assert text in capsys.readouterr().out

@@ -1,15 +1,26 @@
-"""Tables, cut lines, times and numbers for people; nothing from a document controls the terminal."""
+"""What people read: lines, tables, bars, times and numbers; nothing from a document controls the terminal."""
 
 import io
 import json
 import re
+import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from bson import Binary, Decimal128, MaxKey, ObjectId, Regex, Timestamp
 
+import feedmux
 from feedmux.cli import main
+from feedmux.cli.copy_bar import CopyBar, copy_text
+from feedmux.cli.event_line import event_line, value_text
+from feedmux.cli.event_output import Notices
 from feedmux.cli.terminal import Terminal, cut, duration, iso_time, plain, print_json, size, table, utc_time
+from tests.tables import over
+from tests.unit.client.cli.test_event_output import Shown
 
 
 @pytest.fixture
@@ -114,3 +125,91 @@ def test_json_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_control_characters_are_shown_as_question_marks() -> None:
     assert plain("a\x1b[2J\n\x7f\x9bé") == "a?[2J???é"
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({}, ""),
+        ({"_id": 1, "anything": 2}, "anything: 2"),
+        ({"operationType": "insert", "fullDocument": {"_id": 1, "a": {"b": {"c": {"d": 1}}}}}, "a: {b: {c: {…}}}"),
+        ({"operationType": "rename", "to": {"db": "shop", "coll": "old"}}, "to shop.old"),
+        ({"operationType": "create", "operationDescription": {"idIndex": 1}}, "idIndex: 1"),
+        ({"updateDescription": {"truncatedArrays": [{"field": "tags", "newSize": 2}]}}, "tags cut to 2"),
+        ({"operationType": "update", "updateDescription": 5, "ns": 3, "documentKey": 4}, "update"),
+        ({"updateDescription": {"removedFields": 2, "truncatedArrays": 3, "updatedFields": 4}}, "?"),
+        ({"updateDescription": {"truncatedArrays": [{"newSize": "\x1b[2J\n"}, 1]}}, "None cut to ?[2J?"),
+        ({"operationType": "delete", "documentKey": {"region": "eu", "_id": 5}}, '{region: "eu", _id: 5}'),
+        ({"operationType": 7, "wallTime": "yesterday", "clusterTime": Timestamp(1, 1)}, "7"),
+    ],
+)  # fmt: skip
+def test_shapes(terminal: Terminal, event: dict[str, Any], words: str) -> None:
+    line = event_line(terminal, event)
+    assert words in line
+    assert "\n" not in line
+
+
+@over(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (1.5, "1.5"),
+        ("line\nbreak \x1b", '"line?break ?"'),
+        ("x" * 100, '"' + "x" * 60 + '…"'),
+        (ObjectId("6b0170b0e72021d4ffb44009"), "6b0170b0e72021d4ffb44009"),
+        (Decimal128("1.10"), "1.10"),
+        (Binary(b"abc"), "<3 bytes>"),
+        (Regex("^a"), "/^a/"),
+        (Timestamp(5, 6), "5:6"),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00.000+00:00"),
+        ([1, [2, [3]]], "[1, [2, [1 items]]]"),
+        (MaxKey(), "MaxKey()"),
+    ],
+)
+def test_values(value: object, text: str) -> None:
+    assert value_text(value) == text
+
+
+STATUS = feedmux.SnapshotStatus(True, 1200, 0, 5000, 19.0)
+
+
+def test_a_copy_is_a_bar_on_a_terminal_and_nothing_without_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Notices().show(feedmux.SnapshotProgress(STATUS))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    terminal = Shown()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    notices = Notices()
+    with notices.bar:
+        notices.opened(cast(feedmux.Session, SimpleNamespace(copying=replace(STATUS, documents=0))))
+        notices.show(feedmux.SnapshotProgress(STATUS))
+        with notices.bar.hidden():
+            terminal.write("event\n")
+        notices.show(feedmux.SnapshotComplete(5001))
+        terminal.write("after\n")
+    clear = "\r\x1b[K"
+    bar = "[#####...................] 1,200 of about 5,000 documents (24 %), 200/s, 19 s left"
+    first, *rest = terminal.getvalue().split(clear)[1:]
+    assert "] 0 of about 5,000 documents (0 %)" in first
+    done = "-- the existing documents are copied (5,001); changes follow"
+    assert [each.replace("\x1b[2m", "").replace("\x1b[0m", "") for each in rest] == [
+        bar, "event\n", bar, f"{done}\nafter\n",
+    ]  # fmt: skip
+
+
+def test_a_bar_fits_into_its_terminal_and_is_never_full_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Shown()
+    CopyBar(terminal).show(replace(STATUS, documents=6000))
+    assert len(terminal.getvalue()) == len("\r\x1b[K") + 39
+    assert copy_text(replace(STATUS, documents=6000, remaining_s=None)) == "6,000 of about 5,000 documents (99 %)"
+    assert copy_text(feedmux.SnapshotStatus(True, 7)) == "7 documents"
+    monkeypatch.setenv("TERM", "dumb")
+    plain = Shown()
+    CopyBar(plain).show(STATUS)
+    assert plain.getvalue() == ""

@@ -6,7 +6,7 @@ import pytest
 
 import feedmux
 from feedmux.cli.event_output import EventOutput, Notices
-from feedmux.cli.watch import _follow, _located
+from feedmux.cli.watch import _follow
 
 
 class Session:
@@ -38,19 +38,3 @@ def test_it_stops_at_its_limit_and_asks_about_the_feed_at_each_pause(
     assert pauses == [b"", b"ab"]
     assert capsysbinary.readouterr().out == b"c"
     assert session.script == [b"d"]
-
-
-def test_it_ends_when_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedmux.cli.event_output.reader_has_gone", lambda: True)
-    with pytest.raises(BrokenPipeError):
-        _follow(cast(feedmux.Session, Session(None)), cast(EventOutput, Output()), Notices(), None, lambda: None)
-
-
-def test_the_end_of_a_feed_says_how_to_resume() -> None:
-    ended = feedmux.FeedInvalidated("dropped")
-    assert _located(ended) is None
-    ended.position = b"\xf2\x01"
-    told = _located(ended)
-    assert told is not None
-    assert told.hint == "Resume after it with --start 8gE"
-    assert _located(feedmux.NotFound("no")) is None
