@@ -26,37 +26,6 @@ def token(n: int) -> ResumeToken:
     return event_token(BEGIN + 10 * n + 5, key=n)
 
 
-@over("dropped", [False, True])
-def test_places_inside_and_at_the_end_of_a_chunk(dropped: bool) -> None:
-    acks = AckTracker(START, 10)
-    chunk = chunk_of(0, 4)
-    acks.record(chunk, 0, 3)
-    acks.record(chunk, 3, 4)
-    if dropped:
-        chunk.drop_bytes()
-    assert not acks.ack(0)
-    assert acks.place == START
-    assert acks.ack(2)
-    assert acks.place == token(1)
-    assert not acks.ack(1)
-    assert not acks.ack(2)
-    assert acks.ack(4)
-    assert acks.place == chunk.end
-    assert acks.outstanding == 0
-    assert chunk.holders == 0
-
-
-def test_progress_counts_only_when_all_is_acked() -> None:
-    acks = AckTracker(START, 10)
-    later = ResumeToken.high_water_mark(BEGIN + 1000)
-    acks.record(chunk_of(0, 1), 0, 1)
-    assert not acks.progress(later)
-    acks.ack(1)
-    assert acks.progress(later)
-    assert not acks.progress(START)
-    assert acks.place == later
-
-
 def test_a_place_inside_a_split_event_is_never_stored() -> None:
     """The model found this: the heartbeat between two batches stored the position after a first fragment."""
     start = ResumeToken.high_water_mark(BEGIN, 2)
@@ -73,21 +42,6 @@ def test_a_place_inside_a_split_event_is_never_stored() -> None:
     acks.record(rest, 0, 2)
     assert acks.ack(3)
     assert acks.place == parts[2].token
-    assert acks.progress(ResumeToken.high_water_mark(BEGIN + 9, 2))
-
-
-def test_a_session_that_begins_inside_a_split_event_stores_nothing_before_its_end() -> None:
-    """The session begins after fragment 1, which its client has; another process does not have that fragment."""
-    start = event_token(BEGIN + 1, key=7, fragment=0)
-    parts = [event(n, event_token(BEGIN + 1, key=7, fragment=n), part=(n + 1, 3)) for n in range(1, 3)]
-    second, last = (cut_batch(each.data, start, None, 0.0, bytes_max=10**6, split=True)[0] for each in parts)
-    acks = AckTracker(start, 10)
-    acks.record(second, 0, 1)
-    assert not acks.ack(1)
-    assert not acks.progress(second.end), "the ring ends between two fragments"
-    acks.record(last, 0, 1)
-    assert acks.ack(2)
-    assert acks.place == parts[1].token
     assert acks.progress(ResumeToken.high_water_mark(BEGIN + 9, 2))
 
 

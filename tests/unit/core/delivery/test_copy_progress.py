@@ -38,14 +38,6 @@ def test_what_is_left_at_the_present_rate() -> None:
     assert progress.status("db.c", 110.0, running=False).remaining_s is None
 
 
-def test_documents_of_earlier_sessions_are_no_part_of_the_rate() -> None:
-    progress = begun(5000)
-    assert progress.remaining_s(110.0) is None
-    for second in range(1, 11):
-        send(progress, 5000 + second * 100, 100.0 + second)
-    assert progress.remaining_s(110.0) == pytest.approx(40)
-
-
 def test_only_the_last_minute_counts() -> None:
     progress = begun()
     for second in range(1, 201):
@@ -96,9 +88,3 @@ def test_a_first_batch_is_no_rate() -> None:
     progress = begun()
     send(progress, 4000, 100.1)
     assert progress.remaining_s(100.1) is None
-
-
-def test_a_notice_is_due_every_five_seconds_while_documents_come() -> None:
-    progress = begun()
-    due = [tenth for tenth in range(1, 201) if send(progress, tenth, 100 + tenth / 10)]
-    assert due == [50, 100, 150, 200]

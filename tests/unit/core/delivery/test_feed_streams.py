@@ -3,19 +3,15 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-import bson
-
 from feedmux_server.core.delivery.feed_streams import SubscriberState
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.chunk import Rendition, cut_batch
-from feedmux_server.core.events.copy_chunks import ChangesChunk, cut_documents
+from feedmux_server.core.events.chunk import Rendition
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
-from feedmux_server.core.positions.timeline import Fork
-from tests.sim.events import BEGIN, event, event_token
+from tests.sim.events import BEGIN, event_token
 from tests.tables import over
 from tests.unit.core.delivery.streams_support import (
     Feed,
@@ -169,38 +165,6 @@ def test_places_that_are_lost_too_are_not_asked_one_after_the_other() -> None:
     assert len(feed.port.started) == 2
 
 
-def test_a_fork_closes_all_streams_and_ends_those_who_are_past_it() -> None:
-    feed = Feed()
-    ahead, behind_it = feed.subscriber(behind(0)), feed.subscriber(behind(0))
-    ring = feed.stream_of(ahead).ring
-    fill(feed.stream_of(ahead), 1, 9)
-    assert isinstance(feed.take(ahead), Delivery)
-    fork = Fork(mark(5).cluster_time, mark(20).cluster_time, is_exact=True)
-    feed.port.forks.append(fork)
-    feed.streams.fork(fork, fork.error("main"))
-    assert (ring.closed, list(feed.streams.open)) == (True, [])
-    ended = feed.take(ahead)
-    assert isinstance(ended, Ended)
-    assert ended.error.reason is ErrorReason.TIMELINE_FORKED
-    assert feed.take(behind_it) is None, "it reads the present history"
-    assert feed.stream_of(behind_it).ring is not ring
-    late = feed.subscriber(behind(9))
-    assert isinstance(feed.take(late), Ended)
-    assert isinstance(feed.take(feed.subscriber(behind(9), events=0)), Ended), "the end needs no credit"
-    assert len(feed.port.started) == 2
-    informed, current = feed.subscriber(behind(0)), feed.subscriber(behind(30))
-    informed.received, current.received = mark(9), mark(9)
-    ended = feed.take(informed)
-    assert isinstance(ended, Ended), "an earlier session has delivered what is lost"
-    assert (ended.error.reason, informed.at.place) == (ErrorReason.TIMELINE_FORKED, mark(9))
-    assert feed.take(current) is None
-    assert [each.received for each in (informed, current)] == [None, None]
-    feed.streams.rejoin(ahead, behind(5))
-    assert feed.stream_of(ahead) is feed.stream_of(behind_it)
-    for each in (ahead, behind_it, late, informed):
-        feed.streams.remove(each)
-
-
 def test_opens_are_gathered_at_the_earliest_place() -> None:
     feed = Feed(join_distance_s=30)
     later, earlier = feed.subscriber(behind(5)), feed.subscriber(behind(2))
@@ -278,23 +242,6 @@ def catching_up(*, acks_max: int = 0) -> tuple[Feed, SharedStream, Subscriber]:
     return feed, stream, late
 
 
-def test_of_a_stream_that_gives_way_its_subscribers_take_what_its_ring_has_and_then_wait() -> None:
-    feed, stream, late = catching_up(acks_max=10)
-    feed.port.slot_free = False
-    feed.streams.give_way(stream)
-    assert feed.streams.state_of(late) is SubscriberState.CATCH_UP
-    assert (stream.ring.first_seq, len(stream.ring)) == (2, 3), "others cannot join it"
-    assert feed.subscriber(behind(3)).ring is None
-    feed.grant(late, 100, 10**6)
-    assert numbers(feed.take(late)) == [3, 4, 5]
-    assert feed.take(late) is None
-    assert (late.ring, late.at, late.id in feed.port.waiting) == (None, behind(5), True)
-    feed.streams.admit(late)
-    assert feed.stream_of(late).origin == behind(5)
-    fill(feed.stream_of(late), 6, 7)
-    assert numbers(feed.take(late)) == [6, 7]
-
-
 def test_one_that_can_take_nothing_does_not_wait_for_a_slot() -> None:
     feed, stream, late = catching_up()
     feed.port.slot_free = False
@@ -350,20 +297,6 @@ def test_those_who_wait_need_no_slot_when_the_last_stream_they_could_join_is_clo
     assert {feed.stream_of(each) for each in waiting} == {feed.port.started[-1]}
 
 
-def test_removing_gives_everything_back() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), acks_max=10)
-    stream = feed.stream_of(subscriber)
-    fill(stream, 1, 2)
-    feed.take(subscriber)
-    assert stream.ring[0].holders == 1
-    feed.streams.remove(subscriber)
-    assert stream.ring[0].holders == 0
-    assert feed.streams.subscriber_count == 0
-    assert stream.subscribers == {}
-    assert not feed.streams.open.is_superfluous(stream), "the leading stream lingers"
-
-
 # What wakes the session and the pump.
 
 
@@ -381,14 +314,6 @@ def full() -> tuple[Feed, Subscriber, list[bool]]:
     fill(feed.stream_of(subscriber), 1, 2)
     assert numbers(feed.take(subscriber)) == [1, 2]
     return feed, subscriber, demands_of(feed.stream_of(subscriber))
-
-
-def test_credit_wakes_only_where_an_event_may_be_unacknowledged() -> None:
-    feed, subscriber, demands = full()
-    feed.grant(subscriber, 1, 1)
-    assert (feed.woken, demands) == ([], [])
-    feed.ack(subscriber, 1)
-    assert (feed.woken, demands) == ([subscriber.id], [True])
 
 
 def test_an_ack_wakes_only_where_there_is_credit() -> None:
@@ -468,28 +393,3 @@ def test_after_a_copy_its_subscriber_continues_on_the_live_stream() -> None:
     assert numbers(feed.take(copier)) == [3, 4, 5]
     assert feed.stream_of(copier) is feed.stream_of(live)
     assert copier.at.place.copied is None
-
-
-def test_a_copy_that_gives_its_slot_to_another_continues_where_it_was() -> None:
-    feed = Feed()
-    copier = feed.subscriber(copying(2, 7))
-    stream = opened(feed.stream_of(copier))
-    stream.append([], mark(3).while_copying(Copied(b"", 9)))
-    feed.streams.give_way(stream)
-    assert feed.take(copier) is None
-    assert feed.stream_of(copier) is not stream
-    assert feed.stream_of(copier).origin.place.copied == Copied(b"", 9)
-
-
-def test_no_delivery_mixes_documents_and_changes() -> None:
-    feed = Feed()
-    copier = feed.subscriber(copying(2))
-    stream = opened(feed.stream_of(copier))
-    data = b"".join(bson.encode({"_id": {"_data": "", "snapshot": {"_id": number}}}) for number in range(2))
-    [documents] = cut_documents(data, stream.ring.newest, Copied(), 1.5, bytes_max=10**9)
-    [read] = cut_batch(event(1, token(8)).data, documents.end, None, 1.5, bytes_max=10**9)
-    changes = ChangesChunk.of(read, Copied(b"", 2), None)
-    assert changes is not None
-    stream.append([documents, changes], None)
-    taken = [feed.take(copier), feed.take(copier)]
-    assert [(each.count, each.are_documents) for each in taken if isinstance(each, Delivery)] == [(2, True), (1, False)]

@@ -1,11 +1,13 @@
 """What the members of a group get, and what is settled by that."""
 
+import random
+
 import bson
 import pytest
 
 from feedmux_server.core.delivery import key_ledger
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
-from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, RUN_MAX, SPAN_BYTES
+from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, PIN_BYTES, RUN_MAX, SPAN_BYTES, SetAside, Stored
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -45,56 +47,6 @@ def test_settling_in_any_order_twice_and_what_was_never_sent() -> None:
         group.ledger.settle(hand, 1, 4)
     assert (caught.value.reason, caught.value.field) == (ErrorReason.ACK_OUT_OF_RANGE, "settle.done")
     assert (group.paid, group.ledger.keys, hand.outstanding) == (0, {}, 0)
-
-
-def test_the_position_is_before_the_first_unsettled_event() -> None:
-    group, hand = Group("a", "b", "c"), Hand()
-    (chunk,) = group.chunks
-    group.take(hand)
-    group.ledger.settle(hand, 3, 3)
-    assert group.ledger.settled_place() == START
-    group.ledger.settle(hand, 1, 1)
-    assert group.ledger.settled_place() == chunk.token(0)
-    assert not hand.stored(group.ledger.acked), "the delivery has an event that is not settled"
-    group.ledger.settle(hand, 1, 3)
-    assert group.ledger.settled_place() == chunk.end
-    assert (hand.stored(group.ledger.acked), hand.committed) == (True, 3)
-
-
-def test_an_event_without_a_key_is_alone() -> None:
-    group, one, other = Group("a", "b", DROPPED, "a", "b"), Hand(), Hand()
-    assert group.runs(one, runs_max=1) == [[0]]
-    assert group.runs(other) == [[1]]
-    assert (group.has_nothing_for(one), group.ledger.room) == (True, 0)
-    group.ledger.settle(one, 1, 1)
-    assert group.has_nothing_for(one)
-    group.ledger.settle(other, 1, 1)
-    taken = group.take(one)
-    assert (taken.runs, group.has_nothing_for(other), group.ledger.room) == ([1], True, 0)
-    group.ledger.settle(one, 2, 2)
-    assert group.runs(other) == [[3], [4]]
-
-
-def test_the_same_instance_gets_what_it_had_in_hand_again_and_others_when_it_is_lost() -> None:
-    group, one, other = Group("a", "b", "a", "c"), Hand(), Hand()
-    assert group.runs(one) == [[0, 2], [1], [3]]
-    group.ledger.settle(one, 1, 1)
-    group.ledger.disconnect(one)
-    assert group.has_nothing_for(other)
-    assert group.runs(one, events_max=1) == [[2]], "the next session counts from 1, and its window may be smaller"
-    group.ledger.disconnect(one)
-    group.ledger.give_back(one, lost=True)
-    taken = group.take(other)
-    assert (list(map(number_of, taken.parts)), taken.runs, taken.attempts) == ([2, 1, 3], [1, 1, 1], [2, 2, 2])
-    group.ledger.give_back(other, lost=False)
-    assert group.take(one).attempts == [2, 2, 2]
-
-
-def test_only_the_first_event_of_a_run_was_attempted_by_a_lost_member() -> None:
-    group, one, other = Group("a", "a", "a"), Hand(), Hand()
-    group.take(one)
-    group.ledger.give_back(one, lost=True)
-    assert group.take(other).attempts == [2, 1, 1]
 
 
 def test_a_large_event_goes_alone_and_only_where_there_is_room_for_it() -> None:
@@ -162,24 +114,6 @@ def ahead_of(group: Group, most: int = HOLES_MAX) -> Ahead:
     ahead = group.ledger.ahead(most)
     assert ahead is not None
     return ahead
-
-
-def test_what_is_settled_ahead_is_not_delivered_again_by_the_next_host() -> None:
-    keys, hand = ("a", "b", "a", "c", "b", "d"), Hand()
-    group = Group(*keys)
-    assert group.runs(hand) == [[0, 2], [1, 4], [3], [5]]
-    group.ledger.settle(hand, 3, 5)
-    assert group.ledger.settled_place() == START
-    group.fail(hand, 1)
-    ahead = ahead_of(group)
-    (chunk,) = group.chunks
-    assert (ahead.high, ahead.holes) == (
-        chunk.end,
-        {mark_of(event_token(BEGIN + 1, key=0).raw): 2, mark_of(event_token(BEGIN + 6, key=5).raw): 1},
-    )
-    after = Group(*keys, "b", ahead=ahead)
-    taken = after.take(Hand())
-    assert (list(map(number_of, taken.parts)), taken.runs, taken.attempts) == ([0, 2, 5, 6], [2, 1, 1], [2, 1, 1, 1])
 
 
 @over("count", [10, 100, 1_000])
@@ -256,26 +190,6 @@ def test_what_waits_for_an_event_without_a_key_is_not_ahead() -> None:
     assert Group("a", "b", DROPPED, "c", ahead=ahead).ledger.outstanding > 1
 
 
-def test_until_the_higher_position_is_passed_the_position_stays() -> None:
-    keys, hand = ("a", "b", "a", "c"), Hand()
-    group = Group(*keys)
-    group.runs(hand)
-    group.ledger.settle(hand, 3, 3)
-    group.ledger.settle(hand, 4, 4)
-    after, hand = Group(*keys, "d", ahead=ahead_of(group), per_chunk=1, reads=2), Hand()
-    assert after.runs(hand) == [[0]]
-    after.ledger.settle(hand, 1, 1)
-    assert (after.ledger.restores, after.ledger.settled_place()) == (True, START)
-    assert not after.ledger.progress(after.chunks[1].end)
-    after.read(after.chunks[2])
-    assert after.runs(hand) == [[2]], "the key of a hole is unsettled from there on"
-    after.read(after.chunks[3])
-    assert (after.ledger.restores, after.ledger.settled_place()) == (False, after.chunks[1].end)
-    after.read(after.chunks[4])
-    assert after.runs(hand) == [[4]]
-    assert (after.paid, after.ledger.outstanding) == (2 * (EVENT_BYTES + SPAN_BYTES), 2)
-
-
 def test_an_idle_feed_passes_the_higher_position_too() -> None:
     group, hand = Group("a", "b"), Hand()
     group.runs(hand)
@@ -304,3 +218,91 @@ def test_evicted_events_are_recognized() -> None:
     before = ahead_of(group)
     group.chunks[0].drop_bytes()
     assert ahead_of(group) == before
+
+
+def aside(group: Group, *, pin: bool) -> SetAside:
+    """Reject the first event, and set it aside."""
+    hand = Hand()
+    group.runs(hand)
+    group.fail(hand, 1, reject=True)
+    group.ledger.settle(hand, 2, hand.sequence)
+    (event,) = group.ledger.to_set_aside()
+    group.ledger.set_aside(event.number, pin=pin)
+    return event
+
+
+def stored(*events: SetAside) -> list[Stored]:
+    return [Stored(bytes([number_of(each.event)]) * 16, each.event, each.deliveries) for each in events]
+
+
+def test_unpinned_keys_deliver_what_waited() -> None:
+    group, hand = Group("a", "a", per_chunk=1, reads=1), Hand()
+    key = aside(group, pin=True).key
+    assert key is not None
+    assert group.paid == PIN_BYTES
+    group.read(*group.chunks[1:])
+    group.ledger.unpin(key)
+    assert group.runs(hand) == [[1]]
+    group.ledger.release()
+    assert group.paid == 0
+
+
+def test_an_event_without_a_key_waits_for_letters_and_they_for_it() -> None:
+    group, hand = Group("a", DROPPED, "a", per_chunk=1, reads=1), Hand()
+    first = aside(group, pin=False)
+    assert first.key is not None
+    group.ledger.replay(first.key, stored(first), 0.0)
+    group.read(*group.chunks[1:])
+    assert not group.ledger.may_replay
+    assert group.runs(hand) == [[0]]
+    group.ledger.settle(hand, 1, 1)
+    assert group.runs(hand) == [[1]]
+    assert not group.ledger.may_replay, "an event without a key is alone"
+
+
+def test_a_settle_of_many_events_has_parts() -> None:
+    hand = Hand()
+    hand.sent(range(10))
+    hand.settle(3, 4)
+    assert hand.part_of_settle(1, 10, 3) == (3, 3), "those that were settled before count, as they are visited"
+    assert hand.part_of_settle(5, 7, 3) == (7, 3)
+    assert hand.part_of_settle(9, 10, 3) == (10, 2)
+    assert hand.part_of_settle(1, 11, 3) == (11, 0), "it is rejected as a whole"
+
+
+def test_what_is_stored_is_told_in_a_bounded_number_of_steps() -> None:
+    hand = Hand()
+    for number in range(5_000):
+        hand.sent([number + 1])
+    hand.sent([0])
+    assert (hand.stored(2_000), hand.committed < 5_000, len(hand._history) <= 1_000) == (True, True, True)
+    assert (hand.stored(5_001), hand.committed) == (True, 5_001)
+
+
+@over("seed", range(20))
+def test_what_is_in_hand_after_any_settlements(seed: int) -> None:
+    """As a dict by sequence has it, whose ranges would take as long as they are wide."""
+    rng, hand, model, number = random.Random(seed), Hand(), dict[int, int](), 0
+    for _ in range(300):
+        if rng.random() < 0.1:
+            numbers = list(range(number, number + rng.randint(1, 200)))
+            number += len(numbers)
+            hand.sent(numbers)
+            model |= dict(zip(range(hand.sequence - len(numbers) + 1, hand.sequence + 1), numbers, strict=True))
+        elif hand.sequence:
+            first = rng.randint(1, hand.sequence)
+            last = min(hand.sequence, first + rng.choice((0, 1, 10, 100, 1000)))
+            if first in model and rng.random() < 0.3:
+                assert hand.at(first) == model[first]
+                count = min(rng.randint(1, 5), sum(each >= first for each in model))
+                hand.take_back(first, count)
+                for each in [each for each in model if each >= first][:count]:
+                    del model[each]
+            else:
+                expected = [model.pop(each) for each in range(first, last + 1) if each in model]
+                assert hand.settle(first, last) == expected
+            assert (hand.at(first) is None) or model[first] == hand.at(first)
+        assert hand.outstanding == len(model)
+        assert hand.acked == min(model, default=hand.sequence + 1) - 1
+    assert hand.disconnect() == list(model.values())
+    assert hand.outstanding == 0

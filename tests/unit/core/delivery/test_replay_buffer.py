@@ -62,32 +62,6 @@ def test_bounds_and_counts(batches: list[tuple[int, int]], events_max: int, byte
             assert chunk.cum_events == ring.cum_events - sum(each.count for each in rest)
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.integers(0, 3))
-@settings(max_examples=40, derandomize=True)
-def test_locate_finds_the_first_event_behind_a_place(counts: list[int], drops: int) -> None:
-    filler = Filler()
-    for count in counts:
-        filler.append(count)
-    ring = filler.ring
-    for _ in range(min(drops, len(counts))):
-        ring.drop_oldest()
-    held = filler.held()
-    first = len(filler.events) - len(held)
-    places = [ring.oldest]
-    for each in filler.events[first:]:
-        places += [ResumeToken.high_water_mark(each.token.cluster_time), each.token]
-    for place in places:
-        assert ring.covers(place)
-        seq, index = ring.locate(place)
-        behind = [token for token in held if token.is_after(place)]
-        if behind:
-            assert index < ring[seq].count
-            assert ring[seq].token(index) == behind[0]
-        else:
-            assert (seq, index) == (ring.next_seq, 0)
-        assert ring.events_behind(seq, index) == len(behind)
-
-
 def test_what_is_covered() -> None:
     filler = Filler()
     filler.append(2)

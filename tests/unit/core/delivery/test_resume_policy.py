@@ -32,11 +32,6 @@ def test_network_errors(failure: MongoFailure, action: Action) -> None:
     assert "27017" not in verdict.error.message
 
 
-@over("wire_version", [8, 9, 17])
-def test_cursor_not_found_is_resumable(wire_version: int) -> None:
-    assert classify(replace(GET_MORE, code=43, wire_version=wire_version)).action is Action.RESUME
-
-
 @over("code", [1, 2, *BEFORE_LABELS])
 def test_labelled_errors_are_resumable_from_4_4_on(code: int) -> None:
     labelled = replace(GET_MORE, code=code, labels=frozenset({RESUMABLE_LABEL}))
@@ -47,21 +42,12 @@ def test_labelled_errors_are_resumable_from_4_4_on(code: int) -> None:
     assert before.action is (Action.RESUME if code in BEFORE_LABELS else Action.FATAL)
 
 
-@over("code", BEFORE_LABELS)
-def test_codes_are_resumable_before_4_4(code: int) -> None:
-    assert classify(replace(GET_MORE, code=code, wire_version=8)).action is Action.RESUME
-
-
 @over("code", [*BEFORE_LABELS, 43, 94, 237])
 def test_aggregate_errors_are_never_resumed_but_tried_again(code: int) -> None:
     for wire_version in (8, 17):
         verdict = classify(replace(AGGREGATE, code=code, wire_version=wire_version))
         assert verdict.action is Action.RETRY
         assert verdict.error.reason is ErrorReason.SOURCE_UNAVAILABLE
-
-
-def test_a_label_on_an_aggregate_error_means_later() -> None:
-    assert classify(replace(AGGREGATE, labels=frozenset({RESUMABLE_LABEL}))).action is Action.RETRY
 
 
 @over("code", [237, 11601, 11602])

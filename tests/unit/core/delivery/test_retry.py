@@ -6,27 +6,12 @@ from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.retry import HELD_MAX_S, REASONS_MAX, RetryPolicy
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from tests.unit.core.delivery.group_events import DROPPED, number_of
+from tests.unit.core.delivery.group_events import number_of
 from tests.unit.core.delivery.ledger_support import Group
 
 
 def aside(ledger: KeyLedger) -> list[int]:
     return [number_of(each.event) for each in ledger.to_set_aside()]
-
-
-def test_a_failed_event_and_the_rest_of_its_run_wait_and_nothing_else_does() -> None:
-    group, one, other = Group("a", "a", "b", "a", "b"), Hand(), Hand()
-    assert group.runs(one) == [[0, 1, 3], [2, 4]]
-    group.ledger.settle(one, 1, 1)
-    assert group.fail(one, 2, now_s=10.0, retry_after_s=3.0) == 2
-    assert (one.outstanding, group.has_nothing_for(other)) == (2, True)
-    assert group.ledger.settle(one, 4, 5)[0] == 2, "the other key goes on"
-    assert (group.ledger.due(12.9), group.has_nothing_for(other), group.ledger.retries.due_s) == (False, True, 13.0)
-    assert group.ledger.due(13.0)
-    taken = group.take(other)
-    assert (list(map(number_of, taken.parts)), taken.runs, taken.attempts) == ([1, 3], [2], [2, 1])
-    group.ledger.settle(other, 1, 2)
-    assert (group.paid, group.ledger.keys, bool(group.ledger.retries)) == (0, {}, False)
 
 
 def test_what_is_before_the_failed_event_in_its_run_stays_with_the_member() -> None:
@@ -75,16 +60,6 @@ def test_failing_twice_what_is_settled_and_what_was_never_sent() -> None:
     assert group.take(hand).attempts == [2], "the second report counted nothing"
 
 
-def test_the_position_stays_before_a_failed_event() -> None:
-    group, hand = Group("a", "b"), Hand()
-    group.runs(hand)
-    begin = group.ledger.settled_place()
-    group.fail(hand, 1)
-    group.ledger.settle(hand, 2, 2)
-    assert group.ledger.settled_place() == begin
-    assert not hand.stored(group.ledger.acked)
-
-
 def test_the_wait_doubles_up_to_a_bound_with_jitter() -> None:
     policy = RetryPolicy(first_s=1.0, most_s=300.0)
     assert [policy.delay_s(failures, 0.0) for failures in (1, 2, 3, 9, 10, 10_000)] == [1, 2, 4, 256, 300, 300]
@@ -98,19 +73,6 @@ def test_the_wait_doubles_up_to_a_bound_with_jitter() -> None:
     group.runs(hand)
     group.fail(hand, hand.sequence, retry_after_s=1e300)
     assert group.ledger.retries.due_s == HELD_MAX_S
-
-
-def test_an_event_without_a_key_that_failed_holds_up_what_comes_after_it() -> None:
-    group, hand = Group("a", DROPPED, "b"), Hand()
-    group.runs(hand)
-    group.ledger.settle(hand, 1, 1)
-    assert group.runs(hand) == [[1]]
-    group.fail(hand, 2)
-    assert (group.has_nothing_for(hand), group.ledger.room) == (True, 0)
-    group.ledger.due(1.0)
-    assert group.runs(hand) == [[1]]
-    group.ledger.settle(hand, 3, 3)
-    assert group.runs(hand) == [[2]]
 
 
 def test_an_event_that_two_members_were_lost_with_is_alone() -> None:

@@ -6,7 +6,6 @@ import pytest
 
 from feedmux_server.core.delivery.session_state import TRANSITIONS, Phase, SessionState, SessionStep
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from tests.tables import over
 
 FENCED = FeedmuxError(ErrorReason.FENCED, "fenced")
 UNTIL_S = 100.0
@@ -36,14 +35,6 @@ def test_a_request_that_comes_too_late_changes_nothing(phase: Phase, asked: Phas
     REQUESTS[asked](state)
     assert state.phase is (phase if (phase, asked) in LATE else asked)
     assert phase is asked or (asked in TRANSITIONS[phase]) != ((phase, asked) in LATE)
-
-
-@over(
-    ("phase", "step"),
-    [(Phase.OPEN, SessionStep.SEND), (Phase.CLOSING, SessionStep.FLUSH), (Phase.FAILED, SessionStep.FAIL)],
-)
-def test_each_phase_has_its_step(phase: Phase, step: SessionStep) -> None:
-    assert in_phase(phase).step is step
 
 
 def test_a_drain_waits_for_acks_until_its_deadline() -> None:

@@ -21,10 +21,6 @@ def test_transitions(state: StreamState, to: StreamState) -> None:
             stream.move_to(to)
 
 
-def test_every_state_but_the_last_can_end() -> None:
-    assert {state for state in StreamState if StreamState.ENDED not in TRANSITIONS[state]} == {StreamState.ENDED}
-
-
 def test_the_start_moves_back_only_while_opens_are_gathered() -> None:
     stream = SharedStream(1, behind(5), RingLimits(), 1)
     stream.lower_start(behind(2))
@@ -104,18 +100,6 @@ def test_the_pump_is_told_of_credit_acks_and_comings() -> None:
     assert was_told()
     feed.streams.leave(second)
     assert was_told()
-
-
-def test_a_batch_counts_and_wakes_takers() -> None:
-    feed = Feed()
-    taker, _ = feed.subscriber(behind(0)), feed.subscriber(behind(0), events=0)
-    stream = feed.stream_of(taker)
-    fill(stream, 1, 3, chunk_events=2)
-    stream.append([], mark(9))
-    assert (stream.events_read, stream.batches_read) == (3, 3)
-    assert stream.ring.newest == mark(9)
-    stream.wake_takers()
-    assert feed.woken == [taker.id]
 
 
 def test_the_end_wakes_everyone() -> None:

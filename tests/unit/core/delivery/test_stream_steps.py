@@ -3,27 +3,13 @@
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.stream_steps import RestLimits, Step, after_rest, next_step, rest_s
 from tests.tables import over
-from tests.unit.core.delivery.streams_support import Feed, behind, error, fill, opened
+from tests.unit.core.delivery.streams_support import Feed, behind, opened
 
 LIMITS = RestLimits(unused_stream_s=10.0, idle_close_s=60.0)
 
 
 def step(feed: Feed, stream: SharedStream) -> Step:
     return next_step(stream, feed.streams.open)
-
-
-def test_it_reads_while_a_subscriber_can_take_more_and_rests_otherwise() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), events=1)
-    stream = opened(feed.stream_of(subscriber))
-    assert step(feed, stream) is Step.READ
-    fill(stream, 1, 1)
-    feed.take(subscriber)
-    assert not subscriber.can_receive
-    assert step(feed, stream) is Step.REST
-    assert rest_s(stream, LIMITS) == 60.0
-    feed.grant(subscriber, 1, 100)
-    assert step(feed, stream) is Step.READ
 
 
 def test_it_opens_for_a_subscriber_without_credit() -> None:
@@ -53,13 +39,6 @@ def test_without_subscribers_it_does_not_recover() -> None:
     stream.move_to(StreamState.RECOVERING)
     assert step(feed, stream) is Step.READ
     feed.streams.remove(subscriber)
-    assert step(feed, stream) is Step.END
-
-
-def test_a_stream_that_has_ended_ends_its_pump() -> None:
-    feed = Feed()
-    stream = opened(feed.stream_of(feed.subscriber(behind(0))))
-    stream.end(error())
     assert step(feed, stream) is Step.END
 
 

@@ -105,16 +105,6 @@ def test_a_message_is_filled_by_what_stands_in_it() -> None:
     assert sizes == [(2, 5, 13), (1, 20, 24), (1, 1, 5)]
 
 
-def test_who_joined_ahead_of_the_stream_is_not_sent_what_it_passed() -> None:
-    feed = Feed(join_distance_s=30)
-    first, waiting = feed.subscriber(behind(0)), feed.subscriber(behind(4))
-    assert waiting.ring is first.ring
-    fill(feed.stream_of(first), 1, 3)
-    assert feed.take(waiting) is None
-    fill(feed.stream_of(first), 4, 6)
-    assert numbers(feed.take(waiting)) == [5, 6]
-
-
 def test_stepping_over_what_was_passed_wakes_a_pump_that_rests() -> None:
     """The model found this: a pump rested because of events that seemed to lie ahead, and nothing notified it."""
     feed = Feed(join_distance_s=30, read_ahead_bytes=1)
@@ -158,20 +148,6 @@ def test_who_rejoins_at_an_end_takes_at_once_what_is_there() -> None:
     ahead = feed.subscriber(behind(5))
     fill(feed.stream_of(ahead), 6, 7)
     assert numbers(feed.take(waiting)) == [6, 7]
-
-
-def test_progress_only_at_the_head_and_with_credit() -> None:
-    feed = Feed()
-    subscriber = feed.subscriber(behind(0), events=3)
-    fill(feed.stream_of(subscriber), 1, 2)
-    assert subscriber.progress() == mark(0)
-    feed.take(subscriber)
-    feed.stream_of(subscriber).append([], mark(8))
-    assert subscriber.progress() == mark(8)
-    fill(feed.stream_of(subscriber), 9, 9)
-    feed.take(subscriber)
-    feed.stream_of(subscriber).append([], mark(20))
-    assert subscriber.progress() == mark(9), "no credit is left"
 
 
 def test_a_native_token_gives_way_to_a_newer_place() -> None:

@@ -157,39 +157,11 @@ def test_an_empty_batch_has_no_chunks() -> None:
     assert cut_batch(b"", START, None, 0.0, bytes_max=10) == []
 
 
-def test_first_after() -> None:
-    run = events(5)
-    chunk = chunk_of(run)
-    assert chunk.first_after(START) == 0
-    for n, each in enumerate(run):
-        assert chunk.first_after(each.token) == n + 1
-        assert chunk.first_after(ResumeToken.high_water_mark(each.token.cluster_time)) == n
-
-
-def test_first_after_behind_the_last_event_and_before_the_end() -> None:
-    run = events(2)
-    (chunk,) = cut_batch(joined(run), START, ResumeToken.high_water_mark(BEGIN + 50), 0.0, bytes_max=10**6)
-    assert chunk.first_after(run[-1].token) == 2
-
-
 def test_a_mark_before_the_last_event_moves_no_place_back() -> None:
     """As mongos 9.0.0 sends (SERVER-135099): with the mark as its end, the stream would repeat the last events."""
     run = events(3)
     (chunk,) = cut_batch(joined(run), START, ResumeToken.high_water_mark(BEGIN + 1), 0.0, bytes_max=10**6)
     assert chunk.end == event_token(BEGIN + 2, key=2)
-
-
-def test_events_of_one_transaction_are_places_of_their_own() -> None:
-    run = [event(n, event_token(BEGIN, n, key=n)) for n in range(300)]
-    chunk = chunk_of(run)
-    assert [chunk.first_after(run[n].token) for n in (0, 1, 127, 128, 298)] == [1, 2, 128, 129, 299]
-
-
-def test_places_behind_events() -> None:
-    run = events(3)
-    (chunk,) = cut_batch(joined(run), START, ResumeToken.high_water_mark(BEGIN + 9), 0.0, bytes_max=10**6)
-    assert [chunk.place_after(index) for index in range(3)] == [run[0].token, run[1].token, chunk.end]
-    assert [chunk.ack_place(index) for index in range(3)] == [run[0].token, run[1].token, chunk.end]
 
 
 def fragments(n: int, count: int) -> list[Event]:
@@ -204,25 +176,6 @@ def test_no_ack_place_inside_a_split_event(dropped: bool) -> None:
         chunk.hold(Payer())
         chunk.drop_bytes()
     assert [chunk.ack_place(index) for index in range(5)] == [run[0].token, None, None, run[3].token, None]
-
-
-def test_dropping_keeps_the_tokens_only_for_holders() -> None:
-    run = events(3)
-    held, free = chunk_of(run), chunk_of(run)
-    held.hold(Payer())
-    size = held.size_bytes
-    for chunk in (held, free):
-        chunk.rendered["text"] = Rendition(b"abc", [0, 1, 2, 3])
-        assert chunk.size_bytes == size + 3 + 4 * 8
-        chunk.drop_bytes()
-        chunk.drop_bytes()
-        assert (chunk.bson, chunk.rendered) == (None, {})
-    assert [held.ack_place(index) for index in range(3)] == [each.token for each in run]
-    assert free.ack_place(2) == free.end
-    with pytest.raises(LookupError):
-        free.ack_place(1)
-    with pytest.raises(LookupError):
-        held.token(0)
 
 
 @over("whole", [False, True])

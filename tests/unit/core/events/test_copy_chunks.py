@@ -41,15 +41,6 @@ def test_each_document_has_a_position_of_its_own_at_one_time() -> None:
     assert all(chunk.are_documents for chunk in chunks)
 
 
-def test_positions_are_found_also_when_only_the_tokens_are_left() -> None:
-    [chunk] = documents(1, 2, 3)
-    assert chunk.first_after(chunk.token(0)) == 1
-    holder = type("Holder", (), {"pays": lambda self, size: None})()
-    chunk.hold(holder)
-    chunk.drop_bytes()
-    assert [copied(chunk.ack_place(index)) for index in range(3)] == [(1, 11), (2, 12), (3, 13)]
-
-
 def test_a_position_has_no_large_id() -> None:
     fits = "x" * (COPIED_BYTES_MAX - len(bson.encode({"_id": ""})))
     [chunk] = documents(1, fits, f"{fits}y")
@@ -78,14 +69,6 @@ def test_changes_have_the_place_of_the_copy() -> None:
         part = ChangesChunk.of(chunk, BEFORE, until)
         assert part is not None
         assert (part.count, part.end) == (3, end.while_copying(BEFORE)), "no place is after what was asked for"
-
-
-def test_a_change_that_is_split_is_acknowledged_as_a_whole() -> None:
-    parts = [event(n, event_token(BEGIN, fragment=n), part=(n + 1, 2)).data for n in range(2)]
-    [chunk] = cut_batch(b"".join(parts), ResumeToken.high_water_mark(BEGIN), None, 1.5, bytes_max=10**9, split=True)
-    part = ChangesChunk.of(chunk, BEFORE, None)
-    assert part is not None
-    assert [part.ack_place(index) is None for index in range(2)] == [True, False]
 
 
 def test_what_is_not_a_document() -> None:

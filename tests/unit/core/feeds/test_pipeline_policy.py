@@ -169,52 +169,8 @@ def test_flipped_bits_raise_nothing_else(data: st.DataObject) -> None:
         assert error.reason in ALLOWED  # noqa: PT017 - it need not raise
 
 
-def test_extended_json() -> None:
-    text = """[{"$match": {"_id": {"$oid": "65f000000000000000000001"}, "n": {"$numberLong": "5"}, "d":
-        {"$date": "2024-01-02T00:00:00Z"}, "u": {"$uuid": "12345678-1234-5678-1234-567812345678"}}}]"""
-    pipeline = pipeline_from_extended_json(text)
-    check_pipeline(pipeline, bounded=False)
-    match = bson.decode(pipeline)["pipeline"][0]["$match"]
-    assert match["_id"] == bson.ObjectId("65f000000000000000000001")
-    assert isinstance(match["n"], bson.Int64)
-    assert match["u"].subtype == 4
-    assert pipeline_from_extended_json("[]") == bson.encode({"pipeline": []})
-
-
-@over(
-    "text",
-    [
-        "",
-        "{",
-        "{}",
-        "null",
-        '"x"',
-        "[" * 100_000,
-        "[1,]",
-        '[{"$match": {"a": {"$oid": "x"}}}]',
-        '[{"$match": {"a": {"$numberLong": "x"}}}]',
-        '[{"$match": {"a": {"$numberDecimal": "x"}}}]',
-        '[{"$match": {"a": {"$date": {"$numberLong": "99999999999999999999"}}}}]',
-        '[{"$match": {"a": {"$binary": 5}}}]',
-        '[{"$match": {"a": 99999999999999999999}}]',
-        '[{"$match": {"a": "\\ud800"}}]',
-        '[{"$match": {"a\\u0000b": 1}}]',
-        '[{"$match": "' + "x" * 600_000 + '"}]',
-        "[1]",
-    ],
-)
-def test_bad_extended_json(text: str) -> None:
-    error = refused_text(text)
-    assert error.reason is ErrorReason.PIPELINE_INVALID
-    error.message.encode()
-
-
 def test_a_syntax_error_says_where() -> None:
     assert "line 2, column 1" in refused_text("[\n?").message
-
-
-def test_deep_extended_json() -> None:
-    assert refused_text('[{"$match": ' + '{"a":' * 400 + "1" + "}" * 400 + "}]").reason in ALLOWED
 
 
 JSON_VALUES = st.recursive(

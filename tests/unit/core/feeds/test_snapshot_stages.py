@@ -33,29 +33,6 @@ def test_before_the_first_document_no_change_of_a_document_passes_but_a_delete()
     assert gate(Copied()) == {"$match": {"$or": [{"operationType": "delete"}, {"documentKey": {"$exists": False}}]}}
 
 
-def test_of_several_collections_the_changes_to_those_that_were_copied_pass() -> None:
-    assert gate(Copied(SYMBOL, 1, "shop", "b"))["$match"]["$or"][2:4] == [
-        {"ns.db": {"$lt": "shop"}},
-        {"ns.db": "shop", "ns.coll": {"$lt": "b"}},
-    ]
-    here = gate(Copied(SYMBOL, 1, "shop", "b"))["$match"]["$or"][4]
-    assert {name: here[name] for name in ("ns.db", "ns.coll")} == {"ns.db": "shop", "ns.coll": "b"}
-    wide = stream_key(FeedSpec(Scope("main")))
-    [_, replaced] = documents(wide, Copied(database="shop", collection="b"), 5 << 32)
-    assert replaced["$replaceWith"]["ns"] == {"db": {"$literal": "shop"}, "coll": {"$literal": "b"}}
-
-
-def test_the_stages_of_documents() -> None:
-    [sort, replaced] = documents(stream_key(SPEC), Copied(), (5 << 32) + 7)
-    assert sort == {"$sort": {"_id": 1}}
-    event = replaced["$replaceWith"]
-    assert ResumeToken.decode(bson.encode({"_data": event["_id"]["_data"]})) == ResumeToken.high_water_mark(
-        (5 << 32) + 8
-    )
-    assert event["ns"] == {"db": {"$literal": "$shop"}, "coll": {"$literal": "$orders"}}
-    assert (event["clusterTime"].time, event["clusterTime"].inc) == (5, 7)
-
-
 def test_while_a_policy_runs_a_secret_is_in_the_place_of_the_token() -> None:
     pipeline = bson.encode({"pipeline": [{"$unset": "wallTime"}, {"$changeStreamSplitLargeEvent": {}}]})
     key = stream_key(replace(SPEC, pipeline=pipeline), STAGES)

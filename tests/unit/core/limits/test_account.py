@@ -2,34 +2,10 @@
 
 import heapq
 
-import pytest
-
 from feedmux_server.core.limits.account import LOOKS_PER_S, Account, Accounts
 from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Quotas
 from tests.tables import over
 from tests.unit.core.limits.quota_support import refused
-
-
-def test_sessions_and_calls_are_counted_and_given_back() -> None:
-    account = Account("t", Quotas(sessions=2, calls=1), 0.0)
-    account.open_session()
-    account.open_session()
-    assert refused(account.open_session).metadata == {"quota": "sessions", "limit": "2"}
-    account.close_session()
-    account.open_session()
-    assert account.sessions == 2
-    account.open_call()
-    assert refused(account.open_call).metadata == {"quota": "calls", "limit": "1"}
-    account.close_call()
-    account.open_call()
-
-
-def test_deliveries_are_counted_and_charged() -> None:
-    account = Account("t", Quotas(events_per_s=100), 0.0)
-    account.sent(400, 10, 0.0)
-    account.sent(1, 2_000_000, 0.0)
-    assert (account.events_sent, account.bytes_sent) == (401, 2_000_010)
-    assert account.rates.delivery_wait_s(0.0) == pytest.approx(3.0, abs=0.02)
 
 
 def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
@@ -49,16 +25,6 @@ def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
     assert refused(lambda: account.check_pipeline(6)).retry_after_s is None
     account.check_pipeline(5)
     assert refused(lambda: Account("t", Quotas(subscriptions=2), 0.0).check_subscriptions(2)).metadata["limit"] == "2"
-
-
-def test_without_quotas_nothing_is_throttled() -> None:
-    account = Accounts(lambda _: Quotas(), lambda: 0.0).of("anyone")
-    for _ in range(1000):
-        account.rates.request(0.0)
-        account.sent(1_000_000, 1 << 40, 0.0)
-        account.outstanding.hold(1 << 40)
-    assert account.rates.delivery_wait_s(0.0) == 0
-    assert account.outstanding.has_room
 
 
 def test_a_stream_is_read_as_often_as_one_of_its_tenants_may() -> None:

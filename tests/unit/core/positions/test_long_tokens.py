@@ -267,23 +267,6 @@ def test_ranges_that_meet_at_a_position(history: list[bytes], cuts: list[int], d
     assert times <= {place.cluster_time}
 
 
-def test_an_event_with_a_large_token_ends_a_delivery() -> None:
-    history = [key_string("x" * size, time) for time, size in enumerate([10, 5_000, 10, 10, 9_000, 9_000, 10])]
-    chunks = chunks_of(history, [])
-    assert [(chunk.count, chunk.ends_delivery) for chunk in chunks] == [(2, True), (3, True), (1, True), (1, False)]
-    assert [chunk.first_after(chunks[0].end) for chunk in chunks] == [2, 0, 0, 0]
-    assert chunks[1].without_first(1, chunks[1].start).ends_delivery
-    feed = Feed()
-    subscriber = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN)))
-    stream = feed.stream_of(subscriber)
-    opened(stream)
-    stream.append(chunks, chunks[-1].end)
-    delivered = []
-    while isinstance(taken := feed.take(subscriber), Delivery):
-        delivered.append(numbers(taken.parts))
-    assert delivered == [[0, 1], [2, 3, 4], [5], [6]]
-
-
 def test_after_an_event_with_a_large_token_the_end_of_a_feed_needs_no_credit() -> None:
     chunks = chunks_of([key_string("x" * 5_000)], [])
     assert chunks[0].ends_delivery
@@ -312,16 +295,6 @@ def test_a_large_token_is_seen_wherever_the_pipeline_has_put_it(size: int, ends:
     assert [(chunk.count, chunk.ends_delivery) for chunk in chunks] == (
         [(2, True), (1, False)] if ends else [(3, False)]
     )
-
-
-def test_a_chunk_counts_the_bytes_of_its_position() -> None:
-    start = ResumeToken.high_water_mark(BEGIN)
-    beside = []
-    for size in (10, 3_900):
-        [chunk] = cut_batch(event(key_string("x" * size), 0), start, None, 0.0, bytes_max=10**9)
-        assert chunk.bson is not None
-        beside.append(chunk.size_bytes - chunk.bson.size_bytes)
-    assert beside[1] - beside[0] > 3 * 3_900 - 1_000
 
 
 def test_an_evicted_chunk_keeps_no_long_token() -> None:

@@ -145,37 +145,6 @@ def test_nan_as_document_key() -> None:
     assert math.isnan(described.event_identifier["_id"])
 
 
-def test_description_of_a_fragment() -> None:
-    described = describe(VERSION_2[5])
-    assert described.version == 2
-    assert described.fragment == 2
-    assert described.event_identifier == {"operationType": "update", "documentKey": {"_id": "big"}}
-
-
-def test_description_of_a_transaction_and_of_an_invalidate() -> None:
-    in_transaction = describe(VERSION_1[5])
-    assert in_transaction.transaction_index == 299
-    assert in_transaction.token_type == "event"
-    assert in_transaction.time == "2026-11-21T09:38:19Z"
-    assert (in_transaction.cluster_time_seconds, in_transaction.cluster_time_increment) == (0x6B01668B, 0x2E)
-    invalidate = describe(bson.encode({"_data": VERSION_1[-1]}))
-    assert invalidate.from_invalidate
-    assert invalidate.collection_uuid is None
-    assert token(VERSION_1[-1]).from_invalidate
-
-
-def test_description_of_an_expanded_event() -> None:
-    described = describe(
-        f"826B01668C000000082B022C0100296E{UUID_1}463C6F7065726174696F6E54797065003C637265617465496E646578657300466F"
-        "7065726174696F6E4465736372697074696F6E004650696E64657865730050461E76002B04466B657900461E6E002B02003C6E616D65"
-        "003C6E5F31000000000004"
-    )
-    assert described.event_identifier == {
-        "operationType": "createIndexes",
-        "operationDescription": {"indexes": [{"v": 2, "key": {"n": 1}, "name": "n_1"}]},
-    }
-
-
 def test_a_description_keeps_what_it_cannot_read() -> None:
     described = describe(f"826B01668B000000042B022C0100296E{UUID_1}46C15F696400C10004")
     assert described.event_identifier is None
