@@ -8,34 +8,9 @@ import pytest
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX
 from tests.tables import over
-
-TOKEN = bson.encode({"_data": "82"})
-
-
-@over(
-    ("message", "start"),
-    [
-        ({}, Start()),
-        ({"latest": {}}, Start()),
-        ({"earliest": {}}, Start(StartKind.EARLIEST)),
-        ({"snapshot": {}}, Start(StartKind.SNAPSHOT)),
-        ({"position": b"p"}, Start(StartKind.POSITION, b"p")),
-        ({"resume_after": TOKEN}, Start(StartKind.RESUME_AFTER, TOKEN)),
-        ({"start_after": TOKEN}, Start(StartKind.START_AFTER, TOKEN)),
-        (
-            {"start_at_operation_time": {"seconds": 2, "increment": 3}},
-            Start(StartKind.OPERATION_TIME, time=2 << 32 | 3),
-        ),
-        ({"time": {"seconds": 2, "nanos": 5}}, Start(StartKind.TIME, time=2 << 32)),
-    ],
-)
-def test_starts(message: dict[str, Any], start: Start) -> None:
-    assert convert.start(feed_pb2.Start(**message)) == start
-
 
 WRONG: list[tuple[Any, ErrorReason, str]] = [
     (lambda: convert.start(feed_pb2.Start(time={"seconds": -1})), ErrorReason.MESSAGE_INVALID, "start.time"),
@@ -90,16 +65,6 @@ def test_numbers_of_a_feed_are_not_negative(name: str) -> None:
     assert caught.value.field == f"feed.{name}"
 
 
-def test_every_field_of_a_feed_but_its_pipeline_comes_into_its_spec() -> None:
-    feed = feed_pb2.Feed(source="main", database="d", collection="c")
-    for field in feed.DESCRIPTOR.fields:
-        if field.name in ("source", "database", "collection", "pipeline", "extra_options"):
-            continue
-        value: Any = {field.TYPE_BOOL: True, field.TYPE_INT32: 7, field.TYPE_BYTES: b"b"}.get(field.type, "text")
-        setattr(feed, field.name, value)
-        assert getattr(convert.feed_spec(feed, bounded=True), field.name) == value
-
-
 def test_options_of_newer_versions_are_known_by_name_and_in_no_order() -> None:
     feeds = [
         feed_pb2.Feed(source="main", extra_options=["showSystemEvents", "showCommitTimestamp"]),
@@ -125,14 +90,6 @@ def test_a_stored_definition_holds_what_its_user_defines_alone() -> None:
     one = subscriptions_pb2.Subscription(name="a", etag="x", epoch=7, **defined)
     assert convert.definition(one) == convert.definition(subscriptions_pb2.Subscription(name="b", **defined))
     assert subscriptions_pb2.Subscription.FromString(convert.definition(one)).name == ""
-
-
-@over("seconds", [0.0, 1.25, 1_700_000_000.5])
-def test_times_keep_their_fractions(seconds: float) -> None:
-    assert convert.seconds(convert.duration(seconds)) == seconds
-    stamp = convert.timestamp(seconds)
-    assert stamp.seconds + stamp.nanos / 1e9 == seconds
-    assert convert.cluster_time(5 << 32 | 6) == feed_pb2.ClusterTime(seconds=5, increment=6)
 
 
 def test_the_id_of_a_copied_document_is_accepted_whatever_its_own_id_is() -> None:

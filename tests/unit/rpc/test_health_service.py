@@ -6,11 +6,10 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 import grpc
-import pytest
 from grpc_health.v1 import health_pb2
 
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.rpc.health_service import RECEIVING_MAX, HealthService, Places, Unnamed, network_of
+from feedmux_server.rpc.health_service import RECEIVING_MAX, Places, Unnamed, network_of
 from tests.virtual_time import in_virtual_time
 
 
@@ -57,21 +56,6 @@ async def test_a_newer_caller_displaces_the_one_that_waits_longest() -> None:
     assert all(isinstance(each, Aborted) for each in outcomes), "the others end at the time limit"
 
 
-@in_virtual_time
-async def test_a_watcher_is_told_each_status_that_lasts() -> None:
-    health, context = HealthService(), Context()
-    there: Any = context
-    watcher = asyncio.create_task(health._watch("readiness", there))
-    for up in (True, True, False):
-        await asyncio.sleep(0.01)
-        health.show("other", up=up)
-        health.show("readiness", up=up)
-    await asyncio.sleep(0.01)
-    assert context.statuses == ["SERVICE_UNKNOWN", "SERVING", "NOT_SERVING"]
-    watcher.cancel()
-    await asyncio.wait([watcher])
-
-
 def test_a_network_may_hold_as_many_calls_as_it_leaves_free() -> None:
     places = Places(10)
 
@@ -110,15 +94,3 @@ async def test_who_waits_alone_is_not_displaced() -> None:
     assert not calls[RECEIVING_MAX // 2].done()
     assert sum(not each.done() for each in calls) == RECEIVING_MAX
     await asyncio.gather(*calls, return_exceptions=True)
-
-
-@in_virtual_time
-async def test_a_check_of_a_name_that_is_not_served() -> None:
-    health, context = HealthService(), Context()
-    there: Any = context
-    health.show("readiness", up=True)
-    await health._check("readiness", there)
-    assert context.statuses == ["SERVING"]
-    with pytest.raises(Aborted):
-        await health._check("source/main", there)
-    assert context.code is grpc.StatusCode.NOT_FOUND

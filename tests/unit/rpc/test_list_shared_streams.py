@@ -18,31 +18,7 @@ from feedmux_server.rpc.list_shared_streams import _STATES, ListSharedStreams
 from tests.sim.loop import SimLoop
 from tests.tables import over
 from tests.unit.rpc.service_support import call, refused, served
-from tests.unit.rpc.test_watch import watching
 from tests.virtual_time import in_virtual_time
-
-
-@in_virtual_time
-async def test_a_stream_is_shown_with_its_subscribers_unless_they_are_omitted() -> None:
-    async with served() as there, watching(there) as messages:
-        there.mongo.insert("db", "a", 0)
-        await messages.opened()
-        there.mongo.insert("db", "a", 0)
-        await messages.events(1)
-        request = wire.ListSharedStreamsRequest(source="main")
-        response = wire.ListSharedStreamsResponse.FromString(await call(ListSharedStreams(there.service), request))
-        (stream,) = response.shared_streams
-        assert (stream.source, stream.scope, stream.events_read, stream.cursor_open) == ("main", "db.a", 1, True)
-        assert stream.state in (wire.SharedStream.STATE_READING, wire.SharedStream.STATE_PAUSED)
-        (subscriber,) = stream.subscribers
-        assert (subscriber.tenant, subscriber.events_sent, subscriber.lag_events) == ("default", 1, 0)
-        assert subscriber.peer == "ipv4:10.0.0.1:5"
-        totals = response.totals
-        assert (totals.shared_streams, totals.cursors, totals.subscribers) == (1, 1, 1)
-        request.omit_subscribers = True
-        response = wire.ListSharedStreamsResponse.FromString(await call(ListSharedStreams(there.service), request))
-        (stream,) = response.shared_streams
-        assert (stream.subscriber_count, list(stream.subscribers)) == (1, [])
 
 
 @over("count", [10, 100, 1_000])

@@ -24,32 +24,6 @@ async def events_of(there: Served, each: wire.RangeSlice) -> list[int]:
     return [event["fullDocument"]["n"] for event in found]
 
 
-@pytest.mark.parametrize("retained", [True, False])
-@in_virtual_time
-async def test_slices_of_consecutive_plans_hold_each_event_once(retained: bool) -> None:
-    async with served() as there:
-        start = wire.ResolvePositionRequest(feed=FEED, start={"latest": {}})
-        data = await call(ResolvePosition(there.service), start)
-        after, written = wire.ResolvePositionResponse.FromString(data).position, 25
-        for number in range(written):
-            there.mongo.insert("db", "a", number)
-        counts, read = [], list[int]()
-        while len(read) < written:
-            request = wire.PlanRangeRequest(feed=FEED, after=after, events_max=10, bytes_max=1 << 20, slices=3)
-            plan = wire.PlanRangeResponse.FromString(await call(PlanRange(there.service), request))
-            assert [each.after for each in plan.slices] == [after, *(each.until for each in plan.slices[:-1])]
-            assert len(plan.slices) > 1
-            assert sum(each.event_count for each in plan.slices) == plan.event_count
-            counts.append(plan.event_count)
-            if not retained:
-                there.service.ranges.close()
-            for each in plan.slices:
-                read += await events_of(there, each)
-            after = plan.end
-        assert counts == [10, 10, 5]
-        assert len(read) == len(set(read)) == written
-
-
 @in_virtual_time
 async def test_a_range_that_ends_before_it_begins_is_rejected() -> None:
     async with served() as there:

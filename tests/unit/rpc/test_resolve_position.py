@@ -5,27 +5,8 @@ import pytest
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.rpc.resolve_position import ResolvePosition
-from tests.unit.rpc.service_support import FEED, call, refused, served
+from tests.unit.rpc.service_support import FEED, refused, served
 from tests.virtual_time import in_virtual_time
-
-
-@in_virtual_time
-async def test_a_resolved_start_is_a_position_of_the_same_time() -> None:
-    async with served() as there:
-        there.mongo.insert("db", "a", 0)
-        resolve = ResolvePosition(there.service)
-        first = wire.ResolvePositionResponse.FromString(
-            await call(resolve, wire.ResolvePositionRequest(feed=FEED, start={"latest": {}}))
-        )
-        assert (first.cluster_time.seconds, first.time.seconds) == (there.mongo.latest >> 32, there.mongo.latest >> 32)
-        again = wire.ResolvePositionResponse.FromString(
-            await call(resolve, wire.ResolvePositionRequest(feed=FEED, start={"position": first.position}))
-        )
-        assert (again.position, again.cluster_time, again.feed_fingerprint) == (
-            first.position,
-            first.cluster_time,
-            first.feed_fingerprint,
-        )
 
 
 @pytest.mark.parametrize(

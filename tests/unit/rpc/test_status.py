@@ -3,14 +3,13 @@
 import asyncio
 import base64
 import logging
-from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import grpc
 import grpc.aio
 import pytest
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc.status import abort, error_status, guarded
@@ -93,14 +92,6 @@ async def outcome(error: Exception) -> tuple[Context, list[str]]:
     return context, noted
 
 
-async def test_a_failure_is_told_and_noted() -> None:
-    context, noted = await outcome(FeedmuxError(ErrorReason.METHOD_DENIED, "no"))
-    code, message, ((name, data),) = context.aborted
-    assert (code, message, name) == (grpc.StatusCode.PERMISSION_DENIED, "no", "grpc-status-details-bin")
-    assert status_pb2.Status.FromString(data).message == "no"
-    assert noted == ["METHOD_DENIED"]
-
-
 async def test_what_nobody_expected_is_told_by_its_reference_alone(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         context, noted = await outcome(ValueError("canary"))
@@ -131,11 +122,3 @@ async def test_a_status_that_cannot_be_written_is_no_defect() -> None:
     there: Any = Left()
     with pytest.raises(asyncio.CancelledError):
         await abort(there, FeedmuxError(ErrorReason.METHOD_DENIED, "no"))
-
-
-async def test_an_answer_goes_through() -> None:
-    async def handler(request: Any, context: Any) -> bytes:
-        return bytes(request)
-
-    context: Any = SimpleNamespace(invocation_metadata=lambda: ())
-    assert await guarded("Get", handler, lambda *_: None, NOBODY, "a.B")(b"x", context) == b"x"

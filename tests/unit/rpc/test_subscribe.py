@@ -16,7 +16,6 @@ from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.subscribe import INSTANCE_BYTES_MAX, LATER_BYTES_MAX, _listen
 from feedmux_server.sessions.session import HALF_CLOSED_S
-from feedmux_server.telemetry.audit import AuditEvent
 from tests.unit.rpc.service_support import INLINE, Served, Stream, refused, served
 from tests.virtual_time import in_virtual_time
 
@@ -82,26 +81,6 @@ async def test_a_later_message_that_is_none(data: bytes) -> None:
         assert (await stream.error()).reason is ErrorReason.MESSAGE_INVALID
 
 
-@pytest.mark.parametrize("ends", ["close", "half_close", "cancel"])
-@in_virtual_time
-async def test_the_end_of_a_session_ends_its_lease(ends: str) -> None:
-    async with served() as there:
-        await there.create("orders")
-        stream = Stream(there, **DURABLE, instance_id="one")
-        assert (await stream.opened()).epoch > 0
-        assert owner(there) != b""
-        if ends == "close":
-            stream.send(close=wire.Close())
-        elif ends == "half_close":
-            stream.half_close()
-        else:
-            stream.task.cancel()
-        await asyncio.wait([stream.task])
-        await asyncio.sleep(1.0)
-        assert owner(there) == b""
-        assert len(there.service.sessions) == 0
-
-
 @pytest.mark.parametrize(("credit", "count"), [(0, 0), (2, 2), (9, 3)])
 @in_virtual_time
 async def test_a_client_that_half_closes_gets_what_is_there_as_far_as_its_credit_goes(credit: int, count: int) -> None:
@@ -134,23 +113,6 @@ async def test_a_client_that_half_closes_waits_for_no_later_event_and_not_for_ev
                 monkeypatch.setattr(FeedStreams, "has_read", lambda *_: False)
             await stream.task
             assert least_s <= loop.time() - began_s < most_s
-
-
-@in_virtual_time
-async def test_a_takeover_is_recorded_and_fences_the_other_session() -> None:
-    async with served() as there:
-        await there.create("orders")
-        first = Stream(there, **DURABLE, instance_id="one")
-        await first.opened()
-        busy = await Stream(there, **DURABLE, instance_id="two").error()
-        assert (busy.reason, busy.metadata["owner"]) == (ErrorReason.SUBSCRIPTION_BUSY, "one")
-        second = Stream(there, **DURABLE, instance_id="two", takeover=True)
-        await second.opened()
-        assert (AuditEvent.TAKEOVER, "orders") in there.audit.events
-        fenced = await first.error()
-        assert (fenced.reason, fenced.metadata["cause"]) == (ErrorReason.FENCED, "TAKEOVER")
-        second.task.cancel()
-        await asyncio.wait([second.task])
 
 
 @in_virtual_time

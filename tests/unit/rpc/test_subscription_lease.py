@@ -9,7 +9,7 @@ import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason
 from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.subscription_lease import committing, open_lease, released_on_error
@@ -100,26 +100,6 @@ async def test_a_client_that_leaves_and_opens_again_waits_for_the_release() -> N
     await second
     assert released_before == ["lease"]
     assert len(service.releases) == 0
-
-
-async def test_an_opening_that_redis_rejects_leaves_no_work() -> None:
-    store = SlowStore()
-    call, spawned = opening(store)
-    store.answer.set_exception(FeedmuxError(ErrorReason.SUBSCRIPTION_BUSY, "busy"))
-    await asyncio.wait([call])
-    assert isinstance(call.exception(), FeedmuxError)
-    assert (spawned, store.released) == ([], [])
-
-
-@pytest.mark.parametrize("cause", [FeedmuxError(ErrorReason.FEED_CHANGED, "changed"), KeyError(), OSError()])
-async def test_a_rejected_call_ends_when_its_lease_is_released(cause: Exception) -> None:
-    store = SlowStore()
-    service, _ = service_with(store)
-    store.answer.set_result(None)
-    with pytest.raises(type(cause)):
-        async with released_on_error(service, LEASE):
-            raise cause
-    assert store.released == [LEASE]
 
 
 async def test_a_cancelled_call_ends_at_once_and_its_lease_is_released() -> None:

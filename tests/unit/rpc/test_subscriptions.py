@@ -127,25 +127,6 @@ def test_a_definition_that_is_too_large_says_how_to_make_it_smaller() -> None:
 
 
 @in_virtual_time
-async def test_pages_end_with_an_empty_token() -> None:
-    async with served() as there:
-        for name in "abc":
-            await there.create(name)
-        found, token = [], ""
-        while True:
-            request = subscriptions_pb2.ListSubscriptionsRequest(page_size=2, page_token=token)
-            data = await call(Subscriptions(there.service).list_, request)
-            page = subscriptions_pb2.ListSubscriptionsResponse.FromString(data)
-            found.append([each.name for each in page.subscriptions])
-            token = page.next_page_token
-            if not token:
-                break
-        assert found == [["a", "b"], ["c"]]
-        negative = subscriptions_pb2.ListSubscriptionsRequest(page_size=-1)
-        assert (await refused(Subscriptions(there.service).list_, negative)).field == "page_size"
-
-
-@in_virtual_time
 async def test_the_subscriptions_of_a_page_count_as_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     charged: list[float] = []
     async with served() as there:
