@@ -41,17 +41,6 @@ def values(snapshot: MetricsSnapshot, metric: Metric) -> list[float]:
 
 
 @in_virtual_time
-async def test_an_idle_server_shows_zeros_for_its_sources() -> None:
-    async with served() as there:
-        snapshot = await collected(there)
-        for metric in (metrics.CURSORS, metrics.CATCH_UP, metrics.RING_EVENTS, metrics.WIDE_STREAMS):
-            assert values(snapshot, metric) == [0]
-        assert values(snapshot, metrics.SESSION_LIMIT) == [100]
-        assert values(snapshot, metrics.SOURCE_AVAILABLE) == [1]
-        assert values(snapshot, metrics.SUBSCRIBERS) == []
-
-
-@in_virtual_time
 async def test_what_a_session_reads_is_shown_for_its_source_and_tenant() -> None:
     async with served() as there, watching(there) as messages:
         await messages.opened()
@@ -65,17 +54,6 @@ async def test_what_a_session_reads_is_shown_for_its_source_and_tenant() -> None
         ((count, attributes),) = snapshot.of(metrics.SUBSCRIBERS)
         assert (count, "default" in attributes.values()) == (1, True)
         assert values(snapshot, metrics.LAG_EVENTS) == [0]
-
-
-@in_virtual_time
-async def test_a_source_that_does_not_answer_and_damage_are_shown() -> None:
-    async with served() as there:
-        results = MonitorResults.of_sources(["main"])
-        results.unavailable.add("main")
-        results.damaged = results.unattended = {"default": 2}
-        snapshot = await collected(there, results)
-        assert values(snapshot, metrics.SOURCE_AVAILABLE) == [0]
-        assert values(snapshot, metrics.DAMAGED) == values(snapshot, metrics.GROUPS_UNATTENDED) == [2]
 
 
 @in_virtual_time

@@ -18,23 +18,6 @@ DAY_S = 24 * 3600.0
 
 
 @in_virtual_time
-async def test_it_is_announced_a_tenth_of_the_time_before_and_deleted_after_it() -> None:
-    async with served(limits={"unused_subscription_days": 0.02}) as there:
-        await there.create("unused")
-        task = asyncio.create_task(sweep(there.service))
-        unused_s = 0.02 * DAY_S
-        await asyncio.sleep(unused_s * 0.85)
-        assert there.audit.events == []
-        await asyncio.sleep(unused_s * 0.4)
-        assert there.audit.events[0] == (AuditEvent.SUBSCRIPTION_EXPIRING, "unused")
-        assert (AuditEvent.SUBSCRIPTION_EXPIRED, "unused") in there.audit.events
-        page, _ = await there.service.store.list("default", page_size=9)
-        assert page == []
-        task.cancel()
-        await asyncio.wait([task])
-
-
-@in_virtual_time
 async def test_that_of_another_deployment_with_the_same_keys_stays() -> None:
     async with served(limits={"unused_subscription_days": 0.02}) as there:
         await there.create("theirs")

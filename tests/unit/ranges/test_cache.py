@@ -57,24 +57,6 @@ async def test_a_plan_ends_at_its_target_its_end_or_its_events(monkeypatch: pyte
 
 
 @in_virtual_time
-async def test_a_plan_at_its_targets_time_says_only_what_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = asyncio.get_running_loop()
-    async with ranges(monkeypatch) as (_, cache, key, log):
-        target = mark(20).cluster_time  # the stream's last position names it, and more events may follow
-        log.write(20)
-        asked, began_s = replace(wanted(20), target=target), loop.time()
-        plan = await cache.plan(key, "a", behind(0), asked)
-        assert (plan.range.count, plan.caught_up) == (20, False)
-        assert loop.time() - began_s < 1, "what was found is not delayed"
-        end = ResumeToken.high_water_mark(target + 1)
-        log.complete_time = target
-        plan = await cache.plan(key, "a", behind(0), asked)
-        assert (plan.range.count, plan.caught_up) == (20, True)
-        plan = await cache.plan(key, "a", behind(0), replace(asked, until=end))
-        assert (plan.range.count, plan.range.end, plan.caught_up) == (20, end, True)
-
-
-@in_virtual_time
 async def test_a_plan_that_never_learns_whether_something_follows_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async with ranges(monkeypatch) as (_, cache, key, log):
         log.write(20)

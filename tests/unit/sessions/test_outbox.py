@@ -7,7 +7,7 @@ import pytest
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.limits.memory import SMALL_MESSAGE_BYTES
 from feedmux_server.sessions.outbox import MESSAGE_COPIES
-from feedmux_server.sessions.outputs import CommittedMark, Output
+from feedmux_server.sessions.outputs import Output
 from tests.unit.streams.manager_support import Client, World, world
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -124,20 +124,4 @@ async def test_a_message_holds_its_events_once(monkeypatch: pytest.MonkeyPatch) 
         (frame,) = client.encoder.frames(output)
         assert len(frame) > output.wire_size
         assert output.parts == ()
-        client.close()
-
-
-async def test_commits_of_a_client_that_does_not_read_do_not_gather(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as here:
-        key, log = here.feed("one")
-        log.write(1)
-        client = here.session(key, "t", 0, durable=True, heartbeat_s=3600)
-        for number in range(1, 1000):
-            client.session.commits.committed(number, b"position")
-        client.session.commits.state_available(False)
-        client.session.commits.committed(1000, b"last")
-        marks = [await client.session.next_output() for _ in range(3)]
-        assert marks[0] == CommittedMark(999, b"position")
-        assert marks[2] == CommittedMark(1000, b"last")
-        assert isinstance(await client.session.next_output(), Delivery)
         client.close()

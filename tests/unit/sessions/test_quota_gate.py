@@ -81,13 +81,6 @@ def test_a_backlog_at_its_bound_is_reported_once(caplog: pytest.LogCaptureFixtur
     assert (cast(str, record.__dict__["tenant"]), record.__dict__["backlog_bytes"]) == ("team", 100)
 
 
-def test_the_time_that_a_session_is_throttled_is_the_tenants() -> None:
-    account = Account("team", Quotas(), 0.0)
-    for _ in range(2):
-        QuotaGate(account, Wakeup(), holds=True).throttled(0.25)
-    assert account.throttled_s == 0.5
-
-
 def test_a_session_that_ends_while_it_waits_is_not_kept() -> None:
     """Nobody may ever acknowledge, and its tenant opens and leaves sessions all the time."""
     woken: list[str] = []

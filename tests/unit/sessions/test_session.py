@@ -154,17 +154,6 @@ async def test_notices_come_before_the_end_and_the_first_error_ends_it(monkeypat
 
 
 @in_virtual_time
-async def test_a_session_that_its_client_closes_ends_without_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        key, log = there.feed("a")
-        client = there.session(key, "a", 0, durable=True)
-        log.write(1)
-        client.session.ask_close()
-        assert await client.next() is None
-        client.close()
-
-
-@in_virtual_time
 async def test_the_client_is_told_of_each_threshold_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(monkeypatch) as there:
         key, _ = there.feed("a")

@@ -2,18 +2,15 @@
 
 from collections import deque
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
-from feedmux_server.core.delivery.ack_tracker import AckTracker
-from feedmux_server.core.delivery.session_state import Phase, SessionState
+from feedmux_server.core.delivery.session_state import SessionState
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position import PositionEncoder
-from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.sessions.outputs import CommittedMark, DegradedMark, Output
 from feedmux_server.sessions.session_commits import Commits, SessionCommits
-from tests.unit.core.delivery.streams_support import mark
 from tests.unit.sessions.test_quota_gate import Recorded
 
 
@@ -37,14 +34,6 @@ def test_a_client_that_does_not_read_gets_the_last_commit_only() -> None:
     assert len(site.woken) == 3
 
 
-def test_a_fence_ends_the_session_with_its_cause() -> None:
-    site = Site()
-    site.commits.fenced("SEEK")
-    assert site.state.phase is Phase.FAILED
-    assert site.state.error is not None
-    assert (site.state.error.reason, site.state.error.metadata) == (ErrorReason.FENCED, {"cause": "SEEK"})
-
-
 @pytest.mark.parametrize("closing", [False, True])
 async def test_a_flush_that_the_client_has_asked_for_does_not_fail_silently(*, closing: bool) -> None:
     async def flush(timeout_s: float) -> None:
@@ -58,16 +47,3 @@ async def test_a_flush_that_the_client_has_asked_for_does_not_fail_silently(*, c
     site.state.close()
     with pytest.raises(FeedmuxError, match="Redis"):
         await site.commits.flush()
-
-
-def test_the_position_that_the_acks_allow_is_stored() -> None:
-    submitted = list[Any]()
-    place = mark(7)
-    acks = cast(AckTracker, SimpleNamespace(place=place, acked=5))
-    Site().commits.submit(acks)
-    site = Site(SimpleNamespace(submit=lambda *given, **more: submitted.append((*given, more))))
-    site.commits.submit(None)
-    site.commits.submit(acks)
-    site.commits.submit(acks, moves_back=True)
-    stored = (f"encoded {place}".encode(), place.cluster_time, order_bytes(place), 5)
-    assert submitted == [(*stored, {"moves_back": False}), (*stored, {"moves_back": True})]

@@ -16,7 +16,7 @@ from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
 from tests.unit.core.delivery.streams_support import mark
-from tests.unit.streams.manager_support import Client, LogReader, World, world
+from tests.unit.streams.manager_support import LogReader, World, world
 from tests.virtual_time import in_virtual_time
 
 ABSENT = stream_key(FeedSpec(Scope("absent", "shop", "orders")))
@@ -73,23 +73,6 @@ async def test_an_unknown_source_leaves_nothing(monkeypatch: pytest.MonkeyPatch)
         assert list(there.manager.keyed()) == []
 
 
-@in_virtual_time
-async def test_only_durable_sessions_hold_what_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch, unacked_max=3) as there:
-        key, log = there.feed("a")
-        durable, watching = there.session(key, "a", 0, durable=True), there.session(key, "a", 0)
-        log.write(10)
-        await watching.take(10)
-        await durable.take(3)
-        assert len(durable.events) == 3
-        durable.session.ack(3)
-        await durable.take(6)
-        assert (len(durable.events), there.manager.accounts.of("a").outstanding.bytes > 0) == (6, True)
-        for client in (durable, watching):
-            client.close()
-        assert there.manager.accounts.of("a").outstanding.bytes == 0
-
-
 # Slots for reading history: real pumps and sessions.
 
 
@@ -118,25 +101,6 @@ async def test_the_end_of_a_session_with_many_unacknowledged_chunks_has_parts(mo
         async with asyncio.timeout(60):
             while outstanding.backlog_bytes:
                 await asyncio.sleep(0.01)
-
-
-@pytest.mark.parametrize("slots", [1, 4])
-@in_virtual_time
-async def test_clients_that_do_not_read_keep_nobody_from_reading_history(
-    monkeypatch: pytest.MonkeyPatch, slots: int
-) -> None:
-    async with world(monkeypatch, slots=slots) as there:
-        key, other_key = await history(there, "a", 30), await history(there, "b", 30)
-        unread = list[Client]()
-        for n, tenant in enumerate("hgfedcba"):
-            unread.append(there.session(key, tenant, 7 - n))
-            await asyncio.sleep(0.1)
-        assert sum(there.manager.slots.used().values()) == slots
-        async with asyncio.timeout(60.0):
-            assert len(await there.session(other_key, "victim", 0).take(30)) == 30
-            for n, late in enumerate(reversed(unread)):
-                assert await late.take(30 - n) == there.logs[key].events[n:], "exactly, once they read"
-                late.close()
 
 
 @in_virtual_time

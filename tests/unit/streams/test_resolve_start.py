@@ -62,21 +62,6 @@ def start(kind: StartKind, at: ResumeToken) -> Start:
     return Start(kind, data=at.raw)
 
 
-@pytest.mark.parametrize(
-    ("asked", "cluster_time"),
-    [
-        (Start(), LATEST + 1),
-        (Start(StartKind.EARLIEST), OLDEST),
-        (Start(StartKind.OPERATION_TIME, time=BEGIN + 7), BEGIN + 7),
-        (Start(StartKind.TIME, time=BEGIN), BEGIN),
-    ],
-)
-async def test_times(asked: Start, cluster_time: int) -> None:
-    at = await resolver()[0].resolve(asked)
-    assert at.place == ResumeToken.high_water_mark(cluster_time)
-    assert (at.exact, at.native) == (False, None)
-
-
 def utc(cluster_time: int) -> str:
     return datetime.fromtimestamp(cluster_time >> 32, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

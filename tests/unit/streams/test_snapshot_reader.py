@@ -159,30 +159,6 @@ def check_order(batches: list[Batch]) -> None:
 
 
 @in_virtual_time
-async def test_documents_come_in_steps_with_the_changes_between_them() -> None:
-    reader, source, mongo = await make(snapshot_step_s=0)
-
-    async def write(batch: Batch) -> None:
-        if batch.chunks and batch.chunks[0].are_documents:
-            mongo.insert("db", "a", 0)
-
-    batches = await copy(reader, write)
-    assert given(batches) == [0, 1, 2, 3, 4]
-    check_order(batches)
-    assert source.times == sorted(source.times)
-    assert len(source.times) == 3
-    assert source.open_reads == 0
-    assert changes(batches) >= 1
-    opened = [each.reads > 1 for each in batches if each.chunks and each.chunks[0].are_documents]
-    assert all(opened), "each step opens a read, which counts as one more"
-    assert [len(gate["$match"]["$or"]) for gate in source.gates] == [2, *[3] * (len(source.gates) - 1)]
-    end = batches[-1].post_batch
-    assert end is not None
-    assert (end.copied, end.cluster_time) == (None, source.times[-1] + 1)
-    await reader.close()
-
-
-@in_virtual_time
 async def test_an_opening_that_is_cancelled_leaves_no_cursor() -> None:
     reader, source, mongo = await make()
     source.timeline.verify = asyncio.Event().wait  # type: ignore[assignment]
@@ -243,21 +219,6 @@ async def test_a_time_that_is_never_right_is_tried_with_pauses() -> None:
 
 
 @in_virtual_time
-async def test_the_end_is_believed_only_of_the_same_collection() -> None:
-    reader, source, mongo = await make(snapshot_step_s=0)
-    source.uuids = [b"u", b"w", b"w"]
-    source.ids = []
-
-    async def change(batch: Batch) -> None:
-        mongo.insert("db", "b", 0)
-
-    batches = await copy(reader, change)
-    assert len(source.times) == 2
-    assert source.times[0] < source.checked[1] <= source.times[1], "the changes until then come first"
-    assert not any(batch.copy_complete for batch in batches[:-1])
-
-
-@in_virtual_time
 async def test_a_collection_that_does_not_exist_has_no_documents_as_of_a_time_when_it_did_not() -> None:
     reader, source, mongo = await make()
     source.uuids, source.ids = [b""], []
@@ -283,27 +244,6 @@ async def test_it_says_how_many_documents_there_are_and_asks_seldom() -> None:
     assert given(await copy(reader, pause)) == source.ids, "a copy needs no estimate"
     assert said == [5, 7]
     assert source.counted == 3
-
-
-@in_virtual_time
-async def test_what_cannot_be_copied_ends_the_stream() -> None:
-    reader, source, _ = await make()
-
-    async def capped(database: str, name: str) -> CollectionInfo:
-        return CollectionInfo(b"u", "collection", capped=True)
-
-    source.collection = capped  # type: ignore[method-assign]
-    with pytest.raises(FeedmuxError) as caught:
-        await reader.open()
-    assert caught.value.reason is ErrorReason.SNAPSHOT_UNSUITABLE
-    origin = ResumeToken.high_water_mark(5 << 32).while_copying(Copied())
-    collated = stream_key(replace(KEY.spec, collation=bson.encode({"locale": "fr"})))
-    with pytest.raises(FeedmuxError) as caught:
-        await SnapshotReader(source, collated, origin, ReadLimits(), str, lambda _: None).open()
-    assert caught.value.metadata == {"kind": "collation"}
-    narrowed = SnapshotReader(source, stream_key(KEY.spec, b"policy"), origin, ReadLimits(), str, lambda _: None)
-    await narrowed._estimate()
-    assert source.counted == 0, "how many documents there are beside those that the tenant sees is a secret"
 
 
 FILTER = bson.encode({"pipeline": [{"$match": {"fullDocument.n": 1}}]})
@@ -338,16 +278,6 @@ async def test_a_read_that_is_too_long_for_its_time_is_followed_by_a_shorter_one
     source.fails = [OperationFailure("old", 239)]
     assert given(await copy(reader)) == [0, 1, 2, 3, 4]
     assert source.bounds[:2] == [(None, 3), (None, 0)]
-
-
-@in_virtual_time
-async def test_a_collection_that_is_gone_has_no_documents_that_were_dropped() -> None:
-    reader, source, _ = await make(FILTERED["all"], batch_events=2)
-    source.uuids = [b"u", b"w", b"w"]
-    source.dropped = set(range(5))
-    batches = await copy(reader)
-    assert [place for batch in batches[:2] if (place := batch.post_batch) and place.copied and place.copied.up_to] == []
-    assert [after for after, _ in source.bounds[:2]] == [None, None]
 
 
 @in_virtual_time

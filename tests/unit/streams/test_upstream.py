@@ -5,14 +5,11 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 from pymongo.errors import AutoReconnect
 
 from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.streams.upstream import Reader, TraceContext, Upstream
 from feedmux_server.telemetry.observer import Observer
-
-BATCH = Batch([], None, exhausted=False)
 
 
 class Answers:
@@ -78,19 +75,3 @@ def test_an_answer_of_mongodb_ends_the_failure() -> None:
     assert up.failure is None
     assert up.retry_delay_s(failed()) == 0.0
     assert up.retry_delay_s(failed()) <= 0.2
-
-
-async def test_a_resume_is_linked_to_the_trace_that_it_resumes() -> None:
-    spans = Spans()
-    up = upstream(spans, BATCH, failed(), BATCH)
-    await up.open()
-    with pytest.raises(Failed) as caught:
-        await up.reader.read()
-    up.retry_delay_s(caught.value)
-    await up.open()
-    stream = {"feedmux.source": "main", "feedmux.stream.id": 7}
-    assert spans.spans == [
-        ("feedmux stream open", stream, ("call",)),
-        ("feedmux stream resume", {**stream, "error.type": caught.value.kind}, (1,)),
-    ]
-    assert (up.trace, spans.resumed_by) == (2, [f"main: {caught.value.kind}"])

@@ -51,40 +51,6 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @in_virtual_time
-async def test_it_begins_with_enough_feeds_and_ends_with_too_few() -> None:
-    async with streams() as (wide, _):
-        wide.enter(key(1))
-        await asyncio.sleep(5.0)
-        assert wide.of(GROUP) is None
-        wide.enter(key(2))
-        await until(lambda: wide.of(GROUP))
-        (stream,) = wide.streams()
-        assert (stream.scope, wide.plan.state(GROUP)) == (Scope("main", "db"), WideState.SHARED)
-        wide.leave(key(1))
-        assert wide.of(GROUP) is stream, "half as many feeds are enough to keep it"
-        wide.leave(key(2))
-        assert wide.of(GROUP) is None
-        await until(lambda: stream.ended)
-
-
-@in_virtual_time
-async def test_a_wider_one_begins_before_the_narrower_one_ends() -> None:
-    async with streams() as (wide, _):
-        wide.enter(key(1))
-        wide.enter(key(2))
-        await until(lambda: wide.of(GROUP))
-        narrow = wide.of(GROUP)
-        assert narrow is not None
-        wide.enter(key(1, "e"))
-        await until(lambda: wide.of(GROUP))
-        wider = wide.of(GROUP)
-        assert wider is not None
-        assert wider.scope == Scope("main")
-        await until(lambda: narrow.ended)
-        assert not wider.ended
-
-
-@in_virtual_time
 async def test_one_that_fails_is_given_up_and_tried_again_later_though_no_feed_comes_or_goes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
