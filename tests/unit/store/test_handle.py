@@ -10,8 +10,7 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.lease import LeaseRules
-from feedmux_server.store.commit_queue import REJECTED_KEY_S
-from feedmux_server.store.committer import BACKOFF_FIRST_S, Committer
+from feedmux_server.store.committer import Committer
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import (
     CommitOutcome,
@@ -24,7 +23,7 @@ from feedmux_server.store.model import (
     StoredSubscription,
 )
 from feedmux_server.telemetry.observer import NOBODY
-from tests.integration.state_support import Recorder, place, running, submit, until
+from tests.integration.state_support import Recorder, place, running, submit
 from tests.virtual_time import in_virtual_time
 
 LEASE = Lease("t", "s", 7, "nonce", "me")
@@ -208,22 +207,6 @@ async def slow() -> AsyncIterator[tuple[SlowStore, Committer, CommitHandle, Reco
 
 
 @in_virtual_time
-async def test_the_committer_sends_what_came_while_it_waited() -> None:
-    async with slow() as (store, _, handle, recorder):
-        submit(handle, 1)
-        await store.was_asked()
-        submit(handle, 2)
-        store.answers.release()
-        await store.was_asked()  # by itself: the test submits nothing more
-        assert store.sent == [place(1), place(2)]
-        store.answers.release()
-        await until(lambda: len(recorder.commits) == 2)
-        assert recorder.commits[-1] == (2, place(2).position)
-        await asyncio.sleep(SOON_S)
-        assert store.sent == [place(1), place(2)], "nothing is left to send"
-
-
-@in_virtual_time
 async def test_a_flush_meanwhile_waits_for_its_own_ack() -> None:
     async with slow() as (store, _, handle, recorder):
         submit(handle, 1)
@@ -239,24 +222,6 @@ async def test_a_flush_meanwhile_waits_for_its_own_ack() -> None:
         assert recorder.commits == [(1, place(1).position), (2, place(2).position)]
         await handle.flush(5.0)
         assert len(store.sent) == 2
-
-
-@in_virtual_time
-async def test_a_detach_meanwhile_stores_the_last_ack_and_releases() -> None:
-    async with slow() as (store, committer, handle, _):
-        submit(handle, 1)
-        await store.was_asked()
-        submit(handle, 2)
-        detaching = asyncio.create_task(handle.detach(5.0))
-        for _ in range(2):
-            store.answers.release()
-        await detaching
-        assert store.sent == [place(1), place(2)]
-        assert store.released == [LEASE]
-        assert (handle.waiting, handle.attached, committer.waiting) == (None, False, 0)
-        submit(handle, 3)
-        await asyncio.sleep(SOON_S)
-        assert store.sent == [place(1), place(2)]
 
 
 @in_virtual_time
@@ -289,61 +254,7 @@ async def test_an_answer_that_comes_after_the_detach_fences_nobody() -> None:
         assert (recorder.causes, recorder.commits) == ([], [])
 
 
-@in_virtual_time
-async def test_commits_flow_again_by_themselves() -> None:
-    async with slow() as (store, committer, handle, recorder):
-        store.outcome = FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "away")
-        for _ in range(100):
-            store.answers.release()
-        submit(handle, 1)
-        await until(lambda: recorder.available == [False])
-        assert not committer.available
-        submit(handle, 2)
-        store.outcome = None
-        await until(lambda: recorder.commits == [(2, place(2).position)])
-        assert (recorder.available, committer.available) == ([False, True], True)
-
-
-@in_virtual_time
-async def test_lost_state_is_restored_and_the_ack_is_sent_again() -> None:
-    async with slow() as (store, _, handle, recorder):
-        store.outcome = CommitOutcome(CommitStatus.MISSING)
-        submit(handle, 1)
-        await store.was_asked()
-        store.answers.release()
-        await store.was_asked()
-        assert [each.stored for each in store.restored] == [stored_at(0)]
-        store.outcome = None
-        store.answers.release()
-        await until(lambda: recorder.commits == [(1, place(1).position)])
-        assert recorder.causes == []
-
-
-NEWER = replace(LEASE, epoch=8, nonce="newer")
 OTHER = replace(LEASE, name="other")
-
-
-@in_virtual_time
-async def test_an_older_session_that_is_attached_late_fences_nobody_and_asks_the_store() -> None:
-    store, committer = unrun()
-    newest, older = Recorder(), Recorder()
-    first = committer.attach(NEWER, stored_at(0), newest)
-    late = committer.attach(LEASE, stored_at(0), older)
-    assert (newest.causes, older.causes) == ([], [])
-    task = asyncio.create_task(committer.run())
-    await store.was_asked()
-    assert store.leases == [LEASE], "it asks whether the session still owns the subscription"
-    await late.detach()
-    committer.recheck("t", "s")
-    await store.was_asked()
-    assert store.leases == [LEASE, NEWER], "the newest session is still known"
-    task.cancel()
-    assert first.attached
-    last = Recorder()
-    third = committer.attach(replace(LEASE, epoch=9), stored_at(0), last)
-    assert (newest.causes, first.attached, third.attached) == (["LEASE"], False, True)
-    committer.attach(replace(LEASE, epoch=10, instance_id="other"), stored_at(0), Recorder())
-    assert (last.causes, third.attached) == (["TAKEOVER"], False)
 
 
 @in_virtual_time
@@ -367,28 +278,6 @@ async def test_a_flush_sends_what_others_flush_at_the_same_time_and_not_what_was
         store.answers.release()
     await asyncio.gather(*flushing)
     assert [count for _, count in store.trips[2:]] == [1, 2], "one round trip serves both waiting sessions"
-
-
-@in_virtual_time
-async def test_a_key_that_redis_refuses_is_left_in_peace_for_a_while() -> None:
-    store, committer = unrun()
-    recorder = Recorder()
-    handle = committer.attach(LEASE, stored_at(0), recorder)
-    store.outcome = CommitOutcome(CommitStatus.FAILED)
-    submit(handle, 1)
-    with pytest.raises(FeedmuxError):
-        await handle.flush(0.25)
-    assert [at_s for at_s, _ in store.trips] == [0.0, BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S], "not in a tight loop"
-    assert recorder.available == [False]
-    store.outcome = None
-    async with running(committer):
-        committer.recheck("t", "other than that one")
-        committer.recheck("t", "s")
-        await until(lambda: recorder.commits == [(1, place(1).position)])
-    refused_s, asked_s = (at_s for at_s, _ in store.trips[-2:])
-    assert REJECTED_KEY_S <= asked_s - refused_s < REJECTED_KEY_S + 0.01
-    assert len(store.trips) == 4
-    assert recorder.available == [False, True]
 
 
 @in_virtual_time
@@ -423,21 +312,6 @@ async def test_the_end_does_not_wait_for_a_redis_that_never_answers() -> None:
     await asyncio.gather(*(handle.detach(0.3) for handle in handles))
     assert loop.time() == 0.6, "all of them together, not one after the other"
     assert (store.released, committer.waiting) == ([], 0)
-
-
-@in_virtual_time
-async def test_the_lease_of_an_idle_session_is_renewed_in_time() -> None:
-    store, committer = unrun()
-    handle = committer.attach(LEASE, stored_at(0), Recorder())
-    began_s = 0.0
-    async with running(committer):
-        await asyncio.sleep(5 * LEASE_S)
-    for at_s, _ in store.trips:
-        assert store.rules.renew_after_s <= at_s - began_s < LEASE_S / 2
-        began_s = at_s
-    assert began_s > 4 * LEASE_S
-    assert set(store.sent) == {None}
-    assert handle.attached
 
 
 @in_virtual_time

@@ -8,42 +8,10 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.connection import COMMANDS_MAX
-from feedmux_server.store.model import CommitRequest, CommitStatus, Lease, RestoreRequest
-from tests.integration.state_support import commit, create, place, place_of
+from feedmux_server.store.model import CommitStatus, RestoreRequest
+from tests.integration.state_support import commit, create
 from tests.unit.store.store_support import LEASE_S, key, redis_and_store
 from tests.virtual_time import in_virtual_time
-
-
-@in_virtual_time
-async def test_another_instance_waits_or_takes_over() -> None:
-    _, store = redis_and_store()
-    await create(store, "t", "s")
-    _, first = await store.leases.open("t", "s", instance_id="one")
-    for instance in ("two", ""):
-        with pytest.raises(FeedmuxError) as caught:
-            await store.leases.open("t", "s", instance_id=instance)
-        assert (caught.value.reason, caught.value.metadata) == (ErrorReason.SUBSCRIPTION_BUSY, {"owner": "one"})
-    stored, second = await store.leases.open("t", "s", instance_id="two", takeover=True)
-    assert (first.taken_over, second.taken_over) == (False, True)
-    assert second.epoch == stored.epoch > first.epoch
-    assert second.nonce != first.nonce
-
-
-@in_virtual_time
-async def test_many_commits_are_answered_in_order_and_each_by_itself() -> None:
-    _, store = redis_and_store()
-    leases = []
-    for name in "abc":
-        await create(store, "t", name)
-        leases.append((await store.leases.open("t", name, instance_id="one"))[1])
-    await store.leases.open("t", "b", instance_id="one")
-    unknown = Lease("t", "absent", 1, "nonce", "one")
-    requests = [CommitRequest(lease, place(3)) for lease in (*leases, unknown)]
-    outcomes = await store.leases.commit_many(requests)
-    ok, fenced, missing = CommitStatus.OK, CommitStatus.FENCED, CommitStatus.MISSING
-    assert [each.status for each in outcomes] == [ok, fenced, ok, missing]
-    assert (await commit(store, leases[0], None)).status is ok
-    assert place_of(await store.get("t", "a")) == place(3), "a renewal leaves the place"
 
 
 @in_virtual_time
@@ -65,37 +33,6 @@ async def test_a_commit_does_not_wait_for_calls_that_list(monkeypatch: pytest.Mo
     await asyncio.gather(*lists)
     [turn] = [number for number, command in enumerate(commands) if lease.nonce in command]
     assert turn < 2 * COMMANDS_MAX
-
-
-@in_virtual_time
-async def test_only_the_session_that_holds_a_lease_ends_it() -> None:
-    _, store = redis_and_store()
-    await create(store, "t", "s")
-    _, old = await store.leases.open("t", "s", instance_id="one")
-    _, new = await store.leases.open("t", "s", instance_id="one")
-    await store.leases.release(old)
-    assert (await store.get("t", "s")).active
-    await store.leases.release(new)
-    assert not (await store.get("t", "s")).active
-
-
-@in_virtual_time
-async def test_a_lease_that_is_not_renewed_expires_and_its_session_goes_on_if_nobody_else_came() -> None:
-    _, store = redis_and_store()
-    await create(store, "t", "s")
-    _, lease = await store.leases.open("t", "s", instance_id="one")
-    await asyncio.sleep(LEASE_S - 1.0)
-    assert (await commit(store, lease, None)).status is CommitStatus.OK
-    await asyncio.sleep(LEASE_S - 1.0)
-    assert (await store.get("t", "s")).active
-    await asyncio.sleep(1.0)
-    expired = await store.get("t", "s")
-    assert (expired.active, expired.owner) == (False, "")
-    assert (await commit(store, lease, None)).status is CommitStatus.OK
-    assert (await store.get("t", "s")).active
-    await asyncio.sleep(LEASE_S)
-    await store.leases.open("t", "s", instance_id="two")
-    assert (await commit(store, lease, 1)).status is CommitStatus.FENCED
 
 
 @in_virtual_time

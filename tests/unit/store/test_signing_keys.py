@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
+from feedmux_server.core.positions.position_keys import PositionKeys, format_keys
 from feedmux_server.store.connection import StartupError
 from feedmux_server.store.signing_keys import SigningKeys, keys_key, stored_position_keys
 from tests.sim.loop import SimLoop
@@ -24,29 +24,6 @@ def redis() -> SimRedis:
 
 def signing(of: SimRedis, keys: PositionKeys) -> SigningKeys:
     return SigningKeys(SimRedisClient(of), keys)  # type: ignore[arg-type]
-
-
-def stored(of: SimRedis) -> tuple[bytes, ...]:
-    return parse_keys(of.run(("GET", keys_key())).decode())
-
-
-@in_virtual_time
-async def test_the_first_server_makes_the_key_and_all_take_it() -> None:
-    there, one, other = redis(), PositionKeys(), PositionKeys()
-    assert await stored_position_keys(SimRedisClient(there)) == ()  # type: ignore[arg-type]
-    await asyncio.gather(*(signing(there, keys).refresh() for keys in (one, other)))
-    assert one.materials == other.materials == stored(there)
-    assert await stored_position_keys(SimRedisClient(there)) == one.materials  # type: ignore[arg-type]
-
-
-@in_virtual_time
-async def test_a_redis_that_lost_the_key_gets_it_back() -> None:
-    there, keys = redis(), PositionKeys()
-    await signing(there, keys).refresh()
-    before = keys.materials
-    there.lose_everything()
-    await signing(there, keys).refresh()
-    assert keys.materials == before == stored(there)
 
 
 @in_virtual_time

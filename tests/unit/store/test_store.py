@@ -1,16 +1,17 @@
-"""The store's own decisions: pages, what a create repeats, which answer is which error."""
+"""The store's own decisions: pages, names, histories, what a create repeats, which answer is which error."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position_keys import PositionKeys
-from feedmux_server.store.model import CommitRequest, CommitStatus, StoredPlace
+from feedmux_server.core.positions.timeline import Fork, OplogEntry, TimelineRecord
+from feedmux_server.store.commands import Argument
+from feedmux_server.store.model import CommitRequest, CommitStatus, StoredPlace, StoredSubscription
+from feedmux_server.store.scripts import ScriptRunner
 from feedmux_server.store.signing_keys import SigningKeys
 from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.store.timelines import StoredTimelines
@@ -18,36 +19,6 @@ from tests.integration.state_support import create, place, place_of
 from tests.sim.redis import SimRedisClient
 from tests.unit.store.store_support import key, redis_and_store
 from tests.virtual_time import in_virtual_time
-
-
-@in_virtual_time
-async def test_tenants_do_not_see_each_other() -> None:
-    _, store = redis_and_store()
-    await create(store, "t", "s")
-    with pytest.raises(FeedmuxError) as caught:
-        await store.get("tx", "s")
-    assert caught.value.reason is ErrorReason.SUBSCRIPTION_NOT_FOUND
-    assert (await store.list("tx", page_size=10))[0] == []
-
-
-@in_virtual_time
-async def test_pages_by_name() -> None:
-    _, store = redis_and_store()
-    names = sorted(f"{prefix}{i}" for prefix in ("a", "a.", "B", "b-", "z_") for i in range(5))
-    for name in random.Random(1).sample(names, len(names)):
-        await create(store, "t", name)
-    for page_size in (1, 7, 24, 25, 26, 1000):
-        seen: list[str] = []
-        after, pages = "", 0
-        while True:
-            page, after = await store.list("t", page_size=page_size, after=after)
-            assert len(page) <= page_size
-            seen += [subscription.name for subscription in page]
-            pages += 1
-            if not after:
-                break
-        assert seen == names
-        assert pages == -(-len(names) // page_size)
 
 
 @in_virtual_time
@@ -109,23 +80,6 @@ async def test_a_change_that_no_replica_has_is_made_and_not_confirmed(lag_s: flo
 
 
 @in_virtual_time
-async def test_a_change_that_a_failover_undoes_is_not_confirmed() -> None:
-    redis, store = redis_and_store()
-    await create(store, "t", "other")  # the first call learns Redis's time
-    redis.replicas, redis.lag_s = 1, 0.5
-    waiting = asyncio.create_task(create(store, "t", "s"))
-    await asyncio.sleep(0.2)
-    assert redis.hash_of(key().encode())
-    redis.fail_over()
-    with pytest.raises(FeedmuxError) as caught:
-        await waiting
-    assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
-    await asyncio.sleep(2.0)
-    redis.fail_over()  # what the first primary sent to replicas is gone too
-    await create(store, "t", "s", content="b")  # nothing is left of the first
-
-
-@in_virtual_time
 async def test_a_huge_order_of_an_older_version_is_not_read_whole() -> None:
     """Its beginning sorts before the whole, so the next commit at its time or later is stored."""
     redis, store = redis_and_store()
@@ -139,21 +93,6 @@ async def test_a_huge_order_of_an_older_version_is_not_read_whole() -> None:
     [outcome] = await store.leases.commit_many([CommitRequest(lease, later)])
     assert (outcome.status, outcome.position) == (CommitStatus.OK, b"later")
     assert redis.hash_of(key().encode())[b"order"] == later.order
-
-
-@in_virtual_time
-async def test_a_position_moves_back_when_its_history_is_gone() -> None:
-    """No client's last ack of the same session leads back to it, as after a seek."""
-    _, store = redis_and_store()
-    await create(store, "t", "s")
-    stored, lease = await store.leases.open("t", "s", instance_id="i")
-    earlier = StoredPlace(b"earlier", stored.cluster_time - 1, b"")
-    [outcome] = await store.leases.commit_many([CommitRequest(lease, earlier)])
-    assert outcome.position == stored.position
-    [outcome] = await store.leases.commit_many([CommitRequest(lease, replace(earlier, moves_back=True))])
-    assert (outcome.status, outcome.position) == (CommitStatus.OK, b"earlier")
-    found = await store.get("t", "s")
-    assert (found.cluster_time, found.seek_epoch) == (stored.cluster_time - 1, lease.epoch)
 
 
 Call = Callable[[SubscriptionStore, Any], Awaitable[Any]]
@@ -196,3 +135,69 @@ async def test_a_key_of_another_type_is_named_with_the_next_step(of: str, caplog
     redis.run(("DEL", of))
     for call in OF_ANOTHER_TYPE[of]:
         await call(store, client)
+
+
+@in_virtual_time
+async def test_a_name_without_a_subscription_is_skipped_and_removed() -> None:
+    redis, store = redis_and_store()
+    for name in "abcdef":
+        await create(store, "t", name)
+    for name in "abde":
+        redis.run(("DEL", key(name)))
+    await store.names.add("t", "zz")
+    page, after = await store.list("t", page_size=2)
+    assert ([s.name for s in page], after) == (["c", "f"], "")
+    assert await store.names.page("t", b"", 9) == [b"c", b"f"]
+
+
+@in_virtual_time
+async def test_what_is_created_while_it_is_deleted_is_listed_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, store = redis_and_store()
+    await create(store, "t", "s")
+    plain, created = ScriptRunner.command, list[StoredSubscription]()
+
+    async def command(self: ScriptRunner, *arguments: Argument) -> Any:
+        if arguments[0] == "ZREM" and not created:
+            created.append(await create(store, "t", "s", content="longer"))
+        return await plain(self, *arguments)
+
+    monkeypatch.setattr(ScriptRunner, "command", command)
+    await store.delete("t", "s")
+    assert [each.definition for each in (await store.list("t", page_size=9))[0]] == [created[0].definition]
+    assert (await store.sizes.sums(["t"]))["t"] == len(created[0].definition)
+
+
+@in_virtual_time
+async def test_names_are_counted_by_tenant() -> None:
+    _, store = redis_and_store()
+    for name in ("s", "s", "other"):
+        await create(store, "t", name)
+    assert await store.names.count(["t", "nobody"]) == {"t": 2, "nobody": 0}
+    assert [await store.names.has("t", name) for name in ("s", "absent")] == [True, False]
+
+
+@in_virtual_time
+async def test_it_is_stored_by_source_and_replaced_if_it_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    redis, _ = redis_and_store()
+    client: Any = SimRedisClient(redis)
+    stored, record = StoredTimelines(client), TimelineRecord(OplogEntry(7, 1), (Fork(3, 5, True),))
+    assert await stored.read("one") == TimelineRecord()
+    assert await stored.add("one", record) == record
+    assert await StoredTimelines(client).read("one") == record
+    assert await stored.read("other") == TimelineRecord()
+    redis.run(("SET", "feedmux:1:timeline:one", b"\xffgarbage"))
+    assert await stored.read("one") == TimelineRecord()
+    assert "cannot be read" in caplog.text
+    await stored.add("one", record)
+    assert await stored.read("one") == record
+
+
+@in_virtual_time
+async def test_servers_that_write_at_the_same_time_lose_nothing_of_each_other() -> None:
+    redis, _ = redis_and_store()
+    client: Any = SimRedisClient(redis)
+    forks = [Fork(10 * n, 10 * n + 5, True) for n in range(1, 6)]
+    records = [TimelineRecord(OplogEntry(1_000 + n, 1), (fork,)) for n, fork in enumerate(forks)]
+    await asyncio.gather(*(StoredTimelines(client).add("one", record) for record in records))
+    found = await StoredTimelines(client).read("one")
+    assert (found.forks, found.known in [each.known for each in records]) == (tuple(forks), True)
