@@ -2,7 +2,7 @@
 
 from collections import deque
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 

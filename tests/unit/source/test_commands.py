@@ -1,15 +1,27 @@
-"""Commands end within the time that a request may wait, and name the source."""
+"""Commands end within the time that a request may wait; their errors name the source and quote nothing."""
 
 import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pymongo.errors import AutoReconnect, PyMongoError
+from pymongo.errors import (
+    AutoReconnect,
+    ConfigurationError,
+    NetworkTimeout,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+    WaitQueueTimeoutError,
+)
 
+from feedmux_server.core.delivery.resume_policy import Action
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.source.commands import SourceCommands
+from feedmux_server.source.errors import as_error, judge, kind_of, rejects_login, why_rejected
+from feedmux_server.source.logins import Logins
 from feedmux_server.telemetry.observer import NOBODY
+from tests.tables import over
 from tests.virtual_time import in_virtual_time
 
 WAIT_S = 1.5
@@ -68,3 +80,107 @@ async def test_a_client_that_takes_the_primary_for_a_deposed_one_for_long_is_rep
             await commands.answer(answered(None))
     assert commands.client is new
     assert [each.closed for each in clients] == [True, False]
+
+
+class Client:
+    def __init__(self, *login: str) -> None:
+        self.login = login
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Cursor:
+    """Anything that a weak reference can refer to."""
+
+
+@in_virtual_time
+async def test_a_client_is_closed_when_its_last_cursor_is_gone() -> None:
+    first: Any = Client()
+    new_client: Any = Client
+    commands = SourceCommands("main", first, 1.0, NOBODY)
+    logins = Logins(commands, new_client, "a", "1")
+    cursor: Any = Cursor()
+    logins.cursors.add(cursor)
+    assert not logins.is_former(cursor)
+    logins.use("user", "password")
+    second: Any = commands.client
+    assert (second.login, logins.is_former(cursor)) == (("user", "password"), True)
+    await asyncio.sleep(1000)
+    await logins.close_unused()
+    assert not first.closed
+    del cursor
+    await logins.close_unused()
+    assert (first.closed, second.closed) == (True, False)
+    logins.use("user", "again")
+    await logins.close_unused()
+    assert not second.closed, "a command may still use it"
+    await logins.close()
+    assert second.closed
+
+
+def failure(code: int, name: str = "", *labels: str) -> OperationFailure:
+    details: dict[str, Any] = {"codeName": name, "errmsg": "canary", "errorLabels": list(labels)}
+    return OperationFailure("canary", code, details)
+
+
+@over(
+    ("error", "kind"),
+    [
+        (failure(43, "CursorNotFound"), "CursorNotFound"),
+        (OperationFailure("no", 7), "OperationFailure"),
+        (AutoReconnect("no"), "AutoReconnect"),
+        (NetworkTimeout("no"), "NetworkTimeout"),
+    ],
+)
+def test_statistics_get_mongodbs_name_or_the_drivers(error: PyMongoError, kind: str) -> None:
+    assert kind_of(error) == kind
+
+
+@over(
+    ("error", "reason"),
+    [
+        (AutoReconnect("canary"), ErrorReason.SOURCE_UNAVAILABLE),
+        (ServerSelectionTimeoutError("canary"), ErrorReason.SOURCE_UNAVAILABLE),
+        (WaitQueueTimeoutError("canary"), ErrorReason.SOURCE_UNAVAILABLE),
+        (failure(13, "Unauthorized"), ErrorReason.SOURCE_UNAUTHORIZED),
+        (failure(18, "AuthenticationFailed"), ErrorReason.SOURCE_UNAVAILABLE),
+    ],
+)
+def test_a_plain_command_that_fails(error: PyMongoError, reason: ErrorReason) -> None:
+    told = as_error(error, "source 'main'", 2.0)
+    assert told.reason is reason
+    assert "canary" not in told.message
+
+
+@over(
+    ("error", "resumes"),
+    [
+        (AutoReconnect("no"), True),
+        (failure(9999, "New", "ResumableChangeStreamError"), True),
+        (failure(9999, "New"), False),
+        (failure(280, "ChangeStreamFatalError"), False),
+    ],
+)
+def test_mongodbs_label_says_whether_a_stream_goes_on(error: PyMongoError, resumes: bool) -> None:
+    verdict = judge(error, "getMore")
+    assert (verdict.error.status == "UNAVAILABLE") == resumes
+
+
+@over(
+    ("error", "why"),
+    [
+        (failure(18, "AuthenticationFailed"), "AuthenticationFailed, code 18"),
+        (failure(334, "MechanismUnavailable"), "MechanismUnavailable, code 334"),
+        (OperationFailure("Kerberos context failed to initialize."), "Kerberos context failed to initialize."),
+        (ConfigurationError("The DNS query name does not exist: mongo"), "The DNS query name does not exist: mongo"),
+    ],
+)
+def test_a_login_that_fails_ends_no_feed_and_the_operator_reads_why(error: PyMongoError, why: str) -> None:
+    assert rejects_login(error)
+    assert why_rejected(error) == why
+    for during in ("aggregate", "getMore"):
+        verdict = judge(error, during)
+        assert (verdict.action, verdict.error.reason) == (Action.RETRY, ErrorReason.SOURCE_UNAVAILABLE), during
+        assert "Kerberos" not in verdict.error.message

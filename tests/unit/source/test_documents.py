@@ -10,7 +10,6 @@ from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
-from feedmux_server.core.feeds.snapshot_stages import ID_CHANGED
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.source.catchup_limiter import CatchupLimiter
@@ -114,15 +113,6 @@ async def test_collections_that_cannot_be_copied(mongo: Mongo, kind: str) -> Non
     assert (caught.value.reason, caught.value.metadata) == (ErrorReason.SNAPSHOT_UNSUITABLE, {"kind": kind})
 
 
-async def test_collections_that_can_be_copied() -> None:
-    for info, uuid in (
-        (None, b""),
-        (CollectionInfo(b"u", "collection"), b"u"),
-        (CollectionInfo(b"u", "collection", clustered=True), b"u"),
-    ):
-        assert await check_collection(cast(Source, Mongo(info)), KEY) == uuid
-
-
 async def test_a_plan_that_may_not_be_asked_for_counts_as_a_scan() -> None:
     clustered = CollectionInfo(b"u", "collection", clustered=True)
     with pytest.raises(FeedmuxError) as caught:
@@ -222,15 +212,6 @@ async def test_each_read_has_a_secret_of_its_own() -> None:
         for stages in mongo.asked
     }
     assert [len(each) for each in secrets] == [32, 32]
-
-
-async def test_an_id_that_the_pipeline_changed_is_named() -> None:
-    message = f"must evaluate to an object, but resulting value was: {ID_CHANGED}"
-    read = reader(Mongo(found=OperationFailure(message, 40228, {"code": 40228, "errmsg": message})))
-    await read.open(Copied(), 5, "t")
-    with pytest.raises(FeedmuxError) as caught:
-        await read.next_batch("t")
-    assert caught.value.reason is ErrorReason.RESUME_TOKEN_MODIFIED
 
 
 async def test_batches_are_as_large_as_makes_them_cheap() -> None:

@@ -13,7 +13,7 @@ from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.source import namespaces
 from feedmux_server.source.deployment import CollectionInfo
-from feedmux_server.source.namespaces import ESTIMATED_MAX, Gone, Namespace, Namespaces
+from feedmux_server.source.namespaces import ESTIMATED_MAX, Namespace, Namespaces
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader
 from tests.sim.loop import SimLoop
@@ -108,33 +108,6 @@ async def test_documents_of_many_collections_are_not_counted(monkeypatch: pytest
     assert await names.estimate() == 12
     monkeypatch.setattr(namespaces, "ESTIMATED_MAX", 5)
     assert await names.estimate() == 0
-
-
-@in_virtual_time
-async def test_drops_and_renames_after_a_place_are_found() -> None:
-    names, _, mongo = await made(stream_key(SPEC))
-    mongo.insert("b", "x", 0)
-    mongo.drop("b", "x")
-    place = mongo.mark(mongo.latest + 1)
-    mongo.insert("b", "y", 0)
-    mongo.rename("b", "y", "z")
-    mongo.insert("b", "y", 0)
-    mongo.drop("b", "y")
-    gone = list[Gone]()
-
-    def least(each: Gone) -> Namespace | None:
-        gone.append(each)
-        return each.to or each.name
-
-    found, complete = await names.gone_after(place, mongo.latest, least)
-    assert (gone, found) == ([Gone(("b", "y"), ("b", "z")), Gone(("b", "y"))], ("b", "y"))
-    assert complete >= mongo.latest
-    assert not mongo.open, "no cursor is left"
-    mongo.forget(place.cluster_time)
-    assert (await names.gone_after(place, mongo.latest, least))[0] == found, "the oplog begins at the place"
-    mongo.forget(place.cluster_time + 1)
-    with pytest.raises(FeedmuxError, match="oplog"):
-        await names.gone_after(place, mongo.latest, least)
 
 
 @over("count", [10, 100, 1_000])

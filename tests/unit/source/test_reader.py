@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
@@ -16,7 +16,7 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import BACKLOG_BYTES
 from feedmux_server.source.reader import ChangeStreamReader, Failed
 from tests.sim.loop import SimLoop
-from tests.sim.mongo import FAILINGS, NOOP_S, SimCursor, SimMongo, SimSource
+from tests.sim.mongo import NOOP_S, SimCursor, SimMongo, SimSource
 from tests.virtual_time import in_virtual_time
 
 KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
@@ -78,20 +78,6 @@ async def test_a_token_that_mongodb_cannot_read_is_replaced_by_its_time_at_once(
 
 
 @in_virtual_time
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [(AutoReconnect("closed"), Failed), (failure(40324), FeedmuxError)],
-    ids=["the network", "the request"],
-)
-async def test_only_what_may_pass_is_tried_again(error: PyMongoError, expected: type[Exception]) -> None:
-    reader, source, _ = await make_reader()
-    source.fails = [error]
-    with pytest.raises(expected):
-        await reader.open()
-    assert (source.cursors, reader.is_open) == (0, False)
-
-
-@in_virtual_time
 async def test_events_that_are_too_large_together_are_read_singly(monkeypatch: pytest.MonkeyPatch) -> None:
     """MongoDB fills a batch up to 16 MB without its postBatchResumeToken, which may have megabytes."""
     reader, source, mongo = await make_reader()
@@ -115,16 +101,6 @@ async def test_events_that_are_too_large_together_are_read_singly(monkeypatch: p
         await reader.read()
     assert caught.value.reason is ErrorReason.EVENT_TOO_LARGE, "a single event is too large"
     await reader.close()
-
-
-@in_virtual_time
-async def test_lost_history_says_where_history_begins() -> None:
-    reader, source, _ = await make_reader()
-    source.fails = [failure(286)]
-    with pytest.raises(FeedmuxError) as caught:
-        await reader.open()
-    assert caught.value.reason is ErrorReason.HISTORY_LOST
-    assert caught.value.metadata["oldest_time"].endswith("Z")
 
 
 @in_virtual_time
@@ -180,23 +156,6 @@ async def test_a_time_is_complete_only_when_nothing_follows_its_events() -> None
 
 
 @in_virtual_time
-async def test_another_cursor_proves_no_time_by_the_position_that_it_was_given() -> None:
-    reader, _, mongo = await make_reader(batch_events=1)
-    await reader.open()
-    mongo.transaction("db", "a", 2, 0)
-    time_ = mongo.latest
-    assert await complete_times(reader, 1) == [0]
-    await reader.close()
-    mongo.entries.pop()  # this server does not have the rest yet
-    mongo._keys.pop()
-    await reader.open()
-    assert (await complete_times(reader, 1), reader.at.place.cluster_time) == ([0], time_)
-    await asyncio.sleep(NOOP_S)
-    assert await complete_times(reader, 1) == [mongo.latest]
-    await reader.close()
-
-
-@in_virtual_time
 async def test_the_start_after_an_invalidate_is_no_time_that_was_read() -> None:
     reader, source, mongo = await make_reader()
     await reader.open()
@@ -220,27 +179,4 @@ async def test_a_mongos_names_times_of_which_a_shard_may_have_more() -> None:
     await reader.open()
     mongo.insert("db", "a", 0)
     assert await complete_times(reader, 3) == [0, 0, 0]
-    await reader.close()
-
-
-@in_virtual_time
-async def test_it_does_not_read_on_before_it_has_looked_for_a_restore() -> None:
-    """Others may have looked while the former MongoDB still answered."""
-    reader, source, mongo = await make_reader()
-    await source.timeline.check()
-    await reader.open()
-    mongo.insert("db", "a", 0)
-    await asyncio.sleep(15)
-    await reader.read()
-    await source.timeline.check()
-    common = mongo.entries[0].token.cluster_time - 1
-    mongo.fail_reads(FAILINGS[0])
-    with pytest.raises(Failed):
-        await reader.read()
-    await source.timeline.verify()
-    mongo.restore(common)
-    mongo.insert("db", "a", 0)
-    with pytest.raises(FeedmuxError) as caught:
-        await reader.open()
-    assert caught.value.reason is ErrorReason.TIMELINE_FORKED
     await reader.close()

@@ -10,7 +10,7 @@ from feedmux_server.core.positions.timeline import Fork, OplogEntry
 from feedmux_server.telemetry.observer import Observer
 from tests.sim.events import event_token
 from tests.sim.loop import SimLoop
-from tests.sim.mongo import FAILINGS, SimMongo, SimSource
+from tests.sim.mongo import SimMongo, SimSource
 from tests.virtual_time import in_virtual_time
 
 
@@ -67,42 +67,6 @@ async def test_a_restore_is_found_once_and_its_times_are_lost(caplog: pytest.Log
     assert site.timeline.lost(event_token(site.copied, key=1)) is None
     assert site.timeline.start_of(site.copied + 9) == site.copied + 1
     assert site.timeline.start_of(site.mongo.latest) == site.mongo.latest
-
-
-@in_virtual_time
-async def test_an_event_that_was_read_since_the_last_look_counts() -> None:
-    site = await Site().begin()
-    site.copied = site.mongo.latest
-    await asyncio.sleep(1)
-    site.mongo.insert("db", "a", 0)
-    site.timeline.read(site.mongo.latest)
-    await site.restore()
-    await site.timeline.check()
-    assert len(site.found) == 1
-
-
-@in_virtual_time
-async def test_an_event_of_the_restored_deployment_hides_no_restore() -> None:
-    site = await Site().begin()
-    await site.restore()
-    await asyncio.sleep(5)
-    site.mongo.insert("db", "a", 0)
-    site.timeline.read(site.mongo.latest)
-    await site.timeline.check()
-    assert len(site.found) == 1
-
-
-@in_virtual_time
-async def test_what_is_no_restore() -> None:
-    site = await Site().begin()
-    site.mongo.roll_back()
-    await site.timeline.check()
-    site.mongo.fail_reads(FAILINGS[0])
-    await asyncio.sleep(3_000)
-    site.mongo.forget(site.mongo.latest)
-    site.mongo.insert("db", "a", 0)
-    await site.timeline.check()
-    assert site.found == [], "neither an election, nor an oplog that no longer reaches back"
 
 
 @in_virtual_time
