@@ -1,11 +1,18 @@
-"""`feedmux tenants`."""
+"""`feedmux tenants`, `keys` and `token`."""
 
+import hashlib
 import json
+import re
 from pathlib import Path
 
+import bson
 import pytest
 
+from feedmux_server.config.load import load_tenants
+from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.core.positions.position_keys import PositionKeys
 from tests.unit.cli.command_support import Run
+from tests.unit.core.delivery.streams_support import mark, token
 
 
 def test_a_file_that_can_be_used(run: Run, tmp_path: Path) -> None:
@@ -45,3 +52,87 @@ def test_usage(run: Run) -> None:
         done = run(*arguments)
         assert done.returncode == 2
         assert "--help`" in done.stderr
+
+
+def test_a_new_key(run: Run, tmp_path: Path) -> None:
+    done = run("keys", "new", "--json", "--tenant", "search")
+    made = json.loads(done.stdout)
+    assert re.fullmatch(r"fmx_[A-Za-z0-9_-]{43}", made["key"])
+    assert made["sha256"] == hashlib.sha256(made["key"].encode()).hexdigest()
+    file = tmp_path / "tenants.yaml"
+    file.write_text(f"tenants:\n  {made['tenants_entry']}\n")
+    (tenant,) = load_tenants(file).tenants
+    assert tenant.name == "search"
+    assert [key.sha256 for key in tenant.api_keys] == [made["sha256"]]
+
+
+def test_a_new_key_for_people(run: Run) -> None:
+    first, second = run("keys", "new").stdout, run("keys", "new").stdout
+    assert first.count("fmx_") == 1
+    assert "tenants:" in first
+    assert first != second
+
+
+def test_a_new_key_creates_a_tenants_file_once(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "tenants.yaml"
+    made = run("keys", "new", "--create", str(file), "--tenant", "search", "--label", "first")
+    assert made.returncode == 0, made.stderr
+    [key] = set(re.findall(r"fmx_[A-Za-z0-9_-]{43}", made.stdout))
+    assert f"FEEDMUX_API_KEY={key} feedmux watch" in made.stdout
+    (tenant,) = load_tenants(file).tenants
+    assert tenant.name == "search"
+    assert [(each.sha256, each.label) for each in tenant.api_keys] == [
+        (hashlib.sha256(key.encode()).hexdigest(), "first")
+    ]
+    written = file.read_bytes()
+    again = run("keys", "new", "--create", str(file))
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == f"{file} exists. No key was made.\n"
+    assert file.read_bytes() == written
+
+
+def test_a_tenants_file_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "missing" / "tenants.yaml"
+    done = run("keys", "new", "--create", str(file))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"feedmux: cannot write {file} (No such file or directory)\n")
+    assert "fmx_" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "text", ["", "82", "nonsense", "deadbeef", "{", '{"_data": 1}', '{"_data": "zz"}', "8gGAAAAA", "f2"]
+)
+def test_what_is_no_token(run: Run, text: str) -> None:
+    done = run("token", "decode", text)
+    assert done.returncode == 1
+    assert done.stderr.startswith("feedmux: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_token_and_the_position_that_holds_it_say_the_same(run: Run) -> None:
+    hexadecimal = bson.decode(token(1).raw)["_data"]
+    said = [
+        json.loads(run("token", "decode", text, "--json").stdout)
+        for text in (hexadecimal, json.dumps({"_data": hexadecimal}))
+    ]
+    assert said[0] == said[1]
+    assert (said[0]["kind"], said[0]["token_type"], said[0]["from_invalidate"]) == ("resume token", "event", False)
+    assert said[0]["cluster_time_seconds"] == token(1).cluster_time >> 32
+    position = PositionEncoder(PositionKeys([bytes(32)]), bytes(8), bytes(8)).encode(token(1))
+    of_position = json.loads(run("token", "decode", position.hex(), "--json").stdout)
+    assert of_position == said[0] | {"kind": "position", "verified": False}
+    assert "not verified" in run("token", "decode", position.hex()).stdout
+
+
+def test_a_token_of_an_event_that_newer_versions_add(run: Run) -> None:
+    operation = f"3C{b'operationType'.hex()}003C{b'endOfTransaction'.hex()}00"
+    described = f"46{b'operationDescription'.hex()}00461E{b'txnNumber'.hex()}002B0E00"
+    said = run("token", "decode", f"826553F100000000012B042C0100296E46{operation}{described}0004", "--json")
+    found = json.loads(said.stdout)
+    assert found["event_identifier"] == {"operationType": "endOfTransaction", "operationDescription": {"txnNumber": 7}}
+    assert (found["undecoded"], found["collection_uuid"]) == ("", None)
+
+
+def test_a_time_is_no_event(run: Run) -> None:
+    said = json.loads(run("token", "decode", bson.decode(mark(1).raw)["_data"], "--json").stdout)
+    assert (said["token_type"], said["event_identifier"]) == ("high-water mark", None)

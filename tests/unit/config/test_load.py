@@ -1,13 +1,19 @@
 """A configuration that cannot be used: the message names the field and the next step."""
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from feedmux_server.config.errors import ConfigError
-from feedmux_server.config.load import load_config
+from feedmux_server.config.load import load_config, make_config
+from feedmux_server.config.sample import sample_config
+from feedmux_server.config.sections import LimitsSection
+from feedmux_server.config.server import Config
 from tests.cli.conftest import write_config
+from tests.tables import over
 
 MAIN = {"main": {"uri": "mongodb://127.0.0.1:1/"}}
 
@@ -53,3 +59,80 @@ def test_a_variable_of_no_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("FEEDMUX_API_KEY", "a client's")
     with pytest.raises(ConfigError, match=r"FEEDMUX_LISTENS__DATA.*did you mean listen"):
         load_config(Path(write_config(tmp_path, sources=MAIN)))
+
+
+JWT = {"issuer": "https://login.example.com/", "audience": "feedmux", "jwks_file": "jwks.json"}
+
+
+@over(
+    "change",
+    [
+        {"jwks_file": None},
+        {"jwks_url": "https://login.example.com/jwks.json"},
+        {"jwks_file": None, "jwks_url": "http://login.example.com/jwks.json"},
+        {"jwks_file": None, "jwks_url": "file:///etc/passwd"},
+        {"algorithms": ["HS256"]},
+        {"algorithms": ["none"]},
+        {"algorithms": []},
+        {"issuer": ""},
+        {"colour": "blue"},
+    ],
+)
+def test_jwt_settings_that_contradict_each_other_or_trust_anyone(change: dict[str, Any]) -> None:
+    values = {"sources": {"main": {"uri": "mongodb://x"}}, "jwt": {**JWT, **change}}
+    with pytest.raises(ConfigError, match="jwt"):
+        make_config(values)
+
+
+@over(
+    ("change", "told"),
+    [
+        ({}, "name a source, or a uri"),
+        ({"source": "strange"}, "which sources does not have"),
+        ({"source": "main", "password_file": "p"}, "belong to uri"),
+        ({"uri": "mongodb://x", "password_file": "p"}, "needs username_file"),
+        ({"source": "main", "database": "admin"}, "internal databases"),
+        ({"source": "main", "collection": "a$b"}, "must not contain"),
+        ({"source": "main", "keep_days": 0}, "greater than 0"),
+    ],
+)
+def test_a_place_for_dead_letters_that_cannot_be(change: dict[str, Any], told: str) -> None:
+    values = {"sources": {"main": {"uri": "mongodb://x"}}, "dead_letters": change}
+    with pytest.raises(ConfigError, match="dead_letters") as raised:
+        make_config(values)
+    assert told in str(raised.value)
+
+
+PLAIN = {"sources": {"main": {"uri": "mongodb://x"}}}
+
+
+FILES = {"certificate_file": "c", "key_file": "k"}
+
+
+@over(
+    ("listen", "tls", "exposed"),
+    [
+        ({}, None, ()),
+        ({"data": "localhost:7117", "operator": "[::1]:7118"}, None, ()),
+        ({"data": "unix:/run/feedmux.sock", "health": "0.0.0.0:1", "metrics": "0.0.0.0:2"}, None, ()),
+        ({"data": "0.0.0.0:7117"}, None, ("0.0.0.0:7117",)),
+        ({"data": "[::]:7117", "operator": "10.1.2.3:7118"}, None, ("[::]:7117", "10.1.2.3:7118")),
+        ({"data": "feeds.example.com:7117"}, None, ("feeds.example.com:7117",)),
+        ({"data": "0.0.0.0:7117"}, FILES, ()),
+        ({"data": "0.0.0.0:7117", "accept_plaintext": True}, None, ()),
+    ],
+)
+def test_where_keys_cross_the_network_in_plaintext(
+    listen: dict[str, Any], tls: dict[str, str] | None, exposed: tuple[str, ...]
+) -> None:
+    assert make_config({**PLAIN, "listen": listen, "tls": tls}).plaintext_addresses == exposed
+
+
+def test_the_sample_is_a_configuration_with_every_option() -> None:
+    sample = sample_config()
+    config = make_config(tomllib.loads(sample))
+    assert config.limits == LimitsSection()
+    uncommented = re.sub(r"^# (?=\w+ = |\[)", "", sample, flags=re.MULTILINE)
+    full = tomllib.loads(uncommented)
+    assert set(full["limits"]) == set(LimitsSection.model_fields)
+    assert set(full) == set(Config.model_fields)

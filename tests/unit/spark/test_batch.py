@@ -1,19 +1,22 @@
-"""The batch reader: from startingOffsets to endingOffsets, planned before anything is read."""
+"""From startingOffsets to endingOffsets: the options, the plans, and the batch reader."""
 
 import json
 
 import pytest
 
-from feedmux.errors import make_error
+from feedmux.errors import Unavailable
+from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark.batch import FeedmuxBatchReader
+from feedmux_spark.connection import Connection
 from feedmux_spark.errors import OptionError
-from feedmux_spark.offsets import Offset
+from feedmux_spark.offsets import Offset, parse_start
 from feedmux_spark.options import parse_options
+from feedmux_spark.planning import Planner, Wanted, as_plan
 from feedmux_spark.ranges import Slice
 from feedmux_spark.rows import default_schema
+from tests.tables import over
 from tests.unit.spark.answers import FEED, Answers, plan, resolved
-from tests.unit.spark.events import event, stream
 
 
 def reader(**more: str) -> FeedmuxBatchReader:
@@ -25,38 +28,11 @@ def offset(position: bytes) -> str:
     return json.dumps(Offset(position).as_json())
 
 
-def test_it_ends_where_the_feed_ended_when_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = change_feed_pb2.Batch(first_delivery_sequence=1, event_count=2, bson=stream(event(1), event(2)))
-    server = Answers(
-        monkeypatch,
-        ResolvePosition=[resolved(b"end"), resolved(b"begin")],
-        PlanRange=[plan(b"half", 2), plan(b"end", 1, caught_up=True)],
-        ReadRange=[[change_feed_pb2.ReadRangeResponse(batch=batch)]],
-    )
-    made = reader()
-    slices = made.partitions()
-    assert [each.until for each in slices if isinstance(each, Slice)] == [b"half", b"end"]
-    starts = [request.start.WhichOneof("at") for method, request in server.asked if method == "ResolvePosition"]
-    assert starts == ["latest", "earliest"]
-    assert sum(rows.num_rows for rows in made.read(slices[0])) == 2
-
-
 def test_nothing_is_one_empty_slice_since_spark_would_read_a_source_without_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Answers(monkeypatch, ResolvePosition=[resolved(b"end"), resolved(b"end")], PlanRange=[plan(b"end", caught_up=True)])
     assert reader().partitions() == [Slice(b"end", b"end", feed=FEED)]
-
-
-def test_a_bound_in_the_future_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = make_error("OUT_OF_RANGE", "start is in the future", "START_IN_FUTURE", {})
-    bounds = {"startingOffsets": "2222-01-01T00:00:00Z", "endingOffsets": "2222-02-02T00:00:00Z"}
-    for found, option in ([error], "endingOffsets"), ([resolved(b"end"), error], "startingOffsets"):
-        Answers(monkeypatch, ResolvePosition=found)
-        with pytest.raises(
-            OptionError, match=f"option {option} \\({bounds[option]}\\) is not a time up to which MongoDB has committed"
-        ):
-            reader(**bounds).partitions()
 
 
 def test_a_bound_that_no_clock_of_mongodb_has_is_not_called_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,3 +59,103 @@ def test_bounds_that_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     # MongoDB's clock may advance between the two questions.
     Answers(monkeypatch, ResolvePosition=[resolved(b"end"), resolved(b"start", 1001)], PlanRange=[empty])
     assert len(reader(startingOffsets="latest").partitions()) == 1
+
+
+def test_an_offset_is_canonical() -> None:
+    offset = Offset(b"\x01\x02", (1763740800, 7), 2)
+    text = json.dumps(offset.as_json())
+    assert text == '{"clusterTime": "2025-11-21T16:00:00Z/7", "gaps": 2, "position": "AQI=", "version": 1}'
+    assert Offset.from_json(json.loads(text)) == offset
+    assert Offset.from_json({"position": "AQI="}).position == b"\x01\x02"
+
+
+@over(
+    "text",
+    [
+        "newest",
+        "2026-11-21T15:00:00",
+        "{",
+        '{"a": ' * 100_000,
+        "{}",
+        '{"position": 1}',
+        '{"position": "?"}',
+        '{"version": 2, "position": ""}',
+        '{"position": "AQI=", "gaps": Infinity}',
+        '{"position": "AQI=", "clusterTime": "0001-01-01T00:00:00"}',
+        '{"position": "AQI=", "clusterTime": null}',
+    ],
+)
+def test_not_a_start(text: str) -> None:
+    with pytest.raises(OptionError, match="option startingOffsets"):
+        parse_start(text, "startingOffsets")
+
+
+def test_starts() -> None:
+    assert parse_start("latest", "x").kind == "latest"
+    assert parse_start("2026-11-21T15:00:00Z", "x").time == (1795273200, 0)
+    assert parse_start('{"position": "AQI="}', "x").token == b"\x01\x02"
+
+
+def test_an_offset_from_elsewhere_is_an_error_of_the_option() -> None:
+    with pytest.raises(OptionError, match=r"supports only version 1"):
+        Offset.from_json({"version": 2, "position": "AQI="})
+    for content in ({}, {"position": "AQI=", "gaps": "x"}, {"position": "AQI=", "clusterTime": "noon/1"}):
+        with pytest.raises(OptionError, match="not an offset of feedmux"):
+            Offset.from_json(content)
+
+
+@over("option", ["startingOffsets", "endingOffsets"])
+def test_a_start_with_existing_documents_says_what_to_do(option: str) -> None:
+    with pytest.raises(OptionError, match=rf"{option}: Spark does not read .*latest_offsets"):
+        parse_start("snapshot", option)
+
+
+@over("text", ["2026-11-21T15:00:00", "2026-11-21"])
+def test_a_time_without_a_zone_is_told_what_to_write(text: str) -> None:
+    with pytest.raises(OptionError, match=r"without a time zone: write .* for UTC") as caught:
+        parse_start(text, "startingOffsets")
+    advised = str(caught.value).partition("write ")[2].partition(" for")[0]
+    assert parse_start(advised, "startingOffsets").kind == "time"
+
+
+def planner(consumer_name: str = "", **more: str) -> Planner:
+    options = parse_options({"endpoint": "localhost:1", "database": "shop", "readPartitions": "3", **more})
+    return Planner(options, Connection(options), consumer_name, "spark/host/1")
+
+
+def test_a_plan_of_a_server_that_compares_no_feeds_is_not_taken() -> None:
+    answer = change_feed_pb2.PlanRangeResponse(end=b"end", event_count=1)
+    with pytest.raises(Unavailable, match="older than this connector"):
+        as_plan(answer)
+    answer.feed_fingerprint = b"feed"
+    assert as_plan(answer).end.position == b"end"
+
+
+def test_a_range_is_planned_piece_by_piece_up_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [plan(b"one", 2), plan(b"two"), plan(b"until", 1, caught_up=True)]
+    server = Answers(monkeypatch, PlanRange=answers)
+    slices = planner().through(FeedPosition(b"after"), FEED, b"until", 1000)
+    assert [(each.until, each.route, each.feed) for each in slices] == [
+        (b"one", "route", FEED),
+        (b"until", "route", FEED),
+    ]
+    requests = [request for _, request in server.asked]
+    assert [request.after for request in requests] == [b"after", b"one", b"two"]
+    assert {(request.until, request.bytes_max, request.slices) for request in requests} == {(b"until", 1000, 3)}
+
+
+def test_a_plan_is_retried_while_a_server_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [Unavailable("away", status="UNAVAILABLE"), plan(b"end", 2)]
+    Answers(monkeypatch, PlanRange=answers)
+    assert planner().plan(Wanted(b"after", FEED)).count == 2
+
+
+def test_a_stream_plans_under_its_subscription_and_a_batch_for_its_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Answers(monkeypatch, PlanRange=[plan(b"end"), plan(b"end")])
+    planner("q").plan(Wanted(b"after", FEED, wait_s=0.5), processed=b"done")
+    planner().plan(Wanted(b"after", FEED), processed=b"done")
+    (_, stream), (_, batch) = server.asked
+    assert (stream.WhichOneof("target"), stream.subscription, stream.processed) == ("subscription", "q", b"done")
+    assert stream.instance_id == "spark/host/1"
+    assert stream.wait.ToMilliseconds() == 500
+    assert (batch.WhichOneof("target"), batch.feed.database, batch.processed) == ("feed", "shop", b"")

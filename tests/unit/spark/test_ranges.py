@@ -10,7 +10,7 @@ from feedmux.v1 import change_feed_pb2
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import Slice, read_slice
-from tests.unit.client.scripted_server import batch, fragments
+from tests.unit.client.scripted_server import batch
 from tests.unit.spark.answers import FEED, Answers, resolved
 
 WANTED = Slice(b"after", b"until", "route", FEED)
@@ -32,14 +32,6 @@ def test_a_broken_read_continues_after_the_last_events(monkeypatch: pytest.Monke
     assert read() == [1, 2, 3]
     assert [request.after for _, request in server.asked] == [b"after", b"P2", b"P2"]
     assert {(request.until, request.feed_fingerprint) for _, request in server.asked} == {(b"until", FEED)}
-
-
-def test_an_event_in_fragments_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = [change_feed_pb2.ReadRangeResponse(event_fragment=each.event_fragment) for each in fragments(1, 7, 900, 3)]
-    # Broken within the event: it is read again from its beginning.
-    server = Answers(monkeypatch, ReadRange=[[*parts[:2], AWAY], [*parts, message(8)]])
-    assert read() == [7, 8]
-    assert [request.after for _, request in server.asked] == [b"after", b"after"]
 
 
 def test_an_error_for_good_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:

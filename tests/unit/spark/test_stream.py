@@ -4,32 +4,20 @@ import logging
 
 import pytest
 
-from feedmux.errors import HistoryLost, QuotaExceeded, SubscriptionNotFound, TimelineForked
-from feedmux.v1 import subscriptions_pb2
+from feedmux.errors import HistoryLost, QuotaExceeded, TimelineForked
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
 from feedmux_spark.stream import QUIET_BATCH_S, Progress
-from tests.unit.spark.answers import FEED, Answers, plan, resolved, time
+from tests.unit.spark.answers import FEED, Answers, plan, resolved
 
 START = Offset(b"start", (1000, 1), feed=FEED)
 MANY = 1_000_000
-GONE = SubscriptionNotFound("gone", status="NOT_FOUND", reason="SUBSCRIPTION_NOT_FOUND")
 BUSY = QuotaExceeded("too many", status="RESOURCE_EXHAUSTED", reason="QUOTA_EXCEEDED")
 
 
 def progress(**more: str) -> Progress:
     return Progress(parse_options({"endpoint": "localhost:1", "consumerName": "q", **more}))
-
-
-def stored(position: bytes = b"start") -> subscriptions_pb2.Subscription:
-    return subscriptions_pb2.Subscription(name="q", position=position, cluster_time=time(1000))
-
-
-def test_a_query_begins_where_its_subscription_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Answers(monkeypatch, CreateSubscription=[stored()], ResolvePosition=[resolved(b"start")])
-    assert progress(startingOffsets="earliest").begin() == START
-    assert server.asked[0][1].start.HasField("earliest")
 
 
 def test_a_planned_batch_is_read_as_planned_and_after_a_restart_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,35 +117,6 @@ def test_a_restored_database_ends_the_query_or_is_counted(monkeypatch: pytest.Mo
     end = running.advance(START, MANY)
     wanted = server.asked[-1][1]
     assert (end.gaps, wanted.after, wanted.until) == (1, b"oldest", b"pinned again"), "the former end is lost, too"
-
-
-def test_a_subscription_that_is_gone_is_created_at_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Answers(
-        monkeypatch,
-        ResolvePosition=[resolved(b"start")],
-        PlanRange=[
-            GONE,
-            plan(b"end", 1, caught_up=True),
-        ],
-        CreateSubscription=[stored()],
-    )
-    assert progress().advance(START, MANY).position == b"end"
-    assert server.methods() == ["ResolvePosition", "PlanRange", "CreateSubscription", "PlanRange"]
-    assert server.asked[2][1].start.position == b"start"
-
-
-def test_available_now_ends_at_what_there_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Answers(
-        monkeypatch,
-        ResolvePosition=[resolved(b"pinned", 3000), resolved(b"start")],
-        PlanRange=[plan(b"one"), plan(b"pinned", 2, caught_up=True), plan(b"pinned", caught_up=True)],
-    )
-    running = progress()
-    running.pin()
-    end = running.advance(START, MANY)
-    assert end.position == b"pinned"
-    assert running.advance(end, MANY) == end
-    assert {request.until for method, request in server.asked if method == "PlanRange"} == {b"pinned"}
 
 
 def test_a_trigger_without_a_limit_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.tables import over
 from tests.telemetry.promql import RULES, RUNBOOK, asked, dashboard, queries, rules
 
 WANTED = {
@@ -81,25 +80,3 @@ def test_promtool_takes_rules_and_queries(tmp_path: Path) -> None:
             [promtool, "check", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False
         )
         assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
-@over(
-    ("expression", "series", "labels"),
-    [
-        ("up", {"up": {}}, set()),
-        ('sum by (a, b) (rate(x_total{c=~"d|e"}[5m])) > 0', {"x_total": {"c": ["d|e"]}}, {"a", "b"}),
-        ("a / on (c) group_left (d) b", {"a": {}, "b": {}}, {"c", "d"}),
-        ('x{a="1"} unless y{a!="2", b="}"}', {"x": {"a": ["1"]}, "y": {"a": ["2"], "b": ["}"]}}, set()),
-        ("histogram_quantile(0.99, sum without (job) (rate(z_bucket[5m])))", {"z_bucket": {}}, {"job"}),
-        ("absent(m) or sum(m) == 0", {"m": {}}, set()),
-    ],
-)
-def test_the_reader_of_expressions(expression: str, series: dict[str, dict[str, list[str]]], labels: set[str]) -> None:
-    found = asked(expression)
-    assert found.series == series
-    assert found.labels == labels
-
-
-def test_the_reader_minds_brackets() -> None:
-    with pytest.raises(ValueError, match="brackets"):
-        asked("sum(rate(x[5m])")

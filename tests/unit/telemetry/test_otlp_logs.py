@@ -4,10 +4,7 @@ import logging
 import sys
 from typing import Any
 
-from opentelemetry._logs import SeverityNumber
-
 from feedmux_server.telemetry.otlp_logs import OtlpHandler
-from tests.tables import over
 
 
 class Provider:
@@ -25,21 +22,6 @@ def emitted(**facts: Any) -> list[Any]:
     provider: Any = Provider()
     OtlpHandler(provider).emit(logging.makeLogRecord({"name": "feedmux_server.x", "msg": "hello", **facts}))
     return list(provider.records)
-
-
-@over(
-    ("level", "severity"),
-    [
-        (logging.DEBUG, SeverityNumber.DEBUG),
-        (logging.INFO, SeverityNumber.INFO),
-        (logging.WARNING + 1, SeverityNumber.WARN),
-        (logging.ERROR, SeverityNumber.ERROR),
-        (logging.CRITICAL, SeverityNumber.FATAL),
-    ],
-)
-def test_levels(level: int, severity: SeverityNumber) -> None:
-    (record,) = emitted(levelno=level)
-    assert (record.severity_number, record.body) == (severity, "hello")
 
 
 def test_facts_keep_their_types_and_an_exception_its_kind() -> None:

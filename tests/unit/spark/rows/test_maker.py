@@ -179,14 +179,6 @@ def test_nothing_of_events_that_newer_versions_add_is_lost() -> None:
     assert found[0]["update_description"] == {"disambiguatedPaths": {"a.0": ["a", "0"]}}
 
 
-def test_typed_schema_puts_the_envelope_beside_the_document() -> None:
-    document = struct(_id=LongType())
-    schema = typed_schema(document, document_key=document, before=True)
-    (row,) = rows("typed", stream(event(1)), schema)
-    assert [*row][-2:] == ["document", "document_before"]
-    assert (row["document"], row["document_key"], row["document_before"]) == ({"_id": 1}, {"_id": 1}, None)
-
-
 def test_a_document_that_was_looked_up_in_vain_is_not_one_that_was_not_asked_for() -> None:
     schema = struct(document=struct(_id=LongType()))
     schema.add("has_document", BooleanType(), nullable=False)
