@@ -6,11 +6,14 @@ from typing import Any, cast
 
 import pytest
 
+from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.session_state import SessionState
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.sessions.outputs import CommittedMark, DegradedMark, Output
 from feedmux_server.sessions.session_commits import Commits, SessionCommits
+from tests.unit.core.delivery.streams_support import mark
 from tests.unit.sessions.test_quota_gate import Recorded
 
 
@@ -19,9 +22,11 @@ class Site:
         self.state = SessionState()
         self.marks: deque[Output] = deque()
         self.woken = list[str]()
-        encoder = cast(PositionEncoder, SimpleNamespace(encode=lambda place: f"encoded {place}".encode()))
+        encoder = SimpleNamespace(encode=lambda _: b"going on", encode_completed=lambda *_: b"complete")
         attach = None if handle is None else lambda _: cast(Commits, handle)
-        self.commits = SessionCommits(attach, encoder, self.state, self.marks, Recorded(self.woken))
+        self.commits = SessionCommits(
+            attach, cast(PositionEncoder, encoder), self.state, self.marks, Recorded(self.woken)
+        )
 
 
 def test_a_client_that_does_not_read_gets_the_last_commit_only() -> None:
@@ -47,3 +52,16 @@ async def test_a_flush_that_the_client_has_asked_for_does_not_fail_silently(*, c
     site.state.close()
     with pytest.raises(FeedmuxError, match="Redis"):
         await site.commits.flush()
+
+
+def test_that_a_copy_is_complete_is_stored_until_a_later_event_is_acknowledged() -> None:
+    stored = list[tuple[bytes, int]]()
+
+    def submit(position: bytes, _: int, __: bytes, sequence: int, **___: bool) -> None:
+        stored.append((position, sequence))
+
+    site = Site(SimpleNamespace(submit=submit))
+    site.commits.copy_completed(cast(Copied, object()), 5)
+    for acked in (5, 6):
+        site.commits.submit(cast(AckTracker, SimpleNamespace(place=mark(7), acked=acked)))
+    assert stored == [(b"complete", 5), (b"going on", 6)]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from feedmux.errors import Unavailable
+from feedmux.errors import Unavailable, make_error
 from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark.batch import FeedmuxBatchReader

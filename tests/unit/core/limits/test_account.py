@@ -8,6 +8,18 @@ from tests.tables import over
 from tests.unit.core.limits.quota_support import refused
 
 
+def test_sessions_and_calls_are_counted_and_given_back() -> None:
+    account = Account("t", Quotas(sessions=1, calls=1), 0.0)
+    for open_one, close_one in (
+        (account.open_session, account.close_session),
+        (account.open_call, account.close_call),
+    ):
+        for _ in range(2):
+            open_one()
+            assert refused(open_one).metadata["limit"] == "1"
+            close_one()
+
+
 def test_other_limits_apply_at_once_and_wake_who_waits() -> None:
     quotas = {"t": Quotas(outstanding_bytes=10, sessions=1)}
     accounts = Accounts(lambda tenant: quotas.get(tenant, Quotas()), lambda: 0.0)
