@@ -292,7 +292,7 @@ async def test_a_long_list_of_names_is_no_part_of_a_step() -> None:
         await asyncio.sleep(3.0)
         return names
 
-    source.collection_names = collection_names  # type: ignore[method-assign]
+    source.collection_names = collection_names  # type: ignore[assignment, method-assign]
     assert len(given(await copy(reader))) == 5 * len(names)
     assert lists < 5
     await reader.close()
