@@ -44,6 +44,7 @@ def test_a_hash_is_no_key() -> None:
 def test_a_key_expires() -> None:
     registry = Registry([tenant("a", "one", expires_s=NOW_S)])
     identity = registry.by_key("one", NOW_S - 1)
+    assert identity.expires_s == NOW_S, "open sessions end then"
     assert registry.holds(identity, NOW_S - 1)
     assert not registry.holds(identity, NOW_S)
     assert causes(registry, "one") == "expired API key"
