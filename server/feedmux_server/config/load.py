@@ -5,7 +5,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -19,6 +19,8 @@ from feedmux_server.config.tenants_file import TenantsFile, duplicates
 from feedmux_server.yaml_with_lines import MarkedError, parse_yaml
 
 S = TypeVar("S", bound=BaseModel)
+_CHARACTERS_MAX: Final = 50_000_000
+"""More than any tenants file needs. A device has no end."""
 
 
 def load_config(path: Path | None) -> Config:
@@ -64,7 +66,10 @@ def _read(path: Path) -> tuple[dict[str, Any], Line]:
     nothing of the file."""
     line: Line = _no_line
     try:
-        text = path.read_text("utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_CHARACTERS_MAX + 1)
+        if len(text) > _CHARACTERS_MAX:
+            raise ConfigError(f"{path} cannot be read: it has more than {_CHARACTERS_MAX:,} characters")
         if path.suffix == ".toml":
             content: object = tomllib.loads(text)
         else:

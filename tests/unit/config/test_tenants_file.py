@@ -196,3 +196,8 @@ def test_values_of_a_match(tmp_path: Path, match: str, value: dict[str, Any]) ->
 )
 def test_a_match_that_is_rejected(tmp_path: Path, match: str, words: str) -> None:
     assert words in mistake(tmp_path, match_file(match))
+
+
+def test_a_file_without_an_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match="/dev/zero cannot be read: it has more than 50,000,000 characters"):
+        load_tenants(Path("/dev/zero"))
