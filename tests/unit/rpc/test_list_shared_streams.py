@@ -18,6 +18,7 @@ from feedmux_server.rpc.list_shared_streams import _STATES, ListSharedStreams
 from tests.sim.loop import SimLoop
 from tests.tables import over
 from tests.unit.rpc.service_support import call, refused, served
+from tests.unit.rpc.test_watch import watching
 from tests.virtual_time import in_virtual_time
 
 
@@ -46,6 +47,25 @@ async def test_no_turn_of_the_event_loop_shows_many_subscribers(count: int) -> N
             found = [len(each.subscribers) for each in response.shared_streams]
             assert sum(found) + len(response.detached_subscribers) == count
     assert max(shown.values()) <= 20
+
+
+@in_virtual_time
+async def test_a_stream_is_shown_with_its_subscribers_unless_they_are_omitted() -> None:
+    async with served() as there, watching(there) as messages:
+        there.mongo.insert("db", "a", 0)
+        await messages.opened()
+        there.mongo.insert("db", "a", 0)
+        await messages.events(1)
+        await asyncio.sleep(30.0)
+        there.mongo.insert("db", "b", 0)
+        for omitted in (False, True):
+            request = wire.ListSharedStreamsRequest(source="main", omit_subscribers=omitted)
+            response = wire.ListSharedStreamsResponse.FromString(await call(ListSharedStreams(there.service), request))
+            (stream,) = response.shared_streams
+            assert (stream.scope, stream.events_read, stream.subscriber_count) == ("db.a", 1, 1)
+            assert stream.lag.seconds == 10, "a no-op each ten seconds says how far it is"
+            shown = [(each.tenant, each.events_sent, each.lag_events) for each in stream.subscribers]
+            assert shown == ([] if omitted else [("default", 1, 0)])
 
 
 @in_virtual_time
