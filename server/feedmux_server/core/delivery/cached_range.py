@@ -98,13 +98,15 @@ class CachedRange:
             if start.reaches(until):
                 break
             part = piece
-            if after.is_after(start):
+            if not begun and after.is_after(start):
                 chunk = as_chunk(piece, start)
                 part = _part(piece, chunk, chunk.first_after(after), chunk.count)
                 start = after
             if not part.count:
                 continue
-            begun = True  # as a reader of MongoDB delivers everything after its first event
+            # As a reader of MongoDB delivers everything after its first event: where long tokens do not say which of two
+            # events of one time is later, `after` may lie beyond this piece, and is no end of the range before.
+            begun = True
             cut = trimmed(part, start, until)
             if cut is None:
                 break
