@@ -58,7 +58,8 @@ class SourceSection(Section):
         2,
         ge=1,
         description="Concurrent reads of history from MongoDB. Each occupies one core of MongoDB while it lasts;"
-        " streams at the head never wait for such a read. More lets feeds of different tenants catch up in parallel.",
+        " streams at the head never wait for such a read, but they need a core: keep this below the number of MongoDB's"
+        " cores. More lets feeds of different tenants catch up in parallel.",
     )
 
     @model_validator(mode="after")

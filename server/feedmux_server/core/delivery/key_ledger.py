@@ -468,7 +468,7 @@ class KeyLedger:
 
     def end_gather(self) -> None:
         """Deliver from now on: what a member holds to that member, before the rest of its key. A lost host may have
-        delivered 50,000 events, so this goes on with `go_on`."""
+        delivered 50,000 events, so `go_on` continues this."""
         if self.gathers and self._passed is None:
             self._passed = deque()
             self.go_on()
