@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -109,8 +109,10 @@ def check_result(result: object) -> None:
 def failure_of(event: MemberEvent, error: BaseException) -> Failed:
     """Return what becomes of an event whose handler raised an error, and log it."""
     outcome = outcome_of(error)
-    asked = isinstance(error, RetryAfter | Reject)
-    _log.warning("attempt %d of an event failed: %s", event.attempt, outcome.reason, exc_info=None if asked else error)
+    with suppress(Exception):  # as in `outcome_of`
+        asked = isinstance(error, RetryAfter | Reject)
+        trace = None if asked else error
+        _log.warning("attempt %d of an event failed: %s", event.attempt, outcome.reason, exc_info=trace)
     return outcome
 
 

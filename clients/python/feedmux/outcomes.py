@@ -1,6 +1,7 @@
 """What became of an event of a group, and the exceptions by which a handler says more than that it has failed."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,13 +64,12 @@ def rejected(reason: str) -> Failed:
 
 def outcome_of(error: BaseException) -> Failed:
     """Return the outcome of an event whose handler raised the error."""
-    if isinstance(error, RetryAfter | Reject) and hasattr(error, "outcome"):  # a class of the user's may set none
-        return error.outcome
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - the user's own class; the event must be settled all the same
-        text = ""
-    name = type(error).__name__
+    name = text = ""
+    with suppress(Exception):  # a class of the user's may do anything; the event must be settled all the same
+        if isinstance(error, RetryAfter | Reject) and hasattr(error, "outcome"):
+            return error.outcome
+        name = type(error).__name__
+        text = str(error)[:REASON_BYTES_MAX]
     return Failed(reason=_cut(f"{name}: {text}" if text else name))
 
 

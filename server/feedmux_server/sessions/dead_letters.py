@@ -21,9 +21,8 @@ from feedmux_server.core.delivery.key_ledger import SetAside
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import event_id, read_token
 from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter, place_of
-from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.backoff import Backoff
-from feedmux_server.sessions.replays import LOOK_S, Replays
+from feedmux_server.sessions.replays import LOOK_S, HostedGroup, Replays
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.supervision import Tasks
@@ -44,10 +43,7 @@ class LetterWriter:
 
     def __init__(
         self,
-        tenant: str,
-        subscription: str,
-        key: StreamKey,
-        epoch: int,
+        group: HostedGroup,
         reader: GroupReader,
         settled: Callable[[], None],
         letters: DeadLetters,
@@ -55,21 +51,16 @@ class LetterWriter:
         *,
         quarantine: bool,
     ) -> None:
-        """`epoch` is that of the group. `settled` is called after events were settled. `quarantine`: the later events
-        of a key become dead letters, too."""
-        self._tenant = tenant
-        self._subscription = subscription
-        self._stream_key = key.digest
-        self._epoch = epoch
+        """`settled` is called after events were settled. `quarantine`: the later events of a key become dead letters,
+        too."""
+        self._tenant, self._subscription, self._stream_key, self._epoch = group
         self._reader = reader
         self._settled = settled
         self._letters = letters
         self._observer = observer
         self._next_look_s: Callable[[], float] = float
         self._quarantine = quarantine
-        self._replays = Replays(
-            tenant, subscription, key.digest, epoch, reader, settled, letters, quarantine=quarantine
-        )
+        self._replays = Replays(group, reader, settled, letters, quarantine=quarantine)
         self._task: Task[None] | None = None
         self._work = Wakeup()
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, 2.0, 0.5)
@@ -169,7 +160,9 @@ class LetterWriter:
         return list(islice(self._reader.ledger.to_set_aside(), 1))
 
     def _following(self) -> list[SetAside]:
-        return self._reader.ledger.to_follow(events_max=_EVENTS_AT_ONCE, bytes_max=_BYTES_AT_ONCE)
+        # After a failure one by one, because the collection may reject one of them each time.
+        events_max = 1 if self._is_failing else _EVENTS_AT_ONCE
+        return self._reader.ledger.to_follow(events_max=events_max, bytes_max=_BYTES_AT_ONCE)
 
     def _pins(self, each: SetAside) -> bool:
         # The key of an event without one is the id of its letter.

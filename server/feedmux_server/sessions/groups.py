@@ -31,7 +31,7 @@ from feedmux_server.core.positions.stored_order import group_order
 from feedmux_server.sessions.dead_letters import LetterWriter
 from feedmux_server.sessions.member_session import MemberSession, Membership
 from feedmux_server.sessions.outputs import GapMark, ProgressMark
-from feedmux_server.sessions.replays import LOOK_S
+from feedmux_server.sessions.replays import LOOK_S, HostedGroup
 from feedmux_server.sessions.session import CONTINUE_PAUSE_S, SessionPolicy
 from feedmux_server.sessions.session_commits import FLUSH_TIMEOUT_S, Commits
 from feedmux_server.source.dead_letters import DeadLetters
@@ -162,10 +162,7 @@ class Group:
         self._letters: LetterWriter | None = None
         if letters is not None:
             self._letters = LetterWriter(
-                tenant,
-                definition.name,
-                key,
-                definition.epoch,
+                HostedGroup(tenant, definition.name, key.digest, definition.epoch),
                 self.reader,
                 self._settled,
                 letters,

@@ -12,7 +12,7 @@ letters were deleted. Few letters are in memory at a time.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.delivery.group_reader import GroupReader
@@ -30,24 +30,30 @@ _REREAD_S: Final = 600.0
 """How soon it is noticed that the letters of a key have expired."""
 
 
+class HostedGroup(NamedTuple):
+    """The group whose letters they are, and its present host."""
+
+    tenant: str
+    subscription: str
+    stream_key: bytes
+    epoch: int
+
+
 class Replays:
     """Of one group. Its methods are called by one task."""
 
     def __init__(
         self,
-        tenant: str,
-        subscription: str,
-        stream_key: bytes,
-        epoch: int,
+        group: HostedGroup,
         reader: GroupReader,
         settled: Callable[[], None],
         letters: DeadLetters,
         *,
         quarantine: bool,
     ) -> None:
-        self._of = tenant, subscription
-        self._stream_key = stream_key
-        self._epoch = epoch
+        self._of = group.tenant, group.subscription
+        self._stream_key = group.stream_key
+        self._epoch = group.epoch
         self._reader = reader
         self._settled = settled
         self._letters = letters

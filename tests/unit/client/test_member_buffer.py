@@ -96,6 +96,11 @@ class Unprintable(Exception):
         raise RuntimeError
 
 
+class Hostile(Exception):
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError
+
+
 class Careless(RetryAfter):
     def __init__(self) -> None:
         pass
@@ -112,6 +117,7 @@ class Careless(RetryAfter):
         (RetryAfter(1.5, "later"), Failed(1.5, "later")),
         (pickle.loads(pickle.dumps(RetryAfter(1.5))), Failed(1.5)),
         (pickle.loads(pickle.dumps(RetryAfter(1.5, "later"))), Failed(1.5, "later")),
+        (Hostile(), Failed()),
         (Careless(), Failed(reason="Careless")),
         (Reject("never"), Failed(reason="never", reject=True)),
     ],

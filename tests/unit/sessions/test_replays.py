@@ -9,6 +9,7 @@ import pytest
 
 from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.dead_letter import DeadLetter
 from feedmux_server.sessions import dead_letters, replays
 from feedmux_server.sessions.replays import LOOK_S, Replays
 from tests.unit.rpc.service_support import Served
@@ -58,6 +59,32 @@ async def test_later_events_of_the_key_follow_and_others_go_on() -> None:
         change(there, "a", "c")
         assert await member.has(1) == ["c"], "the next host knows the key"
         await until(lambda: len(collection.written) == 6)
+        await member.close()
+
+
+@in_virtual_time
+async def test_an_event_that_the_collection_rejects_holds_up_its_own_key_only() -> None:
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        for sequence, key in ((1, "a"), (2, "b")):
+            change(there, key)
+            await member.has(sequence)
+            reject(member, sequence, "bad")
+        await until(lambda: len(collection.pins) == 2)
+
+        def rejects(letter: DeadLetter) -> None:
+            if bson.decode(letter.key)["_id"] == "a":
+                away(letter)
+
+        collection.before = rejects
+        change(there, *["b", "a", "b"] * 4)
+        await until(lambda: collection.keys.count("b") == 9)
+        (group,) = there.service.groups
+        await until(lambda: len(group.ledger.events) == 4)
+        assert collection.keys.count("a") == 1
+        collection.before = lambda letter: None
+        await until(lambda: collection.keys.count("a") == 5)
         await member.close()
 
 

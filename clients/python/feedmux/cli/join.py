@@ -148,7 +148,7 @@ class _LastLine:
     def __init__(self, command: subprocess.Popen[bytes]) -> None:
         self._command = command
         self._last = b""
-        # What a command leaves running, in the background, has this pipe, too, and may keep it open for ever.
+        # What a command leaves running, in the background, has this pipe, too, and may keep it open endlessly.
         self._reader = threading.Thread(target=self._read, name="feedmux-stderr", daemon=True)
         self._reader.start()
 

@@ -104,8 +104,8 @@ class CachedRange:
                 start = after
             if not part.count:
                 continue
-            # As a reader of MongoDB delivers everything after its first event: where long tokens do not say which of two
-            # events of one time is later, `after` may lie beyond this piece, and is no end of the range before.
+            # As a reader of MongoDB delivers everything after its first event: where long tokens do not say which of
+            # two events of one time is later, `after` may lie beyond this piece, and does not end the range before.
             begun = True
             cut = trimmed(part, start, until)
             if cut is None:

@@ -233,9 +233,9 @@ class GroupReader:
 
     def replay(self, name: bytes, letters: Sequence[Stored], now_s: float, *, last: bool) -> None:
         """Deliver letters of a key again."""
-        self.ledger.replay(name, letters, now_s, last=last)
-        for member in self._members.values():
-            if member.hand.again:
+        holder = self.ledger.replay(name, letters, now_s, last=last)
+        for member in self._members.values() if holder is not None else ():
+            if member.hand is holder:
                 member.wake()
         self.changed(was_blocked=False)
 

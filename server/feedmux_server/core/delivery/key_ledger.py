@@ -848,9 +848,10 @@ class KeyLedger:
             self.loading_bytes -= size
             self.pays(-size)
 
-    def replay(self, name: bytes, letters: Sequence[Stored], now_s: float, *, last: bool = False) -> None:
+    def replay(self, name: bytes, letters: Sequence[Stored], now_s: float, *, last: bool = False) -> Hand | None:
         """Deliver letters of one key again, in order: of a pinned key before its events that wait, otherwise after
-        them. With the `last` letters the key is pinned no longer."""
+        them. With the `last` letters the key is pinned no longer. Returns the member that holds one of them from an
+        earlier host, and gets them."""
         span, begin = _Replay(self, [each.event for each in letters], now_s), self._next
         self._next += len(letters)
         self.pays(EVENT_BYTES * len(letters))
@@ -874,13 +875,14 @@ class KeyLedger:
             self.pinned.remove(name)
             self.pays(-PIN_BYTES)
         if not is_new:
-            return
+            return None
         hands = map(self._claims.claimant_of, (each.event for each in letters)) if self._claims is not None else ()
         key.hand = next(filter(None, hands), None)
         if key.hand is None:
             self._offer(key)
         else:
             key.hand.again.append(key)
+        return key.hand
 
     def deleted(self, numbers: Iterable[int]) -> None:
         """The letters of these events of `replayed` are deleted. What waited for that may go."""
