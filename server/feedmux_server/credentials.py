@@ -173,7 +173,7 @@ class Credentials:
 def read_position_keys(path: Path) -> tuple[bytes, ...]:
     """Raises ConfigError."""
     try:
-        return parse_keys(path.read_text())
+        return parse_keys(path.read_text("utf-8-sig"))
     except OSError as error:
         raise FileUnreadable(f"positions.key_file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -175,7 +175,14 @@ async def check_source(source: Source) -> None:
             # A rejected password may be one that is being changed, which must not end the server.
             raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, error.message) from error
         return
-    for warning in await cancellable(source.connect()):
+    try:
+        warnings = await cancellable(source.connect())
+    except FeedmuxError as error:
+        if error.reason is not ErrorReason.SOURCE_UNAUTHORIZED:
+            raise
+        # Nor may an account that does not exist yet end a server that waits, and with it the feeds of other sources.
+        raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, error.message) from error
+    for warning in warnings:
         log.warning(warning)
 
 

@@ -43,9 +43,15 @@ class LoginFiles:
             except ConfigError as error:
                 log.error("a login cannot be used; the one read before stays in force: %s", error)
                 return not isinstance(error, FileUnreadable)
-            if read != (self.username, self.password):
+            before = self.username, self.password
+            if read != before:
                 self.username, self.password = read
-                await changed()
+                try:
+                    await changed()
+                except Exception as error:  # noqa: BLE001 a file of TLS that is being replaced too
+                    self.username, self.password = before
+                    log.error("the new login of %s cannot be used yet: %s", self._section, type(error).__name__)
+                    return False
                 log.info("the login of %s was read again; new connections use it", self._section)
             return True
 
@@ -60,7 +66,7 @@ class LoginFiles:
         try:
             with path.open("rb") as file:
                 content = file.read(_BYTES_MAX + 1)
-            text = content.decode().removesuffix("\n").removesuffix("\r")
+            text = content.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
         except OSError as error:
             raise FileUnreadable(f"{place} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:

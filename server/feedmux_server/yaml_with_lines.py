@@ -107,5 +107,6 @@ def _is_ambiguous(node: yaml.Node) -> bool:
         case "float":
             return ":" in text or "_" in text
         case "str":
-            return not node.style and _NUMBER_OF_YAML_1_2.fullmatch(text) is not None
+            is_plain = isinstance(node, yaml.ScalarNode) and not node.style
+            return is_plain and _NUMBER_OF_YAML_1_2.fullmatch(text) is not None
     return False

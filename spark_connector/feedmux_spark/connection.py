@@ -54,13 +54,19 @@ class TokenFile:
     path: str
 
     def __call__(self) -> str:
+        place = f"option tokenFile: {self.path!r}"
         try:
-            return Path(self.path).read_text().strip()
+            token = Path(self.path).read_text("utf-8-sig").strip()
         except OSError as error:
             raise FeedmuxSparkError(
-                f"option tokenFile: {self.path!r} cannot be read on this host: {error.strerror}. It must exist on"
-                " the driver and on every executor"
+                f"{place} cannot be read on this host: {error.strerror}. It must exist on the driver and on every"
+                " executor"
             ) from None
+        except UnicodeDecodeError:
+            token = ""
+        if not token:
+            raise FeedmuxSparkError(f"{place} holds no token now. Replace the file as a whole, by renaming another")
+        return token
 
 
 @dataclass(frozen=True, slots=True)

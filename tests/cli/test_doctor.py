@@ -168,6 +168,7 @@ async def test_subscriptions_that_cannot_be_opened(
 ) -> None:
     redis, material = await redis_factory(), new_key()
     configured = await configured_with("{name: shop}, {name: stock}", material, mongo, redis, tmp_path)
+    stored = convert.definition(subscriptions_pb2.Subscription(feed=feed("db", "c")))
     made = {
         "good": position(material),
         "old": b"\xf1" + bytes(60),
@@ -177,7 +178,7 @@ async def test_subscriptions_that_cannot_be_opened(
     async with client(redis.url) as connected:
         store = SubscriptionStore(connected, lease_s=30.0)
         for name, place in made.items():
-            await store.create("stock", name, definition=b"", etag="0", position=place, cluster_time=1, order=b"")
+            await store.create("stock", name, definition=stored, etag="0", position=place, cluster_time=1, order=b"")
             if name == "good":
                 found = await examined(PATIENCE_S, **configured)
                 assert found["redis.subscriptions"].level is Level.OK

@@ -1,5 +1,6 @@
 """Processes and clients that die, stop or do not read. Nothing is lost, nothing repeated inside a session."""
 
+import asyncio
 import signal
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,19 @@ async def test_a_rejected_login_is_tried_again(
                 admin.admin.command("updateUser", "feeds", pwd="feeds-canary")
                 assert await session.numbers(3) == [3, 4, 5]
                 session.cancel()
+            admin.admin.command("dropUser", "feeds")
+            async with serving(configuration | {"when_unavailable": "wait"}) as here:
+                outcome = await refused(here.api.watch(feed("shop", "c")).opened())
+                assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "SOURCE_UNAVAILABLE")
+                admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=["readAnyDatabase"])
+
+                async def is_open() -> bool:
+                    watch = here.api.watch(feed("shop", "c"))
+                    opened = (await asyncio.gather(watch.opened(), return_exceptions=True))[0]
+                    watch.cancel()
+                    return not isinstance(opened, BaseException)
+
+                await until(is_open)
 
 
 async def test_one_source_away_does_not_touch_the_other(

@@ -405,8 +405,8 @@ def _one_history_of_subscriptions(history: History) -> Iterator[Violation]:
             for each in history.restores:
                 lost = next((place for place in known.get(lease[0], ()) if is_lost(place, each)), "")
                 if lost and any(token(place).cluster_time >= each.until for place in places):
-                    was_told = f"an earlier session was {history.described(lost)}, which was lost"
-                    yield Violation("One history", record.session, f"continued, although {was_told}")
+                    was_at = f"an earlier session was {history.described(lost)}, which was lost"
+                    yield Violation("One history", record.session, f"continued, although {was_at}")
                     del known[lease[0]]
 
 

@@ -207,8 +207,10 @@ def test_a_restored_source_has_another_history() -> None:
         Opened("s", "s/2", place(2), feed="mine", epoch=2),
         Delivered("s/2", 1, ("e9",), (), place(9)),
     ]
-    left, renewed = [Acked("s/1", 2), deliver("e3", first=3), Ended("s/1")], Renewed("s", 1)
-    for known in ([*left, Renewed("s", 1, is_last=True)], [*left[:-1], renewed, renewed, left[-1]]):
+    left: list[Record] = [Acked("s/1", 2), deliver("e3", first=3), Ended("s/1")]
+    renewed = Renewed("s", 1)
+    told_twice: list[Record] = [*left[:-1], renewed, renewed, left[-1]]
+    for known in ([*left, Renewed("s", 1, is_last=True)], told_twice):
         assert found(*known, *again) == ["One history"], "acknowledged or not"
         for told in (Sought("s", place(2), epoch=1), Lost("s", place(2))):
             assert found(*known, told, *again) == []

@@ -99,7 +99,7 @@ ERRORS: Final = {
 }  # fmt: skip
 RECORDS: Final = {
     "Written", "Opened", "Granted", "Delivered", "Acked", "Progress", "Committed", "Sought", "Lost", "Ended",
-    "Joined", "Left", "Sent", "Started", "Handled", "SetAside", "Kept", "Skipped", "Restored",
+    "Joined", "Left", "Sent", "Started", "Handled", "SetAside", "Kept", "Skipped", "Restored", "Renewed",
 }  # fmt: skip
 
 

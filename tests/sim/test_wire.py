@@ -1,4 +1,4 @@
-"""The watcher of the store records what Redis has lost."""
+"""The watcher of the store records what servers renew, and what Redis has lost."""
 
 import asyncio
 from random import Random
@@ -8,7 +8,7 @@ from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.store.model import CommitRequest
 from feedmux_server.store.store import SubscriptionStore
 from tests.sim.events import BEGIN, event_token, hex_of
-from tests.sim.records import Lost
+from tests.sim.records import Lost, Renewed
 from tests.sim.redis import SimRedis, SimRedisClient
 from tests.sim.wire import Recorder, StoreWatcher
 from tests.virtual_time import in_virtual_time
@@ -28,6 +28,8 @@ async def created() -> tuple[SimRedis, SubscriptionStore, Recorder]:
     for _ in range(2):  # what was written before is on disk then
         await asyncio.sleep(3.0)
         await store.leases.commit_many([CommitRequest(lease, None)])
+    assert recorder.records[1:] == [Renewed("s", lease.epoch)] * 2
+    recorder.records.clear()
     return redis, store, recorder
 
 
@@ -36,7 +38,7 @@ async def test_a_takeover_that_redis_loses_is_recorded() -> None:
     redis, store, recorder = await created()
     await store.leases.open("t", "s", instance_id="two", takeover=True)
     redis.lose_last_writes()
-    assert recorder.records[1:] == [Lost("s", hex_of(TOKEN))]
+    assert recorder.records == [Lost("s", hex_of(TOKEN))]
 
 
 @in_virtual_time
@@ -46,4 +48,4 @@ async def test_a_deletion_that_redis_loses_is_recorded() -> None:
     redis.lose_last_writes()
     assert (await store.get("t", "s")).position
     redis.lose_everything()
-    assert recorder.records[1:] == [Lost("s", hex_of(TOKEN)), Lost("s", "")]
+    assert recorder.records == [Lost("s", hex_of(TOKEN)), Lost("s", "")]

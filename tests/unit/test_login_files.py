@@ -24,15 +24,17 @@ def files(folder: Path) -> LoginFiles:
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
-def test_the_end_of_the_line_does_not_count(tmp_path: Path, end: str) -> None:
-    (tmp_path / "user").write_text("one")
+def test_the_end_of_the_line_and_the_mark_of_an_editor_do_not_count(tmp_path: Path, end: str) -> None:
+    (tmp_path / "user").write_text("one", "utf-8-sig")
     (tmp_path / "password").write_bytes(f" canary:@{end}".encode())
     read = files(tmp_path)
     assert (read.username, read.password) == ("one", " canary:@")
     assert not LoginFiles("redis", username_file=None, password_file=None).has_files
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"canary\nsecond", b"canary\0", b"\xffcanary", b"canary" * 20_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"\xef\xbb\xbf", b"\n", b"canary\nsecond", b"canary\0", b"\xffcanary", b"canary" * 20_000]
+)
 def test_what_is_no_login_is_rejected_and_not_quoted(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "user").write_text("one")
     (tmp_path / "password").write_bytes(content)
@@ -52,6 +54,8 @@ async def test_a_changed_file_is_read_again_and_an_unusable_one_changes_nothing(
     read, seen = files(tmp_path), asyncio.Queue[str]()
 
     async def changed() -> None:
+        if "cannot be used yet: FileNotFoundError" not in caplog.text:
+            raise FileNotFoundError("ca.crt")
         seen.put_nowait(read.password)
 
     async def is_logged() -> None:

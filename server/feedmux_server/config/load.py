@@ -66,7 +66,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Line]:
     nothing of the file."""
     line: Line = _no_line
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:  # editors may put a mark at the beginning
             text = file.read(_CHARACTERS_MAX + 1)
         if len(text) > _CHARACTERS_MAX:
             raise ConfigError(f"{path} cannot be read: it has more than {_CHARACTERS_MAX:,} characters")

@@ -77,7 +77,12 @@ class SourceCommands:
         elif now_s - self._stale_since_s > _STALE_S and self._new_client is not None:
             log.warning("MongoDB counts its elections anew: feedmux connects again", extra={"source": self.name})
             self._stale_since_s = None
-            self._closing, self.client = asyncio.ensure_future(self.client.close()), self._new_client()
+            try:
+                new = self._new_client()
+            except Exception as error:  # noqa: BLE001 a file of TLS that is being replaced; it is tried again
+                log.error("feedmux could not connect again: %s", type(error).__name__, extra={"source": self.name})
+                return
+            self._closing, self.client = asyncio.ensure_future(self.client.close()), new
 
     def unavailable(self, error: PyMongoError) -> FeedmuxError:
         return as_error(error, f"source {self.name!r}", RETRY_AFTER_S)

@@ -158,6 +158,7 @@ class Source:
                 raise FeedmuxError(ErrorReason.SOURCE_UNSUITABLE, str(judge_failure(self.name, error))) from error
             if not rejects_login(error):
                 raise self._commands.unavailable(error) from error
+            self.login_rejected(error)
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAUTHORIZED,
                 f"MongoDB of source {self.name!r} rejects feedmux's login ({why_rejected(error)}). Check user, password"

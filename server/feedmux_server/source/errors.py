@@ -28,8 +28,9 @@ def rejects_login(error: PyMongoError) -> bool:
 
 def why_rejected(error: PyMongoError) -> str:
     """Why feedmux could not log in: MongoDB's name of the error, or what the driver says."""
-    has_code = isinstance(error, OperationFailure) and error.code is not None
-    return f"{kind_of(error)}, code {error.code}" if has_code else str(error)[:_WHY_CHARS_MAX]
+    if isinstance(error, OperationFailure) and error.code is not None:
+        return f"{kind_of(error)}, code {error.code}"
+    return str(error)[:_WHY_CHARS_MAX]
 
 
 def as_error(error: PyMongoError, who: str, retry_after_s: float) -> FeedmuxError:

@@ -41,11 +41,12 @@ class Logins:
         """Cursors of the present client."""
 
     def use(self, username: str, password: str) -> None:
-        """Use another login for new connections."""
+        """Use another login for new connections. Raises as pymongo does for a file of TLS that cannot be read; then
+        nothing has changed."""
+        client = self._new_client(username, password)
         self._former.append(_Former(self._commands.client, self.cursors, monotonic_s()))
         self._login = username, password
-        self._commands.client = self.new_client()
-        self.cursors = WeakSet()
+        self._commands.client, self.cursors = client, WeakSet()
 
     def new_client(self) -> Client:
         """Another client with the present login."""

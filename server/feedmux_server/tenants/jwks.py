@@ -33,6 +33,7 @@ JWKS_BYTES_MAX: Final = 1024 * 1024
 RSA_BITS_MIN: Final = 2048
 _RETRY_AFTER_S: Final = 2.0
 _KINDS: Final = frozenset({"RSA", "EC", "OKP"})
+_OPERATIONS: Final = frozenset({"verify", "sign"})
 
 
 class JwksUnusable(Exception):
@@ -106,7 +107,8 @@ def parse_jwks(data: bytes) -> KeySet:
 
 def _checks_signatures(content: dict[str, Any]) -> bool:
     """Whether the key says that it is for signatures, or does not say what it is for. Raises TypeError."""
-    is_for = content.get("use", "sig") == "sig" and "verify" in content.get("key_ops", ["verify"])
+    # Some issuers name what they do with the private key.
+    is_for = content.get("use", "sig") == "sig" and not _OPERATIONS.isdisjoint(content.get("key_ops", _OPERATIONS))
     return is_for and content.get("kty") in _KINDS
 
 

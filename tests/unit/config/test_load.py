@@ -54,6 +54,12 @@ def test_a_configuration_that_contradicts_itself(
     assert str(tmp_path) in str(caught.value)
 
 
+def test_the_mark_that_editors_put_at_the_beginning_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "feedmux.toml"
+    path.write_text('[sources.main]\nuri = "mongodb://h"\n', "utf-8-sig")
+    assert list(load_config(path).sources) == ["main"]
+
+
 def test_a_variable_of_no_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDMUX_LISTENS__DATA", "127.0.0.1:0")
     monkeypatch.setenv("FEEDMUX_API_KEY", "a client's")

@@ -1,6 +1,7 @@
 """Commands end within the time that a request may wait; their errors name the source and quote nothing."""
 
 import asyncio
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,20 +71,30 @@ async def test_a_client_that_takes_the_primary_for_a_deposed_one_for_long_is_rep
     )
     new: Any = fresh
     old: Any = stale
-    commands = SourceCommands("main", old, WAIT_S, NOBODY, lambda: new)
+    made: Iterator[Any] = iter([FileNotFoundError("ca.crt"), new])
+
+    def new_client() -> Any:
+        client = next(made)
+        if isinstance(client, Exception):
+            raise client
+        return client
+
+    commands = SourceCommands("main", old, WAIT_S, NOBODY, new_client)
     for _ in range(14):
         with pytest.raises(FeedmuxError):
             await commands.answer(answered(None))
     assert commands.client is old, "an election takes up to ten seconds"
-    for _ in range(30):
+    for _ in range(50):
         with pytest.raises(FeedmuxError):
             await commands.answer(answered(None))
-    assert commands.client is new
+    assert commands.client is new, "the first attempt has failed"
     assert [each.closed for each in clients] == [True, False]
 
 
 class Client:
     def __init__(self, *login: str) -> None:
+        if "no file" in login:
+            raise FileNotFoundError("ca.crt")
         self.login = login
         self.closed = False
 
@@ -113,6 +124,11 @@ async def test_a_client_is_closed_when_its_last_cursor_is_gone() -> None:
     del cursor
     await logins.close_unused()
     assert (first.closed, second.closed) == (True, False)
+    with pytest.raises(FileNotFoundError):
+        logins.use("user", "no file")
+    await asyncio.sleep(1000)
+    await logins.close_unused()
+    assert (commands.client, second.closed) == (second, False)
     logins.use("user", "again")
     await logins.close_unused()
     assert not second.closed, "a command may still use it"

@@ -15,7 +15,7 @@ from feedmux.silence_detector import SilenceDetector
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark import connection
 from feedmux_spark.batch import FeedmuxBatchReader
-from feedmux_spark.connection import FIRST_CONTACT_S, Connection, Patience
+from feedmux_spark.connection import FIRST_CONTACT_S, Connection, Patience, TokenFile
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
@@ -197,7 +197,13 @@ def test_a_mistyped_endpoint_is_reported_soon_with_and_without_a_checkpoint(
         assert clock.now_s - began_s < FIRST_CONTACT_S + 1
 
 
-def test_a_token_file_that_is_not_there_is_no_network_that_is_away(tmp_path: Path) -> None:
-    connection = Connection(parse_options({"endpoint": "localhost:1", "tokenFile": str(tmp_path / "none")}))
-    with pytest.raises(FeedmuxSparkError, match="option tokenFile"):
-        connection.unary("ChangeFeed", "Explain", change_feed_pb2.ExplainRequest(), change_feed_pb2.ExplainResponse)
+def test_a_token_file_without_a_token_is_no_network_that_is_away(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    connection = Connection(parse_options({"endpoint": "localhost:1", "tokenFile": str(file)}))
+    for content in (None, b"", b" \n", b"\xff"):
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(FeedmuxSparkError, match="option tokenFile"):
+            connection.unary("ChangeFeed", "Explain", change_feed_pb2.ExplainRequest(), change_feed_pb2.ExplainResponse)
+    file.write_text("a.b.c\n", "utf-8-sig")
+    assert TokenFile(str(file))() == "a.b.c"

@@ -75,6 +75,7 @@ def test_what_is_not_for_signatures_is_no_news() -> None:
     wraps = {**OTHER, "key_ops": ["wrapKey", "encrypt"]}
     found = parse_jwks(document({**GOOD, "key_ops": ["verify"]}, *unknown, wraps))
     assert (set(found.keys), found.left_out) == ({"good"}, ())
+    assert set(parse_jwks(document({**GOOD, "key_ops": ["sign"]})).keys) == {"good"}
 
 
 def test_null_is_what_a_key_does_not_have() -> None:
