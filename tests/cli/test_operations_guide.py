@@ -125,7 +125,7 @@ def test_a_wrong_password_is_named(guarded: ReplicaSet, redis_server: RedisServe
     config = write_config(tmp_path, sources={"main": source}, redis={"url": redis_server.url})
     done = run("serve", "--config", config, "--insecure-no-auth")
     assert done.returncode == 1
-    assert "authSource in sources.main.uri" in done.stderr
+    assert "authMechanism in sources.main.uri" in done.stderr
     assert "wrong-secret" not in done.stderr
 
 

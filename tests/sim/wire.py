@@ -312,7 +312,9 @@ class StoreWatcher:
     def _watch_lease(self, key: bytes, stored: Mapping[bytes, bytes]) -> None:
         name, add = _name_of(key), self._recorder.add
         nonce, before = stored.get(b"nonce", b""), self._nonces.pop(key, b"")
-        epoch, cause = int(stored.get(b"epoch", b"0")), stored.get(b"fence_cause", b"").decode()
+        cause = stored.get(b"fence_cause", b"").decode()
+        written = stored.get(b"epoch", b"0")
+        epoch = int(written) if written.isdigit() else 0  # a damaged one
         if nonce:
             self._nonces[key] = nonce
         if not name.startswith(CREW):
