@@ -1157,11 +1157,11 @@ MUTANTS: Final = (
     Mutant(
         "a lost host releases a key that its successor has quarantined",
         "Key order",
-        "feedmux_server.source.letters:Letters.take_over",
-        'await self._answer("update", lambda: self._collection.update_many(pins, newer))',
-        "pass",
+        "feedmux_server.source.letters:Letters.release",
+        '"epoch": Int64(epoch)',
+        '"epoch": {"$ne": 0}',
         scenario="keys released late",
-        seeds=100,
+        seeds=150,
     ),
     Mutant(
         "letters are delivered again out of order",
