@@ -21,6 +21,7 @@ from feedmux_server.core.delivery.key_ledger import SetAside
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import event_id, read_token
 from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter, place_of
+from feedmux_server.core.limits.account import LookTurns
 from feedmux_server.core.limits.backoff import Backoff
 from feedmux_server.sessions.replays import LOOK_S, HostedGroup, Replays
 from feedmux_server.source.dead_letters import DeadLetters
@@ -48,40 +49,51 @@ class LetterWriter:
         settled: Callable[[], None],
         letters: DeadLetters,
         observer: Observer,
+        turns: LookTurns,
         *,
         quarantine: bool,
     ) -> None:
-        """`settled` is called after events were settled. `quarantine`: the later events of a key become dead letters,
-        too."""
+        """`settled` is called after events were settled. `turns` are those of the tenant's groups. `quarantine`: the
+        later events of a key become dead letters, too."""
         self._tenant, self._subscription, self._stream_key, self._epoch = group
         self._reader = reader
         self._settled = settled
         self._letters = letters
         self._observer = observer
-        self._next_look_s: Callable[[], float] = float
+        self._turns = turns
+        self._has_turn = False
         self._quarantine = quarantine
         self._replays = Replays(group, reader, settled, letters, quarantine=quarantine)
         self._task: Task[None] | None = None
         self._work = Wakeup()
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, 2.0, 0.5)
         self._look_s = monotonic_s() + LOOK_S * random.random()
-        """When to find out next what is to be delivered again."""
+        """When to find out next what is to be delivered again, or to take a turn for that."""
         self._write_s = 0.0
         """When to write next, after a failure."""
         self._failures = 0
         """How many were not written one after the other, because the tenant has no room for them."""
         self._is_failing = False
 
-    def begin(self, tasks: Tasks, next_look_s: Callable[[], float]) -> None:
-        """`next_look_s` returns when to look for letters to replay, and is asked once for each look."""
-        self._next_look_s = next_look_s
+    def begin(self, tasks: Tasks) -> None:
         self._task = tasks.keep_running("dead-letters", self._run, of=self._subscription)
         self._reader.ledger.on_aside = self.look
 
     def find_held(self) -> None:
-        """Members hold events that may be letters: find those that are delivered again now."""
+        """Members hold events that may be letters: find those that are delivered again now, before others get them."""
+        self._take_turn()
         self._look_s = 0.0
         self._work.set()
+
+    def _take_turn(self) -> None:
+        if not self._has_turn and self._task is not None:
+            self._has_turn, self._look_s = True, self._turns.take(monotonic_s())
+
+    def _end_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._turns.end()
+        self._look_s = monotonic_s() + LOOK_S
 
     def look(self) -> None:
         """There may be something to do."""
@@ -97,8 +109,10 @@ class LetterWriter:
 
     def close(self) -> None:
         """Write no more: the group has ended."""
+        self._end_turn()
         if self._task is not None:
             self._task.cancel()
+            self._task = None
 
     async def _run(self) -> None:
         ledger, delete_s = self._reader.ledger, 0.0
@@ -107,14 +121,16 @@ class LetterWriter:
                 if ledger.replayed and monotonic_s() >= delete_s:
                     delete_s = monotonic_s() + LOOK_S
                     if await self._replays.delete():
-                        self._look_s = 0.0  # there may be more to deliver again
+                        self._take_turn()  # there may be more to deliver again
                     delete_s = 0.0
                 if monotonic_s() >= self._look_s:
-                    self._look_s = self._next_look_s()
+                    self._take_turn()
+                if self._has_turn and monotonic_s() >= self._look_s:
+                    self._end_turn()
                     if len(self._reader):  # a group whose members have left for a while is no session of its tenant
                         await self._replays.look()
             except FeedmuxError:  # the collection has logged it
-                self._look_s = self._next_look_s()
+                self._end_turn()
             if ledger.aside and monotonic_s() >= self._write_s:
                 await self._write()
             due_s = self._look_s

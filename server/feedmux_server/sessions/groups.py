@@ -31,7 +31,7 @@ from feedmux_server.core.positions.stored_order import group_order
 from feedmux_server.sessions.dead_letters import LetterWriter
 from feedmux_server.sessions.member_session import MemberSession, Membership
 from feedmux_server.sessions.outputs import GapMark, ProgressMark
-from feedmux_server.sessions.replays import LOOK_S, HostedGroup
+from feedmux_server.sessions.replays import HostedGroup
 from feedmux_server.sessions.session import CONTINUE_PAUSE_S, SessionPolicy
 from feedmux_server.sessions.session_commits import FLUSH_TIMEOUT_S, Commits
 from feedmux_server.source.dead_letters import DeadLetters
@@ -167,9 +167,10 @@ class Group:
                 self._settled,
                 letters,
                 manager.observer,
+                self._account.looks,
                 quarantine=definition.quarantine,
             )
-            self._letters.begin(manager.tasks, lambda: self._account.next_look_s(monotonic_s(), LOOK_S))
+            self._letters.begin(manager.tasks)
 
     def store_with(self, commits: Commits) -> None:
         self._commits = commits

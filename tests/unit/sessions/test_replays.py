@@ -10,6 +10,7 @@ import pytest
 from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter
+from feedmux_server.core.limits.account import LOOKS_PER_S
 from feedmux_server.sessions import dead_letters, replays
 from feedmux_server.sessions.replays import LOOK_S, Replays
 from tests.unit.rpc.service_support import Served
@@ -132,6 +133,34 @@ async def test_more_letters_than_are_loaded_at_a_time_come_in_order(monkeypatch:
         assert got == sorted(got)
         await until(lambda: not collection.pins)
         await member.close()
+
+
+@in_virtual_time
+async def test_a_group_that_deletes_letters_looks_no_more_often_than_a_tenant_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks, look = list[float](), Replays.look
+
+    async def counted(self: Replays) -> None:
+        looks.append(asyncio.get_running_loop().time())
+        await look(self)
+
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
+        member = await joined(there)
+        await quarantined(there, collection, member, later=40)
+        monkeypatch.setattr(Replays, "look", counted)
+        collection.mark("a")
+        await member.has(42)
+        for sequence in range(2, 43):
+            member.settle((sequence, sequence))
+            while len(collection.written) > 42 - sequence:
+                await asyncio.sleep(0.001)
+        await until(lambda: not collection.pins)
+        assert len(looks) <= 2 + (looks[-1] - looks[0]) * LOOKS_PER_S
+        (group,) = there.service.groups
+        await member.close()
+        assert group._account.looks.taken == 0
 
 
 @in_virtual_time

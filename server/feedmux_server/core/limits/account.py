@@ -17,6 +17,26 @@ LOOKS_PER_S: Final = 20
 """How often the groups of a tenant look for letters to replay, all together."""
 
 
+class LookTurns:
+    """When the groups of a tenant look for letters to replay, which takes three commands of MongoDB: one after the
+    other. A group takes one turn at a time, and ends it when it looks or closes."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        self._last_s = 0.0
+
+    def take(self, now_s: float) -> float:
+        """Return when it is the turn of a group that is to look now."""
+        # Turns of groups that have closed are free again.
+        last_s = min(self._last_s, now_s + self.taken / LOOKS_PER_S)
+        self._last_s = max(now_s, last_s + 1 / LOOKS_PER_S)
+        self.taken += 1
+        return self._last_s
+
+    def end(self) -> None:
+        self.taken -= 1
+
+
 class Account:
     """The use of one tenant."""
 
@@ -36,7 +56,7 @@ class Account:
         """Deliveries in groups that failed, or were lost with their member."""
         self.throttled_s = 0.0
         """How long sessions and plans have waited for a rate, or sessions for acks, all together."""
-        self._look_s = 0.0
+        self.looks = LookTurns()
 
     def apply(self, quotas: Quotas, now_s: float) -> None:
         """Apply other limits from now on. What is open stays open, even above a lower limit."""
@@ -63,12 +83,6 @@ class Account:
 
     def close_call(self) -> None:
         self.calls -= 1
-
-    def next_look_s(self, now_s: float, every_s: float) -> float:
-        """When a group may look for letters to replay again, which takes three commands of MongoDB: after `every_s`, or
-        later where many groups do."""
-        self._look_s = max(now_s + every_s, self._look_s + 1 / LOOKS_PER_S)
-        return self._look_s
 
     def check_pipeline(self, size: int) -> None:
         """Raises QUOTA_EXCEEDED for a pipeline of more bytes than allowed."""

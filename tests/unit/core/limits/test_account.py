@@ -1,9 +1,10 @@
 """A tenant's account: what is open is counted, and other quotas apply at once."""
 
 import heapq
+from itertools import pairwise
 
-from feedmux_server.core.limits.account import LOOKS_PER_S, Account, Accounts
-from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS, Quotas
+from feedmux_server.core.limits.account import LOOKS_PER_S, Account, Accounts, LookTurns
+from feedmux_server.core.limits.quota import Quotas
 from tests.tables import over
 from tests.unit.core.limits.quota_support import refused
 
@@ -58,14 +59,28 @@ def test_a_stream_is_read_as_often_as_one_of_its_tenants_may() -> None:
     assert accounts.read_wait_s(["many"]) == 0.0
 
 
-@over("groups", [10, 100, 1_000])
-def test_looks_for_letters_do_not_grow_with_the_groups(groups: int) -> None:
-    account = Account("a", UNLIMITED_QUOTAS, 0.0)
-    looks = [(0.0, group) for group in range(groups)]
-    counted = 0
-    while looks[0][0] < 60.0:
-        now_s, group = heapq.heappop(looks)
-        counted += 1
-        heapq.heappush(looks, (account.next_look_s(now_s, 5.0), group))
-    assert counted <= groups + 60 * min(groups / 5, LOOKS_PER_S)
-    assert account.next_look_s(1000.0, 5.0) == 1005.0
+@over("groups, busy", [(10, 0), (100, 0), (1_000, 0), (50, 5), (50, 50)])
+def test_looks_for_letters_do_not_grow_with_the_groups_nor_with_what_they_delete(groups: int, busy: int) -> None:
+    """Groups look each 5 s, and some of them, which replay letters, as soon as they may."""
+    turns, counted = LookTurns(), list[float]()
+    due = [(0.0, group, False) for group in range(groups)]
+    while due[0][0] < 60.0:
+        now_s, group, has_turn = heapq.heappop(due)
+        if has_turn:
+            turns.end()
+            counted.append(now_s)
+            heapq.heappush(due, (now_s + (0.01 if group < busy else 5.0), group, False))
+        else:
+            at_s = turns.take(now_s)
+            assert at_s - now_s < groups / LOOKS_PER_S + 0.001, "a turn for each group at most is before it"
+            heapq.heappush(due, (at_s, group, True))
+    assert all(after - before > 0.049 for before, after in pairwise(counted))
+    assert len(counted) >= 59 * min(groups / 10, LOOKS_PER_S)
+
+
+def test_turns_to_look_that_nobody_uses_delay_nobody() -> None:
+    turns = LookTurns()
+    for _ in range(1_000):
+        turns.take(0.0)
+        turns.end()
+    assert turns.take(0.0) <= 1 / LOOKS_PER_S
