@@ -109,7 +109,8 @@ class AsyncMember(MemberBase):
         An event is settled when its handler returns. A handler that raises returns its event, which is delivered again,
         with the error's text as the reason; `raise feedmux.RetryAfter(seconds)` says when, and
         `raise feedmux.Reject("…")` makes the event a dead letter. After `timeout_s` seconds a handler is cancelled, and
-        its event has failed.
+        its event has failed. SystemExit, and whatever else is no Exception, ends `run`, and the event has failed; after
+        KeyboardInterrupt, others get it.
 
         Returns after `close()` or SIGTERM (unless the program handles that itself), when the handlers in progress have
         ended; then the member is closed, and others get what it has left. Raises the FeedmuxError that ended the
@@ -267,11 +268,18 @@ class _Workers:
             if task is not None and task.cancelling():
                 raise
             return failure_of(event, error)
-        except (KeyboardInterrupt, SystemExit) as error:
+        except KeyboardInterrupt as error:  # of a Ctrl-C, whatever the handler does
             self._fail(error)
             return None
+        except GeneratorExit:  # the loop has ended
+            raise
         except Exception as error:  # noqa: BLE001 - the event has failed, and not this loop
             return failure_of(event, error)
+        except BaseException as error:  # noqa: BLE001 - such as SystemExit: raised by `run`
+            # One that ends each of its workers becomes a dead letter.
+            self._buffer.settle_quietly(event, failure_of(event, error))
+            self._fail(error)
+            return None
         return DONE
 
     async def _call_in_time(self, event: MemberEvent, timeout_s: float) -> Outcome | None:

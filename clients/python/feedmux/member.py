@@ -1,6 +1,7 @@
 """The synchronous member of a group: iterate or run handlers in threads. Its network side runs in the background loop's
 thread."""
 
+import asyncio
 import queue
 import signal
 import threading
@@ -275,7 +276,7 @@ class _Workers:
         except WorkNotDone as error:
             self._fail(error)
             return None
-        except Exception as error:  # noqa: BLE001 - the event has failed, and not this thread
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the event has failed, and not this thread
             return failure_of(event, error)
         except BaseException as error:  # noqa: BLE001 - such as SystemExit: raised by `run`
             # Not by a signal, which no such thread gets. So the event has failed: one that ends each of its workers

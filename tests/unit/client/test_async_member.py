@@ -250,8 +250,15 @@ async def test_run_ends_when_all_handlers_are_stuck(monkeypatch: pytest.MonkeyPa
         never.set()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-async def test_what_ends_the_program_settles_nothing(error: type[BaseException]) -> None:
+class Ends(BaseException):
+    """No Exception."""
+
+
+@pytest.mark.parametrize("timeout_s", [None, 60.0])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Ends])
+async def test_an_event_that_ends_the_program_has_failed_but_not_by_an_interrupt(
+    error: type[BaseException], timeout_s: float | None
+) -> None:
     async def handle(event: feedmux.MemberEvent) -> None:
         if number(event) == 2:
             raise error
@@ -260,10 +267,11 @@ async def test_what_ends_the_program_settles_nothing(error: type[BaseException])
     async with serving(playing(runs(1, [1], [2]))) as (server, client):
         member = client.subscription("s").join()
         with pytest.raises(error):
-            await member.run(handle)
+            await member.run(handle, timeout_s=timeout_s)
         (call,) = server.calls
         await call.until_closed()
-        assert not call.settles
+        assert call.settled == set()
+        assert [each.reason for each in call.failed.values()] == [error.__name__] * (error is not KeyboardInterrupt)
 
 
 async def test_a_handler_that_returns_its_work_settles_nothing() -> None:

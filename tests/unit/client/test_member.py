@@ -105,18 +105,21 @@ async def test_handlers_fail_reject_and_close() -> None:
                 case 3:
                     raise feedmux.Reject("never")
                 case 4:
+                    raise asyncio.CancelledError("of a loop that the handler ran")
+                case 5:
                     member.close()
 
         member = client.subscription("s").join()
         member.run(handle, concurrency=1)
 
-    async with ScriptedServer(playing(runs(1, [1, 2], [3], [4, 5]))) as server:
+    async with ScriptedServer(playing(runs(1, [1, 2], [3], [4], [5, 6]))) as server:
         await using(server, work)
         (call,) = server.calls
-        assert call.settled == {4}
+        assert call.settled == {5}
         assert {sequence: (each.reason, each.reject) for sequence, each in call.failed.items()} == {
             1: ("ValueError: bad", False),
             3: ("never", True),
+            4: ("CancelledError: of a loop that the handler ran", False),
         }
         assert call.closed
 
@@ -150,7 +153,7 @@ class Ends(BaseException):
     """No Exception."""
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit(3), Ends, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit(3), Ends, GeneratorExit])
 async def test_an_event_that_ends_the_program_has_failed(error: Any) -> None:
     kind = error if isinstance(error, type) else type(error)
 
