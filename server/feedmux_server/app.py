@@ -1,6 +1,7 @@
 """The server process: it reads the configuration, connects, listens and drains. It owns every long-lived task."""
 
 import asyncio
+import ctypes
 import logging
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 READINESS_EVERY_S = 2.0
 READINESS_TIMEOUT_S = 3.0
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""From glibc's malloc.h."""
 
 
 class CannotStart(Exception):
@@ -56,7 +59,21 @@ class Running:
 
 def serve(config: Config, *, insecure_no_auth: bool, ready: Callable[[Ports], None] | None = None) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP, then drain. Raises CannotStart."""
+    reuse_freed_memory()
     uvloop.run(_serve(config, insecure_no_auth, ready))
+
+
+def reuse_freed_memory() -> None:
+    """Let malloc retain up to 64 MiB of freed memory, instead of returning it to the operating system.
+
+    A batch of MongoDB is copied three times, and the copies are freed in the same turn of the event loop. By default,
+    glibc returns them at once, and each batch of 2 MB then costs 1,500 page faults: 2 to 7 ms of the event loop, more
+    than everything else that is done with the batch. Other C libraries have no such option.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc accepts
+        libc.mallopt(_M_TRIM_THRESHOLD, 64 << 20)
 
 
 async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports], None] | None) -> None:
