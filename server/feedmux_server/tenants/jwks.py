@@ -93,7 +93,7 @@ def parse_jwks(data: bytes) -> KeySet:
             content = {name: value for name, value in each.items() if value is not None}
             if _checks_signatures(content):
                 found.append(_key(content))
-        except (AttributeError, TypeError):
+        except AttributeError:
             left_out.append("one entry is not a JSON Web Key")
         except JwksUnusable as error:
             left_out.append(str(error))
@@ -106,10 +106,14 @@ def parse_jwks(data: bytes) -> KeySet:
 
 
 def _checks_signatures(content: dict[str, Any]) -> bool:
-    """Whether the key says that it is for signatures, or does not say what it is for. Raises TypeError."""
+    """Whether the key says that it is for signatures, or does not say what it is for. Raises JwksUnusable."""
+    kind, use, operations = content.get("kty"), content.get("use", "sig"), content.get("key_ops", [*_OPERATIONS])
+    if not isinstance(kind, str) or not isinstance(use, str):
+        raise JwksUnusable("the `kty` or `use` of one key is not a text")
+    if not isinstance(operations, list) or not all(isinstance(each, str) for each in operations):
+        raise JwksUnusable("the `key_ops` of one key are not a list of texts")
     # Some issuers name what they do with the private key.
-    is_for = content.get("use", "sig") == "sig" and not _OPERATIONS.isdisjoint(content.get("key_ops", _OPERATIONS))
-    return is_for and content.get("kty") in _KINDS
+    return use == "sig" and not _OPERATIONS.isdisjoint(operations) and kind in _KINDS
 
 
 def _key(content: dict[str, Any]) -> SigningKey:

@@ -36,7 +36,12 @@ UNUSABLE = {
     "of a kind that is no text": {**GOOD, "kty": ["RSA"]},
     "with an id that is no text": {**GOOD, "kid": 7},
     "for algorithms": {**GOOD, "alg": ["RS256"]},
-    "for uses that are no list": {**GOOD, "key_ops": 7},
+    "without a kind": {"kid": "x", "n": "AQ", "e": "AQAB"},
+    "for operations that are no list": {**GOOD, "key_ops": 7},
+    "for operations in one text": {**GOOD, "key_ops": "verify"},
+    "for operations by name": {**GOOD, "key_ops": {"verify": True}},
+    "for an operation that is no text": {**GOOD, "key_ops": [["verify"]]},
+    "for uses in a list": {**GOOD, "use": ["sig"]},
 }
 
 
