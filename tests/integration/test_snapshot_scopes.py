@@ -473,7 +473,10 @@ async def test_collections_are_listed_in_parts(
     database.create_collection("collated", collation={"locale": "en"})
     database.create_collection("view", viewOn="a")
     source = here.server.service.manager.source("main")
-    assert sorted(await source.collection_names(database.name)) == [*"abc", "capped", "collated", *"de", "system.views"]
+    listed = [*"abc", "capped", "collated", *"de", "system.views"]
+    assert await source.collection_names(database.name, "", bool, 9) == (listed, len(listed))
+    wanted = {*"acde", "collated"}.__contains__
+    assert await source.collection_names(database.name, "b\0", wanted, 2) == (["c", "collated"], len(listed) - 2)
     special = await source.special_collections(database.name)
     assert sorted((name, each.capped, each.collation) for name, each in special.items()) == [
         ("capped", True, False), ("collated", False, True),

@@ -954,7 +954,7 @@ class _Collections:
         return _Listed(
             {"name": name, "type": "collection", "info": {"uuid": created.to_bytes(16)}}
             for name, created in found
-            if wanted in (None, name)
+            if (name >= wanted["$gte"] if isinstance(wanted, dict) else wanted in (None, name))
         )
 
 

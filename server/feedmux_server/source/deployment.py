@@ -5,7 +5,7 @@ Owned by `app` for the life of the process; readers open cursors on it. Nothing 
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, ValuesView
+from collections.abc import AsyncIterator, Callable, Mapping, ValuesView
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -49,8 +49,10 @@ _OF_OPERATIONS = (
 """Fields requested from $currentOp. None holds client input: a pipeline may hold values that the driver rejects."""
 # The user's values go to MongoDB unchanged, including dates that Python has no type for.
 _COLLECTION = {"type": "collection"}
-_LISTED_AT_ONCE = 500
+LISTED_AT_ONCE = 500
 """So many collections take 3 ms of the event loop."""
+_NAMES_AT_ONCE = 100
+"""To ask grants about so many names takes a millisecond of the event loop."""
 _AS_GIVEN = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
 
 
@@ -230,13 +232,19 @@ class Source:
 
     async def _list(self, database: str, most: int | None, **options: Any) -> list[Any]:
         found = list[Any]()
-        command = self._client[database].list_collections(cursor={"batchSize": _LISTED_AT_ONCE}, **options)
-        async with await command as listed:
-            listed.batch_size(_LISTED_AT_ONCE)
-            while listed.alive and (most is None or len(found) < most):
-                found += await listed.to_list(_LISTED_AT_ONCE)
-                await asyncio.sleep(0)  # deliveries do not wait for thousands of collections
+        async for part in self._parts(database, most, **options):
+            found += part
         return found[:most]
+
+    async def _parts(self, database: str, most: int | None, **options: Any) -> AsyncIterator[list[Any]]:
+        command, count = self._client[database].list_collections(cursor={"batchSize": LISTED_AT_ONCE}, **options), 0
+        async with await command as listed:
+            listed.batch_size(LISTED_AT_ONCE)
+            while listed.alive and (most is None or count < most):
+                part = await listed.to_list(LISTED_AT_ONCE)
+                count += len(part)
+                yield part
+                await asyncio.sleep(0)  # deliveries do not wait for thousands of collections
 
     async def open_cursor(
         self,
@@ -277,11 +285,26 @@ class Source:
             return _collection_info(each)
         return None
 
-    async def collection_names(self, database: str) -> list[str]:
-        """The collections that a database has now, without views and time series. Raises as `databases` does."""
+    async def collection_names(
+        self, database: str, first: str, wanted: Callable[[str], bool], most: int
+    ) -> tuple[list[str], int]:
+        """The least `most` wanted names, in order, of the collections that a database has now from the name `first` on,
+        without views and time series; and how many were listed. Raises as `databases` does."""
         with self._commands.span("listCollections", database):
-            listed = await self._commands.answer(self._list(database, None, filter=_COLLECTION, nameOnly=True))
-        return [each["name"] for each in listed]
+            return await self._commands.answer(self._least_names(database, first, wanted, most))
+
+    async def _least_names(
+        self, database: str, first: str, wanted: Callable[[str], bool], most: int
+    ) -> tuple[list[str], int]:
+        least, count = list[str](), 0
+        from_first = _COLLECTION | {"name": {"$gte": first}}
+        async for part in self._parts(database, None, filter=from_first, nameOnly=True):
+            count += len(part)
+            for at in range(0, len(part), _NAMES_AT_ONCE):
+                names = filter(wanted, (each["name"] for each in part[at : at + _NAMES_AT_ONCE]))
+                least = sorted([*least, *names])[:most]
+                await asyncio.sleep(0)
+        return least, count
 
     async def special_collections(self, database: str) -> dict[str, CollectionInfo]:
         """Those of `collection_names` that are capped or clustered, or have a collation. Raises as `databases` does."""

@@ -29,11 +29,15 @@ from feedmux_server.source.reader import ChangeStreamReader
 Namespace = tuple[str, str]
 """Database and collection."""
 Charge = Callable[[int], Any]
-"""Called for each command to MongoDB that lists, with the length of the list."""
+"""Called for each command to MongoDB, about, with the length of the list that it has read. The number of commands has
+no other bound than the databases, the collections, and the drops and renames among them."""
 WAIT_MS: Final = 5
 """How long MongoDB waits for changes at the end of the oplog, while documents are copied."""
 ESTIMATED_MAX: Final = 1_000
 """The documents of more collections are not counted: each takes a command."""
+NAMES_KEPT: Final = 1_000
+"""Names that a copy keeps of a database, which may have a hundred thousand: 10 MB, in each of 32 copies. A step hardly
+comes further."""
 _NAMES_AT_ONCE: Final = 100
 """So many names, or events that have some, take a millisecond of the event loop."""
 _DROPS_AND_RENAMES: Final = bson.encode({"pipeline": [{"$match": {"operationType": {"$in": ["drop", "rename"]}}}]})
@@ -51,6 +55,23 @@ class Gone:
     to: Namespace | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """Collections of one database that are copied."""
+
+    database: str
+    first: str
+    """None comes from this name on before those in `names`."""
+    names: list[str]
+    """In order."""
+    is_all: bool
+    """None comes after those in `names`."""
+
+    def says(self, database: str, first: str) -> bool:
+        """Whether these say which one is the next from the name `first` on."""
+        return database == self.database and self.first <= first and (self.is_all or first <= self.names[-1])
+
+
 class Namespaces:
     """What one copy goes through."""
 
@@ -60,9 +81,10 @@ class Namespaces:
         key: StreamKey,
         limits: ReadLimits,
         reads_for: Callable[[], str] = str,
-        charge: Charge | None = None,
+        *,
+        charge: Charge,
     ) -> None:
-        """`reads_for` is that of `ChangeStreamReader`. `charge` is for a call; a copy charges `commands`."""
+        """`reads_for` is that of `ChangeStreamReader`."""
         self._source = source
         self._key = key
         self._limits = replace(limits, max_await_ms=WAIT_MS)
@@ -72,26 +94,19 @@ class Namespaces:
         self.may_drop = key.judges_documents or simple_filter is None
         """Not all documents of a collection may be shown."""
         self._charge = charge
-        self.commands = 0
-        """Commands to MongoDB, about: their number has no other bound than the collections, and the drops and renames
-        among them. Whoever charges for them sets it back."""
         self._databases: list[str] | None = None
-        self._collections: dict[str, list[str]] = {}
-        """In order, also those that are not copied."""
+        self._listed: _Listed | None = None
+        self.lists = 0
+        """How often collections were listed."""
 
     def covers(self, name: Namespace) -> bool:
         """Whether documents of a collection of this name are copied. Those that a `$match` on `ns.coll` drops need not
         be read; nor is anything examined that the tenant may not see."""
         return is_served(*name) and self._key.shows(*name) and self._filter.admits(b"insert", name[1].encode())
 
-    @property
-    def is_listed(self) -> bool:
-        """Whether `next` need not list the databases."""
-        return self._databases is not None
-
     def forget(self) -> None:
         """List everything again when it is needed."""
-        self._databases, self._collections = None, {}
+        self._databases = self._listed = None
 
     async def next(self, here: Namespace, *, after: bool) -> Namespace | None:
         """The first collection at this name or after it; with `after`, only after it. None if there is none. Raises
@@ -99,7 +114,7 @@ class Namespaces:
         async for found in self.names_from(here):
             if found == here and after:
                 continue
-            self._sent(1)
+            self._charge(1)
             info = await self._source.collection(*found)
             if info is not None and info.kind == "collection":  # otherwise it is gone since it was listed
                 await check_info(self._source, self._scope(found), info)
@@ -111,19 +126,18 @@ class Namespaces:
         for database in await self._list_databases():
             if database < here[0]:
                 continue
-            listed = await self._list_collections(database)
-            first = bisect_left(listed, here[1]) if database == here[0] else 0
-            for number in range(first, len(listed)):
-                if number % _NAMES_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-                if self.covers(found := (database, listed[number])):
-                    yield found
+            first: str | None = here[1] if database == here[0] else ""
+            while first is not None:
+                listed = await self._list_collections(database, first)
+                for name in listed.names[bisect_left(listed.names, first) :]:
+                    yield database, name
+                first = None if listed.is_all else listed.names[-1] + "\0"  # no name comes between
 
     async def check(self) -> None:
         """Raises SNAPSHOT_UNSUITABLE if there is a collection that cannot be copied."""
         for database in await self._list_databases():
             listed = await self._source.special_collections(database)
-            self._sent(len(listed))
+            self._charge(len(listed))
             for name, info in listed.items():
                 if self.covers((database, name)):
                     await check_info(self._source, self._scope((database, name)), info)
@@ -136,7 +150,7 @@ class Namespaces:
             if len(names) > ESTIMATED_MAX:
                 return 0
         for _ in names:
-            self._sent(1)
+            self._charge(1)
         return sum([await self._source.estimated_count(*each) for each in names])
 
     async def gone_after(
@@ -164,9 +178,10 @@ class Namespaces:
         try:
             while complete < until or reader.is_behind or not reader.is_open:
                 if not reader.is_open:
-                    self.commands += 2  # it is closed, too
+                    self._charge(1)
+                    self._charge(1)  # it is closed, too
                     await reader.open()
-                self.commands += 1
+                self._charge(1)
                 batch = await reader.read()
                 for chunk in batch.chunks:
                     rendition = chunk.bson
@@ -193,21 +208,20 @@ class Namespaces:
             scope = self._key.spec.scope
             listed = [scope.database] if scope.database else await self._source.databases()
             if not scope.database:
-                self._sent(len(listed))
+                self._charge(len(listed))
             self._databases = sorted(each for each in listed if is_served(each, "") and self._key.shows(each, ""))
         return self._databases
 
-    async def _list_collections(self, database: str) -> list[str]:
-        if database not in self._collections:
-            self._collections[database] = sorted(await self._source.collection_names(database))
-            self._sent(len(self._collections[database]))
-        return self._collections[database]
-
-    def _sent(self, items: int) -> None:
-        """Count a command that brought so many items."""
-        self.commands += 1
-        if self._charge is not None:
-            self._charge(items)
+    async def _list_collections(self, database: str, first: str) -> _Listed:
+        listed = self._listed
+        if listed is None or not listed.says(database, first):
+            names, count = await self._source.collection_names(
+                database, first, lambda name: self.covers((database, name)), NAMES_KEPT
+            )
+            self.lists += 1
+            self._charge(count)
+            listed = self._listed = _Listed(database, first, names, len(names) < NAMES_KEPT)
+        return listed
 
 
 def _gone(event: Mapping[str, Any]) -> Gone:

@@ -56,8 +56,6 @@ class Batch:
     say this: a high-water mark is before the events of its time, and further events may follow an event at its time."""
     copy_complete: bool = False
     """The last existing document is copied: from `post_batch` on, the feed is read as any other."""
-    reads: int = 1
-    """How many commands it took, about."""
 
 
 class Failed(Exception):

@@ -146,7 +146,13 @@ class KeyStreams:
             def estimated(documents: int) -> None:
                 stream.documents_estimated = documents
 
-            return SnapshotReader(self.source, self.key, stream.origin.place, limits.read, reads_for, estimated)
+            payers: list[str] = []
+
+            def charge(commands: int) -> None:
+                payers[:] = stream.account.tenants or payers  # whoever has left pays for what he has caused
+                parts.host.accounts.read(payers, commands)
+
+            return SnapshotReader(self.source, self.key, stream.origin.place, limits.read, reads_for, estimated, charge)
 
         def is_watched() -> bool:
             return bool(stream.watching)

@@ -133,6 +133,10 @@ class Pump:
         upstream = self._upstream
         try:
             if not upstream.reader.is_open:
+                if stream.copies:
+                    await self._pace(upstream.reader)  # it may count the documents of a thousand collections
+                    if not stream.subscribers:
+                        return
                 stream.move_to(StreamState.OPENING)
                 try:
                     await upstream.open()
@@ -144,9 +148,6 @@ class Pump:
                 stream.move_to(StreamState.READING)
             await self._pace(upstream.reader)
             batch = await upstream.reader.read()
-            if batch.reads > 1:
-                # A copy sends further commands between two collections. `_pace` has counted one.
-                self._host.accounts.read(stream.account.tenants, batch.reads - 1)
             upstream.answered()
         except Failed as failure:
             await self._recover(upstream, failure)

@@ -20,7 +20,7 @@ from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey, has_stages
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
-from feedmux_server.source.deployment import Source
+from feedmux_server.source.deployment import LISTED_AT_ONCE, Source
 from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, answered
 from feedmux_server.source.namespaces import WAIT_MS, Gone, Namespace, Namespaces
 from feedmux_server.source.read_limits import ReadLimits
@@ -36,9 +36,10 @@ class SnapshotReader:
 
     def __init__(
         self, source: Source, key: StreamKey, origin: ResumeToken, limits: ReadLimits, reads_for: Callable[[], str],
-        estimated: Callable[[int], Any] = int,
+        estimated: Callable[[int], Any] = int, charge: Callable[[int], Any] = int,
     ) -> None:  # fmt: skip
-        """`reads_for` is that of `ChangeStreamReader`. `estimated` gets the number of documents in the scope."""
+        """`reads_for` is that of `ChangeStreamReader`. `estimated` gets the number of documents in the scope. `charge`
+        gets the number of commands, about, beside the getMore of each read."""
         self._source = source
         self._key = key
         self._limits = limits
@@ -51,8 +52,15 @@ class SnapshotReader:
         self._changes: ChangeStreamReader | None = None
         self._uuid: bytes | None = None
         """The collection's, when it was last asked for; empty if there was none."""
-        self._names = None if key.spec.scope.collection else Namespaces(source, key, limits, reads_for)
+        self._charge = charge
+        self._names: Namespaces | None = None
         """In a copy of several collections."""
+        if not key.spec.scope.collection:
+
+            def listed(items: int) -> None:
+                charge(1 + items // LISTED_AT_ONCE)
+
+            self._names = Namespaces(source, key, limits, reads_for, charge=listed)
         self._is_new = True
         """MongoDB was not asked for its time yet."""
         self._seen_to = 0
@@ -66,9 +74,6 @@ class SnapshotReader:
         self._at_end = False
         """MongoDB had no more documents."""
         self._step_began_s = 0.0
-        self._commands = 0
-        """Commands that were sent before the getMore of the present read, about, without those of `_names`. A
-        collection without documents has no other."""
 
     @property
     def is_open(self) -> bool:
@@ -100,20 +105,15 @@ class SnapshotReader:
         """The next batch of changes or of documents. Raises as `open` does."""
         try:
             if self._at_end:
-                batch = await self._end()
-            elif self._documents_next:
-                batch = await self._read_documents()
-            else:
-                if self._changes is None:
-                    await self._open_changes()
-                batch = await self._read_changes()
+                return await self._end()
+            if self._documents_next:
+                return await self._read_documents()
+            if self._changes is None:
+                await self._open_changes()
+            return await self._read_changes()
         except BaseException:
             await self.close()
             raise
-        commands, self._commands = self._commands, 0
-        if self._names is not None:
-            commands, self._names.commands = commands + self._names.commands, 0
-        return replace(batch, reads=1 + commands)
 
     def interrupt(self) -> None:
         """Reads never wait for long."""
@@ -125,7 +125,7 @@ class SnapshotReader:
         await self._documents.close()
 
     async def _open_changes(self) -> ChangeStreamReader:
-        self._commands += 1
+        self._charge(1)
         if self._names is not None:
             await self._look_ahead(self._names)
         changes = ChangeStreamReader(
@@ -183,7 +183,7 @@ class SnapshotReader:
                 if self._names is not None and not await self._find_collection(self._names):
                     return Batch([], steps.place, False)
                 await self._estimate()
-                self._commands += 1
+                self._charge(1)
                 await documents.open(steps.copied, steps.time, self._reads_for())
             raw = await documents.next_batch(self._reads_for())
         except NotAtThisTime as error:
@@ -231,9 +231,9 @@ class SnapshotReader:
         """Find the collection to read as of the step's time: the present one, or after it the next one. False if there
         is none, or if changes are to be read first."""
         here = self._steps.stored.namespace
-        was_listed = names.is_listed
+        lists = names.lists
         found = await answered(names.next(here, after=self._collection_done))
-        if not was_listed:
+        if names.lists != lists:
             # A list of many names may take longer than a step: then each step would list all for one collection.
             self._step_began_s = monotonic_s()
         if found == here:
@@ -279,7 +279,7 @@ class SnapshotReader:
     async def _are_same(self, names: Namespaces) -> bool:
         """Whether all collections from the present one on are still those of the step's time."""
         steps = self._steps
-        self._commands += 1
+        self._charge(1)
         now = await self._documents.operation_time()
         if now <= steps.time:
             return True
@@ -304,6 +304,7 @@ class SnapshotReader:
         self._estimate_s = now_s
         with suppress(FeedmuxError):
             if names is None:
+                self._charge(1)
                 self._estimated(await self._source.estimated_count(scope.database, scope.collection))
             else:
                 self._estimated(await names.estimate())

@@ -1,6 +1,7 @@
 """The collections that a copy goes through, against the model of MongoDB."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -31,14 +32,18 @@ class ListedSource(SimSource):
         super().__init__(mongo)
         self.listed = {name: CollectionInfo(b"u", "collection") for name in ("é", "z", "a.b", "system.buckets.x")}
         self.lists = 0
+        self.charged: list[int] = []
         self.found = ["b-c", "admin", "b"]
 
     async def databases(self) -> list[str]:
         return self.found
 
-    async def collection_names(self, database: str) -> list[str]:
+    async def collection_names(
+        self, database: str, first: str, wanted: Callable[[str], bool], most: int
+    ) -> tuple[list[str], int]:
         self.lists += 1
-        return list(self.listed)
+        found = sorted(name for name in self.listed if name >= first and wanted(name))
+        return found[:most], len(self.listed)
 
     async def special_collections(self, database: str) -> dict[str, CollectionInfo]:
         return {name: info for name, info in self.listed.items() if info.capped}
@@ -56,27 +61,31 @@ async def made(key: StreamKey) -> tuple[Namespaces, ListedSource, SimMongo]:
     mongo = SimMongo(loop, Random(0))
     source = ListedSource(mongo)
     await source.connect()
-    return Namespaces(source, key, ReadLimits()), source, mongo
+    return Namespaces(source, key, ReadLimits(), charge=source.charged.append), source, mongo
 
 
 async def every(names: Namespaces) -> list[Namespace]:
     return [each async for each in names.names_from(("", ""))]
 
 
+@pytest.mark.parametrize(("kept", "lists"), [(namespaces.NAMES_KEPT, 2), (3, 4), (2, 4), (1, 8)])
 @in_virtual_time
-async def test_collections_come_in_mongodbs_order() -> None:
+async def test_collections_come_in_mongodbs_order(monkeypatch: pytest.MonkeyPatch, kept: int, lists: int) -> None:
+    """However few of their names are kept."""
+    monkeypatch.setattr(namespaces, "NAMES_KEPT", kept)
     names, source, _ = await made(stream_key(SPEC))
     found, here = list[tuple[str, str]](), ("", "")
     while (following := await names.next(here, after=True)) is not None:
         found.append(here := following)
     assert found == [(database, name) for database in ("b", "b-c") for name in ("a.b", "z", "é")]
+    assert source.lists == names.lists == lists
     assert found == await every(names) == sorted(found, key=lambda each: (each[0].encode(), each[1].encode()))
     assert await names.next(("b", "z"), after=False) == ("b", "z")
     assert await names.next(("b", "y"), after=False) == ("b", "z")
-    assert source.lists == 2
     names.forget()
-    await names.next(("b", ""), after=False)
-    assert source.lists == 3
+    before = source.lists
+    assert await names.next(("b", "a.b"), after=True) == await names.next(("b", "z"), after=False) == ("b", "z")
+    assert source.lists == before + (2 if kept == 1 else 1)
 
 
 @in_virtual_time
@@ -85,10 +94,9 @@ async def test_what_a_tenant_may_not_see_or_a_pipeline_drops_is_not_looked_at() 
     names, source, _ = await made(stream_key(SPEC, b"policy", shows=lambda database, name: name != "z"))
     source.listed["z"] = CollectionInfo(b"u", "collection", capped=True)
     assert await every(names) == [("b", "a.b"), ("b", "é"), ("b-c", "a.b"), ("b-c", "é")]
-    charged = list[int]()
-    names._charge = charged.append
+    source.charged.clear()
     await names.check()
-    assert charged == [1, 1]
+    assert source.charged == [1, 1]
     names, source, _ = await made(stream_key(SPEC, b"policy", shows=lambda database, name: database == "b"))
     assert (await every(names), source.lists) == ([("b", "a.b"), ("b", "z"), ("b", "é")], 1)
     match = bson.encode({"pipeline": [{"$match": {"ns.coll": "é"}}]})
@@ -116,17 +124,15 @@ async def test_each_command_counts_however_many_there_are(count: int) -> None:
     names, source, mongo = await made(stream_key(SPEC))
     source.found, source.listed = [f"d{number}" for number in range(count)], {}
     assert await names.next(("", ""), after=False) is None
-    assert names.commands == 1 + source.lists == 1 + count
-    source.listed, names.commands = {"c": CollectionInfo(b"u", "collection")}, 0
+    assert source.charged == [count] + [0] * source.lists == [count] + [0] * count
+    source.listed = {"c": CollectionInfo(b"u", "collection")}
+    source.charged.clear()
     names.forget()
     assert await names.next(("", ""), after=False) == ("d0", "c")
     assert await names.estimate() == (2 * count if count <= ESTIMATED_MAX else 0)
-    assert names.commands == 1 + 1 + 1 + (count - 1) + count
-    charged = list[int]()
-    called = Namespaces(source, stream_key(SPEC), ReadLimits(), charge=charged.append)
-    await called.estimate()
-    assert sorted(charged) == [1] * (2 * count) + [count], "what a call asks for is charged to its caller"
-    reads, place, names.commands = 0, mongo.mark(mongo.latest + 1), 0
+    assert source.charged == [count, 1, 1] + [1] * (count - 1) + [1] * count
+    source.charged.clear()
+    reads, place = 0, mongo.mark(mongo.latest + 1)
     read = ChangeStreamReader.read
 
     async def counted(reader: ChangeStreamReader) -> Batch:
@@ -140,4 +146,4 @@ async def test_each_command_counts_however_many_there_are(count: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ChangeStreamReader, "read", counted)
         await names.gone_after(place, mongo.latest, lambda gone: gone.to)
-    assert names.commands == reads + 2
+    assert len(source.charged) == reads + 2

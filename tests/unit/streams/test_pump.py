@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -9,10 +12,13 @@ import pytest
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.sessions.outputs import ProgressMark
 from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
+from tests.unit.core.delivery.streams_support import mark
 from tests.unit.streams.manager_support import Client, Log, LogReader, World, world
 from tests.virtual_time import in_virtual_time
 
@@ -25,12 +31,13 @@ class Scripted(LogReader):
         self._failures = list(failures)
         self._ends = ends
         self.reads: list[float] = []
-        self.opens = 0
-        self.commands = 1
-        """What a read takes."""
+        self.opens: list[float] = []
+        self.charge: Callable[[], None] = lambda: None
+        """Called for each opening."""
 
     async def open(self) -> None:
-        self.opens += 1
+        self.opens.append(asyncio.get_running_loop().time())
+        self.charge()
         await super().open()
 
     async def read(self) -> Batch:
@@ -39,7 +46,7 @@ class Scripted(LogReader):
             self.is_open = False
             raise self._failures.pop(0)
         batch = await super().read()
-        return Batch(batch.chunks, batch.post_batch, exhausted=self._ends, reads=self.commands)
+        return Batch(batch.chunks, batch.post_batch, exhausted=self._ends)
 
 
 def begin(
@@ -47,7 +54,8 @@ def begin(
     monkeypatch: pytest.MonkeyPatch,
     *failures: Exception,
     ends: bool = False,
-    commands: int = 1,
+    at: int | JoinPoint = 0,
+    opening: int = 0,
     **more: Any,
 ) -> tuple[Client, Log, list[Scripted]]:
     key, log = there.feed("a")
@@ -55,11 +63,12 @@ def begin(
 
     def reader_at(self: KeyStreams, stream: SharedStream) -> Reader:
         readers.append(Scripted(log, stream, *failures, ends=ends))
-        readers[-1].commands = commands
+        accounts, tenants = there.manager.accounts, list(stream.account.tenants)
+        readers[-1].charge = partial(accounts.read, tenants, opening)
         return cast(Reader, readers[-1])
 
     monkeypatch.setattr(KeyStreams, "_reader_at", reader_at)
-    return there.session(key, "a", 0, **more), log, readers
+    return there.session(key, "a", at, **more), log, readers
 
 
 @in_virtual_time
@@ -81,11 +90,25 @@ async def test_what_nobody_expected_is_logged_and_told_by_its_reference_alone(
         assert not list(there.manager.keyed())
 
 
-@pytest.mark.parametrize("commands", [1, 4])
 @in_virtual_time
-async def test_reads_of_a_tenant_follow_its_quota(monkeypatch: pytest.MonkeyPatch, commands: int) -> None:
-    async with world(monkeypatch, quotas=Quotas(reads_per_s=2 * commands)) as there:
-        client, log, readers = begin(there, monkeypatch, commands=commands)
+async def test_openings_of_copies_follow_the_quota_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session that is closed at once has still caused the count of all documents."""
+    async with world(monkeypatch, quotas=Quotas(reads_per_s=10)) as there:
+        opens = list[float]()
+        for _ in range(5):
+            copy = JoinPoint(mark(0).while_copying(Copied()))
+            client, _, readers = begin(there, monkeypatch, at=copy, opening=100)
+            while not (readers and readers[0].opens):
+                await asyncio.sleep(0.01)
+            client.close()
+            opens += readers[0].opens
+        assert all(later - earlier > 9 for earlier, later in pairwise(opens))
+
+
+@in_virtual_time
+async def test_reads_of_a_tenant_follow_its_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch, quotas=Quotas(reads_per_s=2)) as there:
+        client, log, readers = begin(there, monkeypatch)
         asyncio.get_running_loop().call_later(20.0, log.write, 1)
         await client.take(1)
         reads = [at for at in readers[0].reads if at > 5.0]

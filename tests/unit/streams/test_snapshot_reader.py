@@ -286,11 +286,11 @@ async def test_a_long_list_of_names_is_no_part_of_a_step() -> None:
     names, lists = [f"c{number}" for number in range(20)], 0
     reader, source, _ = await make(stream_key(FeedSpec(Scope("main", "db"))), snapshot_step_s=2.0)
 
-    async def collection_names(_: str) -> list[str]:
+    async def collection_names(_: str, first: str, *__: object) -> tuple[list[str], int]:
         nonlocal lists
         lists += 1
         await asyncio.sleep(3.0)
-        return names
+        return sorted(name for name in names if name >= first), len(names)
 
     source.collection_names = collection_names  # type: ignore[assignment, method-assign]
     assert len(given(await copy(reader))) == 5 * len(names)
