@@ -42,6 +42,7 @@ async def not_ended(ask: Ask, turns_max: int) -> list[int]:
                 task.cancel()
                 await asyncio.sleep(0.01)
         assert task.cancelled()
+        del task  # Its traceback refers to what it was opening.
     gc.collect()
     return lost
 
