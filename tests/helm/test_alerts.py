@@ -29,7 +29,7 @@ def of_release(day: dict[str, str], namespace: str) -> dict[str, str]:
     return {each.replace("{", f"{{{labels},", 1): values for each, values in day.items()}
 
 
-@pytest.mark.parametrize("matchers", ["", 'job="feedmux", cluster=~"eu.*"'])
+@pytest.mark.parametrize("matchers", ["", 'job="feedmux", cluster=~"eu.*"', 'cluster="eu: # 1"'])
 def test_every_selector_has_the_matchers_of_the_release(matchers: str) -> None:
     more = merged(ENABLED, {"metrics": {"prometheusRule": {"matchers": matchers}}})
     wanted = re.escape(matchers or 'namespace="shop",service="release-feedmux-headless"')

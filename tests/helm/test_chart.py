@@ -68,6 +68,14 @@ MATRIX: dict[str, Values] = {
     "cert-manager": {
         "tls": {"certManager": {"enabled": True, "issuerRef": {"name": "ca"}, "dnsNames": ["feeds.example.com"]}}
     },
+    "another issuer": {
+        "tls": {
+            "certManager": {
+                "enabled": True,
+                "issuerRef": {"group": "awspca.cert-manager.io", "kind": "AWSPCAClusterIssuer", "name": "ca"},
+            }
+        }
+    },
     "a large service": {
         "fullnameOverride": "feeds",
         "image": {"repository": "registry.example.com/feedmux", "digest": "sha256:" + "0" * 64},
@@ -182,6 +190,15 @@ MATRIX: dict[str, Values] = {
             {"name": "jwks", "mountPath": "/etc/jwks", "readOnly": True},
             {"name": "redis-client", "mountPath": "/etc/redis-client", "readOnly": True},
         ],
+        "initContainers": [
+            {
+                "name": "keys",
+                "image": "sidecar:1",
+                "restartPolicy": "Always",
+                "volumeMounts": [{"name": "jwks", "mountPath": "/jwks"}],
+                "resources": {"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}},
+            }
+        ],
         "config": {"jwt": {"issuer": "https://id", "audience": "feedmux", "jwks_file": "/etc/jwks/jwks.json"}},
         "env": [
             {"name": "FEEDMUX_REDIS__CERTIFICATE_FILE", "value": "/etc/redis-client/tls.crt"},
@@ -222,6 +239,17 @@ WRONG: dict[str, tuple[Values, str]] = {
     ),
     "another database": ({"redis": {"url": "mysql://x"}}, "'/redis/url'"),
     "a secret without a key": ({"redis": {"passwordSecret": {"name": "redis"}}}, "'/redis/passwordSecret"),
+    "a password in a URL": ({"redis": {"url": "redis+cluster://:secret@a,b"}}, "redis.url: it has a password"),
+    "a password of the collection for dead letters": (
+        {"config": {"dead_letters": {"uri": "mongodb://feedmux:secret@db/"}}},
+        "config.dead_letters.uri: it has a password",
+    ),
+    "a user of the chart's own Redis": (
+        {"redis": {"url": "", "username": "feedmux", "bundled": {"enabled": True}}},
+        "redis.bundled: it has only the user `default`",
+    ),
+    "an image with its tag": ({"image": {"repository": "registry/feedmux:1"}}, "'/image/repository'"),
+    "an image that is none": ({"image": {"repository": "registry/FeedMux/"}}, "'/image/repository'"),
     "a tenant without a name": ({"tenants": {"inline": [{}]}}, "missing property 'name'"),
     "a misspelt quota": ({"tenants": {"inline": [{"name": "a", "quotas": {"stream": 1}}]}}, "'stream'"),
     "a grant that is no list": ({"tenants": {"inline": [{"name": "a", "grants": {"database": "shop"}}]}}, "grants"),
@@ -278,6 +306,12 @@ WRONG: dict[str, tuple[Values, str]] = {
         "'/extraVolumeMounts/0': additional properties 'readonly'",
     ),
     "a mount's path that is none": ({"extraVolumeMounts": [{"name": "tmp", "mountPath": "/x:y"}]}, "mountPath"),
+    "a volume's misspelt field": ({"extraVolumes": [{"name": "x", "secret": {"name": "x"}}]}, "'name' not allowed"),
+    "a container's misspelt field": ({"initContainers": [{"name": "x", "image": "x", "cmd": []}]}, "'cmd' not allowed"),
+    "a rule for labels as Prometheus writes it": (
+        {"metrics": {"serviceMonitor": {"relabelings": [{"target_label": "cluster"}]}}},
+        "'target_label' not allowed",
+    ),
     "a volume of an unknown kind": ({"extraVolumes": [{"name": "x", "configmap": {"name": "x"}}]}, "'configmap'"),
     "a constraint's misspelt field": (
         {
@@ -684,6 +718,41 @@ def test_another_chart_may_depend_on_it(alias: str, tmp_path: Path) -> None:
             found = list(parsed(parent.render({}, name="release", namespace="feeds")))
         assert bool(found) == enabled
         check_names(found)
+
+
+def test_selectors_find_only_what_is_the_charts_own(tmp_path: Path) -> None:
+    """Another chart may depend on it twice, or on another one that has a Redis: the release is the same."""
+    aliases = ["feeds", "changes"]
+    values = merged(LEAST, merged(MATRIX["trial"], {"metrics": {"enabled": True, "serviceMonitor": {"enabled": True}}}))
+    dependencies = [{"name": "feedmux", "alias": alias, "version": "0.1.0", "repository": ""} for alias in aliases]
+    chart = {"apiVersion": "v2", "name": "parent", "version": "1.0.0", "dependencies": dependencies}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(dict.fromkeys(aliases, values)))
+    shutil.copytree(CHART, tmp_path / "charts" / "feedmux")
+    with Chart.load(str(tmp_path)) as parent:
+        found = list(parsed(parent.render({}, name="release", namespace="feeds")))
+
+    def selectors(value: Any) -> Iterator[Values]:
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            if name == "matchLabels" or (name == "selector" and "matchLabels" not in inner):
+                yield inner
+            elif isinstance(inner, dict | list):
+                yield from selectors(inner)
+
+    tried = 0
+    for each in found:
+        for selector in selectors(each.get("spec", {})):
+            assert selector["app.kubernetes.io/name"] == each["metadata"]["labels"]["app.kubernetes.io/name"], each
+            tried += 1
+    assert tried == 2 * 13
+
+
+def test_constraints_of_spreading_count_the_servers_unless_they_say_otherwise() -> None:
+    own = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    every = {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}}
+    (deployment,) = of_kind(merged(LEAST, {"topologySpreadConstraints": [own, every]}), "Deployment")
+    spec = deployment["spec"]
+    assert spec["template"]["spec"]["topologySpreadConstraints"] == [own | {"labelSelector": spec["selector"]}, every]
 
 
 def test_a_name_that_begins_with_a_digit_is_refused() -> None:

@@ -15,10 +15,16 @@
 {{- printf "%s-redis" (include "feedmux.fullname" . | trunc 46 | regexFind "^.*[a-z0-9]") -}}
 {{- end -}}
 
+{{/* Labels by which selectors find what has a component: `list $ COMPONENT`. With the chart's name, because a release of
+another chart may have it twice, or another chart's pods of the same component, such as its Redis. */}}
+{{- define "feedmux.selectorOf" -}}
+app.kubernetes.io/name: {{ include "feedmux.name" (first .) | quote }}
+app.kubernetes.io/instance: {{ (first .).Release.Name | quote }}
+app.kubernetes.io/component: {{ last . }}
+{{- end -}}
+
 {{- define "feedmux.selector" -}}
-app.kubernetes.io/name: {{ include "feedmux.name" . | quote }}
-app.kubernetes.io/instance: {{ .Release.Name | quote }}
-app.kubernetes.io/component: server
+{{- include "feedmux.selectorOf" (list . "server") -}}
 {{- end -}}
 
 {{/* Labels as one map, without a name twice: `list CHARTS SELECTORS USERS…`. Users' labels replace the chart's, later
@@ -342,6 +348,16 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- if .Values.redis.url }}{{ $redis = append $redis "redis.url" }}{{ end -}}
 {{- if .Values.redis.urlSecret.name }}{{ $redis = append $redis "redis.urlSecret" }}{{ end -}}
 {{- if .Values.redis.bundled.enabled }}{{ $redis = append $redis "redis.bundled.enabled" }}{{ end -}}
+{{- if and .Values.redis.bundled.enabled (or .Values.redis.username .Values.redis.caSecret) -}}
+{{- fail "redis.bundled: it has only the user `default`, and no TLS; leave redis.username and redis.caSecret empty" -}}
+{{- end -}}
+{{- $uris := dict "redis.url" (dict "value" .Values.redis.url "instead" "use redis.passwordSecret, or redis.urlSecret for the whole URL") -}}
+{{- $letters := dict "value" (default "" (default (dict) .Values.config.dead_letters).uri) "instead" "set FEEDMUX_DEAD_LETTERS__URI in `env` from a Secret" -}}
+{{- range $name, $uri := set $uris "config.dead_letters.uri" $letters -}}
+{{- if regexMatch "://[^/@]*:[^/@]*@" $uri.value -}}
+{{- fail (printf "%s: it has a password, which everybody who reads ConfigMaps would see; %s" $name $uri.instead) -}}
+{{- end -}}
+{{- end -}}
 {{- if ne (len $redis) 1 -}}
 {{- fail (printf "redis: set exactly one of redis.url, redis.urlSecret and redis.bundled.enabled; set now: %s" (ternary "none" (join ", " $redis) (empty $redis))) -}}
 {{- end -}}
