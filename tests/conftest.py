@@ -21,7 +21,7 @@ from pymongo import MongoClient
 from pymongo.database import Database
 from xdist.remote import Producer
 
-from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded import Mongod, RedisServer, ReplicaSet
 from tests import default_ports, named_servers, scheduling
 
 # A busy machine distorts timings, so Hypothesis deadlines prove nothing about the code.
@@ -67,6 +67,16 @@ RUNNING = os.environ.get("FEEDMUX_TEST_MONGODB_URI", "")
 """A MongoDB that runs already (`./run test --mongodb-uri`)."""
 
 
+if RUNNING:
+
+    async def _skip(_: object) -> None:
+        pytest.skip("needs a MongoDB of its own; --mongodb-uri names one that runs")
+
+    # A test with the program that pip installs would show nothing about the deployment that is named.
+    Mongod.start = _skip  # type: ignore[assignment, method-assign]
+    ReplicaSet.start = _skip  # type: ignore[assignment, method-assign]
+
+
 class RunningDeployment(ReplicaSet):
     """Stands for a MongoDB that the tests may use, but not stop: a test that wants more than its URI is skipped."""
 
@@ -104,8 +114,6 @@ async def redis_server() -> AsyncIterator[RedisServer]:
 def newer_mongod() -> Path:
     """The binary of MongoDB 6.0.27, which splits large events (`./run test` installs it). Skips the test if the binary
     is missing. Where the run names its MongoDB, that one."""
-    if RUNNING:
-        pytest.skip("--mongodb-uri names one MongoDB for all tests")
     if named := os.environ.get("FEEDMUX_MONGOD"):
         return Path(named)
     binary = Path(sys.prefix, "mongod-6.0.27", "fiftyone", "db", "bin", "mongod")
@@ -139,8 +147,6 @@ def database(mongo_client: MongoClient[dict[str, Any]]) -> Iterator[Database[dic
 @pytest_asyncio.fixture
 async def replica_set_factory() -> AsyncIterator[ReplicaSetFactory]:
     """Start a replica set: `await replica_set_factory(nodes=3, oplog_mb=…)` takes the arguments of ReplicaSet."""
-    if RUNNING:
-        pytest.skip("needs a MongoDB of its own; --mongodb-uri names one that runs")
     async with AsyncExitStack() as stack:
 
         async def make(*args: Any, **kwargs: Any) -> ReplicaSet:
