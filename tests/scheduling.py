@@ -23,7 +23,7 @@ BUILDS = "tests/integration/test_bench.py::test_a_benchmark_ends_with_its_result
 FIRST = ("tests/packaging/", "tests/wide/", "tests/cli/")
 """The folders with the files that take longest, so that no process is left with one at the end."""
 
-APART = "tests/sim/"
+APART = ("tests/sim/", "tests/checks/test_stalls.py")
 """These tests share no servers, and some files take minutes: any process may run any of the tests."""
 
 COMPUTING = tuple(f"{folder}/" for folder in (*CHECKS, *UNIT))

@@ -12,6 +12,7 @@ COMPUTES = [f"tests/sim/test_small.py::test_small_runs[{number}]" for number in 
     [
         ("tests/integration/test_a.py::test_b[c::d]", "tests/integration/test_a.py"),
         ("tests/sim/test_large.py::test_larger_runs[0]", "tests/sim/test_large.py::test_larger_runs[0]"),
+        ("tests/checks/test_stalls.py::test_a[1]", "tests/checks/test_stalls.py::test_a[1]"),
         ("tests/conformance/clients/test_clients.py::test_scenario[python-going]", "python"),
         ("tests/conformance/clients/test_clients.py::test_scenario[go-python-b]", "go"),
         ("tests/clients/test_go.py::test_a[go vet-b]", "go"),

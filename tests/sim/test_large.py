@@ -8,7 +8,7 @@ from tests.sim.__main__ import run_block, told
 
 FIRST = int(os.environ.get("FEEDMUX_SIM_SEED", "0"))
 SEEDS = 20
-ALL_SEEDS = 200
+ALL_SEEDS = 100
 BLOCK = 10
 
 

@@ -7,7 +7,7 @@ from tests.sim.faults import SCENARIOS
 from tests.sim.test_small import FIRST
 
 SEEDS = 5
-ALL_SEEDS = 200
+ALL_SEEDS = 50
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.sim.__main__ import run_block, told
 FIRST = int(os.environ.get("FEEDMUX_SIM_SEED", "0"))
 SEEDS = 500
 FAST_SEEDS = 300
-ALL_SEEDS = 20_000
+ALL_SEEDS = 5_000
 BLOCK = 100
 
 
