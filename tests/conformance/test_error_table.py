@@ -14,10 +14,11 @@ import pytest_asyncio
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded import RedisServer
 from tests.conformance.faults import Document, insert
 from tests.conformance.statements import FEEDMUX, SERVER, shows
 from tests.integration.servers import Here, serving, settings
+from tests.integration.servers import guarded as guarded_mongo
 from tests.integration.wire import EARLIEST, Receiver, Refused, at, feed
 
 SECTION = "Errors"
@@ -55,20 +56,12 @@ class Guarded:
 
 @pytest_asyncio.fixture(scope="module")
 async def guarded(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Guarded]:
-    key = tmp_path_factory.mktemp("guarded") / "key"
-    key.write_text("members of one set know it")
-    key.chmod(0o600)
-    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
-        address = mongo.nodes[0].address
-        # As long as there is no user, this machine may make one.
-        with MongoClient[Document](mongo.nodes[0].uri) as first:
-            first.admin.command("createUser", "root", pwd="root-canary", roles=["root"])
-        with MongoClient[Document](f"mongodb://root:root-canary@{address}/?replicaSet=feedmux") as admin:
-            roles = [{"role": "read", "db": "granted"}]
-            admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=roles)
-            uri = f"mongodb://feeds:feeds-canary@{address}/?replicaSet=feedmux"
-            async with serving(settings(uri, redis_server.url)) as here:
-                yield Guarded(admin, here)
+    async with guarded_mongo(tmp_path_factory.mktemp("guarded")) as (admin, address):
+        roles = [{"role": "read", "db": "granted"}]
+        admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=roles)
+        uri = f"mongodb://feeds:feeds-canary@{address}"
+        async with serving(settings(uri, redis_server.url)) as here:
+            yield Guarded(admin, here)
 
 
 def assert_unauthorised(outcome: Refused) -> None:

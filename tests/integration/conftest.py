@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from redis.asyncio import Redis
 
 from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, Limited, serving, settings, tenants_file
+from tests.integration.state_support import client
 from tests.integration.wire import Api
 
 
@@ -82,3 +85,19 @@ def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> Lim
             yield here
 
     return make
+
+
+@pytest_asyncio.fixture
+async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
+    async with client(redis_server.url) as redis:
+        yield redis
+
+
+@pytest.fixture
+def store(redis: Redis) -> SubscriptionStore:
+    return SubscriptionStore(redis, lease_s=30.0)
+
+
+@pytest.fixture
+def tenant() -> str:
+    return f"t{uuid.uuid4().hex[:10]}"

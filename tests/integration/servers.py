@@ -12,7 +12,7 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from feedmux_embedded import Process
+from feedmux_embedded import Process, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server.app import Running, running
 from feedmux_server.config.server import Config
@@ -80,6 +80,21 @@ async def serving(configuration: dict[str, Any], *, key: str = "") -> AsyncItera
     finally:
         stop.set()
         await task
+
+
+@asynccontextmanager
+async def guarded(folder: Path) -> AsyncIterator[tuple[MongoClient[dict[str, Any]], str]]:
+    """A MongoDB with access control: its administrator's client, and what follows `mongodb://user:password@`."""
+    key = folder / "key"
+    key.write_text("members of one set know it")
+    key.chmod(0o600)
+    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
+        address = f"{mongo.nodes[0].address}/?replicaSet=feedmux"
+        # As long as there is no user, this machine may make one.
+        with MongoClient[dict[str, Any]](mongo.nodes[0].uri) as first:
+            first.admin.command("createUser", "root", pwd="root-canary", roles=["root"])
+        with MongoClient[dict[str, Any]](f"mongodb://root:root-canary@{address}") as admin:
+            yield admin, address
 
 
 class ServerProcess:

@@ -19,7 +19,7 @@ from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.feeds import pipeline_policy
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_watch import Operation
-from tests.integration.servers import Here, serving, settings, until
+from tests.integration.servers import Here, guarded, serving, settings, until
 from tests.integration.wire import PATIENCE_S, at, feed
 
 EVENT_TIME_S = 1.0
@@ -144,33 +144,24 @@ async def test_a_pipeline_with_values_that_the_driver_refuses(
 @pytest.mark.usefixtures("javascript")
 async def test_with_the_least_privileges(redis_server: RedisServer, tmp_path: Path) -> None:
     """What is under way on one's own account may be seen and killed without any."""
-    key = tmp_path / "key"
-    key.write_text("members of one set know it")
-    key.chmod(0o600)
-    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
-        address = mongo.nodes[0].address
-        with MongoClient[dict[str, Any]](mongo.nodes[0].uri) as first:
-            first.admin.command("createUser", "root", pwd="root-canary", roles=["root"])
-        with MongoClient[dict[str, Any]](f"mongodb://root:root-canary@{address}/?replicaSet=feedmux") as admin:
-            admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=[{"role": "read", "db": "shop"}])
-            uri = f"mongodb://feeds:feeds-canary@{address}/?replicaSet=feedmux"
-            configuration = settings(uri, redis_server.url, event_time_s=EVENT_TIME_S)
-            del configuration["sources"]["other"]
-            async with serving(configuration) as here:
-                receiver = here.api.watch(
-                    feed("shop", "c", json.dumps([{"$set": {"x": asleep("$fullDocument.slow")}}]))
-                )
-                await receiver.opened()
-                admin["shop"]["c"].insert_one({"slow": 3_600_000})
-                async with asyncio.timeout(PATIENCE_S):
-                    assert (await receiver.end()).reason == "PIPELINE_FAILED"
-                under_way: list[dict[str, Any]] = [
-                    {"$currentOp": {"allUsers": True}},
-                    {"$match": {"ns": "shop.c", "op": "getmore"}},
-                ]
-                await until(lambda: not list(admin.admin.aggregate(under_way)))
-                # Whether feedmux killed the operation or closed its cursor before: this one has no other end.
-                await see_and_kill(here.server.service.manager.sources["main"], uri)
+    async with guarded(tmp_path) as (admin, address):
+        admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=[{"role": "read", "db": "shop"}])
+        uri = f"mongodb://feeds:feeds-canary@{address}"
+        configuration = settings(uri, redis_server.url, event_time_s=EVENT_TIME_S)
+        del configuration["sources"]["other"]
+        async with serving(configuration) as here:
+            receiver = here.api.watch(feed("shop", "c", json.dumps([{"$set": {"x": asleep("$fullDocument.slow")}}])))
+            await receiver.opened()
+            admin["shop"]["c"].insert_one({"slow": 3_600_000})
+            async with asyncio.timeout(PATIENCE_S):
+                assert (await receiver.end()).reason == "PIPELINE_FAILED"
+            under_way: list[dict[str, Any]] = [
+                {"$currentOp": {"allUsers": True}},
+                {"$match": {"ns": "shop.c", "op": "getmore"}},
+            ]
+            await until(lambda: not list(admin.admin.aggregate(under_way)))
+            # Whether feedmux killed the operation or closed its cursor before: this one has no other end.
+            await see_and_kill(here.server.service.manager.sources["main"], uri)
 
 
 async def see_and_kill(source: Source, uri: str) -> None:

@@ -15,7 +15,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.faults import failing, writing
 from tests.conftest import RedisFactory, ReplicaSetFactory
-from tests.integration.servers import Here, ServerProcess, server_process, serving, settings, until
+from tests.integration.servers import Here, ServerProcess, guarded, server_process, serving, settings, until
 from tests.integration.test_health import told
 from tests.integration.wire import FIXED_WINDOW, MANY, Api, feed, refused, seconds
 
@@ -206,45 +206,38 @@ async def test_a_rejected_login_is_tried_again(
     redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A password is changed in MongoDB first, or the directory that checks it is down."""
-    key = tmp_path / "key"
-    key.write_text("members of one set know it")
-    key.chmod(0o600)
-    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
-        address = mongo.nodes[0].address
-        with Client(mongo.nodes[0].uri) as first:
-            first.admin.command("createUser", "root", pwd="root-canary", roles=["root"])
-        with Client(f"mongodb://root:root-canary@{address}/?replicaSet=feedmux") as admin:
+    async with guarded(tmp_path) as (admin, address):
+        admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=["readAnyDatabase"])
+        configuration = settings(f"mongodb://feeds:feeds-canary@{address}", redis_server.url)
+        del configuration["sources"]["other"]
+        async with serving(configuration) as here:
+            session = await here.api.open(feed=feed("shop", "c"))
+            insert(admin["shop"], range(3))
+            assert await session.numbers(3) == [0, 1, 2]
+            admin.admin.command("updateUser", "feeds", pwd="another-canary")
+            with failing(admin, "shop.c", "getMore", closeConnection=True):
+                insert(admin["shop"], range(3, 6))
+                await session.until(lambda: any(notice.degraded.unavailable for notice in session.notices))
+            [line] = [each.getMessage() for each in caplog.records if "cannot log in" in each.getMessage()]
+            assert "AuthenticationFailed" in line
+            assert "sources.main.uri" in line
+            assert "canary" not in caplog.text
+            admin.admin.command("updateUser", "feeds", pwd="feeds-canary")
+            assert await session.numbers(3) == [3, 4, 5]
+            session.cancel()
+        admin.admin.command("dropUser", "feeds")
+        async with serving(configuration | {"when_unavailable": "wait"}) as here:
+            outcome = await refused(here.api.watch(feed("shop", "c")).opened())
+            assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "SOURCE_UNAVAILABLE")
             admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=["readAnyDatabase"])
-            configuration = settings(f"mongodb://feeds:feeds-canary@{address}/?replicaSet=feedmux", redis_server.url)
-            del configuration["sources"]["other"]
-            async with serving(configuration) as here:
-                session = await here.api.open(feed=feed("shop", "c"))
-                insert(admin["shop"], range(3))
-                assert await session.numbers(3) == [0, 1, 2]
-                admin.admin.command("updateUser", "feeds", pwd="another-canary")
-                with failing(admin, "shop.c", "getMore", closeConnection=True):
-                    insert(admin["shop"], range(3, 6))
-                    await session.until(lambda: any(notice.degraded.unavailable for notice in session.notices))
-                [line] = [each.getMessage() for each in caplog.records if "cannot log in" in each.getMessage()]
-                assert "AuthenticationFailed" in line
-                assert "sources.main.uri" in line
-                assert "canary" not in caplog.text
-                admin.admin.command("updateUser", "feeds", pwd="feeds-canary")
-                assert await session.numbers(3) == [3, 4, 5]
-                session.cancel()
-            admin.admin.command("dropUser", "feeds")
-            async with serving(configuration | {"when_unavailable": "wait"}) as here:
-                outcome = await refused(here.api.watch(feed("shop", "c")).opened())
-                assert (outcome.code, outcome.reason) == ("UNAVAILABLE", "SOURCE_UNAVAILABLE")
-                admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=["readAnyDatabase"])
 
-                async def is_open() -> bool:
-                    watch = here.api.watch(feed("shop", "c"))
-                    opened = (await asyncio.gather(watch.opened(), return_exceptions=True))[0]
-                    watch.cancel()
-                    return not isinstance(opened, BaseException)
+            async def is_open() -> bool:
+                watch = here.api.watch(feed("shop", "c"))
+                opened = (await asyncio.gather(watch.opened(), return_exceptions=True))[0]
+                watch.cancel()
+                return not isinstance(opened, BaseException)
 
-                await until(is_open)
+            await until(is_open)
 
 
 async def test_one_source_away_does_not_touch_the_other(

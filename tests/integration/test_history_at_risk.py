@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import AsyncMongoClient
 
 import feedmux
 from feedmux.notices import HistoryAtRisk
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.cli.guides import mongosh
 from tests.cli.pages import blocks
-from tests.integration.servers import Here, serving, settings, until
+from tests.integration.servers import Here, guarded, serving, settings, until
 from tests.integration.wire import feed
 from tests.telemetry.scrape import scrape
 
@@ -80,41 +80,34 @@ async def test_the_client_hears_of_it(redis_server: RedisServer) -> None:
 async def test_an_oplog_that_may_not_be_read_is_said_once(
     redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    key = tmp_path / "key"
-    key.write_text("members of one set know it")
-    key.chmod(0o600)
-    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
-        address = mongo.nodes[0].address
-        with MongoClient[dict[str, Any]](mongo.nodes[0].uri) as first:
-            first.admin.command("createUser", "root", pwd="root-canary", roles=["root"])
-        with MongoClient[dict[str, Any]](f"mongodb://root:root-canary@{address}/?replicaSet=feedmux") as admin:
-            roles = [{"role": "read", "db": "shop"}]
-            admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=roles)
-            configuration = settings(
-                f"mongodb://feeds:feeds-canary@{address}/?replicaSet=feedmux",
-                redis_server.url,
-                oplog_check_interval_s=0.1,
-                history_at_risk_s=[3600.0],
-            )
-            del configuration["sources"]["other"]
-            async with serving(configuration) as here:
-                watch = here.api.watch(feed("shop", "c"))
-                await watch.opened()
-                admin["shop"]["c"].insert_one({"n": 1})
-                assert await watch.numbers(1) == [1]
-                await until(lambda: _complaints(caplog))
-                page = await scrape(here.server.metrics_port)
-                watch.cancel()
-            # With the role of docs/telemetry.md it can.
-            (role,) = blocks("docs/telemetry.md", "js")
-            database, command = mongosh(role)
-            admin[database].command(command)
-            admin.admin.command("grantRolesToUser", "feeds", roles=["feedmuxOplog"])
-            async with serving(configuration) as here:
-                forecast = here.server.assembly.results.forecasts["main"]
-                await until(lambda: forecast.state is not None)
-                assert forecast.state is not None
-                assert forecast.state.size_max_bytes == 64 << 20
+    async with guarded(tmp_path) as (admin, address):
+        roles = [{"role": "read", "db": "shop"}]
+        admin.admin.command("createUser", "feeds", pwd="feeds-canary", roles=roles)
+        configuration = settings(
+            f"mongodb://feeds:feeds-canary@{address}",
+            redis_server.url,
+            oplog_check_interval_s=0.1,
+            history_at_risk_s=[3600.0],
+        )
+        del configuration["sources"]["other"]
+        async with serving(configuration) as here:
+            watch = here.api.watch(feed("shop", "c"))
+            await watch.opened()
+            admin["shop"]["c"].insert_one({"n": 1})
+            assert await watch.numbers(1) == [1]
+            await until(lambda: _complaints(caplog))
+            page = await scrape(here.server.metrics_port)
+            watch.cancel()
+        # With the role of docs/telemetry.md it can.
+        (role,) = blocks("docs/telemetry.md", "js")
+        database, command = mongosh(role)
+        admin[database].command(command)
+        admin.admin.command("grantRolesToUser", "feeds", roles=["feedmuxOplog"])
+        async with serving(configuration) as here:
+            forecast = here.server.assembly.results.forecasts["main"]
+            await until(lambda: forecast.state is not None)
+            assert forecast.state is not None
+            assert forecast.state.size_max_bytes == 64 << 20
     assert len(_complaints(caplog)) == 1
     assert "collStats" in _complaints(caplog)[0]
     assert not page.has("feedmux_oplog_headroom_seconds")

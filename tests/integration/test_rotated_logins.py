@@ -7,67 +7,60 @@ import grpc
 from pymongo import MongoClient
 from redis.asyncio import Redis
 
-from feedmux_embedded import RedisServer, ReplicaSet
-from tests.integration.servers import Here, serving, settings, until
+from feedmux_embedded import RedisServer
+from tests.integration.servers import Here, guarded, serving, settings, until
 from tests.integration.wire import LATEST, feed
 
 Client = MongoClient[dict[str, Any]]
 
 
 async def test_new_connections_use_the_new_passwords(tmp_path: Path) -> None:
-    key, password, user = tmp_path / "key", tmp_path / "password", tmp_path / "user"
-    key.write_text("members of one set know it")
-    key.chmod(0o600)
+    password, user, redis_password = tmp_path / "password", tmp_path / "user", tmp_path / "redis"
     password.write_text("first/@canary\n")
     user.write_text("feeds")
-    redis_password = tmp_path / "redis"
     redis_password.write_text("redis-first-canary")
     async with (
-        ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo,
+        guarded(tmp_path) as (admin, address),
         RedisServer() as redis,
         Redis.from_url(redis.url) as operator,
     ):
         await operator.acl_setuser("feedmux", True, passwords=["+redis-first-canary"], keys=["*"], categories=["+@all"])
-        address = mongo.nodes[0].address
-        with Client(mongo.nodes[0].uri) as first:
-            first.admin.command("createUser", "root", pwd="root", roles=["root"])
-        with Client(f"mongodb://root:root@{address}/?replicaSet=feedmux") as admin:
-            admin.admin.command("createUser", "feeds", pwd="first/@canary", roles=["readAnyDatabase"])
-            configuration = settings(f"mongodb://{address}/?replicaSet=feedmux", redis.url) | {"reload_s": 0.05}
-            del configuration["sources"]["other"]
-            configuration["sources"]["main"] |= {"username_file": str(user), "password_file": str(password)}
-            configuration["redis"] |= {"username": "feedmux", "password_file": str(redis_password)}
-            async with serving(configuration) as here:
-                source = here.server.service.manager.sources["main"]
-                await here.api.create("s", feed("shop", "c"), LATEST)
-                session = await here.api.open("s")
-                admin.shop.c.insert_one({"n": 1})
-                assert await session.numbers(1) == [1]
-                before = source._commands.client
-                admin.admin.command("createUser", "other", pwd="second-canary", roles=["readAnyDatabase"])
-                password.write_text("second-canary")
-                user.write_text("other")
+        admin.admin.command("createUser", "feeds", pwd="first/@canary", roles=["readAnyDatabase"])
+        configuration = settings(f"mongodb://{address}", redis.url) | {"reload_s": 0.05}
+        del configuration["sources"]["other"]
+        configuration["sources"]["main"] |= {"username_file": str(user), "password_file": str(password)}
+        configuration["redis"] |= {"username": "feedmux", "password_file": str(redis_password)}
+        async with serving(configuration) as here:
+            source = here.server.service.manager.sources["main"]
+            await here.api.create("s", feed("shop", "c"), LATEST)
+            session = await here.api.open("s")
+            admin.shop.c.insert_one({"n": 1})
+            assert await session.numbers(1) == [1]
+            before = source._commands.client
+            admin.admin.command("createUser", "other", pwd="second-canary", roles=["readAnyDatabase"])
+            password.write_text("second-canary")
+            user.write_text("other")
 
-                async def is_read() -> bool:
-                    return source._commands.client is not before
+            async def is_read() -> bool:
+                return source._commands.client is not before
 
-                await until(is_read)
-                admin.shop.c.insert_one({"n": 2})
-                assert await session.numbers(1) == [2], "the open stream continues"
-                admin.admin.command("dropUser", "feeds")
-                other = await here.api.open(feed=feed("shop", "another"))
-                admin.shop.another.insert_one({"n": 3})
-                assert await other.numbers(1) == [3]
-                admin.shop.c.insert_one({"n": 4})
-                assert await session.numbers(1) == [4], "the stream of the dropped user was opened again"
-                other.cancel()
-                new = ["+redis-second-canary"]
-                await operator.acl_setuser("feedmux", True, passwords=new, reset_passwords=True)
-                redis_password.write_text("redis-second-canary")
-                await operator.client_kill_filter(skipme=True)
-                await until(lambda: _is_available(here))
-                await session.ack_and_wait(3)
-                await session.close()
+            await until(is_read)
+            admin.shop.c.insert_one({"n": 2})
+            assert await session.numbers(1) == [2], "the open stream continues"
+            admin.admin.command("dropUser", "feeds")
+            other = await here.api.open(feed=feed("shop", "another"))
+            admin.shop.another.insert_one({"n": 3})
+            assert await other.numbers(1) == [3]
+            admin.shop.c.insert_one({"n": 4})
+            assert await session.numbers(1) == [4], "the stream of the dropped user was opened again"
+            other.cancel()
+            new = ["+redis-second-canary"]
+            await operator.acl_setuser("feedmux", True, passwords=new, reset_passwords=True)
+            redis_password.write_text("redis-second-canary")
+            await operator.client_kill_filter(skipme=True)
+            await until(lambda: _is_available(here))
+            await session.ack_and_wait(3)
+            await session.close()
 
 
 async def _is_available(here: Here) -> bool:

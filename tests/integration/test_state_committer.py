@@ -2,36 +2,17 @@
 
 import asyncio
 import random
-import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
-import pytest_asyncio
 from redis.asyncio import Redis
 
-from feedmux_embedded import RedisServer
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.handle import CommitHandle
 from feedmux_server.store.model import CommitOutcome, CommitRequest
 from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.supervision import Tasks
-from tests.integration.state_support import Recorder, client, create, place, place_of, running, submit, until
-
-
-@pytest_asyncio.fixture
-async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
-    async with client(redis_server.url) as redis:
-        yield redis
-
-
-@pytest.fixture
-def store(redis: Redis) -> SubscriptionStore:
-    return SubscriptionStore(redis, lease_s=30.0)
-
-
-@pytest.fixture
-def tenant() -> str:
-    return f"t{uuid.uuid4().hex[:10]}"
+from tests.integration.state_support import Recorder, create, place, place_of, running, submit, until
 
 
 async def opened(

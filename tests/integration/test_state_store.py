@@ -1,6 +1,5 @@
 """Each script's rows on a real Redis: created, opened, committed, moved, deleted, restored, listed."""
 
-import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from feedmux_server.store.model import (
 )
 from feedmux_server.store.store import SubscriptionStore
 from tests.integration.servers import until
-from tests.integration.state_support import STATE_SERVERS, client, commit, create, place, place_of, state_server
+from tests.integration.state_support import STATE_SERVERS, commit, create, place, place_of, state_server
 
 
 @pytest_asyncio.fixture(scope="module", params=STATE_SERVERS)
@@ -28,22 +27,6 @@ async def redis_server(request: pytest.FixtureRequest) -> AsyncIterator[RedisSer
     """An empty server of each kind."""
     async with RedisServer(persistence=False, binary=state_server(request.param)) as server:
         yield server
-
-
-@pytest_asyncio.fixture
-async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
-    async with client(redis_server.url) as redis:
-        yield redis
-
-
-@pytest.fixture
-def store(redis: Redis) -> SubscriptionStore:
-    return SubscriptionStore(redis, lease_s=30.0)
-
-
-@pytest.fixture
-def tenant() -> str:
-    return f"t{uuid.uuid4().hex[:10]}"
 
 
 def key(tenant: str, name: str = "s") -> str:
