@@ -58,7 +58,8 @@ class Api:
     def feed_opening(self, feed: Feed, start: StartLike | None) -> Opening:
         """Return what `open()` of a feed opens."""
         message = requests.feed_message(feed, self.settings.source)
-        return Opening(feed=message, start=as_start(start), instance_id=instance_id(), route=requests.route_of(message))
+        chosen = None if start is None else as_start(start)
+        return Opening(feed=message, start=chosen, instance_id=instance_id(), route=requests.route_of(message))
 
     def _subscription(self, message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
         info = requests.subscription_value(message)
@@ -68,16 +69,13 @@ class Api:
 
     async def explain(self, feed: Feed, start: StartLike | None) -> Explanation:
         request = change_feed_pb2.ExplainRequest(feed=requests.feed_message(feed, self.settings.source))
-        chosen = as_start(start)
-        if chosen is not None:
-            request.start.CopyFrom(requests.start_message(chosen))
+        if start is not None:
+            request.start.CopyFrom(requests.start_message(as_start(start)))
         answer = await self._call("ChangeFeed", "Explain", request, change_feed_pb2.ExplainResponse)
         return requests.explanation_value(answer)
 
     async def resolve(self, start: StartLike, feed: Feed) -> ResolvedPosition:
-        answer = await self._resolve(
-            as_start(start) or Start.latest(), requests.feed_message(feed, self.settings.source)
-        )
+        answer = await self._resolve(as_start(start), requests.feed_message(feed, self.settings.source))
         return ResolvedPosition(
             answer.position,
             requests.timestamp_value(answer.cluster_time) if answer.HasField("cluster_time") else None,
@@ -136,7 +134,7 @@ class Api:
         group: Group | None = None,
         **fields: Unpack[FeedArguments],
     ) -> SubscriptionInfo:
-        chosen = as_start(start)
+        chosen = None if start is None else as_start(start)
         wanted = requests.feed_message(make_feed(feed, fields), self.settings.source)
         message = requests.subscription_message(name, wanted, on_invalidate, on_history_lost)
         if group is not None:
@@ -227,7 +225,7 @@ class Api:
         return info
 
     async def seek(self, name: str, to: StartLike) -> SubscriptionInfo:
-        chosen = as_start(to) or Start.latest()
+        chosen = as_start(to)
         if chosen.kind == "snapshot":
             chosen = await self._stored_start(chosen, (await self._get(name)).feed)
         return self._subscription(

@@ -129,10 +129,11 @@ _STARTS = (
 )
 
 
-def as_start(start: StartLike | None) -> Start | None:
-    """Return the Start that a short form stands for. Raises TypeError or ValueError for anything else."""
+def as_start(start: StartLike) -> Start:
+    """Return the Start that a short form stands for. Raises TypeError or ValueError for anything else: a position that
+    was not found is None, and must not mean now where a start is required."""
     match start:
-        case None | Start():
+        case Start():
             return start
         case bytes():
             return Start.position(start)

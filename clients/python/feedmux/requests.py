@@ -69,9 +69,13 @@ CLOSE: Final = change_feed_pb2.SubscribeRequest(close=change_feed_pb2.Close()).S
 def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
     """Return a feed's message.
 
-    Raises TypeError for a pipeline that is no list, and bson.errors.InvalidDocument for values that BSON cannot
-    represent.
+    Raises TypeError for a pipeline that is no list, ValueError for a name that is empty, and
+    bson.errors.InvalidDocument for values that BSON cannot represent.
     """
+    for name in ("database", "collection"):
+        # An unset variable would otherwise widen the feed to everybody's events.
+        if getattr(feed, name) == "":
+            raise ValueError(f"a feed's {name} is empty; leave it out, or write None, for all of them")
     message = feed_pb2.Feed(
         source=feed.source or default_source,
         extra_options=_names(feed.extra_options),
@@ -94,8 +98,9 @@ def feed_message(feed: Feed, default_source: str) -> feed_pb2.Feed:
 
 
 def _names(given: Sequence[str]) -> Sequence[str]:
-    if isinstance(given, str):
-        raise TypeError("a feed's extra_options is a list of names, not one text")
+    # The names of a mapping would be options that are true, whatever its values.
+    if isinstance(given, str | Mapping):
+        raise TypeError(f"a feed's extra_options is a list of names, not {type(given).__name__}")
     return given
 
 

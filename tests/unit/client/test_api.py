@@ -92,6 +92,9 @@ async def test_unary_calls() -> None:
             subscription.update()
         with pytest.raises(ValueError, match="not a start"):
             subscription.seek("yesterday")  # type: ignore[arg-type]
+        for required in (subscription.seek, client.resolve):
+            with pytest.raises(TypeError, match="not a start: NoneType"):
+                required(None)  # type: ignore[arg-type]
 
     async with ScriptedServer(unary=unary) as server:
         await using(server, work)

@@ -64,9 +64,16 @@ def test_a_feed_comes_back_as_it_was(feed: Feed) -> None:
         assert getattr(found, name) == getattr(feed, name), name
 
 
-def test_one_text_is_no_list_of_options() -> None:
+@over("given", ["showCommitTimestamp", {"showCommitTimestamp": False}])
+def test_options_are_a_list_of_names(given: Any) -> None:
     with pytest.raises(TypeError, match="a list of names"):
-        requests.feed_message(Feed("shop", extra_options="showCommitTimestamp"), "main")
+        requests.feed_message(Feed("shop", extra_options=given), "main")
+
+
+@over("feed", [Feed(""), Feed("shop", ""), Feed("", "orders")])
+def test_an_empty_name_does_not_widen_a_feed(feed: Feed) -> None:
+    with pytest.raises(ValueError, match=r"(database|collection) is empty"):
+        requests.feed_message(feed, "main")
 
 
 def test_the_source_of_a_client_is_that_of_feeds_without_one() -> None:

@@ -85,7 +85,7 @@ def feed_of(args: argparse.Namespace) -> Feed:
 
 def namespace(text: str) -> tuple[str | None, str | None]:
     """Parse `DB`, or `DB.COLL` split at the first dot; `*` is the whole deployment."""
-    if text in ("", "*"):
+    if text == "*":
         return None, None
     if text.startswith("[") or "[." in text:
         raise argparse.ArgumentTypeError(f"{text!r}: the brackets in DB[.COLL] mark an optional part; leave them out")

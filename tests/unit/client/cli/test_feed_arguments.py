@@ -73,6 +73,7 @@ def test_what_is_no_start_is_told_what_a_start_is(text: str) -> None:
         ("[shop]", None),
         (".orders", None),
         ("shop.", None),
+        ("", None),
     ],
 )
 def test_a_namespace_is_split_at_its_first_dot(text: str, found: tuple[str | None, str | None] | None) -> None:
