@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 from feedmux.v1 import change_feed_pb2 as wire
@@ -335,12 +336,13 @@ async def _applied_to_member(session: MemberSession, request: wire.SubscribeRequ
     match request.WhichOneof("message"):
         case "settle":
             ranges, failures = reported(request.settle, has_letters=session.has_letters)
-            for part in session.parts_of_settle(ranges):
-                session.settle(part)
-                await asyncio.sleep(0)
-            for begin in range(0, len(failures), _FAILURES_AT_ONCE):
-                session.settle((), failures[begin : begin + _FAILURES_AT_ONCE])
-                await asyncio.sleep(0)
+            parts = ((part, []) for part in session.parts_of_settle(ranges))
+            begins = range(0, len(failures), _FAILURES_AT_ONCE)
+            failed = (([], failures[begin : begin + _FAILURES_AT_ONCE]) for begin in begins)
+            for number, (part, some) in enumerate(chain(parts, failed)):
+                if number:  # The next message comes in another turn of the event loop by itself.
+                    await asyncio.sleep(0)
+                session.settle(part, some)
         case "close":
             session.gives_back = True
             session.ask_close()

@@ -636,7 +636,7 @@ class KeyLedger:
             return None
         again, ready, events, alone = hand.again, self._ready, self.events, False
         parts, runs, numbers = list[bytes](), list[int](), list[int]()
-        size, read_time_s, full = 0, 0.0, False
+        size, full, has_tries, letters = 0, False, bool(self.retries), self._letters
         while not (full or alone) and len(numbers) < events_max and size < credit_bytes:
             if again:
                 queue = again
@@ -647,17 +647,17 @@ class KeyLedger:
             else:
                 break
             key = queue.popleft()
-            run = list[int]()
             waiting = key.waiting[: min(RUN_MAX, events_max - len(numbers))]
-            if self.retries:
+            if has_tries:
                 alone = self.retries.is_alone(waiting[0])
                 waiting = waiting[:1] if alone else self._before_failed(key, waiting)
-            if self._letters:
+            if letters:
                 waiting = self._of_one_kind(waiting)
+            before = len(parts)
             for number in waiting:
                 span, index, _ = events[number]
-                data, offsets = span.rendition.data, span.rendition.offsets
-                begin, end = offsets[index], offsets[index + 1]
+                rendition = span.rendition
+                begin, end = rendition.offsets[index], rendition.offsets[index + 1]
                 if size + end - begin > payload_max:
                     full = True
                     if parts:
@@ -665,19 +665,20 @@ class KeyLedger:
                     if end - begin > event_max:
                         queue.appendleft(key)
                         return NeedsRoom()
-                read_time_s = read_time_s or span.read_time_s
-                parts.append(data[begin:end])
+                parts.append(rendition.data[begin:end])
                 size += end - begin
-                run.append(number)
-                full = full or size >= credit_bytes
+                if size >= credit_bytes:
+                    full = True
                 if full:
                     break
-            if not run:
+            taken = len(parts) - before
+            if not taken:
                 queue.appendleft(key)
                 break
-            del key.waiting[: len(run)]
+            run = waiting if taken == len(waiting) else waiting[:taken]
+            del key.waiting[:taken]
             key.hand, key.flight = hand, run
-            runs.append(len(run))
+            runs.append(taken)
             numbers += run
         if not parts:
             return None
@@ -692,9 +693,9 @@ class KeyLedger:
             size,
             size,
             self.place,
-            read_time_s,
+            events[numbers[0]][0].read_time_s,
             runs=runs,
-            attempts=self.retries.attempts(numbers) if self.retries else (),
+            attempts=self.retries.attempts(numbers) if has_tries else (),
         )
 
     def settle(self, hand: Hand, first: int, last: int) -> tuple[int, int]:
