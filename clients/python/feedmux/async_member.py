@@ -32,6 +32,9 @@ from feedmux.session_buffer import Ended, QueuedNotice
 from feedmux.stream_keeper import Opening, finish
 from feedmux.transport import Transport
 
+_TURN_S: Final = 0.0005
+"""How long handlers that never wait keep the event loop from its other tasks. A turn of it for each event would cost as
+much as the rest of what this client does for an event, and each report would be of few events."""
 _STOPPING_S: Final = 10.0
 """How long a cancelled handler may take to end before it counts as one that cannot be stopped."""
 
@@ -190,6 +193,9 @@ class _Workers:
         """Those of `_tasks` whose handler does not end."""
         self._changed = asyncio.Event()
         self._fatal: BaseException | None = None
+        self._loop = asyncio.get_running_loop()
+        self._turn_ends_s = 0.0
+        self._turn_is_over = False
 
     async def run(self, take: Callable[[], Any]) -> None:
         error: BaseException | None = None
@@ -249,8 +255,15 @@ class _Workers:
             if outcome is None:
                 return
             event = self._buffer.settle_and_take(event, outcome)
-            # A handler may never wait: let the loop's other tasks run in between.
-            await asyncio.sleep(0)
+            if self._loop.time() >= self._turn_ends_s:
+                if not self._turn_is_over:
+                    self._turn_is_over = True
+                    self._loop.call_soon(self._begin_turn)
+                await asyncio.sleep(0)
+
+    def _begin_turn(self) -> None:
+        self._turn_is_over = False
+        self._turn_ends_s = self._loop.time() + _TURN_S
 
     async def _call(self, event: MemberEvent) -> Outcome | None:
         """Return what became of the event; None if it is not settled, because the program ends."""

@@ -20,7 +20,10 @@ from feedmux.settlements import Settlements
 class MemberBuffer(UserSide):
     """Shared state of one member."""
 
-    __slots__ = ("_items", "_process", "_woken", "cluster_time", "ended", "lock", "notify", "settlements", "stopping")
+    __slots__ = (
+        "_items", "_process", "_reports_soon", "_woken", "cluster_time", "ended", "lock", "notify", "settlements",
+        "stopping",
+    )  # fmt: skip
 
     def __init__(self, window_events: int, notify: Callable[[int], None], lock: threading.Lock) -> None:
         super().__init__(self._put)
@@ -36,6 +39,7 @@ class MemberBuffer(UserSide):
         """Set by the connection: all members have settled everything up to here."""
         self._items: deque[QueuedNotice] = deque()
         self._woken = False
+        self._reports_soon = False
         self._process = os.getpid()
 
     def take(self) -> MemberEvent | QueuedNotice | Ended | None:
@@ -59,8 +63,9 @@ class MemberBuffer(UserSide):
             self.settlements.settle(event, outcome)
             if self.settlements.ready > ready:
                 self.notify(1)
-            woken, self._woken = self._woken, True
-        if not woken:
+            wakes = not self._woken and (not self._reports_soon or self.settlements.must_report)
+            self._woken = self._woken or wakes
+        if wakes:
             self.wake()
 
     def settle_quietly(self, event: MemberEvent, outcome: Outcome) -> None:
@@ -80,9 +85,10 @@ class MemberBuffer(UserSide):
         if self._process != os.getpid():
             raise RuntimeError("a member belongs to the process that joined: join after the fork")
 
-    def begin_work(self) -> None:
-        """The connection begins to look for what was settled. With the lock held."""
-        self._woken = False
+    def begin_work(self, *, reports_soon: bool) -> None:
+        """The connection looks for what was settled. With `reports_soon` it will look again by itself, and is woken
+        before that only if a report cannot wait. With the lock held."""
+        self._woken, self._reports_soon = False, reports_soon
 
     def stop(self) -> None:
         """Hand out nothing more."""

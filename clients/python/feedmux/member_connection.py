@@ -52,11 +52,11 @@ class MemberConnection(StreamKeeper):
         passed since the last report."""
         buffer, settlements = self._buffer, self._buffer.settlements
         with buffer.lock:
-            buffer.begin_work()
             unsent = settlements.unsent
-            at_once = unsent >= settlements.quarter or (unsent and settlements.idle)
-        wait_s = self._sent_s + self._options.ack_interval_s - self.loop.time()
-        if buffer.closing or at_once or (unsent and wait_s <= 0):
+            buffer.begin_work(reports_soon=unsent > 0)
+            wait_s = self._sent_s + self._options.ack_interval_s - self.loop.time()
+            at_once = buffer.closing or settlements.must_report or (unsent > 0 and wait_s <= 0)
+        if at_once:
             self._report()
         elif unsent and attempt.ack_timer is None:
             attempt.ack_timer = self.loop.call_later(wait_s, self._report)
@@ -69,7 +69,7 @@ class MemberConnection(StreamKeeper):
     def _outgoing(self) -> list[bytes]:
         buffer = self._buffer
         with buffer.lock:
-            buffer.begin_work()
+            buffer.begin_work(reports_soon=False)
             closing = buffer.closing  # What was settled before the close is sent before it.
             settled = buffer.settlements.outgoing()
             must_wait = buffer.settlements.awaits_repeats
@@ -144,6 +144,7 @@ class MemberConnection(StreamKeeper):
 
     def _detached(self) -> None:
         with self._buffer.lock:
+            self._buffer.begin_work(reports_soon=False)
             self._buffer.settlements.lose()
 
     def _forget(self) -> None:

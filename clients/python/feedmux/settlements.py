@@ -140,9 +140,10 @@ class Settlements:
             self._window = min(self._window, window_events)
 
     @property
-    def quarter(self) -> int:
-        """A quarter of the window: so many settled events are reported without delay."""
-        return max(1, self._window // 4)
+    def must_report(self) -> bool:
+        """Whether to report without delay: a quarter of the window is settled, or nothing else will be soon."""
+        unsent = len(self._unsent)
+        return unsent > 0 and (unsent * 4 >= self._window or self.idle)
 
     def lose(self) -> None:
         """Note that the stream has ended."""

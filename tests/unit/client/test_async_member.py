@@ -209,6 +209,24 @@ async def test_reports_are_gathered_but_not_for_long() -> None:
         await running
 
 
+async def test_handlers_that_never_wait_let_other_tasks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedmux.async_member._TURN_S", 0.0)
+    turns, seen = 0, list[int]()
+
+    async def handle(_: feedmux.MemberEvent) -> None:
+        seen.append(turns)
+
+    async with serving(playing(runs(1, *([each] for each in range(1, 9))))) as (_, client):
+        member = client.subscription("s").join()
+        running = asyncio.create_task(member.run(handle, concurrency=2))
+        while len(seen) < 8:
+            turns += 1
+            await asyncio.sleep(0)
+        assert len(set(seen)) >= 4
+        await member.close()
+        await running
+
+
 async def test_a_handler_that_takes_too_long_is_cancelled_and_its_event_returned() -> None:
     cancelled = []
 

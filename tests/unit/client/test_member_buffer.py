@@ -35,15 +35,17 @@ def taken(buffer: MemberBuffer) -> MemberEvent:
     return event
 
 
-def test_the_connection_is_woken_once_until_it_looks() -> None:
-    buffer, wakes = buffer_of(3), list[int]()
+def test_the_connection_is_woken_once_until_it_looks_and_then_if_a_report_cannot_wait() -> None:
+    buffer, wakes = buffer_of(4), list[int]()
     buffer.wake = lambda: wakes.append(1)
     for each in (taken(buffer), taken(buffer)):
         buffer.settle(each, DONE)
     assert len(wakes) == 1
-    buffer.begin_work()
+    buffer.begin_work(reports_soon=True)
     buffer.settle(taken(buffer), DONE)
-    assert len(wakes) == 2
+    assert len(wakes) == 1
+    buffer.settle(taken(buffer), DONE)
+    assert len(wakes) == 2, "nothing is left"
 
 
 def test_notices_come_first_and_the_end_last() -> None:
