@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, TypeVar
 
 from feedmux.v1 import change_feed_pb2 as wire
@@ -336,13 +335,15 @@ async def _applied_to_member(session: MemberSession, request: wire.SubscribeRequ
     match request.WhichOneof("message"):
         case "settle":
             ranges, failures = reported(request.settle, has_letters=session.has_letters)
-            parts = ((part, []) for part in session.parts_of_settle(ranges))
-            begins = range(0, len(failures), _FAILURES_AT_ONCE)
-            failed = (([], failures[begin : begin + _FAILURES_AT_ONCE]) for begin in begins)
-            for number, (part, some) in enumerate(chain(parts, failed)):
-                if number:  # The next message comes in another turn of the event loop by itself.
+            # Between the parts only: the next message comes in another turn of the event loop by itself.
+            for number, part in enumerate(session.parts_of_settle(ranges)):
+                if number:
                     await asyncio.sleep(0)
-                session.settle(part, some)
+                session.settle(part)
+            for begin in range(0, len(failures), _FAILURES_AT_ONCE):
+                if begin or ranges:
+                    await asyncio.sleep(0)
+                session.settle((), failures[begin : begin + _FAILURES_AT_ONCE])
         case "close":
             session.gives_back = True
             session.ask_close()
