@@ -359,7 +359,8 @@ class Group:
 
     def delivered(self, cluster_time: int) -> None:
         if self._commits is not None:
-            self._commits.delivered(cluster_time)
+            # The position of a member's delivery is that of the group: before what is delivered.
+            self._commits.delivered(self.ledger.read_to.last_time)
 
     async def flush(self, timeout_s: float) -> None:
         """Store what is settled. Raises FENCED, STATE_UNAVAILABLE."""

@@ -142,14 +142,17 @@ class Pump:
                     await upstream.open()
                 finally:
                     stream.trace = upstream.trace
+                self._check_ended()
                 stream.opened = True
                 stream.wake_all()
             if stream.state is not StreamState.READING:
                 stream.move_to(StreamState.READING)
             await self._pace(upstream.reader)
             batch = await upstream.reader.read()
+            self._check_ended()
             upstream.answered()
         except Failed as failure:
+            self._check_ended()
             await self._recover(upstream, failure)
             return
         stream.unavailable = False
@@ -165,6 +168,12 @@ class Pump:
                 "the feed ended with an invalidate event (drop, rename or dropDatabase). Its last position works as"
                 " start_after; a subscription with on_invalidate CONTINUE continues by itself",
             )
+
+    def _check_ended(self) -> None:
+        """Raise the error with which a fork has ended the stream that this task has found itself, when the stream's
+        own position was not lost."""
+        if self._stream.end_error is not None:
+            raise self._stream.end_error
 
     async def _pace(self, reader: Reader) -> None:
         """Pause after a small batch (`PumpLimits.pace_max_s`), and wait until a tenant of the stream may cause a read.

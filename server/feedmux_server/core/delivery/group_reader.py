@@ -152,6 +152,8 @@ class GroupReader:
         self._waits_no_longer(member)
         if self.ended is None and not self.ledger.expects_claims:
             self._read()
+        elif self.subscriber.lost is not None:  # since the end of the feed was read
+            self.ended = Ended(self.subscriber.lost)
         if self.ended is not None and self.ended.error.reason is ErrorReason.TIMELINE_FORKED:
             return self.ended  # in the present history of MongoDB, the events that wait have not happened
         self._look_at(member)

@@ -586,6 +586,11 @@ class KeyLedger:
         return min(first, *self.replayed) if self.replayed else first
 
     @property
+    def read_to(self) -> ResumeToken:
+        """The position after the last event that was read."""
+        return self._end
+
+    @property
     def oldest_read_time_s(self) -> float | None:
         """When the first unsettled event was read."""
         return next((span.read_time_s for span, _, _ in self.events.values()), None)
