@@ -226,7 +226,7 @@ class LimitsSection(Section):
         default=4_000,
         ge=1,
         le=100_000,
-        description="Events per getMore. Smaller batches let reading and sending overlap; larger save round trips.",
+        description="Events per getMore at most. Large events come in smaller batches, of about 2.5 MB.",
     )
     max_await_ms: int = Field(
         default=1_000,

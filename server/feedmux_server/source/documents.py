@@ -41,10 +41,6 @@ _NOT_AS_OF_THIS_TIME: Final = frozenset({72, 239, 246})
 _SECRET_BYTES: Final = 16
 _WORDS_MAX: Final = 1000
 """What is read of a message of MongoDB, which may quote a document."""
-_BATCH_BYTES: Final = 2_500_000
-"""The size of a batch. One of 3 MB cost the server less CPU for a document than one of 6 MB."""
-_FIRST_DOCUMENTS: Final = 64
-"""The first batch shows how large documents are. 64 of 250 KB are as much as MongoDB returns at once."""
 _READ_S: Final = 0.5
 """A bounded read that takes less is followed by a larger one, and by a smaller one if it takes four times as long."""
 _FEWER: Final = 16
@@ -80,8 +76,6 @@ class DocumentsReader:
         self._from = Copied(), 0
         """After which document, and as of which time, the present read began."""
         self._began_s = 0.0
-        self._batch_documents = _FIRST_DOCUMENTS
-        """What makes a batch of `_BATCH_BYTES`."""
         self._cursor: RawChangeStreamCursor | None = None
         self._ahead: asyncio.Future[RawBatch] | None = None
         """The read of the next batch, begun before it is asked for."""
@@ -169,12 +163,10 @@ class DocumentsReader:
             permit.end()
 
     async def _read(self, cursor: RawChangeStreamCursor) -> RawBatch:
-        self._reads.count(cursor)
-        documents = min(self._batch_documents, self._reads.batch_events)
-        cursor.ask_for(documents)
+        self._reads.count()
         batch = await self._reads.next_batch(cursor)
         if batch.data and not batch.exhausted:
-            self._batch_documents = max(1, min(documents * _BATCH_BYTES // len(batch.data), self._most))
+            self._reads.saw(len(batch.data))
         return batch
 
     def _set_count(self, took_s: float) -> None:

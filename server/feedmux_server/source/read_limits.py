@@ -8,7 +8,7 @@ class ReadLimits:
     """Limits of the requests to MongoDB."""
 
     batch_events: int = 4_000
-    """Events per getMore at most. Smaller batches let reading and sending overlap; larger ones save round trips."""
+    """Events per getMore at most."""
     max_await_ms: int = 1_000
     """How long MongoDB waits for an event before it answers with a new postBatchResumeToken."""
     idle_reads_per_s: float = 125.0

@@ -191,7 +191,7 @@ class ChangeStreamReader:
         cursor = self._cursor
         assert cursor is not None
         try:
-            self._reads.count(cursor)
+            self._reads.count()
             ahead, self._ahead = self._ahead, None
             interrupted, self._interrupted = self._interrupted, False
             if ahead is not None:
@@ -213,10 +213,6 @@ class ChangeStreamReader:
             await self._fail(error, "getMore")
             return Batch([], None, False)
         self._pace.saw(len(raw.data), exhausted=raw.exhausted)
-        if self.is_behind and self._cursor is not None and (free := self._source.history_reads.try_begin()) is not None:
-            # MongoDB works on the next batch while this one is cut and sent.
-            self._ahead = asyncio.ensure_future(self._reads.next_batch(cursor, self._pace.history_wait_ms))
-            self._ahead.add_done_callback(lambda _: free.end())
         place = self._request.at.place
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
         complete_time = self._complete_time(raw, post_batch)
@@ -230,6 +226,12 @@ class ChangeStreamReader:
             if raw.data
             else []
         )
+        if chunks:
+            self._reads.saw(len(raw.data), sum(each.count for each in chunks))
+        if self.is_behind and self._cursor is not None and (free := self._source.history_reads.try_begin()) is not None:
+            # MongoDB works on the next batch while this one is sent.
+            self._ahead = asyncio.ensure_future(self._reads.next_batch(cursor, self._pace.history_wait_ms))
+            self._ahead.add_done_callback(lambda _: free.end())
         _report(self._source, chunks, read_time_s)
         chunks = self._request.after(chunks)
         newest = chunks[-1].end if chunks else post_batch

@@ -1,4 +1,9 @@
-"""Requests to MongoDB that may not compute on one event for too long (`limits.event_time_s`).
+"""Requests to MongoDB: how many events each asks for, and that MongoDB may not compute on one for too long
+(`limits.event_time_s`).
+
+MongoDB bounds a batch in events, and at 16 MB. The event loop receives, copies and cuts a batch without a pause, which
+takes up to 0.1 s for 16 MB. So a read asks for as many events as make a batch of `BATCH_BYTES`, by the size of those
+before.
 
 `read_watch` finds a read that takes too long and stops it. That is a suspicion only, because MongoDB computes on a
 whole batch without a pause: the reads after it ask for one event each, and one that is stopped too ends the feed.
@@ -19,6 +24,10 @@ from feedmux_server.source.errors import judge
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_watch import Read
 
+BATCH_BYTES = 2_500_000
+"""The size of a batch. One of 3 MB cost the server less CPU for a document than one of 6 MB."""
+FIRST_EVENTS = 64
+"""The first batch shows how large events are. 64 of 250 KB are as much as MongoDB returns at once."""
 _LATE_S = 0.25
 """A read that waits for events returns at most this long after its wait time."""
 _CAREFUL_READS = 256
@@ -45,6 +54,10 @@ class TimedReads:
         self._limits = limits
         self._open_cursor = open_cursor
         self._batch_events = limits.batch_events
+        self._wanted_events = FIRST_EVENTS
+        """What makes a batch of `BATCH_BYTES`."""
+        self._asked_events = 0
+        """By the last read."""
         self._careful_reads = 0
         """How many more reads ask for one event each."""
         self._read = Read(limits.event_time_s) if has_stages(key.spec) else None
@@ -57,7 +70,7 @@ class TimedReads:
     @property
     def batch_events(self) -> int:
         """At most so many events per read now."""
-        return 1 if self._careful_reads else self._batch_events
+        return 1 if self._careful_reads else min(self._wanted_events, self._batch_events)
 
     async def open(self) -> RawChangeStreamCursor:
         """Run the aggregate. Raises PyMongoError, or the FeedmuxError that ends the feed."""
@@ -85,6 +98,8 @@ class TimedReads:
         a read that was stopped, or, if that read asked for only one event, the error that ends the feed."""
         if wait_ms is not None:
             cursor.await_up_to(wait_ms)
+        self._asked_events = self.batch_events
+        cursor.ask_for(self._asked_events)
         read = self._read
         if read is None:
             return await cursor.next_batch()
@@ -105,12 +120,18 @@ class TimedReads:
             read.done()
             read.end()
 
-    def count(self, cursor: RawChangeStreamCursor) -> None:
+    def count(self) -> None:
         """Count a read, after whose last careful one the next batches are larger."""
         if self._careful_reads:
             self._careful_reads -= 1
-            if not self._careful_reads:
-                cursor.ask_for(self._batch_events)
+
+    def saw(self, size: int, events: int | None = None) -> None:
+        """The last read returned so many bytes and events; None: as many as it asked for. Fewer events say nothing of
+        those that follow, so they never make the next batch larger."""
+        asked = self._asked_events
+        wanted = max(1, (asked if events is None else events) * BATCH_BYTES // size)
+        if events is None or events >= asked or wanted < self._wanted_events:
+            self._wanted_events = wanted
 
     def ask_singly(self) -> bool:
         """Ask for one event per read for a while. False if the last read did already."""

@@ -15,6 +15,7 @@ from feedmux_server.source.cursor import RawBatch
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import BACKLOG_BYTES
 from feedmux_server.source.reader import ChangeStreamReader, Failed
+from feedmux_server.source.timed_reads import FIRST_EVENTS
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import NOOP_S, SimCursor, SimMongo, SimSource
 from tests.virtual_time import in_virtual_time
@@ -95,11 +96,29 @@ async def test_events_that_are_too_large_together_are_read_singly(monkeypatch: p
         await reader.read()
     assert failed.value.at_once
     await reader.open()
-    assert source.batch_events == [ReadLimits().batch_events, 1]
+    assert source.batch_events == [FIRST_EVENTS, 1]
     fails.append(failure(10334))
     with pytest.raises(FeedmuxError) as caught:
         await reader.read()
     assert caught.value.reason is ErrorReason.EVENT_TOO_LARGE, "a single event is too large"
+    await reader.close()
+
+
+@in_virtual_time
+async def test_a_batch_is_no_larger_than_the_event_loop_should_cut_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the first one, nor one after a quiet time; and small events share batches."""
+    monkeypatch.setattr("tests.sim.mongo.BATCH_BYTES", 16 << 20)
+    reader, _, mongo = await make_reader()
+    await reader.open()
+    found = []
+    for events, size in ((1, 10), (100, 250_000), (1_000, 10)):
+        for _ in range(events):
+            mongo.insert("db", "a", size)
+        left = events
+        while left:
+            found.append(sum(each.count for each in (await reader.read()).chunks))
+            left -= found[-1]
+    assert found == [1, FIRST_EVENTS, *[9] * 4, 9, 991]
     await reader.close()
 
 
