@@ -9,8 +9,15 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://+", re.IGNORECASE)
-_GRPC_SCHEMES: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
-"""https://github.com/grpc/grpc/blob/master/doc/naming.md"""
+_GRPC_SCHEMES: Final = {
+    "dns:": "dns:///feeds.example.com:7117",
+    "ipv4:": "ipv4:10.0.0.1:7117,10.0.0.2:7117",
+    "ipv6:": "ipv6:[fd00::1]:7117",
+    "unix:": "unix:/run/feedmux.sock",
+    "unix-abstract:": "unix-abstract:feedmux",
+    "xds:": "xds:///feedmux",
+}
+"""The schemes of https://github.com/grpc/grpc/blob/master/doc/naming.md that gRPC has here, each with an example."""
 _PORTS: Final = 1 << 16
 _PROXY_VARIABLES: Final = ("grpc_proxy", "https_proxy", "http_proxy")
 _NO_PROXY_VARIABLES: Final = ("no_grpc_proxy", "no_proxy")
@@ -23,13 +30,46 @@ def checked_endpoint(text: str) -> str:
     gRPC itself accepts any text, and retries what cannot be an address like a server that is down. Raises ValueError.
     """
     stripped = text.strip()
-    if stripped.lower().startswith(_GRPC_SCHEMES) or host_and_port(stripped) is not None:
+    if scheme := _scheme(stripped):
+        if not _names_a_server(scheme, stripped[len(scheme) :]):
+            raise ValueError(f"{text!r} names no server; give HOST:PORT, or the target as in {_GRPC_SCHEMES[scheme]}")
+        return stripped
+    if host_and_port(stripped) is not None:
         return stripped
     if found := _URL.match(stripped):
         rest = stripped[found.end() :].partition("/")[0]
         example = rest if host_and_port(rest) else "localhost:7117"
         raise ValueError(f"{text!r} is a URL; give HOST:PORT, as in {example}")
     raise ValueError(f"{text!r} is not HOST:PORT, as in localhost:7117")
+
+
+def _scheme(text: str) -> str:
+    return next((each for each in _GRPC_SCHEMES if text.lower().startswith(each)), "")
+
+
+def _names_a_server(scheme: str, rest: str) -> bool:
+    """Return whether gRPC finds an address in what follows the scheme: PATH, or //AUTHORITY/PATH."""
+    authority, path = "", rest
+    if rest.startswith("//"):
+        authority, slash, name = rest[2:].partition("/")
+        path = slash + name
+    if scheme in ("unix:", "unix-abstract:"):
+        return not authority and bool(path.strip("/"))
+    path = path.removeprefix("/")
+    if scheme in ("ipv4:", "ipv6:"):
+        return not authority and all(_is_ip_and_port(each, int(scheme[3])) for each in path.split(","))
+    if scheme == "xds:":
+        return bool(path)
+    # Without a port, gRPC takes that of HTTPS.
+    return host_and_port(path if host_and_port(path) else f"{path}:443") is not None and not path.isdecimal()
+
+
+def _is_ip_and_port(text: str, version: int) -> bool:
+    parts = host_and_port(text)
+    try:
+        return parts is not None and ip_address(parts[0]).version == version
+    except ValueError:
+        return False
 
 
 def host_and_port(text: str) -> tuple[str, int] | None:
@@ -53,8 +93,7 @@ def proxy_options(address: str) -> tuple[tuple[str, int], ...]:
 
     Containers often get http_proxy from the engine that runs them.
     """
-    scheme = next((each for each in _GRPC_SCHEMES if address.lower().startswith(each)), "")
-    parts = host_and_port(address[len(scheme) :].rpartition("/")[2])
+    parts = host_and_port(address[len(_scheme(address)) :].rpartition("/")[2])
     return (_WITHOUT_PROXY,) if parts is not None and is_loopback(parts[0]) else ()
 
 

@@ -116,7 +116,20 @@ def test_a_host_and_a_port(text: str, host: str, port: int) -> None:
     assert server_at(text, 1.0) == Server(text, host, port, 1.0)
 
 
-@over("text", ["dns:///feedmux:7117", "unix:/run/feedmux.sock", "IPV4:10.0.0.1:1,10.0.0.2:1"])
+@over(
+    "text",
+    [
+        "dns:///feedmux:7117",
+        "dns:feedmux",
+        "dns://10.0.0.53/[fd00::1]:7117",
+        "unix:feedmux.sock",
+        "unix:///run/feedmux.sock",
+        "unix-abstract:feedmux",
+        "IPV4:10.0.0.1:1,10.0.0.2:1",
+        "ipv6:///[::1]:7117",
+        "xds:///feedmux",
+    ],
+)
 def test_another_target_of_grpc_is_taken_as_it_is(text: str) -> None:
     assert checked_endpoint(text) == text
 
@@ -142,6 +155,22 @@ def test_another_target_of_grpc_is_taken_as_it_is(text: str) -> None:
         (".:7117", "is not HOST:PORT"),
         ("feeds..example.com:7117", "is not HOST:PORT"),
         (f"{'a' * 64}.example.com:7117", "is not HOST:PORT"),
+        ("dns:///", r"'dns:///' names no server; .* as in dns:///feeds.example.com:7117"),
+        ("dns://feeds.example.com:7117", "names no server"),
+        ("dns:////feeds.example.com:7117", "names no server"),
+        ("dns:///feeds.example.com:7117/", "names no server"),
+        ("dns:7117", "names no server"),
+        ("ipv4:localhost:7117", "names no server"),
+        ("ipv4:10.0.0.1", "names no server"),
+        ("ipv4:10.0.0.1:7117, 10.0.0.2:7117", "names no server"),
+        ("ipv4:[::1]:7117", "names no server"),
+        ("ipv6:::1", "names no server"),
+        ("unix:", "names no server; .* as in unix:/run/feedmux.sock"),
+        ("unix:///", "names no server"),
+        ("unix://run/feedmux.sock", "names no server"),
+        ("unix-abstract:", "names no server"),
+        ("xds:///", "names no server"),
+        ("vsock:2:7117", "is not HOST:PORT"),
         ("http://here:1/path", "is a URL; give HOST:PORT, as in here:1"),
         ("grpcs://here", "is a URL; give HOST:PORT, as in localhost:7117"),
     ],
