@@ -80,7 +80,10 @@ def test_an_event_whose_command_fails_is_delivered_again(orders: Documents, cons
     assert numbers(consume("--until-caught-up").stdout) == [2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), pytest.param(signal.SIGHUP, 129, marks=pytest.mark.full)],
+)
 def test_a_signal_ends_it_with_its_acks_stored(
     orders: Documents, site: Site, name: str, consume: Consume, number: int, code: int
 ) -> None:

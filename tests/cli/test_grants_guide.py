@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from pymongo import MongoClient
 
@@ -67,6 +68,7 @@ async def guide(
         await server.terminate()
 
 
+@pytest.mark.full
 async def test_the_guide(guide: Guide) -> None:
     with MongoClient[dict[str, Any]](guide.uri) as client:
         shop = client["shop"]

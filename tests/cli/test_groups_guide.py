@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
+import pytest
 from pymongo.database import Database
 
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, Site
@@ -59,6 +60,7 @@ def test_the_guide(database: Documents, site: Site, tmp_path: Path) -> None:
     assert (tmp_path / "orders.jsonl").read_text()
 
 
+@pytest.mark.full
 def test_a_poison_message_is_set_aside_fixed_and_replayed(database: Documents, site: Site, tmp_path: Path) -> None:
     here = partial(placed, site, database)
     create, list_, replay = (shlex.split(here(text))[1:] for text in list(blocks(PAGE, "sh"))[1:])

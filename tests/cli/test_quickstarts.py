@@ -40,8 +40,8 @@ TOOLS = {
 }
 CLIENTS = {"python": 0, "go": 1, "node": 0, "java": 128 + signal.SIGINT}
 """The pages with a program that Ctrl-C ends, and the exit code of its command then. For Go, it is that of `go run`."""
-LONG = {"java", "node", "spark"}
-"""Their packages take more than 20 s."""
+LONG = {"python", "java", "node", "spark"}
+"""To install their packages takes more than the rest of the page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def test_a_file_that_is_not_there() -> None:
     assert "/nonexistent.toml cannot be read" in done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.full)])
 def test_it_drains_and_logs_json_when_piped(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, number: signal.Signals
 ) -> None:
