@@ -249,6 +249,9 @@ func TestUnaryCalls(t *testing.T) {
 		same(t, err, nil)
 		same(t, control.sought.GetTo(), to.message)
 	}
+	if _, err := subscription.Seek(ctx, Start{}); err == nil {
+		t.Fatal("moved to the present")
+	}
 	same(t, subscription.Delete(ctx, &DeleteOptions{AllowMissing: true}), nil)
 	same(t, control.deleted.GetAllowMissing(), true)
 

@@ -159,10 +159,11 @@ func (s *Subscription) Update(ctx context.Context, change SubscriptionChange) (*
 	}))
 }
 
-// Seek moves the stored position, forward or backward. An open session continues from there.
+// Seek moves the stored position, forward or backward. An open session continues from there. The zero Start is an error.
 func (s *Subscription) Seek(ctx context.Context, to Start) (*SubscriptionInfo, error) {
 	if to.message == nil {
-		to = Latest()
+		// A position that was not found would otherwise skip everything up to now.
+		return nil, errors.New("feedmux: a seek needs a Start other than the zero one")
 	}
 	start := to.message
 	if isSnapshot(start) {

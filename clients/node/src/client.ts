@@ -313,7 +313,7 @@ export class InlineFeed {
   }: OpenOptions & { readonly start?: Start | undefined } = {}): Promise<Session<T>> {
     const opening = {
       feed: feedMessage(this.feed, this.#shared.source),
-      start: start && startMessage(start),
+      start: start === undefined ? undefined : startMessage(start),
       instanceId: randomUUID(),
     };
     return await openSession(this.#shared, opening, options);

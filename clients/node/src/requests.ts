@@ -7,7 +7,7 @@ import { types } from "node:util";
 
 import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { type Duration, type Timestamp as WallTime, timestampDate, timestampFromDate } from "@bufbuild/protobuf/wkt";
-import { deserialize, type Document, Timestamp } from "bson";
+import { deserialize, type Document, serialize, Timestamp } from "bson";
 
 import { encode } from "./documents.js";
 import type {
@@ -131,6 +131,17 @@ export function lastAcked(feedPosition: FeedPosition, epoch: bigint): MessageIni
 /** A feed for the wire. Throws TypeError for what is no feed, or has a value that is not one of BSON's. */
 export function feedMessage(feed: Feed, defaultSource: string): FeedMessage {
   checkNames(feed, FEED_NAMES, "a feed");
+  for (const name of ["database", "collection"] as const) {
+    // Nothing would widen the feed to everybody's events.
+    if (feed[name] !== undefined && (typeof feed[name] !== "string" || feed[name] === "")) {
+      throw new TypeError(`a feed's ${name} is a name; leave it out for all of them`);
+    }
+  }
+  for (const name of ["showExpandedEvents", "matchCollectionUuidForUpdateLookup"] as const) {
+    if (feed[name] !== undefined && typeof feed[name] !== "boolean") {
+      throw new TypeError(`a feed's ${name} is true or false`); // "false" would be true
+    }
+  }
   const { pipeline } = feed;
   if (pipeline !== undefined && typeof pipeline !== "string" && !Array.isArray(pipeline)) {
     throw new TypeError("a feed's pipeline is an array of stages, or the same as extended JSON");
@@ -163,7 +174,8 @@ export function startMessage(start: Start): StartInit {
   if (start === "earliest" || start === "latest" || start === "snapshot") {
     return { at: { case: start, value: {} } };
   }
-  if (typeof start !== "object") {
+  // Of two places, one would be ignored; and a position that was not found, null, would begin now.
+  if (typeof start !== "object" || (start as unknown) === null || Object.keys(start).length !== 1) {
     throw notAStart();
   }
   if ("position" in start) {
@@ -179,6 +191,10 @@ export function startMessage(start: Start): StartInit {
     return { at: { case: "startAfter", value: encode(start.startAfter, "startAfter") } };
   }
   if ("operationTime" in start) {
+    const given: unknown = start.operationTime;
+    if ((given as Timestamp | undefined)?._bsontype !== "Timestamp") {
+      throw notAStart();
+    }
     const { t, i } = start.operationTime;
     return { at: { case: "startAtOperationTime", value: { seconds: t, increment: i } } };
   }
@@ -311,7 +327,7 @@ function feedValue(message: FeedMessage): Feed {
     source: message.source,
     database: message.database || undefined,
     collection: message.collection || undefined,
-    pipeline: notation?.case === "bson" ? (deserialize(notation.value)["pipeline"] as Document[]) : notation?.value,
+    pipeline: notation?.case === "bson" ? stages(notation.value) : notation?.value,
     fullDocument: (message.fullDocument || undefined) as FullDocument | undefined,
     fullDocumentBeforeChange: (message.fullDocumentBeforeChange || undefined) as FullDocumentBeforeChange | undefined,
     showExpandedEvents: message.showExpandedEvents,
@@ -324,6 +340,22 @@ function feedValue(message: FeedMessage): Feed {
     matchCollectionUuidForUpdateLookup: message.matchCollectionUuidForUpdateLookup,
     extraOptions: message.extraOptions,
   };
+}
+
+/**
+ * The stages of a stored feed, which the user may send again. Plain values lose what JavaScript has no type for, such as
+ * the option x of a regular expression; where they do, the stages have bson's own types.
+ */
+function stages(stored: Uint8Array): Document[] {
+  try {
+    const plain = deserialize(stored);
+    if (Buffer.compare(serialize(plain, { ignoreUndefined: false }), stored) === 0) {
+      return plain["pipeline"] as Document[];
+    }
+  } catch {
+    // Not every regular expression is one of JavaScript's.
+  }
+  return deserialize(stored, { promoteValues: false, bsonRegExp: true })["pipeline"] as Document[];
 }
 
 function known<K extends string, V>(table: Record<K, V>, name: K, what: string): V {

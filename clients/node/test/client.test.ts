@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
-import { Timestamp } from "bson";
+import { BSONRegExp, BSONSymbol, Double, Long, serialize, Timestamp } from "bson";
 
 import * as feedmux from "../src/index.js";
 import {
@@ -63,6 +63,32 @@ test("a subscription is created from a feed and read back", LIMIT, async () => {
       assert.deepEqual(made.feed[name as keyof feedmux.Feed], value, name);
     }
   });
+});
+
+test("a stored filter can be sent again as it was", LIMIT, async () => {
+  const filters = [
+    { s: new BSONRegExp("^a b", "x"), n: 1 },
+    { s: new BSONRegExp("(?x)a", "i") }, // no regular expression of JavaScript's
+    { n: { $gte: new Double(1), $lt: Long.fromNumber(7) } },
+    { s: { $in: [new BSONSymbol("a")] } },
+  ];
+  for (const filter of filters) {
+    const pipeline = serialize({ pipeline: [{ $match: filter }] });
+    const stored = { name: "s", feed: { pipeline: { notation: { case: "bson" as const, value: pipeline } } } };
+    let sent: Uint8Array | string | undefined;
+    const unary: Unary = {
+      "Subscriptions/GetSubscription": () => subscription(stored),
+      "Subscriptions/UpdateSubscription": (bytes) => {
+        sent = fromBinary(UpdateSubscriptionRequestSchema, bytes).subscription?.feed?.pipeline?.notation.value;
+        return subscription(stored);
+      },
+    };
+    await answering(unary, async (client) => {
+      const { feed } = await client.subscription("s").get();
+      await client.subscription("s").update({ feed: { ...feed, fullDocument: "updateLookup" } });
+      assert.deepEqual(Buffer.from(sent as Uint8Array), Buffer.from(pipeline));
+    });
+  }
 });
 
 test("an update says what it changes; a seek and a delete say where and whether", LIMIT, async () => {
@@ -275,9 +301,24 @@ test("what a program without types gets wrong is named, and not ignored", LIMIT,
     await assert.rejects(client.feed({ pipeline: wrong({ $match: {} }) }).open(), /pipeline is an array of stages/);
     await assert.rejects(orders.open(wrong("earliest")), /a session's options: there is no "0"/);
     await assert.rejects(orders.open(wrong({ windowEvent: 5 })), /there is no "windowEvent"; there are windowEvents/);
-    for (const start of ["yesterday", 5, new Date(), { time: new Date("x") }, { time: "2026-01-01" }]) {
+    const times = [{ time: new Date("x") }, { time: "2026-01-01" }, { operationTime: 5 }, { operationTime: { T: 5 } }];
+    for (const start of [
+      "yesterday",
+      "",
+      null,
+      5,
+      new Date(),
+      ...times,
+      { time: new Date(), position: Buffer.of(1) },
+    ]) {
       await assert.rejects(orders.open({ start: wrong(start) }), /a start is "earliest"/, JSON.stringify(start));
+      await assert.rejects(client.subscription("s").seek(wrong(start)), /a start is "earliest"/, JSON.stringify(start));
     }
+    for (const name of ["", null, 5, ["shop"]]) {
+      await assert.rejects(client.feed({ database: wrong(name) }).open(), /a feed's database is a name/);
+      await assert.rejects(client.feed({ database: "shop", collection: wrong(name) }).open(), /collection is a name/);
+    }
+    await assert.rejects(client.feed({ showExpandedEvents: wrong("false") }).open(), /is true or false/);
     assert.throws(() => new feedmux.Client(wrong(undefined)), /the target is host:port/);
     assert.throws(
       () => new feedmux.Client("localhost:1", wrong({ apikey: "k" })),

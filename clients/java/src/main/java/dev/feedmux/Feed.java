@@ -51,8 +51,15 @@ public record Feed(
         boolean matchCollectionUuidForUpdateLookup,
         List<String> extraOptions) {
 
-    /** Copies the lists. Throws IllegalArgumentException if there are stages in both notations. */
+    /**
+     * Copies the lists. Throws IllegalArgumentException if there are stages in both notations, or if a name is empty: an
+     * unset variable would widen the feed to everybody's events.
+     */
     public Feed {
+        if ("".equals(database) || "".equals(collection)) {
+            throw new IllegalArgumentException(
+                    "a feed's database or collection is empty; leave it out for all of them");
+        }
         pipeline = List.copyOf(pipeline);
         extraOptions = List.copyOf(extraOptions);
         if (pipelineJson != null && !pipeline.isEmpty()) {
@@ -67,12 +74,15 @@ public record Feed(
 
     /** Returns a feed of a database. */
     public static Feed database(String database) {
-        return builder().database(database).build();
+        return builder().database(Objects.requireNonNull(database, "database")).build();
     }
 
     /** Returns a feed of a collection. */
     public static Feed collection(String database, String collection) {
-        return builder().database(database).collection(collection).build();
+        return builder()
+                .database(Objects.requireNonNull(database, "database"))
+                .collection(Objects.requireNonNull(collection, "collection"))
+                .build();
     }
 
     /** Returns a builder for a feed. */

@@ -1,6 +1,7 @@
 package dev.feedmux;
 
 import dev.feedmux.v1.ExplainRequest;
+import java.util.Objects;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -37,6 +38,7 @@ public final class InlineFeed {
      * @throws dev.feedmux.errors.FeedmuxException if the session cannot be opened
      */
     public Session open(Start start, Consumer<SessionOptions.Builder> change) {
+        Objects.requireNonNull(start, "a start is required");
         Opening opening = new Opening("", message(), start, FeedmuxClient.instanceId());
         return Session.open(client.transport(), opening, client.options(change));
     }
@@ -48,7 +50,7 @@ public final class InlineFeed {
 
     /** Explains what {@link #open(Start)} would do, without doing it. A rejection is part of the answer. */
     public Explanation explain(Start start) {
-        return explained(start);
+        return explained(Objects.requireNonNull(start, "a start is required"));
     }
 
     /** Resolves a start to a position in this feed, which you can store. */

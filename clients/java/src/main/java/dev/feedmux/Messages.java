@@ -21,6 +21,7 @@ import java.util.Arrays;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Locale;
+import java.util.Objects;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.bson.BsonArray;
@@ -129,6 +130,8 @@ final class Messages {
         } else if (start instanceof Start.Earliest) {
             message.setEarliest(dev.feedmux.v1.Earliest.getDefaultInstance());
         } else {
+            // A position that was not found must not mean now.
+            Objects.requireNonNull(start, "a start is required");
             message.setLatest(dev.feedmux.v1.Latest.getDefaultInstance());
         }
         return message.build();

@@ -42,6 +42,21 @@ final class FeedTest {
     }
 
     @Test
+    @SuppressWarnings("NullAway")
+    void whatIsNotThereDoesNotWidenAFeedAndIsNoStart() {
+        assertThrows(NullPointerException.class, () -> Feed.database(null));
+        assertThrows(NullPointerException.class, () -> Feed.collection("shop", null));
+        assertThrows(IllegalArgumentException.class, () -> Feed.database(""));
+        assertThrows(IllegalArgumentException.class, () -> Feed.collection("shop", ""));
+        assertThrows(NullPointerException.class, () -> Messages.start(null));
+        try (FeedmuxClient client = FeedmuxClient.builder("localhost:1").build()) {
+            InlineFeed feed = client.feed(Feed.database("shop"));
+            assertThrows(NullPointerException.class, () -> feed.open(null));
+            assertThrows(NullPointerException.class, () -> feed.explain(null));
+        }
+    }
+
+    @Test
     void aConditionIsSentWhateverItsValue() {
         Map<Object, String> values = Map.of(
                 Optional.empty(),
