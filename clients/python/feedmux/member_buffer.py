@@ -60,11 +60,9 @@ class MemberBuffer(UserSide):
             if self.closing or self.ended is not None:
                 raise SessionClosed("the member is closed: others get the event")
             ready = self.settlements.ready
-            self.settlements.settle(event, outcome)
+            wakes = self._settle(event, outcome)
             if self.settlements.ready > ready:
                 self.notify(1)
-            wakes = not self._woken and (not self._reports_soon or self.settlements.must_report)
-            self._woken = self._woken or wakes
         if wakes:
             self.wake()
 
@@ -76,9 +74,22 @@ class MemberBuffer(UserSide):
     def settle_and_take(self, event: MemberEvent, outcome: Outcome) -> MemberEvent | None:
         """Settle an event for its handler, and return another one that waits: the next of the same run, if it has
         any."""
-        self.settle_quietly(event, outcome)
+        self.check_process()
+        wakes = False
         with self.lock:
-            return None if self.stopping or self.closing else self.settlements.take()
+            if event.outcome is None and not self.closing and self.ended is None:
+                wakes = self._settle(event, outcome)
+            found = None if self.stopping or self.closing else self.settlements.take()
+        if wakes:
+            self.wake()
+        return found
+
+    def _settle(self, event: MemberEvent, outcome: Outcome) -> bool:
+        """Return whether the connection must be woken, without the lock."""
+        self.settlements.settle(event, outcome)
+        wakes = not self._woken and (not self._reports_soon or self.settlements.must_report)
+        self._woken = self._woken or wakes
+        return wakes
 
     def check_process(self) -> None:
         """Raise RuntimeError in a forked process: the connection is in its parent."""

@@ -30,12 +30,12 @@ class MemberEvent(Event):
 
     __slots__ = ("attempt", "delivery", "outcome", "owner", "run")
 
-    def __init__(self, batch: Batch, index: int, attempt: int, owner: Owner) -> None:
+    def __init__(self, batch: Batch, index: int, attempt: int, owner: Owner, run: Run) -> None:
         super().__init__(batch, index)
         self.attempt = attempt
         """How often the event has been delivered, with this delivery."""
         self.owner = owner
-        self.run = Run()
+        self.run = run
         self.delivery = 0
         """The delivery sequence in the present stream; 0 while it has none."""
         self.outcome: Outcome | None = None

@@ -282,9 +282,9 @@ class Settlements:
             self._unconfirmed.popleft()
 
     def _take_run(self, first: int, batch: Batch, begin: int, size: int, attempts: Sequence[int]) -> None:
-        run: Run | None = None
+        run = Run()
         for index in range(begin, begin + size):
-            event = MemberEvent(batch, index, (attempts[index] or 1) if attempts else 1, self._owner)
+            event = MemberEvent(batch, index, (attempts[index] or 1) if attempts else 1, self._owner, run)
             event.delivery = first + index
             if self._expected:
                 if index == begin and token_of(batch, index) not in self._expected:
@@ -298,8 +298,6 @@ class Settlements:
                         repeated.returned = begin + size - index - 1
                         return
                     continue
-            run = run or Run()
-            event.run = run
             if not run.waiting:
                 self._runs[run] = None
                 if run.current is None:

@@ -16,6 +16,7 @@ from feedmux.cli import main
 from feedmux.cli.event_output import EventOutput, Notices
 from feedmux.cli.join import Commands, print_events
 from feedmux.cli.signals import Signals
+from feedmux.member_event import Run
 from feedmux.outcomes import DONE, Failed, Outcome
 from feedmux.positions import NO_POSITION
 
@@ -38,7 +39,7 @@ class Owner:
 def event(owner: Owner, size: int = 0, attempt: int = 1) -> feedmux.MemberEvent:
     raw = bson.encode({"_id": {"_data": "82"}, "pad": "x" * size})
     options: CodecOptions[Any] = CodecOptions()
-    return feedmux.MemberEvent(BsonBatch(memoryview(raw), 1, NO_POSITION, 0, options), 0, attempt, owner)
+    return feedmux.MemberEvent(BsonBatch(memoryview(raw), 1, NO_POSITION, 0, options), 0, attempt, owner, Run())
 
 
 @pytest.mark.parametrize(
