@@ -21,6 +21,8 @@ from tests.sim.records import (
     Handled,
     Held,
     Holds,
+    Joined,
+    Kept,
     Lost,
     Opened,
     Progress,
@@ -28,7 +30,9 @@ from tests.sim.records import (
     Renewed,
     Restored,
     SetAside,
+    Skipped,
     Sought,
+    Started,
     load,
 )
 
@@ -376,13 +380,15 @@ def one_history(history: History) -> Iterator[Violation]:
 
 
 def _one_history_of_subscriptions(history: History) -> Iterator[Violation]:
-    """Servers must know what a session had delivered before its last write to Redis but one; at its end, everything."""
+    """Servers must know what a session, or the host of a group, had delivered before its last write to Redis but one;
+    at its end, everything. Of a group, they also know what is stored as settled ahead."""
     lease_of: dict[str, tuple[str, int]] = {}
     before: dict[tuple[str, int], list[str]] = {}
     """By lease: the places of the events that were delivered before its last write."""
     since: dict[tuple[str, int], list[str]] = {}
     known: dict[str, list[str]] = {}
     """By subscription: the places that servers must know, since the last seek or gap."""
+    letters = set[str]()
     for record in history.records if history.restores else ():
         if isinstance(record, Opened) and record.epoch:
             lease_of[record.session] = record.subscription, record.epoch
@@ -394,20 +400,36 @@ def _one_history_of_subscriptions(history: History) -> Iterator[Violation]:
                 known[record.subscription] += before.pop(lease)
         elif isinstance(record, Sought | Lost):
             known.pop(record.subscription, None)
+        elif isinstance(record, Skipped):  # by a gap
+            known.pop(record.group, None)
+            for lease in [lease for lease in {**before, **since} if lease[0] == record.group]:
+                before.pop(lease, None)
+                since.pop(lease, None)
         elif isinstance(record, Ended) and record.reason == GAP and record.session in lease_of:
             lease = lease_of[f"{record.session}+"] = lease_of[record.session]
             for places in (known.pop(lease[0], []), before.pop(lease, []), since.pop(lease, [])):
                 places.clear()
-        elif isinstance(record, Delivered) and record.session in lease_of:
-            lease = lease_of[record.session]
-            places = [place for event in record.events if (place := _place_of(history, event))]
+        elif isinstance(record, Joined):
+            lease_of[record.member] = record.group, record.epoch
+        elif isinstance(record, Kept):
+            known.setdefault(record.group, []).append(record.high or record.place)
+        elif isinstance(record, SetAside):
+            letters.add(record.event)
+        elif isinstance(record, Delivered | Started) and (by := _receiver(record)) in lease_of:
+            lease = lease_of[by]
+            events = record.events if isinstance(record, Delivered) else {record.event} - letters
+            places = [place for event in events if (place := _place_of(history, event))]
             since.setdefault(lease, []).extend(places)
             for each in history.restores:
                 lost = next((place for place in known.get(lease[0], ()) if is_lost(place, each)), "")
                 if lost and any(token(place).cluster_time >= each.until for place in places):
                     was_at = f"an earlier session was {history.described(lost)}, which was lost"
-                    yield Violation("One history", record.session, f"continued, although {was_at}")
+                    yield Violation("One history", by, f"continued, although {was_at}")
                     del known[lease[0]]
+
+
+def _receiver(record: Delivered | Started) -> str:
+    return record.session if isinstance(record, Delivered) else record.member
 
 
 def _place_of(history: History, event: str) -> str:

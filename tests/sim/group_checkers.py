@@ -14,7 +14,7 @@ from typing import Final
 
 from feedmux_server.core.positions.ahead import mark_of
 from feedmux_server.sessions.groups import GATHER_S
-from tests.sim.history import History, Violation, token
+from tests.sim.history import History, Violation, is_lost, token
 from tests.sim.records import (
     Discarded,
     Handled,
@@ -352,6 +352,8 @@ class _Group:
             written = history.written[rank]
             if written.feeds and self.feed not in written.feeds:
                 continue
+            if any(is_lost(written.place, each) for each in history.restores):
+                continue  # `One history` says whether it may be passed
             if rank >= stored.place and rank >= stored.holes.get(written.key, stored.high):
                 continue
             event = written.event

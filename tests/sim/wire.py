@@ -317,10 +317,11 @@ class StoreWatcher:
         epoch = int(written) if written.isdigit() else 0  # a damaged one
         if nonce:
             self._nonces[key] = nonce
+        if before and (nonce == before or (not nonce and cause == "LEASE")):
+            add(records.Renewed(name, epoch, is_last=not nonce))
         if not name.startswith(CREW):
-            if before and (nonce == before or (not nonce and cause == "LEASE")):
-                add(records.Renewed(name, epoch, is_last=not nonce))
-        elif not nonce and before:
+            return
+        if not nonce and before:
             add(records.Released(name, cause))
         elif nonce not in (b"", before, b"lost"):
             is_host = stored.get(b"owner", b"").startswith(HOST_PREFIX.encode())

@@ -124,8 +124,9 @@ def is_cancelled() -> bool:
 
 
 def received(stored: StoredSubscription) -> ResumeToken | None:
-    """The position after what sessions have delivered of a subscription, if that is after the stored position."""
-    if stored.delivered_time <= stored.cluster_time:
+    """The position after what sessions have delivered of a subscription, if that is after the stored position. A
+    high-water mark is before the events of its time."""
+    if stored.delivered_time < stored.cluster_time:
         return None
     return ResumeToken.high_water_mark(min(stored.delivered_time + 1, (1 << 64) - 1))
 

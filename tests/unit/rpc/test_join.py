@@ -25,7 +25,7 @@ from feedmux_server.rpc.group_checks import WINDOW_EVENTS_MAX, window_of
 from feedmux_server.rpc.list_shared_streams import ListSharedStreams
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.subscribe import SETTLE_BYTES_MAX, _applied_to_member
-from feedmux_server.rpc.subscription_lease import open_lease
+from feedmux_server.rpc.subscription_lease import open_lease, received
 from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.sessions import member_session
 from feedmux_server.sessions.member_session import MemberSession
@@ -368,8 +368,9 @@ async def test_a_feed_that_continues_after_an_invalidate() -> None:
         await member.close()
 
 
+@pytest.mark.parametrize("dropped", [False, True])
 @in_virtual_time
-async def test_a_restored_database_ends_the_group_before_events_that_wait() -> None:
+async def test_a_restored_database_ends_the_group_before_events_that_wait(dropped: bool) -> None:
     """Also with a policy to continue: what waits for its key has not happened in the present history."""
     async with group_served() as there:
         request = subscriptions_pb2.UpdateSubscriptionRequest(
@@ -380,11 +381,28 @@ async def test_a_restored_database_ends_the_group_before_events_that_wait() -> N
         change(there, "a", "a")
         await until(lambda: len(member.events) == 2)
         change(there, "a")
+        if dropped:
+            there.mongo.drop("db", "a")
         await asyncio.sleep(1.0)
         there.service.manager.source("main").timeline._announce(Fork(), is_own=True)
         member.settle((1, 2))
         assert (await member.error()).reason is ErrorReason.TIMELINE_FORKED
         assert len(member.events) == 2
+
+
+@in_virtual_time
+async def test_the_next_host_knows_what_members_had_although_nothing_is_settled() -> None:
+    """If MongoDB is restored meanwhile, it can say that this is lost."""
+    async with group_served() as there:
+        member = await joined(there)
+        change(there, "a")
+        await member.has(1)
+        (event,) = bson.decode_all(member.batches[0].bson)
+        await asyncio.sleep(30.0)  # the lease is renewed
+        known = received(await there.service.store.get("default", "orders"))
+        assert known is not None
+        assert known.last_time >> 32 >= event["clusterTime"].time
+        await member.close()
 
 
 @in_virtual_time
