@@ -21,6 +21,7 @@ from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter
 from feedmux_server.doctor import examine
+from feedmux_server.source import dead_letters
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.source.letters import PART_BYTES, LettersPlace, OfKey
@@ -349,13 +350,16 @@ async def _until_own(receiver: Any, database: str) -> list[str]:
     return seen
 
 
-async def test_the_server_creates_the_collection_and_serves_without_it(
-    here: Here, mongo: ReplicaSet, redis_server: RedisServer, database: Database[Any]
+async def test_the_server_creates_the_collection_also_after_a_drop_and_serves_without_it(
+    here: Here, mongo: ReplicaSet, redis_server: RedisServer, database: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dead_letters, "PREPARE_S", 0.1)
     configuration = settings(mongo.uri, redis_server.url)
     configuration["dead_letters"] = {"source": "main", "database": database.name}
     async with serving(configuration):
-        await until(lambda: len(database.dead_letters.index_information()) == 9)
+        for _ in range(2):
+            await until(lambda: len(database.dead_letters.index_information()) == 9)
+            database.dead_letters.drop()
     away = {"uri": "mongodb://127.0.0.1:1/?replicaSet=r", "server_selection_timeout_ms": 100}
     async with serving({**settings(mongo.uri, redis_server.url), "dead_letters": away}) as without:
         await without.api.watch(feed(f"d{uuid.uuid4().hex[:8]}")).opened()

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 CHECK: Final = "dead_letters"
 """The name of the check of `feedmux doctor`."""
+PREPARE_S: Final = 60.0
 _RETRY_FIRST_S: Final = 1.0
 _RETRY_MAX_S: Final = 30.0
 
@@ -66,14 +67,18 @@ class DeadLetters:
         return self._letters.shares()
 
     async def run(self) -> None:
-        """Prepare the collection, and try again until that succeeds."""
+        """Prepare the collection, and try again until that succeeds. Then prepare it from time to time: if it was
+        dropped or renamed, the next letter creates one without indexes, in which no letter would expire."""
         backoff = Backoff(_RETRY_FIRST_S, _RETRY_MAX_S, 2.0, 0.5)
-        while not self.is_ready:
+        while True:
+            delay_s = PREPARE_S
             try:
                 await self.prepare()
             except FeedmuxError as error:
-                log.error("dead letters cannot be stored yet: %s", error)
-                await asyncio.sleep(backoff.next_delay(random.random()))
+                if not self.is_ready:
+                    log.error("dead letters cannot be stored yet: %s", error)
+                    delay_s = backoff.next_delay(random.random())
+            await asyncio.sleep(delay_s)
 
     async def prepare(self) -> None:
         """Create the indexes. Raises SOURCE_UNSUITABLE if a source watches this deployment and none is named, and
