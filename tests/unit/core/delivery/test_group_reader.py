@@ -7,10 +7,14 @@ import pytest
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
 from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.group_reader import READ_BYTES, GroupMember, GroupReader
+from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery
+from feedmux_server.core.positions.ahead import Ahead
 from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import ResumeToken
+from tests.sim.events import BEGIN
 from tests.tables import over
 from tests.unit.core.delivery.group_events import START
 from tests.unit.core.delivery.ledger_support import Group
@@ -21,9 +25,12 @@ class NoStreams:
 
     def __init__(self, size: int = 0, count: int = 0) -> None:
         self.left = count
+        self.room = 0
+        """The most bytes that the last reader has asked for."""
         self._size = size
 
     def take(self, subscriber: Subscriber) -> Delivery | None:
+        self.room = subscriber.payload_max
         if not self.left:
             return None
         self.left -= 1
@@ -79,13 +86,25 @@ def test_what_must_be_alone_finds_a_member_that_is_free_without_a_look_at_the_ot
     assert cast(Any, reader.take(members[-1])).count == 1
 
 
-@over("size, reads", [(100, 100), (READ_BYTES // 4, 3), (READ_BYTES, 1)])
-def test_a_turn_of_the_event_loop_reads_few_bytes(size: int, reads: int) -> None:
-    """Events of a kilobyte can have hundreds of fields before their key."""
+RESTORED = Group("a", ahead=Ahead(ResumeToken.high_water_mark(BEGIN + 100), {})).ledger
+
+
+@over(
+    "ledger, size, room, reads",
+    [
+        (Group().ledger, 100, READ_BYTES, 100),
+        (Group().ledger, READ_BYTES // 4, READ_BYTES, 3),
+        (Group().ledger, READ_BYTES, READ_BYTES, 1),
+        (RESTORED, 100, READ_BYTES // 4, 1),
+    ],
+)
+def test_a_turn_of_the_event_loop_reads_few_bytes(ledger: KeyLedger, size: int, room: int, reads: int) -> None:
+    """Events of a kilobyte can have hundreds of fields before their key. A new host searches each of them three
+    times."""
     streams = NoStreams(size, 1_000)
     subscriber = Subscriber(0, "default", JoinPoint(START), CreditWindow(CreditLimits()), lambda: None)
-    reader = GroupReader(cast(FeedStreams, streams), subscriber, Group().ledger)
+    reader = GroupReader(cast(FeedStreams, streams), subscriber, ledger)
     member = GroupMember(0, reader, Hand(), window(), lambda: None)
     reader.join(member)
     assert reader.take(member) is None
-    assert (1_000 - streams.left, reader.reads_on) == (reads, True)
+    assert (1_000 - streams.left, reader.reads_on, streams.room) == (reads, True, room)
