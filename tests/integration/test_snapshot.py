@@ -320,14 +320,19 @@ DDL: dict[str, Change] = {
     "drop": lambda database: database.drop_collection("c"),
     "rename": lambda database: database.c.rename("other"),
     "drop and create": lambda database: (database.drop_collection("c"), database.c.insert_one({"_id": 1000})),
+    "rename of another": lambda database: (
+        database.other.insert_many([{"_id": number} for number in range(90)]),
+        database.other.rename("c", dropTarget=True),
+    ),
 }
 
 
-@pytest.mark.parametrize("ddl", DDL)
+@pytest.mark.parametrize("ddl", [*DDL, "rename and back"])
 async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
     stepwise: Here, database: Documents, monkeypatch: pytest.MonkeyPatch, ddl: str
 ) -> None:
-    """MongoDB reads it as empty, as of a time before that, without an error."""
+    """MongoDB reads it as empty, as of a time before that, without an error. The documents of the one that has its name
+    next are copied from the first one on: of one that was renamed, no change says them."""
     database.c.insert_many([{"_id": number} for number in range(100)])
     steps = 0
 
@@ -335,8 +340,11 @@ async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
         nonlocal steps
         steps += 1
         if steps == 2:
-            await asyncio.to_thread(DDL[ddl], database)
-        return await OPEN_DOCUMENTS(source, *asked)
+            await asyncio.to_thread(DDL[ddl.removesuffix(" and back")], database)
+        cursor = await OPEN_DOCUMENTS(source, *asked)
+        if steps == 2 and ddl == "rename and back":
+            await asyncio.to_thread(database.other.rename, "c")
+        return cursor
 
     monkeypatch.setattr(Source, "open_documents", open_documents)
     session = await stepwise.api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
@@ -344,6 +352,16 @@ async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
     assert not is_copied(session)
     events = [each.document for each in await session.take(session.received)]
     assert [each["operationType"] for each in events[40:]] == [ddl.split()[0], "invalidate"]
+    position = session.position
+    if ddl == "rename and back":
+        session = await stepwise.api.open(feed=feed(database.name, "c"), start=at(position=position))
+        assert (await session.end()).reason == "FEED_INVALIDATED"
+        position = session.position
+    session = await stepwise.api.open(feed=feed(database.name, "c"), start=at(position=position), credit=MANY)
+    await session.until(lambda: is_copied(session))
+    copied = [each.document["documentKey"]["_id"] for each in await session.take(session.received)]
+    assert copied == [each["_id"] for each in database.c.find(sort=[("_id", 1)])]
+    session.cancel()
 
 
 @pytest.mark.parametrize("command", ["aggregate", "getMore"])

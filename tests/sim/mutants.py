@@ -853,14 +853,6 @@ MUTANTS: Final = (
         scenario="snapshot",
     ),
     Mutant(
-        "a collection that was dropped is taken for one that is copied",
-        "Snapshot exact",
-        "feedmux_server.streams.snapshot_reader:SnapshotReader._is_same",
-        "if self._uuid == uuid:",
-        "if True:",
-        scenario="snapshot of dropped",
-    ),
-    Mutant(
         "one that copies is handed over",
         "Snapshot exact",
         "feedmux_server.core.delivery.feed_streams:FeedStreams._hand_over",
@@ -903,7 +895,7 @@ MUTANTS: Final = (
     Mutant(
         "a collection that was dropped or renamed is taken for an empty one",
         "Snapshot exact",
-        "feedmux_server.streams.snapshot_reader:SnapshotReader._are_same",
+        "feedmux_server.streams.snapshot_reader:SnapshotReader._is_same",
         "now <= steps.time",
         "True",
         scenario="snapshot of a database",

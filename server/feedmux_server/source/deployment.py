@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, ValuesView
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import bson
 from bson.binary import UUID_SUBTYPE, Binary
@@ -78,8 +77,6 @@ class SourceConfig:
 class CollectionInfo:
     """What `listCollections` says of a collection or view."""
 
-    uuid: bytes
-    """Empty for a view."""
     kind: str
     """`collection`, `view` or `timeseries`."""
     capped: bool = False
@@ -400,9 +397,8 @@ class Source:
 
 
 def _collection_info(listed: Mapping[str, Any]) -> CollectionInfo:
-    options, uuid = listed.get("options", {}), listed.get("info", {}).get("uuid", b"")
+    options = listed.get("options", {})
     return CollectionInfo(
-        uuid=uuid.bytes if isinstance(uuid, UUID) else bytes(uuid),
         kind=str(listed.get("type", "")),
         capped=bool(options.get("capped")),
         collation=bool(options.get("collation")),

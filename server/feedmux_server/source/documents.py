@@ -88,7 +88,7 @@ class DocumentsReader:
     def is_open(self) -> bool:
         return self._cursor is not None
 
-    async def check_collection(self) -> bytes:
+    async def check_collection(self) -> bool:
         """As `check_collection`, but raises Failed where MongoDB does not answer."""
         return await answered(check_collection(self._source, self._key))
 
@@ -232,16 +232,15 @@ async def answered(command: Awaitable[T]) -> T:
         raise Failed(cause if isinstance(cause, PyMongoError) else NetworkTimeout(), at_once=False) from error
 
 
-async def check_collection(source: Source, key: StreamKey) -> bytes:
-    """The UUID of the collection that a feed watches; empty if it does not exist. Raises SNAPSHOT_UNSUITABLE if its
-    documents cannot be copied, and FeedmuxError if MongoDB does not say."""
+async def check_collection(source: Source, key: StreamKey) -> bool:
+    """Whether the collection that a feed watches exists. Raises SNAPSHOT_UNSUITABLE if its documents cannot be copied,
+    and FeedmuxError if MongoDB does not say."""
     check_source(source)
     scope = key.spec.scope
     info = await source.collection(scope.database, scope.collection)
-    if info is None:
-        return b""
-    await check_info(source, scope, info)
-    return info.uuid
+    if info is not None:
+        await check_info(source, scope, info)
+    return info is not None
 
 
 def check_source(source: Source) -> None:

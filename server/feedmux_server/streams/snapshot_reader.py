@@ -50,17 +50,14 @@ class SnapshotReader:
         self._steps.up_to = self._steps.stored.up_to
         self._documents = DocumentsReader(source, key, limits)
         self._changes: ChangeStreamReader | None = None
-        self._uuid: bytes | None = None
-        """The collection's, when it was last asked for; empty if there was none."""
         self._charge = charge
-        self._names: Namespaces | None = None
+
+        def listed(items: int) -> None:
+            charge(1 + items // LISTED_AT_ONCE)
+
+        self._namespaces = Namespaces(source, key, limits, reads_for, charge=listed)
+        self._names = None if key.spec.scope.collection else self._namespaces
         """In a copy of several collections."""
-        if not key.spec.scope.collection:
-
-            def listed(items: int) -> None:
-                charge(1 + items // LISTED_AT_ONCE)
-
-            self._names = Namespaces(source, key, limits, reads_for, charge=listed)
         self._is_new = True
         """MongoDB was not asked for its time yet."""
         self._seen_to = 0
@@ -174,7 +171,10 @@ class SnapshotReader:
             self._documents_next, self._step_began_s = True, monotonic_s()
             if self._names is not None:
                 self._names.forget()
-        return Batch(chunks, steps.place, batch.exhausted and end is None)
+        is_over = batch.exhausted and end is None
+        if is_over:
+            steps.invalidated()
+        return Batch(chunks, steps.place, is_over)
 
     async def _read_documents(self) -> Batch:
         steps, documents = self._steps, self._documents
@@ -192,8 +192,7 @@ class SnapshotReader:
             self._documents_next = False
             if self._names is None:
                 await self._check_collection()
-            else:
-                steps.not_before = await documents.operation_time()
+            steps.not_before = await documents.operation_time()
             if not steps.may_retry_at_once():
                 raise error.failure from error
             return Batch([], None, False)
@@ -265,29 +264,19 @@ class SnapshotReader:
             self._source.observer.copy_begun_again(self._source.name, self._reads_for(), "RENAMED")
 
     async def _is_same(self) -> bool:
-        """Whether the collection is still the one of before: as of a time before a drop or a rename, MongoDB reads an
-        empty collection, without an error. If not, changes are read next."""
-        if self._names is not None:
-            return await self._are_same(self._names)
-        uuid = self._uuid
-        await self._check_collection()
-        if self._uuid == uuid:
-            return True
-        self._at_end = self._documents_next = False
-        return False
-
-    async def _are_same(self, names: Namespaces) -> bool:
-        """Whether all collections from the present one on are still those of the step's time."""
-        steps = self._steps
+        """Whether the collection, and all those after it, are still those of the step's time: as of a time before a
+        drop or a rename, MongoDB reads an empty collection, without an error. If not, changes are read next."""
+        steps, names = self._steps, self._names
         self._charge(1)
         now = await self._documents.operation_time()
         if now <= steps.time:
             return True
 
         def ahead(gone: Gone) -> Namespace | None:
-            return gone.name if gone.name >= steps.stored.namespace and names.covers(gone.name) else None
+            is_ahead = names is None or (gone.name >= steps.stored.namespace and names.covers(gone.name))
+            return gone.name if is_ahead else None
 
-        changed, complete = await names.gone_after(steps.place, now, ahead)
+        changed, complete = await self._namespaces.gone_after(steps.place, now, ahead)
         if changed is None:
             return True
         steps.not_before = complete
@@ -311,8 +300,6 @@ class SnapshotReader:
 
     async def _check_collection(self) -> None:
         """Raises SNAPSHOT_UNSUITABLE if the collection cannot be copied now."""
-        uuid = await self._documents.check_collection()
-        if not uuid or self._uuid not in (None, uuid):
+        if not await self._documents.check_collection():
             # It was dropped, renamed or not created yet: the changes until now say which.
             self._steps.not_before = await self._documents.operation_time()
-        self._uuid = uuid

@@ -100,11 +100,11 @@ def failure(code: int) -> OperationFailure:
     ("mongo", "kind"),
     [
         (Mongo(is_mongos=True), "sharded cluster"),
-        (Mongo(CollectionInfo(b"", "view")), "view"),
-        (Mongo(CollectionInfo(b"", "timeseries")), "time series"),
-        (Mongo(CollectionInfo(b"u", "collection", capped=True)), "capped"),
-        (Mongo(CollectionInfo(b"u", "collection", collation=True)), "collation"),
-        (Mongo(CollectionInfo(b"u", "collection", clustered=True), scans=True), "clustered"),
+        (Mongo(CollectionInfo("view")), "view"),
+        (Mongo(CollectionInfo("timeseries")), "time series"),
+        (Mongo(CollectionInfo("collection", capped=True)), "capped"),
+        (Mongo(CollectionInfo("collection", collation=True)), "collation"),
+        (Mongo(CollectionInfo("collection", clustered=True), scans=True), "clustered"),
     ],
 )
 async def test_collections_that_cannot_be_copied(mongo: Mongo, kind: str) -> None:
@@ -114,7 +114,7 @@ async def test_collections_that_cannot_be_copied(mongo: Mongo, kind: str) -> Non
 
 
 async def test_a_plan_that_may_not_be_asked_for_counts_as_a_scan() -> None:
-    clustered = CollectionInfo(b"u", "collection", clustered=True)
+    clustered = CollectionInfo("collection", clustered=True)
     with pytest.raises(FeedmuxError) as caught:
         await check_collection(
             cast(Source, Mongo(clustered, scans=FeedmuxError(ErrorReason.SOURCE_UNAUTHORIZED, "no"))), KEY

@@ -30,7 +30,7 @@ class ListedSource(SimSource):
 
     def __init__(self, mongo: SimMongo) -> None:
         super().__init__(mongo)
-        self.listed = {name: CollectionInfo(b"u", "collection") for name in ("é", "z", "a.b", "system.buckets.x")}
+        self.listed = {name: CollectionInfo("collection") for name in ("é", "z", "a.b", "system.buckets.x")}
         self.lists = 0
         self.charged: list[int] = []
         self.found = ["b-c", "admin", "b"]
@@ -92,7 +92,7 @@ async def test_collections_come_in_mongodbs_order(monkeypatch: pytest.MonkeyPatc
 async def test_what_a_tenant_may_not_see_or_a_pipeline_drops_is_not_looked_at() -> None:
     source: Any
     names, source, _ = await made(stream_key(SPEC, b"policy", shows=lambda database, name: name != "z"))
-    source.listed["z"] = CollectionInfo(b"u", "collection", capped=True)
+    source.listed["z"] = CollectionInfo("collection", capped=True)
     assert await every(names) == [("b", "a.b"), ("b", "é"), ("b-c", "a.b"), ("b-c", "é")]
     source.charged.clear()
     await names.check()
@@ -103,7 +103,7 @@ async def test_what_a_tenant_may_not_see_or_a_pipeline_drops_is_not_looked_at() 
     names, source, _ = await made(stream_key(replace(SPEC, scope=Scope("main", "b"), pipeline=match)))
     assert (await every(names), names.may_drop) == ([("b", "é")], False)
     names, source, _ = await made(stream_key(SPEC))
-    source.listed["z"] = CollectionInfo(b"u", "collection", capped=True)
+    source.listed["z"] = CollectionInfo("collection", capped=True)
     for checked in (names.check(), names.next(("b", "a.b"), after=True)):
         with pytest.raises(FeedmuxError, match=r"b\.z is capped"):
             await checked
@@ -125,7 +125,7 @@ async def test_each_command_counts_however_many_there_are(count: int) -> None:
     source.found, source.listed = [f"d{number}" for number in range(count)], {}
     assert await names.next(("", ""), after=False) is None
     assert source.charged == [count] + [0] * source.lists == [count] + [0] * count
-    source.listed = {"c": CollectionInfo(b"u", "collection")}
+    source.listed = {"c": CollectionInfo("collection")}
     source.charged.clear()
     names.forget()
     assert await names.next(("", ""), after=False) == ("d0", "c")

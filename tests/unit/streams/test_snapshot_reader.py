@@ -63,12 +63,10 @@ class CopiedSource(SimSource):
     def __init__(self, mongo: SimMongo) -> None:
         super().__init__(mongo)
         self.ids = list(range(5))
-        self.uuids = [b"u"]
-        """Of the collection; the last one stays."""
+        self.exists = True
         self.fails: list[Exception] = []
         self.opening_fails: list[Exception] = []
         self.times: list[int] = []
-        self.gates: list[Any] = []
         self.open_reads = 0
         self.counts: list[Any] = []
         """What MongoDB answers, one after the other; 0 after that."""
@@ -83,8 +81,8 @@ class CopiedSource(SimSource):
         """The times at which the collection was looked at."""
 
     async def open_cursor(self, spec: FeedSpec, stages: list[Any], *rest: Any) -> SimCursor:  # type: ignore[override]
-        self.gates.append(stages[1])
-        return await super().open_cursor(spec, stages[:1], *rest)
+        is_gate = "$or" in stages[1]["$match"]
+        return await super().open_cursor(spec, stages[:1] if is_gate else stages, *rest)
 
     async def open_documents(self, spec: FeedSpec, stages: list[Any], size: int, time: int, *opening: Any) -> Any:
         if self.opening_fails:
@@ -107,8 +105,7 @@ class CopiedSource(SimSource):
 
     async def collection(self, database: str, name: str) -> CollectionInfo | None:
         self.checked.append(self._mongo.latest)
-        uuid = self.uuids.pop(0) if len(self.uuids) > 1 else self.uuids[0]
-        return CollectionInfo(uuid, "collection") if uuid else None
+        return CollectionInfo("collection") if self.exists else None
 
 
 async def make(key: StreamKey = KEY, **limits: Any) -> tuple[SnapshotReader, CopiedSource, SimMongo]:
@@ -221,7 +218,7 @@ async def test_a_time_that_is_never_right_is_tried_with_pauses() -> None:
 @in_virtual_time
 async def test_a_collection_that_does_not_exist_has_no_documents_as_of_a_time_when_it_did_not() -> None:
     reader, source, mongo = await make()
-    source.uuids, source.ids = [b""], []
+    source.exists, source.ids = False, []
     await copy(reader)
     assert source.times[0] >= source.checked[0] == mongo.latest
 

@@ -75,6 +75,11 @@ class SnapshotSteps:
         """The changes up to a position were given out."""
         self.place = up_to.while_copying(self.stored)
 
+    def invalidated(self) -> None:
+        """The feed has ended, also where the pipeline hides why. Another collection of this name is copied from its
+        first document."""
+        self.place = self.place.while_copying(replace(self.stored, up_to=b""))
+
     def begin_documents(self, mark: ResumeToken) -> None:
         """The changes before `mark` were given out; documents as of the time before it follow."""
         self.time = mark.cluster_time - 1

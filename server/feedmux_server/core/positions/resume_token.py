@@ -113,6 +113,9 @@ class ResumeToken:
 
     def while_copying(self, copied: Copied) -> Self:
         """This position within a copy."""
+        if self.from_invalidate:
+            # A collection that was renamed to this name has documents, and no changes that say so.
+            copied = replace(copied, up_to=b"")
         key = (*self.key[:4], copied.documents.to_bytes(8)) if self.is_high_water_mark else self.key
         return replace(self, key=key, copied=copied)
 

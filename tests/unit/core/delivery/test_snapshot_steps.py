@@ -77,6 +77,9 @@ def test_how_far_it_is() -> None:
     one.gave_changes(event_token(BEGIN + 7))
     assert (one.place, one.place.copied) == (event_token(BEGIN + 7), Copied(small, 2))
     assert one.copied == Copied(large, 2)
+    assert event_token(BEGIN + 8, invalidate=True).while_copying(Copied(small, 2)).copied == Copied(documents=2)
+    one.invalidated()
+    assert (one.place, one.stored) == (event_token(BEGIN + 7), Copied(documents=2))
 
 
 def test_it_is_tried_again_at_once_a_few_times_between_documents() -> None:
