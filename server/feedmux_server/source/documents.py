@@ -218,6 +218,12 @@ class DocumentsReader:
             verdict = without_words(verdict)
         if verdict.action in (Action.RESUME, Action.RETRY):
             return Failed(error, at_once=verdict.action is Action.RESUME)
+        if verdict.error.reason is ErrorReason.EVENT_TOO_LARGE:  # which only a change stream could split
+            return FeedmuxError(
+                ErrorReason.EVENT_TOO_LARGE,
+                "the event of a document is larger than the 16 MB that MongoDB can send; have the pipeline add less to"
+                " it, or leave such documents out by a $match",
+            )
         return verdict.error
 
 
