@@ -564,19 +564,142 @@ def inspected(session: Receiver) -> ResumeToken:
     return inspect_position(session.position).token
 
 
-async def test_ranges_do_not_read_a_copy(stepwise: Here, database: Documents, name: str) -> None:
+@pytest.mark.parametrize("pipeline", ["", '[{"$match": {"documentKey._id": {"$type": "number"}}}]'])
+async def test_the_ranges_of_a_copy_can_be_read_again(
+    each_version: ReplicaSet, redis_server: RedisServer, name: str, pipeline: str
+) -> None:
+    """Retained, and then from MongoDB by the two positions alone: the same events, and exact at each end."""
+    mongo = each_version
+    database, rng = f"test_{name[4:]}", random.Random(1)
+    wanted, sink, checked, after_copy = feed(database, "c", pipeline), Sink(), 0, 0
+    with MongoClient[dict[str, Any]](mongo.uri) as client:
+        ids = filled(client, database, 1200)
+        async with (
+            serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here,
+            writers(mongo.uri, database, ids),
+        ):
+            api, cache = here.api, here.server.service.ranges
+            start = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
+            after = (await api.feeds.ResolvePosition(start)).position
+            while after_copy < 5:
+                plan = await api.plan(feed=wanted, after=after, events_max=rng.choice((7, 60, 500)), slices=3)
+                assert [each.after for each in plan.slices[1:]] == [each.until for each in plan.slices[:-1]]
+                read = [await events_of(api, wanted, each.after, each.until) for each in plan.slices]
+                assert [len(each) for each in read] == [each.event_count for each in plan.slices]
+                cache.close()
+                if inspect_position(after).token.copied is not None:
+                    exact = await api.plan(feed=wanted, after=after, until=plan.end)
+                    assert (exact.end, exact.caught_up, len(exact.slices)) == (plan.end, True, 1)
+                for each, events in zip(plan.slices, read, strict=True):
+                    assert await events_of(api, wanted, each.after, each.until) == events
+                for event in (event for each in read for event in each):
+                    sink.apply(bson.decode(event))
+                after = plan.end
+                place = inspect_position(after).token
+                after_copy += place.copied is None
+                if place.is_high_water_mark:
+                    held = await asyncio.to_thread(source_at, client, database, place)
+                    if pipeline:
+                        held = {
+                            key: each for key, each in held.items() if isinstance(each["_id"], int | float | Decimal128)
+                        }
+                    assert sink.state == held
+                    checked += 1
+        assert sink.wrong == []
+        assert checked > 5
+        client.drop_database(database)
+
+
+async def events_of(api: Api, wanted: feed_pb2.Feed, after: bytes, until: bytes) -> list[bytes]:
+    return [event.data for event in await api.read_range(feed=wanted, after=after, until=until).rest()]
+
+
+async def test_a_range_that_can_no_longer_be_read_as_it_was(
+    stepwise: Here, mongo_client: Client, database: Documents
+) -> None:
+    """MongoDB has no documents of that time any more: they come as they are now, and the changes since then follow."""
     api, wanted = stepwise.api, feed(database.name, "c")
-    copying = (await api.feeds.ResolvePosition(wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT))).position
-    plain = (await api.feeds.ResolvePosition(wire.ResolvePositionRequest(feed=wanted, start=LATEST))).position
-    await api.create(name, wanted, SNAPSHOT)
+    database.c.insert_many([{"_id": number} for number in range(10)])
+    start = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
+    plan = await api.plan(feed=wanted, after=(await api.feeds.ResolvePosition(start)).position, events_max=5)
+    was = inspect_position(plan.end).token
+    stepwise.server.service.ranges.close()
+    database.c.delete_one({"_id": 1})
+    database.c.update_one({"_id": 2}, {"$set": {"a": 1}})
+    database.c.insert_many([{"_id": 1.5}, {"_id": 2.5}])
+    with fail_command(mongo_client, f"{database.name}.c", "aggregate", errorCode=239):
+        read = [bson.decode(event) for event in await events_of(api, wanted, plan.after, plan.end)]
+    assert [event["documentKey"]["_id"] for event in read] == [0, 1.5, 2, 2.5, 3, 4]
+    assert read[2]["fullDocument"] == {"_id": 2, "a": 1}
+    assert all(event["clusterTime"].as_datetime().timestamp() >= was.cluster_time >> 32 for event in read)
+    after = await api.plan(feed=wanted, after=plan.end)
+    later = [bson.decode(event) for event in await events_of(api, wanted, after.after, after.end)]
+    assert [event["operationType"] for event in later[:4]] == ["delete", "update", "insert", "insert"]
+    assert [event["documentKey"]["_id"] for event in later[4:]] == [5, 6, 7, 8, 9]
+
+
+async def test_what_is_retained_of_another_step_is_not_read(
+    stepwise: Here, mongo_client: Client, database: Documents
+) -> None:
+    api, wanted = stepwise.api, feed(database.name, "c")
+    database.c.insert_many([{"_id": number} for number in range(10)])
+    start = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
+    after = (await api.feeds.ResolvePosition(start)).position
+    first = await api.plan(feed=wanted, after=after, events_max=5)
+    mongo_client[database.name].other.insert_one({})
+    second = await api.plan(feed=wanted, after=after, events_max=8)  # of a later time: it has no document of the first
+    assert inspect_position(second.end).token.cluster_time > inspect_position(first.end).token.cluster_time
+    for _ in range(2):  # then it is retained no longer
+        assert len(await events_of(api, wanted, first.after, first.end)) == 5
+    assert len(await events_of(api, wanted, second.after, second.end)) == 8
+
+
+async def test_ranges_of_documents_with_large_ids(stepwise: Here, database: Documents) -> None:
+    """No range ends, and no slice begins, where a position would leave a document out."""
+    api, wanted = stepwise.api, feed(database.name, "c")
+    large = "x" * 3000
+    ids = [0, 1, *(f"{large}{number}" for number in range(5)), "y", f"z{large}", "zz"]
+    database.c.insert_many([{"_id": each} for each in ids])
+    start = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
+    after, found = (await api.feeds.ResolvePosition(start)).position, list[Any]()
+    while inspect_position(after).token.copied is not None:
+        plan = await api.plan(feed=wanted, after=after, events_max=8, slices=4)
+        for retained in (True, False):
+            if not retained:
+                stepwise.server.service.ranges.close()
+            for each in plan.slices:
+                found += map(bson.decode, await events_of(api, wanted, each.after, each.until))
+        after = plan.end
+    assert {event["documentKey"]["_id"] for event in found} == set(ids)
+    database.c.delete_many({"_id": {"$type": "number"}})
+    after = (await api.feeds.ResolvePosition(start)).position
+    request = wire.PlanRangeRequest(feed=wanted, after=after, events_max=5, bytes_max=1)
+    assert (await refused(api.feeds.PlanRange(request))).metadata["kind"] == "_id"
+
+
+async def test_what_is_no_range_of_a_copy(stepwise: Here, database: Documents, name: str) -> None:
+    api, wanted, wide = stepwise.api, feed(database.name, "c"), feed(database.name)
+    database.c.insert_one({})
+
+    async def position(of: feed_pb2.Feed, start: feed_pb2.Start) -> bytes:
+        found: bytes = (await api.feeds.ResolvePosition(wire.ResolvePositionRequest(feed=of, start=start))).position
+        return found
+
+    copying, plain = await position(wanted, SNAPSHOT), await position(wanted, LATEST)
     most: dict[str, Any] = {"events_max": 1, "bytes_max": 1}
-    for request in (
-        wire.PlanRangeRequest(feed=wanted, after=copying, **most),
-        wire.PlanRangeRequest(feed=wanted, after=plain, until=copying, **most),
-        wire.PlanRangeRequest(subscription=name, instance_id="i", processed=copying, after=plain, **most),
-        wire.PlanRangeRequest(subscription=name, instance_id="i", **most),
-    ):
+    several: tuple[dict[str, Any], ...] = (
+        {"after": await position(wide, SNAPSHOT)},
+        {"after": await position(wide, LATEST), "until": await position(wide, SNAPSHOT)},
+    )
+    for ends in several:
+        request = wire.PlanRangeRequest(feed=wide, **ends, **most)
         end = await refused(api.feeds.PlanRange(request))
         assert (end.code, end.reason, end.metadata["kind"]) == ("FAILED_PRECONDITION", "SNAPSHOT_UNSUITABLE", "mode")
-    read = Receiver(api.feeds.ReadRange(wire.ReadRangeRequest(feed=wanted, after=copying, until=plain)))
-    assert (await read.end()).metadata["kind"] == "mode"
+    database.c.insert_one({})
+    other = await position(wanted, SNAPSHOT)
+    event = (await api.plan(feed=wanted, after=plain)).end
+    for after, until, field in ((plain, copying, "after"), (copying, other, "until"), (copying, event, "until")):
+        request = wire.PlanRangeRequest(feed=wanted, after=after, until=until, **most)
+        assert (await refused(api.feeds.PlanRange(request))).metadata == {"field": field}
+        read = Receiver(api.feeds.ReadRange(wire.ReadRangeRequest(feed=wanted, after=after, until=until)))
+        assert (await read.end()).metadata == {"field": field}

@@ -17,8 +17,10 @@ from functools import partial
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.cached_range import CachedRange, held_bytes
+from feedmux_server.core.delivery.copy_range import has_documents
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.snapshot_stages import unsuitable
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.positions.join_point import JoinPoint
@@ -132,6 +134,12 @@ class RangeCache:
 
         try:
             deliveries, error = await _read(reader, wanted, account, charge)
+            if deliveries and deliveries[-1].are_documents and not has_documents(at.place, reader.end_of_step()):
+                raise unsuitable(
+                    "_id",
+                    "all documents of the range have an `_id` of more than 2 KiB, which no position can contain: ask"
+                    " for more events and bytes, or leave these documents out by a $match",
+                )
             if error is not None and error.reason is ErrorReason.TIMELINE_FORKED:
                 raise error  # also what was read before it may be gone
             invalidated = error is not None and error.reason is ErrorReason.FEED_INVALIDATED
@@ -144,12 +152,18 @@ class RangeCache:
             raise
         end = deliveries[-1].end if deliveries else at.place
         met_all = error is None or not deliveries  # up to the reader's position
-        if met_all and wanted.until is not None and (reader.passed or reader.has_reached(wanted.until)):
+        if at.place.copied is not None:
+            end = reader.end_of_step()
+        elif met_all and wanted.until is not None and (reader.passed or reader.has_reached(wanted.until)):
             end = wanted.until
         elif met_all and reader.place.is_after(end):
             end = reader.place
-        caught_up = reader.has_read(wanted.target) if wanted.until is None else not wanted.until.is_after(end)
-        if error is None and end.raw == reader.place.raw:
+        # Within a copy, an event after the range may have been read.
+        caught_up = at.place.copied is None and (
+            reader.has_read(wanted.target) if wanted.until is None else not wanted.until.is_after(end)
+        )
+        # Within a copy, documents may have come that the position does not cover: the next plan begins at the position.
+        if error is None and at.place.copied is None and end.raw == reader.place.raw:
             self._wait(account, key, reader, end)
         else:
             self._close(account, key, reader)
@@ -330,7 +344,7 @@ async def _read(
             continue
         if reached:
             deadline_s = now_s if found else wait_until_s
-        elif found and reader.place.cluster_time == wanted.target:
+        elif found and reader.place.cluster_time == wanted.target and reader.place.copied is None:
             deadline_s = now_s + _SETTLE_S
         deadline_s = min(deadline_s, last_s)
         try:

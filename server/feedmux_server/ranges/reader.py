@@ -4,7 +4,8 @@ Used by `ranges` to plan, and by ReadRange for events no longer retained. Shares
 """
 
 from feedmux_server.clock import monotonic_s
-from feedmux_server.core.delivery.cached_range import trimmed
+from feedmux_server.core.delivery.cached_range import as_chunk, trimmed
+from feedmux_server.core.delivery.copy_range import has_documents, is_of_one_step
 from feedmux_server.core.delivery.taken import BSON, Delivery, Ended
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.join_point import JoinPoint
@@ -35,7 +36,15 @@ class RangeReader:
             wants_progress=True,
         )
         self.passed = False
-        """An event after `until` was met: the range is complete, and this reader is somewhere after its end."""
+        """An event after `until`, or after the step of a copy, was met: the range is complete, and this reader is
+        somewhere after its end."""
+        self._began = at.place
+        self._in_copy = at.place.copied is not None and at.place.copied.until is None
+        """It plans a step of a copy."""
+        self._last: Delivery | None = None
+        """The last events of the step."""
+        self._next: ResumeToken | None = None
+        """The position before the first event after the step."""
 
     @property
     def place(self) -> ResumeToken:
@@ -43,12 +52,22 @@ class RangeReader:
         return self._subscriber.progress()
 
     def has_read(self, cluster_time: int) -> bool:
-        """Whether every event at or before this time was returned or does not match the feed."""
-        return self._streams.has_read(self._subscriber, cluster_time)
+        """Whether every event at or before this time was returned or does not match the feed. Not within a copy, where
+        documents follow."""
+        return self.place.copied is None and self._streams.has_read(self._subscriber, cluster_time)
 
     def has_reached(self, mark: ResumeToken) -> bool:
         """Whether every event at or before a position was returned or does not match the feed."""
         return self.place.reaches(mark) or (mark.is_high_water_mark and self.has_read(mark.cluster_time - 1))
+
+    def end_of_step(self) -> ResumeToken:
+        """Where the range ends that began within a copy."""
+        place = self._next or self.place
+        if place.copied is None:
+            return place.before_time().after_documents()
+        if self._last is not None:
+            return self._last.end
+        return place.before_time() if has_documents(self._began, place) else place
 
     @property
     def can_receive(self) -> bool:
@@ -74,6 +93,15 @@ class RangeReader:
         while not self.passed:
             start = self._subscriber.at.place
             taken = self._streams.take(self._subscriber)
+            if isinstance(taken, Delivery) and self._in_copy:
+                if not self._is_of_step(taken):
+                    self.passed, self._next = True, as_chunk(taken, start).token(0).before_time()
+                    return None
+                self._last = taken
+                return taken
+            if self._in_copy and self.place.copied is None:
+                self.passed = True
+                return None
             if isinstance(taken, Delivery):
                 cut = trimmed(taken, start, until) if until is not None else taken
                 self.passed = cut is not taken
@@ -89,6 +117,13 @@ class RangeReader:
                 return None
             await self._signal.wait(min(left_s, _LOOK_EVERY_S))
         return None
+
+    def _is_of_step(self, taken: Delivery) -> bool:
+        """Whether events belong to the step of the copy that this reader plans (`core.delivery.copy_range`)."""
+        last = self._last
+        if taken.are_documents:
+            return last is None or not last.are_documents or is_of_one_step(last.end, taken.end, documents=True)
+        return (last is None or not last.are_documents) and is_of_one_step(self._began, taken.end, documents=False)
 
     def close(self) -> None:
         self._manager.release(self._key, self._subscriber)

@@ -3,16 +3,18 @@
 import asyncio
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.delivery.cached_range import CachedRange
+from feedmux_server.core.delivery.copy_range import range_end
 from feedmux_server.core.delivery.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, route_of
 from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint, feed_fingerprint
 from feedmux_server.core.feeds.names import check_name
-from feedmux_server.core.feeds.snapshot_stages import check_no_copy
+from feedmux_server.core.feeds.snapshot_stages import check_range
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
-from feedmux_server.ranges.cache import Wanted
+from feedmux_server.ranges.cache import Plan, Wanted
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.caller import caller
 from feedmux_server.rpc.service import Service
@@ -42,10 +44,11 @@ class PlanRange:
         feed, key, after = await self._target(request, tenant)
         source, starts = service.manager.source(key.spec.scope.source), service.starts(key, tenant)
         at = await starts.position(after, "after")
-        check_no_copy(at.place, "`after`" if request.after else "the stored position")
+        check_range(at.place, key.spec.scope, "`after`" if request.after else "the stored position")
         until = (await starts.position(request.until, "until")).place if request.until else None
         if until is not None:
-            check_no_copy(until, "`until`")
+            check_range(until, key.spec.scope, "`until`")
+            until = range_end(at.place, until)
         latest = await source.clock.operation_time()
         wanted = Wanted(
             until,
@@ -54,9 +57,14 @@ class PlanRange:
             request.bytes_max,
             convert.seconds(request.wait),
         )
-        plan = await service.ranges.plan(key, tenant, at, wanted)
         place = starts.encoder().encode
         slices: list[wire.RangeSlice] = []
+        if at.place.copied is not None and until is not None:
+            # Its two positions say what is in it, however it was planned.
+            plan = Plan(CachedRange(at.place, until, ()), caught_up=True)
+            slices.append(wire.RangeSlice(after=after, until=request.until))
+        else:
+            plan = await service.ranges.plan(key, tenant, at, wanted)
         begin = place(plan.range.after)
         slices_max = request.slices or 1
         service.admission.charge_items(max(1, min(slices_max, plan.range.count)))
@@ -98,14 +106,15 @@ class PlanRange:
             check_fingerprint(feed, request.feed_fingerprint)
             if request.processed:
                 processed = (await service.starts(key, tenant).position(request.processed, "processed")).place
-                check_no_copy(processed, "`processed`")
+                check_range(processed, key.spec.scope, "`processed`")
                 await self._store(request.processed, processed, lease)
         return feed, key, request.after or stored.position
 
     async def _store(self, position: bytes, place: ResumeToken, lease: Lease) -> None:
         """Store the processed position, and renew the lease. Raises FENCED."""
         # Inside a split event, the stored position does not change, but the lease is renewed all the same.
-        stored = None if place.may_be_inside_event else StoredPlace(position, place.cluster_time, order_bytes(place))
+        order = order_bytes(place.after_documents() if place.copied is None and place.is_high_water_mark else place)
+        stored = None if place.may_be_inside_event else StoredPlace(position, place.cluster_time, order)
         [outcome] = await self._service.store.leases.commit_many([CommitRequest(lease, stored)])
         if outcome.status is not CommitStatus.OK:
             raise FeedmuxError(

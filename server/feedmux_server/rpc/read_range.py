@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.copy_range import range_end, to_read_again
 from feedmux_server.core.delivery.taken import BSON, Delivery
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint
 from feedmux_server.core.feeds.names import check_name
-from feedmux_server.core.feeds.snapshot_stages import check_no_copy
+from feedmux_server.core.feeds.snapshot_stages import check_range
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -55,9 +56,12 @@ class ReadRange:
         starts = service.starts(key, tenant)
         after = await starts.position(request.after, "after")
         until = (await starts.position(request.until, "until")).place
-        check_no_copy(after.place, "`after`")
-        check_no_copy(until, "`until`")
-        if after.place.is_after(until):
+        check_range(after.place, feed.scope, "`after`")
+        check_range(until, feed.scope, "`until`")
+        until = range_end(after.place, until)
+        # Read again, a range may have had more documents than it had at first.
+        within = until.after_documents() if after.place.copied is not None and until.is_high_water_mark else until
+        if after.place.is_after(within):
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID, "`until` is before `after`", {"field": "until"}, field="until"
             )
@@ -171,6 +175,9 @@ class ReadRange:
                 if (error := timeline.forked_since(forked_count, until)) is not None:
                     raise error from None
         call.pays = _pays_nothing
+        if after.place.copied is not None:
+            place, until = to_read_again(after.place, until)
+            after, call.until = JoinPoint(place, exact=True), until
         reader = RangeReader(self._service.manager, key, tenant, after, call.payload_max)
         try:
             reader.grant(WINDOW_EVENTS, WINDOW_BYTES)

@@ -81,6 +81,8 @@ class DocumentsReader:
         """The read of the next batch, begun before it is asked for."""
         self.up_to = b""
         """The `_id` at which the present read ends; empty: the last of the collection."""
+        self._end = b""
+        """No read passes this `_id`, if it is set."""
         self.found = False
         """The present read has returned documents."""
 
@@ -96,12 +98,14 @@ class DocumentsReader:
         """MongoDB's present operation time. Raises Failed."""
         return await answered(self._source.clock.operation_time())
 
-    async def open(self, copied: Copied, cluster_time: int, tenant: str) -> None:
-        """Raises NotAtThisTime, Failed, or FeedmuxError if another try cannot help. `tenant` as in `next_batch`."""
-        self._from, self.up_to, self.found, self._began_s = (copied, cluster_time), b"", False, monotonic_s()
+    async def open(self, copied: Copied, cluster_time: int, tenant: str, end: bytes = b"") -> None:
+        """Raises NotAtThisTime, Failed, or FeedmuxError if another try cannot help. `tenant` as in `next_batch`; the
+        documents after the `_id` in `end` are not read."""
+        self._end = end
+        self._from, self.up_to, self.found, self._began_s = (copied, cluster_time), end, False, monotonic_s()
         try:
             if may_drop(self._key):
-                self.up_to = await self._bound(tenant)
+                self.up_to = await self._bound(tenant) or end
         except PyMongoError as error:
             raise self._judged(error, "aggregate", stopped=False) from error
         try:
@@ -117,7 +121,7 @@ class DocumentsReader:
     async def _bound(self, tenant: str) -> bytes:
         copied, cluster_time = self._from
         # Only a read of one document shows whether this one takes MongoDB too long.
-        find = bound(self._key, copied, 1 if self._reads.is_careful else self._count)
+        find = bound(self._key, copied, 1 if self._reads.is_careful else self._count, self._end)
         if find is None:
             return b""
         permit = await self._source.history_reads.begin(tenant)

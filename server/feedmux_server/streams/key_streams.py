@@ -21,6 +21,7 @@ from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.abandoned_streams import AbandonedStreams
+from feedmux_server.streams.copy_range_reader import CopyRangeReader
 from feedmux_server.streams.pump import Pump, PumpHost, PumpLimits
 from feedmux_server.streams.scheduler import ROUND_BYTES
 from feedmux_server.streams.snapshot_reader import SnapshotReader
@@ -145,6 +146,9 @@ class KeyStreams:
 
             def estimated(documents: int) -> None:
                 stream.documents_estimated = documents
+
+            if stream.origin.place.copied is not None and stream.origin.place.copied.until is not None:
+                return CopyRangeReader(self.source, self.key, stream.origin.place, limits.read, reads_for)
 
             payers: list[str] = []
 

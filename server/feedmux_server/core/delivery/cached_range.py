@@ -5,10 +5,12 @@ it.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from feedmux_server.core.delivery.copy_range import is_behind
 from feedmux_server.core.delivery.taken import Delivery
-from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.events.chunk import Chunk, cut_batch, document_offsets
+from feedmux_server.core.events.copy_chunks import ChangesChunk, DocumentsChunk
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 _DELIVERY_BYTES = 700
@@ -33,6 +35,8 @@ class CachedRange:
     after: ResumeToken
     end: ResumeToken
     deliveries: Sequence[Delivery]
+    planned: set[int] = field(default_factory=set)
+    """Within a copy: hashes of the ends of each slice, and of the range."""
 
     @property
     def held_bytes(self) -> int:
@@ -48,13 +52,28 @@ class CachedRange:
         return sum(each.size for each in self.deliveries)
 
     def covers(self, after: ResumeToken, until: ResumeToken) -> bool:
+        if after.copied is not None:
+            # Positions of another step of the copy may lie between those of this one, and documents may not.
+            return _ends(after, until) in self.planned
         return after.reaches(self.after) and self.end.reaches(until)
 
     def slices(self, wanted: int) -> Iterator[Slice]:
         """At most `wanted` consecutive slices of about equal bytes, cut between events. None of them is empty."""
+        if self.after.copied is not None:
+            self.planned.add(_ends(self.after, self.end))
+        for each in self._whole(wanted):
+            if self.after.copied is not None:
+                self.planned.add(_ends(each.after, each.until))
+            yield each
+
+    def _whole(self, wanted: int) -> Iterator[Slice]:
         last: Slice | None = None
+        if is_behind(self.end):
+            wanted = 1
         for each in self._cut(wanted):
-            if last is not None:
+            if last is not None and is_behind(last.until):
+                each = Slice(last.after, each.until, last.count + each.count, last.size + each.size)
+            elif last is not None:
                 yield last
             last = each
         if last is not None:
@@ -111,7 +130,7 @@ class CachedRange:
             if cut is None:
                 break
             for small in _pieces_of(cut, start, payload_max):
-                end = until if small.end.raw == last.raw and until.is_after(last) else small.end
+                end = until if small.end.is_same(last) and until.is_after(last) else small.end
                 yield replace(small, first_sequence=sequence, end=end)
                 sequence += small.count
             if cut is not part:
@@ -123,6 +142,12 @@ class CachedRange:
         for each in self.deliveries:
             yield each, start
             start = each.end
+
+
+def _ends(after: ResumeToken, until: ResumeToken) -> int:
+    return hash(
+        tuple((each.key, each.copied and (each.copied.up_to, each.copied.generation)) for each in (after, until))
+    )
 
 
 def held_bytes(delivery: Delivery) -> int:
@@ -146,7 +171,13 @@ def _pieces_of(delivery: Delivery, start: ResumeToken, payload_max: int) -> Iter
 def as_chunk(delivery: Delivery, start: ResumeToken) -> Chunk:
     """The events of a delivery with their offsets. `start` is the position before them."""
     data = b"".join(delivery.parts)
+    copied = start.copied
+    if copied is not None and delivery.are_documents:
+        mark = delivery.end.outside_copy().while_copying(copied)
+        return DocumentsChunk(data, document_offsets(data), mark, copied, delivery.read_time_s, False)
     (chunk,) = cut_batch(data, start, delivery.end, delivery.read_time_s, bytes_max=len(data))
+    if copied is not None and delivery.end.copied is not None:
+        chunk = ChangesChunk.of(chunk, delivery.end.copied, None) or chunk
     return chunk
 
 
@@ -174,4 +205,5 @@ def _part(delivery: Delivery, chunk: Chunk, first: int, stop: int) -> Delivery:
     data = view.cut(first, stop)
     end = chunk.place_after(stop - 1) if stop > first else chunk.start
     parts, size = (data,) if data else (), len(data)
-    return Delivery(delivery.first_sequence + first, stop - first, parts, size, size, end, delivery.read_time_s)
+    sequence, read_time_s = delivery.first_sequence + first, delivery.read_time_s
+    return Delivery(sequence, stop - first, parts, size, size, end, read_time_s, delivery.are_documents)

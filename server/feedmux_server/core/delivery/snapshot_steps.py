@@ -94,7 +94,7 @@ class SnapshotSteps:
         the copy may know this `_id`."""
         self.up_to, self.retries = up_to, 0
         if may_be_known and len(up_to) <= COPIED_BYTES_MAX:
-            self.place = self.place.while_copying(replace(self.stored, up_to=up_to))
+            self.place = self.place.while_copying(replace(self.stored, up_to=up_to, is_behind=False))
 
     def may_retry_at_once(self) -> bool:
         """Note that MongoDB could not read as of T. Returns whether to continue at once."""

@@ -8,6 +8,7 @@ allow.
 from collections.abc import Callable
 from typing import Protocol
 
+from feedmux_server.core.delivery.copy_range import is_of_one_step
 from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer
 from feedmux_server.core.delivery.taken import BSON, Delivery, NeedsRender, NeedsRoom
@@ -168,7 +169,10 @@ class Subscriber:
                 self.seq, self.index = self.seq + 1, 0
                 continue
             rendition = chunk.bson if self.format == BSON else chunk.rendered.get(self.format)
-            if parts and chunk.are_documents is not are_documents:
+            if parts and (
+                chunk.are_documents is not are_documents
+                or not is_of_one_step(self.at.place, chunk.start, documents=are_documents)
+            ):
                 break
             if rendition is None:
                 if parts:

@@ -66,11 +66,13 @@ class DocumentsChunk(Chunk):
 
     def _place(self, raw: bytes, index: int) -> ResumeToken:
         up_to = copied_id(raw)
-        if len(up_to) > COPIED_BYTES_MAX:
+        is_behind = len(up_to) > COPIED_BYTES_MAX
+        if is_behind:
             # A position has no room for it. One that is not as far brings documents again, and loses nothing.
             up_to = self._copied.up_to
         documents = self._copied.documents + index + 1
-        return self.start.while_copying(replace(self._copied, up_to=up_to, documents=documents))
+        copied = replace(self._copied, up_to=up_to, documents=documents, is_behind=is_behind)
+        return self.start.while_copying(copied)
 
     def last_id(self) -> bytes:
         """`copied_id` of the last document, of any size."""

@@ -51,9 +51,9 @@ def _before(database: str, collection: str) -> list[dict[str, Any]]:
     return [{"ns.db": {"$lt": database}}, {"ns.db": database, "ns.coll": {"$lt": collection}}]
 
 
-def bound(key: StreamKey, copied: Copied, count: int) -> dict[str, Any] | None:
-    """The command that finds the `_id` of the document `count` documents after those copied, from the index alone; None
-    if there can be none.
+def bound(key: StreamKey, copied: Copied, count: int, end: bytes = b"") -> dict[str, Any] | None:
+    """The command that finds the `_id` of the document `count` documents after those copied, from the index alone, and
+    before the `_id` in `end` if that is set; None if there can be none.
 
     A pipeline may drop every document of a read, and so each read has an end that is known before. MongoDB finds no
     MaxKey: there, as after the last documents, a read needs no bound.
@@ -63,6 +63,7 @@ def bound(key: StreamKey, copied: Copied, count: int) -> dict[str, Any] | None:
     return {
         "find": read_scope(key, copied).collection,
         **({"min": RawBSONDocument(copied.up_to)} if copied.up_to else {}),
+        **({"max": RawBSONDocument(end)} if end else {}),
         "hint": {"_id": 1},
         "sort": {"_id": 1},
         "skip": count if copied.up_to else count - 1,  # `min` finds the last copied document too
@@ -131,13 +132,13 @@ def check_feed(key: StreamKey) -> None:
         raise unsuitable("collation", "existing documents cannot be copied for a feed with a collation")
 
 
-def check_no_copy(place: ResumeToken, what: str) -> None:
-    """Raises SNAPSHOT_UNSUITABLE for a position within a copy, where a range is read."""
-    if place.copied is not None:
+def check_range(place: ResumeToken, scope: Scope, what: str) -> None:
+    """Raises SNAPSHOT_UNSUITABLE for a position within a copy of which no range can be read."""
+    if place.copied is not None and not scope.collection:
         raise unsuitable(
             "mode",
-            f"{what} is within a copy of existing documents, which PlanRange and ReadRange cannot read; read the copy"
-            " with Subscribe or Watch to its end, or begin at another position",
+            f"{what} is within a copy of several collections, and PlanRange and ReadRange read copies of one; read the"
+            " copy with Subscribe or Watch to its end, or begin at another position",
         )
 
 

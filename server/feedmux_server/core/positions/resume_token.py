@@ -40,6 +40,7 @@ _TRUE: Final = 0x6F
 _END: Final = 0x04
 WHOLE_BYTES_MAX: Final = 4000
 """A token with a longer KeyString is long. Up to this size a position contains the whole token."""
+_AFTER_DOCUMENTS: Final = b"\xff" * 8
 _SNAPSHOT: Final = b"\x03snapshot\x00"
 """The type and name of the field beside `_data` in the `_id` of a copied document."""
 _BEGINNING_BYTES: Final = 1024
@@ -88,6 +89,10 @@ class Copied:
     collection: str = ""
     generation: int = 0
     """Which copy it is. A document that neither this copy nor a change since its beginning has brought is gone."""
+    is_behind: bool = False
+    """In no position: documents after `up_to` were copied too, whose `_id`s have no room in positions."""
+    until: "ResumeToken | None" = None
+    """In no position: set to read a part of a copy again, exactly up to there (`core.delivery.copy_range`)."""
 
     @property
     def namespace(self) -> tuple[str, str]:
@@ -130,6 +135,11 @@ class ResumeToken:
         assert self.copied is not None
         assert self.is_high_water_mark
         return replace(self, key=(*self.key[:4], (self.copied.documents + 1).to_bytes(8)), copied=None)
+
+    def after_documents(self) -> Self:
+        """This high-water mark, after all documents of a copy that are at it, however many they are."""
+        assert self.is_high_water_mark
+        return replace(self, key=(*self.key[:4], _AFTER_DOCUMENTS))
 
     @property
     def cluster_time(self) -> int:

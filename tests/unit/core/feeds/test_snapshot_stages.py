@@ -10,7 +10,7 @@ from feedmux_server.core.feeds.feed import SIMPLE_COLLATION, FeedSpec, Scope
 from feedmux_server.core.feeds.snapshot_stages import (
     bound,
     check_feed,
-    check_no_copy,
+    check_range,
     documents,
     gate,
     may_drop,
@@ -70,6 +70,7 @@ def test_feeds_and_positions_that_are_accepted() -> None:
     check_feed(stream_key(replace(SPEC, pipeline=STAGES, full_document="updateLookup")))
     check_feed(stream_key(replace(SPEC, collation=SIMPLE_COLLATION), STAGES))
     mark = ResumeToken.high_water_mark(5 << 32)
-    check_no_copy(mark, "it")
-    with pytest.raises(FeedmuxError, match="it is within a copy"):
-        check_no_copy(mark.while_copying(Copied()), "it")
+    check_range(mark, Scope("main"), "it")
+    check_range(mark.while_copying(Copied()), SPEC.scope, "it")
+    with pytest.raises(FeedmuxError, match="it is within a copy of several"):
+        check_range(mark.while_copying(Copied()), Scope("main"), "it")

@@ -1,0 +1,60 @@
+"""Ranges within a copy of existing documents, for bulk readers. Pure.
+
+A range is a part of one step of the copy: changes to what was copied before it, then documents as of one time. So its
+two positions say what is in it, and it can be read again, by another server too (`streams.copy_range_reader`):
+
+- the changes after `after` and before the high-water mark of `until` to the documents that `after` covers,
+- then the documents after those that `after` covers, up to those that `until` covers, as of the time before that mark.
+
+A range whose end is outside the copy has all the rest of the documents.
+"""
+
+from dataclasses import replace
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.resume_token import ResumeToken
+
+
+def is_of_one_step(place: ResumeToken, start: ResumeToken, *, documents: bool) -> bool:
+    """Whether what follows `start` belongs to the step of the copy in which `place` is, where the same kind of events
+    comes before and after: neither documents as of another time, nor changes to more documents."""
+    if place.copied is None or start.copied is None:
+        return place.copied is start.copied
+    if documents:
+        return start.cluster_time == place.cluster_time
+    return start.copied.up_to == place.copied.up_to
+
+
+def is_behind(place: ResumeToken) -> bool:
+    """Whether the position does not cover all documents that were delivered up to it."""
+    return place.copied is not None and place.copied.is_behind
+
+
+def has_documents(after: ResumeToken, until: ResumeToken) -> bool:
+    """Whether the range may have documents, and not changes alone."""
+    return until.copied is None or (after.copied is not None and after.copied.up_to != until.copied.up_to)
+
+
+def range_end(after: ResumeToken, until: ResumeToken) -> ResumeToken:
+    """`until` as it compares with the positions of a range that begins at `after`. Raises MESSAGE_INVALID where the two
+    are not a range of one copy."""
+    if after.copied is None and until.copied is None:
+        return until
+    if after.copied is None:
+        raise _invalid("after", "`until` is within a copy of existing documents, and `after` is not")
+    if until.copied is not None and until.copied.generation != after.copied.generation:
+        raise _invalid("until", "`until` and `after` are of different copies")
+    if has_documents(after, until) and not until.is_high_water_mark:
+        raise _invalid("until", "`until` is after the copy in which `after` is: a range ends where the copy ends")
+    return until.after_documents() if until.copied is None else until
+
+
+def to_read_again(after: ResumeToken, until: ResumeToken) -> tuple[ResumeToken, ResumeToken]:
+    """Both positions for a stream that reads the range again: exactly, however many documents it has now."""
+    assert after.copied is not None
+    end = until.after_documents() if has_documents(after, until) else until
+    return after.while_copying(replace(after.copied, until=end)), end
+
+
+def _invalid(field: str, message: str) -> FeedmuxError:
+    return FeedmuxError(ErrorReason.MESSAGE_INVALID, message, {"field": field}, field=field)

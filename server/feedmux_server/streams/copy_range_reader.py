@@ -1,0 +1,138 @@
+"""Reads a range within a copy of one collection again, as `core.delivery.copy_range` defines it.
+
+A reader of a stream, like `SnapshotReader`, which decides how far a step goes; here that is known.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from feedmux_server.clock import wall_s
+from feedmux_server.core.delivery.copy_range import has_documents
+from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.events.copy_chunks import ChangesChunk, cut_documents
+from feedmux_server.core.feeds.snapshot_stages import check_feed
+from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
+from feedmux_server.source.deployment import Source
+from feedmux_server.source.documents import DocumentsReader, NotAtThisTime
+from feedmux_server.source.namespaces import WAIT_MS
+from feedmux_server.source.read_limits import ReadLimits
+from feedmux_server.source.reader import Batch, ChangeStreamReader
+
+_QUIET_S: Final = 0.05
+"""The pause before the next look for changes while there are none, and after the end."""
+
+
+class CopyRangeReader:
+    """The events after `origin`, up to its `copied.until`."""
+
+    def __init__(
+        self, source: Source, key: StreamKey, origin: ResumeToken, limits: ReadLimits, reads_for: Callable[[], str]
+    ) -> None:
+        """`reads_for` is that of `ChangeStreamReader`."""
+        assert origin.copied is not None
+        assert origin.copied.until is not None
+        self._source = source
+        self._key = key
+        self._place, self._until = origin, origin.copied.until
+        self._changes_end = self._until.outside_copy() if self._until.is_high_water_mark else self._until
+        self._limits = replace(limits, max_await_ms=WAIT_MS)
+        self._reads_for = reads_for
+        self._changes: ChangeStreamReader | None = None
+        self._documents = DocumentsReader(source, key, limits)
+        self._documents_left = has_documents(origin, self._until)
+        self._up_to = origin.copied.up_to
+        """The last `_id` up to which documents were read, as in `SnapshotSteps`."""
+        self._time = self._until.cluster_time - 1
+        """The documents are read as of this cluster time."""
+        self._is_open = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    @property
+    def has_cursor(self) -> bool:
+        return self._changes is not None or self._documents.is_open
+
+    async def open(self) -> None:
+        """Raises `Failed`, or FeedmuxError when a retry cannot help."""
+        check_feed(self._key)
+        await self._documents.check_collection()
+        if not self._place.reaches(self._changes_end):
+            at = JoinPoint(self._place.outside_copy())
+            self._changes = ChangeStreamReader(
+                self._source, self._key, at, self._limits, self._reads_for, copied=self._copied
+            )
+            await self._changes.open()
+        self._is_open = True
+
+    async def read(self) -> Batch:
+        """Raises as `open` does."""
+        try:
+            if self._changes is not None:
+                return await self._read_changes(self._changes)
+            if self._documents_left:
+                return await self._read_documents()
+        except BaseException:
+            await self.close()
+            raise
+        await asyncio.sleep(_QUIET_S)
+        return Batch([], self._until, False)
+
+    def interrupt(self) -> None:
+        """Reads never wait for long."""
+
+    async def close(self) -> None:
+        self._is_open = False
+        changes, self._changes = self._changes, None
+        if changes is not None:
+            await changes.close()
+        await self._documents.close()
+
+    @property
+    def _copied(self) -> Copied:
+        assert self._place.copied is not None
+        return self._place.copied
+
+    async def _read_changes(self, changes: ChangeStreamReader) -> Batch:
+        batch = await changes.read()
+        parts = (ChangesChunk.of(chunk, self._copied, self._until) for chunk in batch.chunks)
+        chunks: list[Chunk] = [part for part in parts if part is not None]
+        read_to, end = changes.at.place, self._changes_end
+        if read_to.reaches(end) or (end.is_high_water_mark and batch.complete_time >= end.cluster_time - 1):
+            read_to, self._changes = end, None
+            await changes.close()
+        elif not batch.chunks:
+            await asyncio.sleep(_QUIET_S)
+        self._place = read_to.while_copying(self._copied)
+        is_last = self._changes is None and not self._documents_left
+        return Batch(chunks, self._until if is_last else self._place, batch.exhausted and not self._documents_left)
+
+    async def _read_documents(self) -> Batch:
+        documents, until = self._documents, self._until
+        end = until.copied.up_to if until.copied is not None else b""
+        try:
+            if not documents.is_open:
+                await documents.open(replace(self._copied, up_to=self._up_to), self._time, self._reads_for(), end)
+            raw = await documents.next_batch(self._reads_for())
+        except NotAtThisTime:
+            # The rest is read as of now. The changes since then come again after the range, with smaller times.
+            self._source.observer.documents_not_at_this_time(self._source.name)
+            await documents.close()
+            self._time = await documents.operation_time()
+            await asyncio.sleep(_QUIET_S)
+            return Batch([], None, False)
+        documents.read_ahead()
+        chunks: list[Chunk] = []
+        if raw.data:
+            cut = cut_documents(raw.data, self._place, self._copied, wall_s(), bytes_max=self._limits.chunk_bytes_max)
+            self._place, self._up_to = cut[-1].end, cut[-1].last_id()
+            chunks.extend(cut)
+            self._source.observer.documents_read(self._source.name, sum(each.count for each in cut), len(raw.data))
+        if raw.exhausted:
+            self._documents_left, self._up_to = documents.up_to != end, documents.up_to
+        return Batch(chunks, self._place if self._documents_left else until, False)
