@@ -1,22 +1,20 @@
 """Mirrors a MongoDB collection to a table, with feedmux and Spark.
 
-1. Takes the feed's position.
-2. Copies the collection after taking that position.
-3. Applies the latest change of each document since then, idempotently.
-4. Compares the table with the collection.
+1. Reads the existing documents, and then the changes since then, as one stream.
+2. Applies the latest change of each document, idempotently.
+3. Compares the table with the collection.
 
 Try it: run `feedmux dev --workload`, and with the key and the URI that it prints:
 
     python mirror_collection.py --token KEY --mongodb mongodb://127.0.0.1:PORT --path /tmp/orders
 
-A second run continues from where the first run ended. `--follow` keeps applying changes until Ctrl-C. `--again` copies
-the collection again over the table, after lost history: documents that were deleted meanwhile are gone from it.
+A second run continues from where the first run ended. `--follow` keeps applying changes until Ctrl-C. `--again` reads
+the existing documents again into the table, after lost history: documents that were deleted meanwhile are swept.
 """
 
 import argparse
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -35,7 +33,7 @@ from pyspark.sql.types import DataType, StructType
 
 import feedmux_spark
 from feedmux_spark.apply import DeltaMirror, Mirror, ParquetMirror, mirror_schema
-from feedmux_spark.positions import latest_offsets
+from feedmux_spark.positions import snapshot_offsets
 from feedmux_spark.rows import documents_batch
 
 ORDERS = """_id STRING, customer BIGINT, status STRING, items ARRAY<STRUCT<item: STRING, quantity: INT>>, total DOUBLE,
@@ -58,22 +56,24 @@ def main() -> int:
         "schemaMode": "typed",
         **({"token": args.token} if args.token else {}),
     }
-    # Take the position first: what changes during the copy comes again as a change.
     file = Path(args.path, "start.json")
     if args.again or not file.exists():
-        offsets = latest_offsets(options)
+        offsets = snapshot_offsets(options)
         store(file, {"startingOffsets": offsets, "consumerName": f"mirror-{uuid.uuid4().hex}", "copies": "true"})
     start: dict[str, str] = json.loads(file.read_text())
-    if start.pop("copies", "") or not mirror.exists():
-        shutil.rmtree(f"{args.path}/checkpoint", ignore_errors=True)
-        with copied(spark, args, schema) as documents:
-            mirror.create(documents, replace=True)
+    copies = start.pop("copies", "")
+    if not mirror.exists():
+        mirror.create_empty(schema)
+    checkpoint = f"{args.path}/checkpoint/{start['consumerName']}"
+    changes = spark.readStream.format("feedmux").options(**options, **start).schema(mirror_schema(schema)).load()
+    writer = changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", checkpoint)
+    if copies:
+        writer.trigger(availableNow=True).start().awaitTermination()
+        mirror.sweep(start["startingOffsets"])
         store(file, start)
         print(f"copied {mirror.read().count():,} documents", flush=True)
-    options |= start
-    changes = spark.readStream.format("feedmux").options(**options).schema(mirror_schema(schema)).load()
-    writer = changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", f"{args.path}/checkpoint")
     if args.follow:
+        writer = changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", checkpoint)
         query = writer.start()
         # Ctrl-C. A KeyboardInterrupt would be logged by py4j with a traceback.
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))
@@ -96,14 +96,15 @@ def main() -> int:
 
 
 def store(file: Path, start: dict[str, str]) -> None:
-    """Stores where the changes begin, the stream's name, and `copies` until the copy is made: a crash does no harm."""
+    """Stores where the stream begins, its name, and `copies` until the copy is complete: a crash does no harm."""
     file.with_suffix(".new").write_text(json.dumps(start))
     file.with_suffix(".new").rename(file)
 
 
 @contextmanager
 def copied(spark: SparkSession, args: argparse.Namespace, schema: StructType) -> Iterator[DataFrame]:
-    """Yields the collection's documents, through a temporary Parquet file. On a cluster, use a shared file system."""
+    """Yields the collection's documents as MongoDB has them now, through a temporary Parquet file. On a cluster, use a
+    shared file system."""
     with tempfile.TemporaryDirectory(prefix="copy-", dir=args.path) as folder, MongoClient[Any](args.mongodb) as client:
         collection = client[args.database].get_collection(args.collection, read_concern=ReadConcern("majority"))
         path, writer = f"{folder}/documents.parquet", None
@@ -150,20 +151,20 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--token", default=os.environ.get("FEEDMUX_API_KEY"), help="an API key or JWT; by default FEEDMUX_API_KEY"
     )
-    parser.add_argument("--mongodb", required=True, metavar="URI", help="the deployment to copy the collection from")
+    parser.add_argument(
+        "--mongodb", required=True, metavar="URI", help="the deployment, to compare with the collection"
+    )
     parser.add_argument("--database", default="shop", help="database of the collection (shop)")
     parser.add_argument("--collection", default="orders", help="name of the collection (orders)")
     parser.add_argument(
         "--schema", metavar="DDL", default=ORDERS, help="fields of the documents with Spark types, `_id` among them;"
         " by default those of the workload's orders",
     )  # fmt: skip
-    parser.add_argument(
-        "--path", required=True, metavar="FOLDER", help="folder for the table, the checkpoint and the copy"
-    )
+    parser.add_argument("--path", required=True, metavar="FOLDER", help="folder for the table and the checkpoint")
     parser.add_argument(
         "--format", choices=("parquet", "delta"), default="parquet", help="format of the table (parquet)"
     )
-    parser.add_argument("--again", action="store_true", help="first copy the collection again, over the table")
+    parser.add_argument("--again", action="store_true", help="first read the existing documents again")
     parser.add_argument("--follow", action="store_true", help="keep applying changes instead of comparing")
     parser.add_argument(
         "--looks", type=int, default=5, metavar="N", help="how often to compare while writes continue (5)"

@@ -29,13 +29,23 @@ class FeedmuxBatchReader(DataSourceReader):
         options = self._options
         starting = options.starting_offsets or "earliest"
         start, end = parse_start(starting, "startingOffsets"), parse_start(options.ending_offsets, "endingOffsets")
+        for option, bound in (("startingOffsets", start), ("endingOffsets", end)):
+            if bound.kind == "snapshot":
+                raise OptionError(
+                    f"option {option}: a batch reads changes. To read the existing documents too, use a stream with"
+                    " startingOffsets=snapshot and the trigger availableNow; to read them alone, use MongoDB's own"
+                    " connector"
+                )
         connection = Connection(options)
         planner = Planner(options, connection)
         with connection.explaining():
             with _naming("endingOffsets", options.ending_offsets):
                 found = connection.locate(options, end)
             with _naming("startingOffsets", starting):
-                after = connection.resolve(options, start)
+                at = connection.locate(options, start)
+            if at.copied is not None or found.copied is not None:
+                raise OptionError("an offset within a copy of existing documents: only its own stream continues there")
+            after = at.feed_position
             until = found.feed_position.position
             slices = planner.through(after, found.feed, until, options.max_bytes_per_trigger)
             # Nothing is after `latest`, but `latest` may be resolved a moment before a start.

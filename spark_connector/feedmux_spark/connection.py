@@ -23,7 +23,7 @@ import grpc
 
 from feedmux import requests
 from feedmux.endpoint import host_and_port, proxy_of
-from feedmux.errors import FeedmuxError, Fenced, SubscriptionBusy, Unavailable
+from feedmux.errors import FeedmuxError, Fenced, SnapshotUnsupported, SubscriptionBusy, Unavailable
 from feedmux.feeds import Start
 from feedmux.positions import FeedPosition
 from feedmux.recovery import Backoff, Step, next_step
@@ -97,6 +97,8 @@ class Located:
 
     feed_position: FeedPosition
     feed: bytes
+    copied: int | None = None
+    """How many documents have been copied, if the position is within a copy of existing documents."""
 
 
 class Connection:
@@ -170,7 +172,10 @@ class Connection:
                 "the server is older than this connector, and does not support feed fingerprints: update feedmux"
             )
         feed_position = FeedPosition(answer.position, time=(answer.cluster_time.seconds, answer.cluster_time.increment))
-        return Located(feed_position, answer.feed_fingerprint)
+        if start.kind == "snapshot" and not answer.HasField("snapshot"):
+            raise SnapshotUnsupported("names the present as its beginning")
+        copied = answer.snapshot.documents if answer.HasField("snapshot") else None
+        return Located(feed_position, answer.feed_fingerprint, copied)
 
     def retrying(self, attempt: Callable[[], T], what: str) -> T:
         """Runs `attempt` until it succeeds, fails permanently, or `retryTimeoutMs` has passed.

@@ -44,10 +44,10 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
             return (
                 "Changes are lost: the position to read from has left MongoDB's oplog"
                 f"{f', which now begins at {oldest}' if oldest else ''}. Either set failOnDataLoss=false to continue"
-                " from the oldest available change, with the gap logged and counted in the offsets; or copy the"
-                " collection again, over the table (Mirror.create with replace=True), and start with a new checkpoint,"
-                " consumerName and startingOffsets. To prevent this, enlarge the oplog or run the query"
-                f" more often. ({error})"
+                " from the oldest available change, with the gap logged and counted in the offsets (not within a copy"
+                " of existing documents); or read the existing documents again, with startingOffsets=snapshot, a new"
+                " checkpoint and consumerName, and then Mirror.sweep. To prevent this, enlarge the oplog or run the"
+                f" query more often. ({error})"
             )
         case Unavailable() if executor:
             return (
@@ -62,9 +62,9 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 "Changes are lost: MongoDB was restored, and does not have the history that was read since"
                 f"{f' {common}' if common else ' the copy was made'}. What was written to the sink since then has not"
                 " happened in MongoDB. Either set failOnDataLoss=false to continue from the oldest available change,"
-                " with the gap logged and counted in the offsets; or copy the collection again, over the table"
-                " (Mirror.create with replace=True), and start with a new checkpoint, consumerName and startingOffsets."
-                f" ({error})"
+                " with the gap logged and counted in the offsets (not within a copy of existing documents); or copy the"
+                " collection again, over the table (Mirror.create with replace=True), and start with a new checkpoint,"
+                f" consumerName and startingOffsets. ({error})"
             )
         case Unavailable():
             return (
@@ -91,11 +91,12 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 f" ({error})"
             )
         case FeedmuxError(reason="SNAPSHOT_UNSUITABLE"):
-            named = f"The subscription of consumerName {consumer_name!r}" if consumer_name else "An offset"
+            if error.metadata.get("kind") != "mode":
+                return f"The existing documents cannot be read (startingOffsets=snapshot). ({error})"
             return (
-                f"{named} is within a copy of existing documents, which Spark does not read: choose another"
-                " consumerName and startingOffsets, or let another client read that subscription to the end of its"
-                f" copy. ({error})"
+                "Spark reads the existing documents of one collection, from servers that have this: set the option"
+                " collection, or upgrade all replicas of feedmux; or choose another consumerName and startingOffsets,"
+                f" or let another client read the subscription to the end of its copy. ({error})"
             )
         case FeedmuxError(reason="FEED_CHANGED"):
             return (

@@ -16,6 +16,8 @@ from feedmux.positions import FeedPosition
 from feedmux_spark.errors import OptionError
 
 _VERSION: Final = 1
+_VERSION_COPYING: Final = 2
+"""Of an offset within a copy of existing documents, which connectors of version 1 alone do not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +31,12 @@ class Offset:
     """How often, up to here, changes were lost and the feed continued from the oldest change (failOnDataLoss=false)."""
     feed: bytes = b""
     """The fingerprint of the feed that was read up to here. Empty in checkpoints of connectors that wrote none."""
+    copied: int | None = None
+    """Within a copy of existing documents: how many have been read."""
 
     @classmethod
-    def at(cls, feed_position: FeedPosition, feed: bytes, gaps: int = 0) -> "Offset":
-        return cls(feed_position.position, feed_position.time, gaps, feed)
+    def at(cls, feed_position: FeedPosition, feed: bytes, gaps: int = 0, copied: int | None = None) -> "Offset":
+        return cls(feed_position.position, feed_position.time, gaps, feed, copied)
 
     @property
     def feed_position(self) -> FeedPosition:
@@ -44,8 +48,10 @@ class Offset:
             "clusterTime": shown_time(self.time),
             "gaps": self.gaps,
             "position": base64.b64encode(self.position).decode(),
-            "version": _VERSION,
+            "version": _VERSION if self.copied is None else _VERSION_COPYING,
         }
+        if self.copied is not None:
+            content["copiedDocuments"] = self.copied
         if self.feed:
             content["feed"] = base64.b64encode(self.feed).decode()
         return dict(sorted(content.items()))
@@ -54,21 +60,22 @@ class Offset:
     def from_json(cls, content: dict[str, Any]) -> "Offset":
         """Parses a stored offset. Raises OptionError if it is not one."""
         version = content.get("version", _VERSION)
-        if version != _VERSION:
+        if version not in (_VERSION, _VERSION_COPYING):
             raise OptionError(
-                f"the offset has version {version!r}, but this connector supports only version {_VERSION}"
+                f"the offset has version {version!r}, but this connector supports no version after {_VERSION_COPYING}"
             )
         try:
             position = base64.b64decode(content["position"], validate=True)
             feed = base64.b64decode(content.get("feed", ""), validate=True)
             gaps = int(content.get("gaps", 0))
+            copied = int(content["copiedDocuments"]) if version == _VERSION_COPYING else None
             time = _time(str(content["clusterTime"])) if "clusterTime" in content else (0, 0)
         except (KeyError, TypeError, ValueError, OverflowError):
             raise OptionError(
                 'not an offset of feedmux. An offset is {"clusterTime": "…", "gaps": 0, "position": "…", "version": 1};'
                 " `position` alone is enough"
             ) from None
-        return cls(position, time, gaps, feed)
+        return cls(position, time, gaps, feed, copied)
 
 
 def shown_time(time: tuple[int, int]) -> str:
@@ -88,11 +95,7 @@ def parse_start(text: str, option: str) -> Start:
     if text == "earliest":
         return Start.earliest()
     if text == "snapshot":
-        raise OptionError(
-            f"option {option}: Spark does not read the existing documents through feedmux. Copy the collection with"
-            " Spark, after taking the position at which the changes begin (feedmux_spark.positions.latest_offsets), and"
-            " give that as startingOffsets: feedmux_spark.apply, and examples/mirror_collection.py, do so"
-        )
+        return Start.snapshot()
     if text.lstrip().startswith("{"):
         try:
             return Start.position(Offset.from_json(json.loads(text)).position)

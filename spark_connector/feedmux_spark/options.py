@@ -194,7 +194,8 @@ class Options:
     )
     starting_offsets: str | None = _option(
         "Where a batch begins, or a stream without a checkpoint and with a new `consumerName`: `latest`, `earliest`,"
-        " an ISO 8601 time with a time zone, or an offset as JSON.",
+        " an ISO 8601 time with a time zone, or an offset as JSON. Streams of one collection: also `snapshot`, the"
+        " existing documents first.",
         shown="`latest`; batch: `earliest`",
     )
     ending_offsets: str = _option(

@@ -14,8 +14,20 @@ def latest_offsets(options: Mapping[str, str]) -> str:
 
     Raises FeedmuxSparkError.
     """
+    return _offsets(options, Start.latest())
+
+
+def snapshot_offsets(options: Mapping[str, str]) -> str:
+    """Returns the offset at which a copy of the existing documents begins, for `startingOffsets` and `Mirror.sweep`.
+
+    Raises FeedmuxSparkError.
+    """
+    return _offsets(options, Start.snapshot())
+
+
+def _offsets(options: Mapping[str, str], start: Start) -> str:
     parsed = parse_options({name.lower(): value for name, value in options.items()})
     connection = Connection(parsed)
     with connection.explaining():
-        found = connection.locate(parsed, Start.latest())
-        return json.dumps(Offset.at(found.feed_position, found.feed).as_json())
+        found = connection.locate(parsed, start)
+        return json.dumps(Offset.at(found.feed_position, found.feed, copied=found.copied).as_json())

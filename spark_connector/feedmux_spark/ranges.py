@@ -33,6 +33,8 @@ class Slice(InputPartition):
     """The routing key of the replica that retains the events."""
     feed: bytes = field(default=b"", repr=False)
     """The fingerprint of the feed that planned the slice; no other feed may read it."""
+    copying: bool = False
+    """It is within a copy of existing documents, where the oldest change does not continue what is lost."""
 
 
 def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
@@ -52,7 +54,7 @@ def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
                     patience.restart()
                 return
             except HistoryLost as error:
-                if options.fail_on_data_loss:
+                if options.fail_on_data_loss or wanted.copying:
                     raise
                 log.warning("changes of a planned range are lost (failOnDataLoss=false): %s", error)
                 wanted, behind_a_gap = (
@@ -60,7 +62,7 @@ def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
                     True,
                 )
             except TimelineForked as error:
-                if options.fail_on_data_loss:
+                if options.fail_on_data_loss or wanted.copying:
                     raise
                 # The next plan begins at the oldest available change.
                 log.warning("the changes of a planned range have not happened (failOnDataLoss=false): %s", error)

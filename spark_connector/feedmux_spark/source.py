@@ -95,6 +95,11 @@ def _for_stream(options: Options) -> Options:
             "option consumerName is missing: a stream needs its own name, under which its start is stored before the"
             " first batch"
         )
+    if options.starting_offsets == "snapshot" and options.collection is None:
+        raise OptionError(
+            "option startingOffsets=snapshot needs the option collection: Spark reads the existing documents of one"
+            " collection, each with a query of its own"
+        )
     if options.ending_offsets != "latest":
         raise OptionError(
             "option endingOffsets is for batches only: to end a stream at the latest available event, use the trigger"

@@ -8,7 +8,7 @@ from the checkpoint.
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,11 +16,18 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from feedmux.errors import FailedPrecondition, FeedmuxError, HistoryLost, SubscriptionNotFound, TimelineForked
+from feedmux.errors import (
+    FailedPrecondition,
+    FeedmuxError,
+    HistoryLost,
+    SubscriptionNotFound,
+    TimelineForked,
+)
 from feedmux.feeds import Start
 from feedmux.positions import FeedPosition
 from feedmux_spark.agreement import Agreement
 from feedmux_spark.connection import Call, Connection
+from feedmux_spark.errors import OptionError
 from feedmux_spark.lease import Renewal, hold_name, instance_id
 from feedmux_spark.offsets import Offset, parse_start, shown_time
 from feedmux_spark.options import Options
@@ -88,6 +95,11 @@ class FeedmuxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from self._maker.record_batches(events)
 
 
+def _of(after: Offset, slices: Sequence[Slice]) -> Sequence[Slice]:
+    """The slices of a range that begins at `after`."""
+    return slices if after.copied is None else [replace(each, copying=True) for each in slices]
+
+
 @dataclass(frozen=True, slots=True)
 class _Ahead:
     """A plan requested in advance, while the previous micro-batch runs."""
@@ -121,8 +133,12 @@ class Progress:
         processed."""
         with self._connection.explaining():
             start = parse_start(self._options.starting_offsets or "latest", "startingOffsets")
+            if start.kind == "snapshot":
+                # An older server would create the subscription at the present; it rejects the position of a copy.
+                start = Start.position(self._connection.resolve(self._options, start).position)
             feed_position = self._agreement.create(start)
-            return Offset.at(feed_position, self._agreement.fingerprint(feed_position.position))
+            found = self._connection.locate(self._options, Start.position(feed_position.position))
+            return Offset.at(feed_position, self._agreement.fingerprint(feed_position.position), copied=found.copied)
 
     def pin(self) -> None:
         """Limits all further plans to what MongoDB has committed now."""
@@ -138,6 +154,11 @@ class Progress:
         """
         with self._connection.explaining(offset_time=shown_time(start.time)):
             feed = self._agreement.check(start)
+            if start.copied is not None and events_max is None:
+                raise OptionError(
+                    "the trigger once reads everything in one micro-batch, and a copy of existing documents"
+                    " (startingOffsets=snapshot) has several: use the trigger availableNow"
+                )
             reached = self._reached[1] if self._reached and self._reached[0] == start else start
             until = self._pinned
             if until is None and events_max is None:
@@ -149,7 +170,7 @@ class Progress:
                 if plan.slices and not slices:
                     processed = reached.position
                 slices += plan.slices
-                end = Offset.at(plan.end, feed, reached.gaps)
+                end = Offset.at(plan.end, feed, reached.gaps, self._copied(reached, plan.end))
                 if slices and (events_max is not None or plan.caught_up):
                     self._remember(start, end, slices)
                     if events_max is not None:
@@ -175,7 +196,7 @@ class Progress:
             return planned
         with self._connection.explaining(offset_time=shown_time(start.time)):
             self._agreement.check(start, end)
-            return self._through(start, end.position)[0]
+            return _of(start, self._through(start, end.position)[0])
 
     def report(self) -> dict[str, Any] | None:
         """Returns how far the feed reaches, for the query's progress; if nothing more matches, how far it was read."""
@@ -192,6 +213,8 @@ class Progress:
         """Whether a micro-batch without events must advance the checkpoint from `start` to `end`."""
         if events_max is None and not plan.caught_up:
             return False  # the only micro-batch of the run: it takes everything
+        if start.copied is not None and end.copied is None:
+            return True  # the end of the copy
         if end.gaps != start.gaps or end.time[0] - start.time[0] >= QUIET_BATCH_S:
             return True
         ends_here = until is not None and plan.caught_up
@@ -219,7 +242,13 @@ class Progress:
                 self._agreement.settle(error)
             else:
                 self._agreement.planned()
-                return plan, reached, until
+                return replace(plan, slices=_of(reached, plan.slices)), reached, until
+
+    def _copied(self, after: Offset, end: FeedPosition) -> int | None:
+        """How many documents have been copied at the end of a plan; None outside a copy."""
+        if after.copied is None:
+            return None
+        return self._connection.locate(self._options, Start.position(end.position)).copied
 
     def _through(self, after: Offset, until: bytes) -> tuple[Sequence[Slice], Offset]:
         """Returns the slices of everything up to `until`, and where they begin. Raises FeedmuxError."""
@@ -251,6 +280,8 @@ class Progress:
         return after
 
     def _wanted(self, after: Offset, until: FeedPosition | None, events_max: int | None) -> Wanted:
+        if after.copied is not None:
+            until = None  # within a copy, that would be a range with all the rest of the documents
         wait_s = PINNED_WAIT_S if until else self._options.poll_timeout_ms / 1000
         feed = self._agreement.fingerprint(after.position)
         return Wanted(
@@ -269,7 +300,7 @@ class Progress:
 
     def _behind_the_gap(self, before: Offset, error: HistoryLost | TimelineForked) -> Offset:
         """Returns the oldest available position, with the gap counted. Raises the error if a gap is not allowed."""
-        if self._options.fail_on_data_loss:
+        if self._options.fail_on_data_loss or before.copied is not None:
             raise error
         oldest = self._connection.resolve(self._options, Start.earliest())
         log.warning(

@@ -79,8 +79,8 @@ def test_it_mirrors_a_collection_that_is_being_written(
     script.start()
     try:
         with writing(database, shop):
-            # From before the position until the copy is done: the copy has changes that come again.
-            wait_until(lambda: list(folder.glob("table/*/_SUCCESS")) or not script.running, guard_s=PATIENCE_S)
+            # From before the copy until it is done.
+            wait_until(lambda: "copied" in log.read_text() or not script.running, guard_s=PATIENCE_S)
             copied = shop.changes
         assert copied > 2_000
         wait_until(lambda: not script.running, guard_s=PATIENCE_S)
@@ -118,7 +118,7 @@ def test_ctrl_c_ends_it_in_silence(site: Site, database: Database[dict[str, Any]
     script.start()
     try:
         # The stream has begun.
-        wait_until(lambda: list(folder.glob("checkpoint/commits/0")) or not script.running, guard_s=PATIENCE_S)
+        wait_until(lambda: list(folder.glob("checkpoint/*/commits/0")) or not script.running, guard_s=PATIENCE_S)
         script.send_signal(signal.SIGINT)
         wait_until(lambda: not script.running, guard_s=PATIENCE_S)
     finally:

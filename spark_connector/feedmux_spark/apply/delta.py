@@ -39,6 +39,9 @@ class DeltaMirror(Mirror):
     def read(self) -> DataFrame:
         return self._spark.read.format("delta").load(self.path)
 
+    def _delete_before(self, sort_key: bytes) -> None:
+        self._spark.sql(f"DELETE FROM {self._table} WHERE sort_key < X'{sort_key.hex()}'")
+
     def _applied(self, query_id: str, batch_id: int) -> bool:
         marks = self._spark.sql(f"DESCRIBE HISTORY {self._table} LIMIT {_LOOK_BACK}").where(
             f.col("userMetadata").startswith(_mark(query_id))

@@ -1,5 +1,6 @@
 """The common part of all mirrors: checks a batch of changes, selects the latest of each document, and merges them."""
 
+import json
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from pyspark.sql.types import (
 )
 
 from feedmux_spark.errors import FeedmuxSparkError
+from feedmux_spark.offsets import Offset
 from feedmux_spark.rows import SchemaRefused, typed_schema
 from feedmux_spark.rows.columns import TYPE_MISMATCH, key_schema
 
@@ -101,6 +103,12 @@ class Mirror(ABC):
         checkpoint. Without it, raises an error if there is a table.
         """
 
+    def create_empty(self, document: StructType) -> None:
+        """Creates the table without rows, for a stream that begins with the existing documents."""
+        schema = mirror_schema(document)
+        columns = StructType([schema["document_key"], schema["document"]])
+        self.create(self._spark.createDataFrame([], columns))
+
     @abstractmethod
     def exists(self) -> bool:
         """Whether there is a table."""
@@ -108,6 +116,21 @@ class Mirror(ABC):
     @abstractmethod
     def read(self) -> DataFrame:
         """The table as it is now: `document_key`, `sort_key`, `document`."""
+
+    def sweep(self, offset: str) -> None:
+        """Deletes the rows of documents that are gone, after a stream has read the whole copy of the existing documents
+        that began at `offset` (`snapshot_offsets`): those that neither this copy nor a change since then has brought.
+
+        Not while a stream is applied. Raises OptionError if `offset` is not one.
+        """
+        seconds, increment = Offset.from_json(json.loads(offset)).time
+        # The documents are read as of the time before the offset, or later.
+        before = ((seconds << 32 | increment) - 1).to_bytes(8)
+        self._delete_before(before)
+
+    @abstractmethod
+    def _delete_before(self, sort_key: bytes) -> None:
+        """Deletes the rows with a smaller `sort_key`."""
 
     @abstractmethod
     def _applied(self, query_id: str, batch_id: int) -> bool:

@@ -7,7 +7,7 @@ retained for its current readers. Use `DeltaMirror` for tables that are too larg
 
 import logging
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from pyspark.sql import DataFrame
@@ -65,6 +65,12 @@ class ParquetMirror(Mirror):
         if not states:
             raise CannotApply(f"{self.path} contains no mirror: create it with a copy first")
         return self._spark.read.parquet(_GLOB.sub(r"\\\g<0>", f"{self.path}/{states[-1].folder}"))
+
+    def _delete_before(self, sort_key: bytes) -> None:
+        last = self._states()[-1]
+        rows = self.read().where(f.col("sort_key") >= f.lit(sort_key))
+        self._write(rows, replace(last, number=last.number + 1))
+        self._delete_old()
 
     def _applied(self, query_id: str, batch_id: int) -> bool:
         return any(state.query_id == query_id and state.batch_id >= batch_id for state in self._states())

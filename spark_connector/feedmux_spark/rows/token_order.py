@@ -16,11 +16,15 @@ from feedmux_spark.rows.bson_walk import Ints, Mask, Values
 from feedmux_spark.rows.errors import InvalidEvents
 
 SORT_KEY_BYTES: Final = 17
-"""Cluster time (4 seconds, 4 increment), transaction index (4), fromInvalidate (1), fragment (4), all big endian."""
+"""Cluster time (4 seconds, 4 increment), transaction index (4), fromInvalidate (1), fragment (4), all big endian. Of a
+copied document: the cluster time as of which it was read, and the highest value after it, because the document has all
+changes of that time."""
 
 _HEAD_BYTES: Final = 32
 _HEAD_TEXT: Final = f"V{2 * _HEAD_BYTES}"
 _EVENT: Final = 128
+_HIGH_WATER_MARK: Final = 0
+"""Of the documents of a copy: the time after the one as of which they were read."""
 _VERSIONS: Final = (1, 2)
 _TIMESTAMP: Final = 0x82
 _ZERO: Final = 0x29
@@ -51,7 +55,7 @@ def cluster_times_and_sort_keys(tokens: Values, fragments: Values) -> tuple[Ints
     from_invalidate = head[np.arange(count), at]
     known = (
         np.isin(version, _VERSIONS)
-        & (kind == _EVENT)
+        & ((kind == _EVENT) | (kind == _HIGH_WATER_MARK))
         & (transaction_index < 1 << 32)
         & ((from_invalidate == _FALSE) | (from_invalidate == _TRUE))
         # Hexadecimal as far as it was read, and not beyond the text.
@@ -66,7 +70,12 @@ def cluster_times_and_sort_keys(tokens: Values, fragments: Values) -> tuple[Ints
     rows = np.flatnonzero(fragments.kind == bson.INT32)
     if rows.size:
         keys[rows, 13:17] = _big_endian(buffer.at(fragments.start[rows], "<i4").astype(np.int64))
-    times = np.ascontiguousarray(head[:, 1:9]).view(">u4").astype(np.int64)
+    documents = np.flatnonzero(kind == _HIGH_WATER_MARK)
+    if documents.size:
+        marks = np.ascontiguousarray(keys[documents, 0:8]).view(">u8")
+        keys[documents, 0:8] = (marks - 1).astype(">u8").view(np.uint8).reshape(-1, 8)
+        keys[documents, 8:] = 0xFF
+    times = np.ascontiguousarray(keys[:, 0:8]).view(">u4").astype(np.int64)
     return times[:, 0], times[:, 1], keys
 
 

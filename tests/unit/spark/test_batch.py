@@ -97,17 +97,25 @@ def test_starts() -> None:
 
 
 def test_an_offset_from_elsewhere_is_an_error_of_the_option() -> None:
-    with pytest.raises(OptionError, match=r"supports only version 1"):
-        Offset.from_json({"version": 2, "position": "AQI="})
-    for content in ({}, {"position": "AQI=", "gaps": "x"}, {"position": "AQI=", "clusterTime": "noon/1"}):
+    with pytest.raises(OptionError, match=r"supports no version after 2"):
+        Offset.from_json({"version": 3, "position": "AQI="})
+    copying = Offset(b"p", (5, 1), copied=7)
+    assert (Offset.from_json(copying.as_json()), copying.as_json()["version"]) == (copying, 2)
+    for content in (
+        {},
+        {"version": 2, "position": "AQI="},
+        {"position": "AQI=", "gaps": "x"},
+        {"position": "AQI=", "clusterTime": "noon/1"},
+    ):
         with pytest.raises(OptionError, match="not an offset of feedmux"):
             Offset.from_json(content)
 
 
 @over("option", ["startingOffsets", "endingOffsets"])
-def test_a_start_with_existing_documents_says_what_to_do(option: str) -> None:
-    with pytest.raises(OptionError, match=rf"{option}: Spark does not read .*latest_offsets"):
-        parse_start("snapshot", option)
+def test_a_batch_reads_no_existing_documents(option: str) -> None:
+    options = parse_options({"endpoint": "localhost:1", option: "snapshot"})
+    with pytest.raises(OptionError, match=rf"{option}: a batch reads changes.*a stream with startingOffsets=snapshot"):
+        FeedmuxBatchReader(options, default_schema("envelope")).partitions()
 
 
 @over("text", ["2026-11-21T15:00:00", "2026-11-21"])
