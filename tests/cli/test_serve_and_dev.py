@@ -17,7 +17,7 @@ from pymongo import MongoClient
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.cli.dev import _command as dev_command
 from feedmux_server.config.sections import LimitsSection
-from tests.cli.conftest import FEEDMUX, clean_environment, run, write_config
+from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment, run, write_config
 from tests.started import Started, descendants
 from tests.waiting import wait_until
 
@@ -142,6 +142,17 @@ def test_dev_from_start_to_ctrl_c(tmp_path: Path) -> None:
         assert dev.wait(60) == 0
     assert marked(mark) == []
     assert running(started) == []
+
+
+def test_dev_whose_output_cannot_be_written() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*FEEDMUX, "dev", "--port", "0", "--json"],
+            env=clean_environment(), stdout=full, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "the output cannot be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("program", ["mongod", "redis-server"])

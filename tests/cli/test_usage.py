@@ -69,6 +69,7 @@ def test_wrong_usage_exits_2_and_says_why(arguments: list[str], capsys: pytest.C
     ("shell", "status", "words"),
     [
         ('"$@" >&-', 0, ""),
+        ('"$@" <&- >&- 2>&-', 0, ""),
         ('"$@" > /dev/full', 1, "feedmux: the output cannot be written: No space left on device"),
         ('ulimit -f 0; "$@" > "$0"', 1, "feedmux: the output cannot be written: File too large"),
         ('mkfifo "$0"; (: < "$0") & "$@" > "$0"', 0, ""),

@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
     log.configure(args.log_level, "auto")
     try:
-        uvloop.run(_dev(args))
+        unwritten = uvloop.run(_dev(args))
     except asyncio.CancelledError:
         return _INTERRUPTED
     except (EmbeddedError, CannotStart, ConfigError) as error:
@@ -85,10 +85,14 @@ def run(args: argparse.Namespace) -> int:
                 "Stop that program, or take other ports: --port 0 picks free ones.",
             ) from None
         raise CliError(str(error)) from None
+    if unwritten is not None:
+        raise unwritten
     return 0
 
 
-async def _dev(args: argparse.Namespace) -> None:
+async def _dev(args: argparse.Namespace) -> OSError | None:
+    """Run the server until a signal. Returns the error if standard output cannot say where it is: raised beside the
+    tasks of the server, it would be one of a group."""
     from feedmux_embedded import RedisServer, ReplicaSet
     from feedmux_server.app import running
     from feedmux_server.cli.sample_workload import write_sample
@@ -112,7 +116,10 @@ async def _dev(args: argparse.Namespace) -> None:
             with told.step("feedmux"):
                 config = _config(args.port, home, folder, mongo.uri, redis.url)
                 server = await stack.enter_async_context(running(config))
-            _tell(args, home, server, mongo.uri, redis.url)
+            try:
+                _tell(args, home, server, mongo.uri, redis.url)
+            except OSError as error:
+                return error
             try:
                 if args.workload:
                     await write_sample(mongo.uri, args.rate)
@@ -124,6 +131,7 @@ async def _dev(args: argparse.Namespace) -> None:
                     await stack.aclose()
                 # Ctrl-C is the normal end.
                 me.uncancel()
+    return None
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Final
 
 from feedmux.cli.failure import FAILED, UNWRITABLE, CliError, UsageError, as_cli_error, cannot_write, is_unicode
@@ -64,8 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     # Otherwise gRPC's log lines would appear between the results.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    if sys.stdout is None:  # `>&-`
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # `>&-`; else the first socket or file would get its number
+            file = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(file, True)
+            setattr(sys, name, os.fdopen(file, "w" if number else "r", closefd=False))
     if isinstance(sys.stdout, TextIOWrapper):  # a locale may lack a character; standard error has this handler already
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

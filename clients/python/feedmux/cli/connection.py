@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ssl
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,13 +112,15 @@ def tls_of(args: argparse.Namespace) -> bool | feedmux.Tls:
     if args.ca_file is None and args.certificate_file is None:
         return bool(args.tls)
     for option in ("ca_file", "certificate_file", "key_file"):
-        path = getattr(args, option)
+        path, name = getattr(args, option), f"--{option.replace('_', '-')}"
+        if path is None:
+            continue
         try:
-            if path is not None:
-                path.read_bytes()
+            if not stat.S_ISREG(path.stat().st_mode):  # a device may have no end, and a pipe is read only once
+                raise CliError(f"{name} {path} is not a file")
+            path.open("rb").close()
         except OSError as error:
-            name = option.replace("_", "-")
-            raise CliError(f"--{name} {path} cannot be read: {error.strerror}") from None
+            raise CliError(f"{name} {path} cannot be read: {error.strerror}") from None
     if args.ca_file is not None:
         try:
             ssl.create_default_context(cafile=args.ca_file)

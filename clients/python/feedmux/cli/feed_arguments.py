@@ -7,7 +7,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bson import json_util
 from bson.timestamp import Timestamp
@@ -26,6 +26,8 @@ _AGO = re.compile(r"(\d{1,9})([smhd])")
 _AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _CLUSTER_TIME = re.compile(r"(\d{9,10}):(\d{1,10})")
 _NAME_MAX = 256
+_FILE_BYTES: Final = 1 << 20
+"""The most of a file that is read as a pipeline; the server takes less."""
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})+")
 
 
@@ -108,7 +110,11 @@ def pipeline(text: str) -> str:
     if text.startswith("@"):
         origin = f"{text[1:]} is "
         try:
-            text = Path(text[1:]).read_text("utf-8-sig")
+            with Path(text[1:]).open("rb") as file:  # also a pipe: @<(command)
+                content = file.read(_FILE_BYTES + 1)
+            if len(content) > _FILE_BYTES:
+                raise argparse.ArgumentTypeError(f"{text[1:]} is larger than {_FILE_BYTES >> 10} KiB")
+            text = content.decode("utf-8-sig")
         except OSError as error:
             raise argparse.ArgumentTypeError(f"{text[1:]} cannot be read: {error.strerror}") from None
         except UnicodeDecodeError:

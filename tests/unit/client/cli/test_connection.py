@@ -33,7 +33,8 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     text.write_text("no certificate")
     for options, words in (
         ({"ca_file": tmp_path / "none"}, "--ca-file .*none cannot be read: No such file"),
-        ({"ca_file": tmp_path}, "cannot be read: Is a directory"),
+        ({"ca_file": tmp_path}, "--ca-file .* is not a file"),
+        ({"ca_file": Path("/dev/zero")}, "--ca-file /dev/zero is not a file"),
         ({"ca_file": text}, "--ca-file .*text contains no PEM certificate"),
         ({"certificate_file": one.certificate, "key_file": text}, "are not a certificate and its private key"),
         ({"certificate_file": one.certificate, "key_file": two.key}, "are not a certificate and its private key"),

@@ -21,12 +21,14 @@ def test_a_pipeline_from_a_file(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_file_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "endless").symlink_to("/dev/zero")
     (tmp_path / "latin").write_bytes(b"\xe9")
     (tmp_path / "object").write_text("{}")
     (tmp_path / "comma").write_text("[{},\n}")
     for name, words in (
         ("none", "none cannot be read: No such file"),
         ("", "cannot be read: Is a directory"),
+        ("endless", "endless is larger than 1024 KiB"),
         ("latin", "latin is not UTF-8"),
         ("object", "an array"),
         ("comma", r"comma is not JSON: .* \(line 2 column 1\)$"),
