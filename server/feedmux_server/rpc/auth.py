@@ -10,7 +10,7 @@ from feedmux_server.clock import wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc.status import Context
 from feedmux_server.rpc.tls import peer_certificate
-from feedmux_server.rpc.transport import METADATA_BYTES
+from feedmux_server.rpc.transport import ENTRY_BYTES, METADATA_BYTES
 from feedmux_server.tenants.jwt_verifier import JwtVerifier, looks_like_jwt
 from feedmux_server.tenants.model import CredentialKind, Identity, Unauthenticated
 from feedmux_server.tenants.registry import Registry
@@ -32,7 +32,7 @@ class Authenticator:
     async def identify(self, context: Context) -> Identity:
         """Raises Unauthenticated, and MESSAGE_INVALID for metadata that are too large."""
         metadata = context.invocation_metadata() or ()
-        size = sum(len(name) + len(value) for name, value in metadata)
+        size = sum(len(name) + len(value) + ENTRY_BYTES for name, value in metadata)
         if size > METADATA_BYTES:
             raise FeedmuxError(
                 ErrorReason.MESSAGE_INVALID,

@@ -7,6 +7,8 @@ LOOKAHEAD_BYTES: Final = 16 * 1024
 """Bytes received for a call that the server does not read yet. A call being read gets as much as its message needs."""
 METADATA_BYTES: Final = 12 * 1024
 """Metadata of a call, as `rpc.auth` counts them."""
+ENTRY_BYTES: Final = 32
+"""What HTTP/2, and so gRPC, adds to each entry (RFC 9113, 6.5.2). Without it, gRPC would reject many short entries."""
 _METADATA_UNREAD_BYTES: Final = 16 * 1024
 """Above this, gRPC rejects a call itself, without an ErrorInfo. Its two limits are equal: between them, it would reject
 calls at random."""
