@@ -713,11 +713,18 @@ def test_another_chart_may_depend_on_it(alias: str, tmp_path: Path) -> None:
     shutil.copytree(CHART, tmp_path / "charts" / "feedmux")
     for enabled in (True, False):
         values = everything | {"enabled": enabled}
-        (tmp_path / "values.yaml").write_text(yaml.safe_dump({alias: values, "global": {"imageRegistry": "x"}}))
+        of_all = {"imageRegistry": "mirror:5000/hub/", "imagePullSecrets": ["mirror", {"name": "registry"}]}
+        (tmp_path / "values.yaml").write_text(yaml.safe_dump({alias: values, "global": of_all}))
         with Chart.load(str(tmp_path)) as parent:
             found = list(parsed(parent.render({}, name="release", namespace="feeds")))
         assert bool(found) == enabled
         check_names(found)
+        specs = [each["spec"] if each["kind"] == "Pod" else each["spec"]["template"]["spec"] for each in found
+                 if each["kind"] in ("Deployment", "StatefulSet", "Pod")]  # fmt: skip
+        assert len(specs) == (3 if enabled else 0)
+        for spec in specs:
+            assert spec["imagePullSecrets"] == [{"name": "mirror"}, {"name": "registry"}]
+            assert re.match("mirror:5000/hub/(feedmux@sha256:|redis:)", spec["containers"][0]["image"])
 
 
 def test_selectors_find_only_what_is_the_charts_own(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ ones replace earlier ones, and none replaces a label that selectors use. */}}
 {{- define "feedmux.pod" -}}
 serviceAccountName: {{ include "feedmux.serviceAccount" . | quote }}
 enableServiceLinks: false
-{{- with .Values.imagePullSecrets }}
+{{- with concat (default (list) (default (dict) .Values.global).imagePullSecrets) .Values.imagePullSecrets }}
 imagePullSecrets:
   {{- $names := list }}
   {{- range . }}
@@ -95,12 +95,19 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- end -}}
 {{- end -}}
 
-{{- define "feedmux.image" -}}
-{{- if .Values.image.digest -}}
-{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{/* An image, from the registry that a chart above names for all of its charts: `list $ IMAGE`. */}}
+{{- define "feedmux.fromRegistry" -}}
+{{- with (default (dict) (first .).Values.global).imageRegistry -}}
+{{ trimSuffix "/" . }}/{{ regexReplaceAll "^(localhost|[^/]*[.:][^/]*)/" (last $) "" }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{ last . }}
 {{- end -}}
+{{- end -}}
+
+{{- define "feedmux.image" -}}
+{{- $version := printf ":%s" (default .Chart.AppVersion .Values.image.tag) -}}
+{{- if .Values.image.digest }}{{ $version = printf "@%s" .Values.image.digest }}{{ end -}}
+{{- include "feedmux.fromRegistry" (list . (print .Values.image.repository $version)) -}}
 {{- end -}}
 
 {{/* Secret with the server's certificate; empty without TLS. */}}
