@@ -5,12 +5,13 @@ servers. To inject faults, start your own servers with `replica_set_factory` and
 the test. All servers die with pytest, whatever ends pytest.
 """
 
+import importlib
 import os
 import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,19 @@ def pytest_runtest_call() -> Generator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and (wrong := named_servers.complaint()):
         raise pytest.UsageError(wrong)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Each of several processes imports a share of the tests first: else all of them compile each file anew, at the
+    same time, where there is no bytecode yet."""
+    number, of = (os.environ.get(f"PYTEST_XDIST_WORKER{each}", "") for each in ("", "_COUNT"))
+    if number and len(session.config.args) == 1 and Path(session.config.args[0]).is_dir():
+        for path in sorted(Path(session.config.args[0]).rglob("test_*.py"))[int(number[2:]) :: int(of)]:
+            # What fails here fails again where pytest reports it.
+            with suppress(Exception, pytest.skip.Exception):
+                importlib.import_module(
+                    ".".join(path.resolve().relative_to(session.config.rootpath).with_suffix("").parts)
+                )
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> scheduling.Scheduling:
