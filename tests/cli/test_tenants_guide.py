@@ -3,6 +3,8 @@
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server.config.load import load_tenants, make_config
@@ -24,6 +26,7 @@ def test_the_jwt_section_is_a_configuration() -> None:
     assert config.jwt is not None
 
 
+@pytest.mark.full
 def test_the_commands_do_what_it_says(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
     data, operator, health = free_ports(3)
     environment = {

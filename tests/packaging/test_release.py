@@ -35,7 +35,7 @@ def build(tmp_path: Path) -> Iterator[Build]:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.full] if PARTS[name].tools else []) for name in PARTS]
+    "name", [pytest.param(name, marks=[] if name == "chart" else [pytest.mark.full]) for name in PARTS]
 )
 def test_a_part_is_built_and_valid(name: str, build: Build) -> None:
     if missing := PARTS[name].missing:
