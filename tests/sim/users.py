@@ -365,7 +365,7 @@ class User(Reader):
         self._handed += entries
 
     def _ack(self, session: AsyncSession, what: Any = None) -> None:
-        session.ack(what)
+        session.ack(*([] if what is None else [what]))
         self.diary.acked(what)
         if self.durable:
             self._done(1 << 60)

@@ -134,12 +134,17 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   /**
    * Says that everything up to and including this event or batch has been processed; without argument, everything
    * handed out. It is cumulative and cheap: the client sends acks together, after `ackIntervalMs` at most. On an inline
-   * feed, it stores nothing. Throws TypeError if the event belongs to another session.
+   * feed, it stores nothing. Throws TypeError if the event belongs to another session, or is undefined.
    */
-  ack(what?: ChangeEvent<T> | Batch<T>): void {
-    if (what === undefined) {
+  ack(...given: [] | [ChangeEvent<T> | Batch<T>]): void {
+    if (given.length === 0) {
       this.#connection.ack(this.#handed);
       return;
+    }
+    const what = given[0] as ChangeEvent<T> | Batch<T> | null | undefined;
+    if (what == null) {
+      // A variable without an event does not mean everything: that would ack what is in progress.
+      throw new TypeError("an event or a batch is missing: call ack() for everything handed out");
     }
     const [batch, ordinal] = what instanceof ChangeEvent ? [what.batch, what.sequence] : [what, what.lastSequence];
     if (batch.owner !== this.#connection) {

@@ -441,9 +441,13 @@ test("an event of another session cannot be acked", LIMIT, async () => {
     await using one = await open(client);
     await using two = await open(client);
     const event = await one.next();
+    assert.ok(event);
     assert.throws(() => {
       two.ack(event);
     }, TypeError);
+    assert.throws(() => {
+      one.ack(undefined as never); // would ack the event that was handed out
+    }, /ack\(\) for everything/);
   });
 });
 
@@ -746,6 +750,7 @@ test("an earlier ack after a later one changes nothing", LIMIT, async () => {
   await serving([play(opened(), batch(1, [1, 2, 3]))], async (client, server) => {
     const session = await open(client);
     const [first, , last] = [await session.next(), await session.next(), await session.next()];
+    assert.ok(first && last);
     session.ack(last);
     session.ack(first);
     await session.close();

@@ -7,6 +7,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from enum import Enum
 from itertools import repeat
 from typing import Any
 
@@ -22,6 +23,12 @@ from feedmux.session_buffer import NEVER, Ended, Item, QueuedNotice, SessionBuff
 _log = logging.getLogger("feedmux")
 
 OnNotice = Callable[[Notice], Any]
+
+
+class Everything(Enum):
+    """The default of `ack`. None does not mean it: a variable without an event would ack what is in progress."""
+
+    EVERYTHING = "everything"
 
 
 def instance_id() -> str:
@@ -46,17 +53,17 @@ class SessionBase:
         self._progress: tuple[int, FeedPosition] = (0, NO_POSITION)
         self._ended: Ended | None = None
 
-    def ack(self, what: Event | Batch | None = None) -> None:
+    def ack(self, what: Event | Batch | Everything = Everything.EVERYTHING) -> None:
         """Acknowledge this event or batch and all earlier events as processed; without argument, all delivered events.
 
         Cumulative: acking an earlier event has no effect. Cheap: acks are sent together, after at most `ack_interval_s`
         (default 100 ms). On an inline feed an ack is accepted but not stored. Raises ValueError for another session's
-        event.
+        event, TypeError for None.
         """
         if type(what) is Event:
             batch = what.batch
             ordinal = batch.first_sequence + what.index
-        elif what is None:
+        elif what is Everything.EVERYTHING:
             if self._batch is None:
                 return
             batch, ordinal = self._batch, self._handed()

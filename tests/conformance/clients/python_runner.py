@@ -179,7 +179,7 @@ class Commands:
 
     async def ack(self, session: str, event: int | None = None) -> Json:
         opened = self._session(session)
-        opened.ack(None if event is None else self._records[session].events[event - 1])
+        opened.ack(*([] if event is None else [self._records[session].events[event - 1]]))
         return {}
 
     async def settle(self, session: str, event: int, how: str = "ack", **arguments: Any) -> Json:

@@ -54,8 +54,11 @@ def test_an_ack_counts_up_to_what_it_names_and_never_goes_back() -> None:
     session.ack()
     assert buffer.acked == 5
     session.ack(batch)
-    with pytest.raises(TypeError, match="an event or a batch, not int"):
-        session.ack(5)  # type: ignore[arg-type]
+    recorded.take(6)
+    for wrong in (5, None):
+        with pytest.raises(TypeError, match="an event or a batch, not"):
+            session.ack(wrong)  # type: ignore[arg-type]
+    assert buffer.acked == 5
     with pytest.raises(ValueError, match="belongs to another session"):
         Recorded().session.ack(one)
 
