@@ -175,7 +175,8 @@ const commands: Record<string, (message: never) => Promise<Json>> = {
 
   ack: ({ session, event }: { session: string; event?: number | null }) => {
     const [record, open] = opened(session);
-    open.ack(...(typeof event === "number" ? [record.events[event - 1]!] : ([] as const)));
+    const what = typeof event === "number" ? record.events[event - 1] : undefined;
+    open.ack(...(what === undefined ? ([] as const) : ([what] as const)));
     return Promise.resolve({});
   },
 
