@@ -35,3 +35,20 @@ def descendants(pid: int) -> dict[int, str]:
             if commands.get(child):  # A zombie process has no command.
                 found[child] = commands[child]
     return found
+
+
+MARK = "FEEDMUX_TEST_MARK"
+
+
+def marked(mark: str) -> list[str]:
+    """The commands of the processes that were started, directly or not, with this mark in their environment. Redis
+    clears its own, when it sets its title."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if process.name.isdigit() and wanted in (process / "environ").read_bytes().split(b"\0"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found

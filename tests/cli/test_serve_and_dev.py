@@ -18,11 +18,10 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.cli.dev import _command as dev_command
 from feedmux_server.config.sections import LimitsSection
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment, run, write_config
-from tests.started import Started, descendants
+from tests.started import MARK, Started, descendants, marked
 from tests.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
-MARK = "FEEDMUX_TEST_MARK"
 
 
 def test_help_names_every_option_with_its_default() -> None:
@@ -203,20 +202,6 @@ def command_of(process: int) -> str:
         return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
     except OSError:
         return ""
-
-
-def marked(mark: str) -> list[str]:
-    """Processes that were started, directly or not, with this mark in their environment. Redis clears its own, when it
-    sets its title."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and wanted in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found
 
 
 def test_run_dev_has_the_path_of_another_terminal(tmp_path: Path) -> None:

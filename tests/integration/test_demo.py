@@ -16,11 +16,10 @@ import pytest
 from demo.check import Truth, check, compare
 from demo.group_check import check_group, read_steps
 from feedmux_server.core.positions.resume_token import ResumeToken
-from tests.started import Started
+from tests.started import MARK, Started, marked
 from tests.waiting import wait_until
 
 DEMO = Path(__file__).parents[2] / "demo" / "demo.py"
-MARK = "DEMO_TEST_MARK"
 NAMES = {"search-index", "cache", "audit-log", "reports", "billing", "analytics"}
 
 
@@ -124,7 +123,7 @@ def test_a_group_keeps_its_promises() -> None:
     assert report["kept"]
     assert report["written"] == report["processed"] + 1 > 100
     assert len(report["letters"]) == 1
-    assert left(mark) == []
+    assert marked(mark) == []
 
 
 def test_every_promise_is_kept() -> None:
@@ -155,7 +154,7 @@ def test_every_promise_is_kept() -> None:
     assert (replica["missing"], replica["differing"], replica["extra"]) == (0, 0, 0)
     assert min(replica["copied"], replica["documents"]) > 100
     assert report["mongodb_cursors_most"] >= 1
-    assert left(mark) == []
+    assert marked(mark) == []
 
 
 @pytest.mark.parametrize(
@@ -169,23 +168,10 @@ def test_nothing_is_left_whatever_ends_it(number: signal.Signals, after_s: float
         _, err = demo.communicate(timeout=60)
     assert demo.returncode == (-9 if number is signal.SIGKILL else 130)
     assert "Traceback" not in err
-    wait_until(lambda: not left(mark), lambda: left(mark))
+    wait_until(lambda: not marked(mark), lambda: marked(mark))
 
 
 @pytest.mark.parametrize("arguments", [["--seconds", "1"], ["--rate", "0"], ["--bogus"]])
 def test_wrong_usage(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, str(DEMO), *arguments], capture_output=True, timeout=60, check=False)
     assert done.returncode == 2
-
-
-def left(mark: str) -> list[str]:
-    """Processes with this mark in their environment."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for process in Path("/proc").iterdir():
-        try:
-            if process.name.isdigit() and wanted in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-        except OSError:
-            continue
-    return found

@@ -50,14 +50,14 @@ def test_hangs_again():
 
 
 def start(folder: Path, *, file: str = FILE, unstable: int = 0, bad: int = 0, hangs: bool = False) -> Started[bytes]:
-    """Run some of TESTS in two processes. `test_with_unstable_set_up` is always one of them."""
+    """Run some of TESTS in a process of pytest-xdist. `test_with_unstable_set_up` is always one of them."""
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     (folder / file).parent.mkdir(parents=True)
     (folder / file).write_text(TESTS.format(unstable=unstable, bad=bad, hangs=hangs))
     # Without the variables of the pytest that runs this test.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return Started(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "tests.second_run", "--second-run", "-n", "2"],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "tests.second_run", "--second-run", "-n", "1"],
         cwd=folder,
         env=kept | {"PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.DEVNULL,
