@@ -42,6 +42,7 @@ from tests.conformance.pymongo_support import (
 )
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows
+from tests.tables import over
 
 
 @shows(DOCUMENT, "watch", "takes the same arguments by the same names, in the same order, with the same defaults")
@@ -89,7 +90,7 @@ def watching(**arguments: Any) -> Action:
 
 
 @shows(DOCUMENT, "watch", "rejects what pymongo rejects with the same exception and words")
-@pytest.mark.parametrize(
+@over(
     "arguments",
     [
         {"pipeline": {"$match": {}}},
@@ -103,14 +104,13 @@ def watching(**arguments: Any) -> Action:
         {"max_await_time_ms": 10.5},
         {"collation": 5},
     ],
-    ids=str,
 )
 async def test_rejected_arguments(collection: Lockstep, arguments: dict[str, Any]) -> None:
     await collection.refused(watching(**arguments))
 
 
 @shows(DOCUMENT, "watch", "rejects what MongoDB rejects with the same exception")
-@pytest.mark.parametrize(
+@over(
     "arguments",
     [
         {"pipeline": [{}]},
@@ -144,20 +144,19 @@ async def test_rejected_arguments(collection: Lockstep, arguments: dict[str, Any
           for token in ({"_data": "no hex"}, {"_data": ""}, {"_data": 5}, {"data": "82"})),
         {"session": 5},
     ],
-    ids=str,
 )  # fmt: skip
 async def test_arguments_that_mongodb_rejects(collection: Lockstep, arguments: dict[str, Any]) -> None:
     await collection.refused(watching(**arguments), code=False)
 
 
 @shows(DOCUMENT, "watch", "what pymongo cannot encode is rejected with the same exception")
-@pytest.mark.parametrize("arguments", [{"comment": object()}, {"pipeline": [{"$match": {"a": object()}}]}])
+@over("arguments", [{"comment": object()}, {"pipeline": [{"$match": {"a": object()}}]}])
 async def test_what_bson_cannot_hold(collection: Lockstep, arguments: dict[str, Any]) -> None:
     await collection.refused(watching(**arguments), words=False)
 
 
 @shows(DOCUMENT, "watch", "takes what pymongo takes: empty values, numbers as text, Collation, any comment")
-@pytest.mark.parametrize(
+@over(
     "arguments",
     [
         {"pipeline": None},
@@ -178,7 +177,6 @@ async def test_what_bson_cannot_hold(collection: Lockstep, arguments: dict[str, 
         {"start_at_operation_time": Timestamp(1, 1)},
         {"full_document": "default", "full_document_before_change": "off"},
     ],
-    ids=str,
 )
 async def test_accepted_arguments(collection: Lockstep, arguments: dict[str, Any]) -> None:
     stream = await collection.make(watching(**arguments))
@@ -237,7 +235,7 @@ async def test_names(both: Site, collection: Lockstep, name: str) -> None:
 
 
 @shows(DOCUMENT, "Names", "attributes, brackets and get_collection lead to the same names; sub-collections have dots")
-@pytest.mark.parametrize(
+@over(
     "way",
     [
         lambda client: client.shop.orders,
@@ -258,7 +256,7 @@ async def test_ways_to_a_collection(both: Site, way: Action) -> None:
 
 
 @shows(DOCUMENT, "Names", "collections and databases cannot be called or iterated")
-@pytest.mark.parametrize(
+@over(
     "misuse",
     [
         lambda client: client.shop._orders,
@@ -287,7 +285,7 @@ PREFERRED = ReadPreference.SECONDARY_PREFERRED
 
 
 @shows(DOCUMENT, "Options", "with_options and get_collection set options and keep the others")
-@pytest.mark.parametrize(
+@over(
     "way",
     [
         lambda client: client.shop,
@@ -304,7 +302,7 @@ async def test_options(both: Site, way: Action) -> None:
 
 
 @shows(DOCUMENT, "Options", "options of a wrong type are rejected with pymongo's words")
-@pytest.mark.parametrize("name", OPTIONS)
+@over("name", OPTIONS)
 async def test_options_of_a_wrong_type(both: Site, name: str) -> None:
     wrong: dict[str, Any] = {name: 5}
     await both.clients.refused(lambda client: client.get_database("shop", **wrong))
