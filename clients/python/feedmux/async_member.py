@@ -194,8 +194,8 @@ class _Workers:
         self._changed = asyncio.Event()
         self._fatal: BaseException | None = None
         self._loop = asyncio.get_running_loop()
-        self._turn_ends_s = 0.0
-        self._turn_is_over = False
+        self._turn_ends_s: float | None = None
+        """When the handlers that run in this turn of the event loop let others run; None before the first has ended."""
 
     async def run(self, take: Callable[[], Any]) -> None:
         error: BaseException | None = None
@@ -255,15 +255,15 @@ class _Workers:
             if outcome is None:
                 return
             event = self._buffer.settle_and_take(event, outcome)
-            if self._loop.time() >= self._turn_ends_s:
-                if not self._turn_is_over:
-                    self._turn_is_over = True
-                    self._loop.call_soon(self._begin_turn)
+            now_s = self._loop.time()
+            if self._turn_ends_s is None:
+                self._turn_ends_s = now_s + _TURN_S
+                self._loop.call_soon(self._turn_ended)
+            elif now_s >= self._turn_ends_s:
                 await asyncio.sleep(0)
 
-    def _begin_turn(self) -> None:
-        self._turn_is_over = False
-        self._turn_ends_s = self._loop.time() + _TURN_S
+    def _turn_ended(self) -> None:
+        self._turn_ends_s = None
 
     async def _call(self, event: MemberEvent) -> Outcome | None:
         """Return what became of the event; None if it is not settled, because the program ends."""
