@@ -24,7 +24,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import COPIED_BYTES_MAX, POSITION_BYTES_MAX, inspect_position
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.source.deployment import Source
 from tests.conformance.faults import failing as fail_command
 from tests.conftest import ReplicaSetFactory
@@ -636,6 +636,19 @@ async def test_a_range_that_can_no_longer_be_read_as_it_was(
     later = [bson.decode(event) for event in await events_of(api, wanted, after.after, after.end)]
     assert [event["operationType"] for event in later[:4]] == ["delete", "update", "insert", "insert"]
     assert [event["documentKey"]["_id"] for event in later[4:]] == [5, 6, 7, 8, 9]
+
+
+async def test_a_copy_is_not_planned_by_the_reader_of_another_query(stepwise: Here, database: Documents) -> None:
+    """One that waits at the very time at which the copy begins."""
+    api, wanted = stepwise.api, feed(database.name, "c")
+    database.c.insert_many([{"_id": number} for number in range(10)])
+    service = stepwise.server.service
+    idle = await api.plan(feed=wanted, after=(await api.resolve(wanted, LATEST)).position)
+    token = inspect_position(idle.end).token.while_copying(Copied(generation=1))
+    key = service.access.key_of(await service.access.feed_of(wanted, "default"), "default")
+    copying = service.starts(key, "default").encoder().encode(token)
+    plan = await api.plan(feed=wanted, after=copying)
+    assert plan.event_count == 10
 
 
 async def test_what_is_retained_of_another_step_is_not_read(

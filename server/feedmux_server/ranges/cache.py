@@ -17,7 +17,7 @@ from functools import partial
 
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.cached_range import CachedRange, held_bytes
-from feedmux_server.core.delivery.copy_range import has_documents
+from feedmux_server.core.delivery.copy_range import has_documents, progress_of
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.snapshot_stages import unsuitable
@@ -162,8 +162,10 @@ class RangeCache:
         caught_up = at.place.copied is None and (
             reader.has_read(wanted.target) if wanted.until is None else not wanted.until.is_after(end)
         )
-        # Within a copy, documents may have come that the position does not cover: the next plan begins at the position.
-        if error is None and at.place.copied is None and end.raw == reader.place.raw:
+        # Within a copy, documents may have come that the position does not cover. If none did, the reader may have
+        # passed documents that a grant withholds, and the next plan continues after them.
+        may_wait = not deliveries if at.place.copied is not None else True
+        if error is None and may_wait and (end.raw, progress_of(end)) == (reader.place.raw, progress_of(reader.place)):
             self._wait(account, key, reader, end)
         else:
             self._close(account, key, reader)
@@ -229,7 +231,8 @@ class RangeCache:
         Raises QUOTA_EXCEEDED."""
         account, waiting = self.manager.accounts.of(tenant), self._waiting.get((tenant, key))
         if waiting is not None:
-            if waiting.at.raw == at.place.raw and at.native is None:
+            here = waiting.at.raw, progress_of(waiting.at)
+            if here == (at.place.raw, progress_of(at.place)) and at.native is None:
                 waiting.timer.cancel()
                 account.feeds.unspare(key)
                 del self._waiting[tenant, key]

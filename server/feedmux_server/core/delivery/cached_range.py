@@ -7,7 +7,7 @@ it.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from feedmux_server.core.delivery.copy_range import is_behind
+from feedmux_server.core.delivery.copy_range import is_behind, progress_of
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.events.chunk import Chunk, cut_batch, document_offsets
 from feedmux_server.core.events.copy_chunks import ChangesChunk, DocumentsChunk
@@ -145,9 +145,7 @@ class CachedRange:
 
 
 def _ends(after: ResumeToken, until: ResumeToken) -> int:
-    return hash(
-        tuple((each.key, each.copied and (each.copied.up_to, each.copied.generation)) for each in (after, until))
-    )
+    return hash((after.key, progress_of(after), until.key, progress_of(until)))
 
 
 def held_bytes(delivery: Delivery) -> int:

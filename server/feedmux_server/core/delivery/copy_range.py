@@ -25,6 +25,12 @@ def is_of_one_step(place: ResumeToken, start: ResumeToken, *, documents: bool) -
     return start.copied.up_to == place.copied.up_to
 
 
+def progress_of(place: ResumeToken) -> tuple[bytes, int, int] | None:
+    """What tells positions of one time apart, within a copy."""
+    copied = place.copied
+    return None if copied is None else (copied.up_to, copied.documents, copied.generation)
+
+
 def is_behind(place: ResumeToken) -> bool:
     """Whether the position does not cover all documents that were delivered up to it."""
     return place.copied is not None and place.copied.is_behind
