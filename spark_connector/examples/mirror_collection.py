@@ -67,6 +67,9 @@ def main() -> int:
     checkpoint = f"{args.path}/checkpoint/{start['consumerName']}"
     changes = spark.readStream.format("feedmux").options(**options, **start).schema(mirror_schema(schema)).load()
     writer = changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", checkpoint)
+    if args.follow:
+        # Ctrl-C. A KeyboardInterrupt would be logged by py4j with a traceback.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     if copies:
         writer.trigger(availableNow=True).start().awaitTermination()
         mirror.sweep(start["startingOffsets"])
@@ -75,8 +78,6 @@ def main() -> int:
     if args.follow:
         writer = changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", checkpoint)
         query = writer.start()
-        # Ctrl-C. A KeyboardInterrupt would be logged by py4j with a traceback.
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
         query.awaitTermination()
     differing: dict[str, str] = {}
     for _ in range(args.looks):
