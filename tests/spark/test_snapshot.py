@@ -14,10 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
 from feedmux_spark.apply import ParquetMirror, mirror_schema
+from feedmux_spark.offsets import Offset
+from feedmux_spark.options import parse_options
 from feedmux_spark.positions import snapshot_offsets
+from feedmux_spark.ranges import read_slice
+from feedmux_spark.stream import Progress
 from tests.spark.processes import Driver
 from tests.spark.support import PATIENCE_S, Documents, Sink, drain, insert, offset, shown, start
-from tests.spark.test_faults import a_site, options_of
+from tests.spark.test_faults import a_site, options_of, redis_command
 from tests.tables import over
 
 Options = Callable[..., dict[str, str]]
@@ -91,6 +95,34 @@ async def test_a_mirror_equals_the_collection_whatever_breaks(spark: SparkSessio
         assert mirror.read().where("document_key._id = -1").count() == 0
         assert mirror.read().count() == len(held)
         assert held == {each["_id"]: each["v"] for each in database.c.find()}
+
+
+async def test_a_copy_continues_with_another_server_and_an_empty_redis(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as (site, redis):
+        database = site.client["copied"]
+        insert(database, range(300))
+        options = parse_options(options_of(site, database, startingOffsets="snapshot"))
+        first = Progress(options)
+        begin = await asyncio.to_thread(first.begin)
+        end = await asyncio.to_thread(first.advance, begin, 100)
+        assert (begin.copied, end.copied) == (0, 100)
+        first.stop()
+        await site.server.kill9()
+        await site.server.start()
+        second = Progress(options)
+
+        def read(after: Offset, until: Offset) -> list[int]:
+            parts = [part for each in second.slices(after, until) for part in read_slice(options, each)]
+            return [event["fullDocument"]["n"] for part in parts for event in bson.decode_all(part)]
+
+        found = await asyncio.to_thread(read, begin, end)
+        assert found == list(range(100))
+        await redis_command(redis, b"FLUSHALL\r\n")
+        while end.copied is not None:
+            after, end = end, await asyncio.to_thread(second.advance, end, 100)
+            found += await asyncio.to_thread(read, after, end)
+        second.stop()
+        assert found == list(range(300))
 
 
 @pytest.mark.full
