@@ -3,6 +3,7 @@
 import itertools
 import random
 
+import bson
 from bson import Int64
 
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -35,6 +36,19 @@ def test_sort_keys_sort_as_the_server_compares_tokens() -> None:
     assert [places[row] for row in by_key] == sorted(places)
     # One position has one key, whatever the version; different positions have different keys.
     assert len(set(keys)) == len(set(places)) == len(PLACES)
+
+
+@over("version", [1, 2])
+def test_a_copied_document_is_after_all_changes_of_its_time(version: int) -> None:
+    """Its token is the high-water mark of the next time, and has no part in which changes of that time differ."""
+    for seconds, increment in ((1_700_000_000, 5), (1_700_000_000, 0xFFFF_FFFF)):
+        mark = ResumeToken.high_water_mark((seconds << 32 | increment) + 1, version)
+        document = event(1, _id={**bson.decode(mark.raw), "snapshot": {"_id": 1}})
+        last = event(1, _id=token(seconds, increment, index=1 << 24, invalidate=True))
+        following = event(1, _id=token(mark.cluster_time >> 32, mark.cluster_time & 0xFFFF_FFFF))
+        keys = sort_keys(following, document, last)
+        assert sorted(keys) == keys[::-1]
+        assert keys[1][:8] == keys[2][:8]
 
 
 def test_fragments_of_one_event_come_in_their_order() -> None:
