@@ -91,14 +91,15 @@ def test_a_reader_that_goes_ends_it_silently(site: Site, database: Documents) ->
         assert watching.stderr.read() == b""
 
 
-def test_ctrl_c_is_silent_and_exits_130(site: Site, database: Documents) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_silently(number: signal.Signals, site: Site, database: Documents) -> None:
     database.orders.insert_one({})
     with site.start("watch", f"{database.name}.orders", "--start", "earliest") as watching:
         assert watching.stdout is not None
         assert watching.stderr is not None
         watching.stdout.readline()
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(60) == 130
+        watching.send_signal(number)
+        assert watching.wait(60) == 128 + number
         assert watching.stderr.read() == b""
 
 

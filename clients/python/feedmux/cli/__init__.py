@@ -1,14 +1,15 @@
 """The command line `feedmux`: finds the command, runs it, and turns a failure into a message and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. Each command is a separate module: in
-`feedmux_server.cli` if it uses the server's code or makes its files, else here. It is imported only when the command is
-called, and imports gRPC and the server only when the command runs, so that help appears at once and client commands do
-not need the server's packages. See also `failure` and `terminal`.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 129 and 143 ended by SIGHUP and SIGTERM. Each command is a
+separate module: in `feedmux_server.cli` if it uses the server's code or makes its files, else here. It is imported only
+when the command is called, and imports gRPC and the server only when the command runs, so that help appears at once and
+client commands do not need the server's packages. See also `failure` and `terminal`.
 """
 
 import argparse
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -63,6 +64,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     # Otherwise gRPC's log lines would appear between the results.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    if argv is None:
+        # As SIGINT does, these end the command where it is, so that its output ends with a whole line. Without a
+        # handler, the first process of a container would ignore them.
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(each) is signal.SIG_DFL:
+                signal.signal(each, lambda number, _: sys.exit(128 + number))
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:  # `>&-`; else the first socket or file would get its number
             file = os.open(os.devnull, os.O_RDWR)
