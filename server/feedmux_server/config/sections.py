@@ -1,9 +1,10 @@
 """The sections of the server's configuration."""
 
+import hashlib
 import re
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -28,6 +29,19 @@ _ADDRESS = re.compile(r"(\[[\w:.%-]+\]|[^\s\[\]:/@]+):[0-9]{1,5}")
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RestrictingSection(Section):
+    """A section whose options restrict callers, so that what is left out allows more. YAML reads an option whose lines
+    are commented out as null: that is not left out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_values(cls, given: Any) -> Any:
+        for name, value in given.items() if isinstance(given, dict) else ():
+            if value is None:
+                raise ValueError(f"{name} has no value; delete the option, or give it a value")
+        return given
 
 
 class SourceSection(Section):
@@ -114,7 +128,7 @@ class ListenSection(Section):
         return tuple(each for each in (self.data, self.operator) if not _is_of_this_machine(each))
 
 
-class TlsSection(Section):
+class TlsSection(RestrictingSection):
     """TLS of the data and operator ports. The files are read again when they change."""
 
     certificate_file: Path = Field(description="Certificate chain, PEM.")
@@ -566,4 +580,6 @@ class AuditSection(Section):
 def checked_hash(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", text):
         raise ValueError("must be 64 hexadecimal digits, as `feedmux keys new` prints them")
+    if text == hashlib.sha256().hexdigest():
+        raise ValueError("is the hash of an empty key: callers without a key would be let in")
     return text

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
-from feedmux_server.config.sections import Section, checked_hash
+from feedmux_server.config.sections import RestrictingSection, Section, checked_hash
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.query_json import QueryInvalid, parse_query
@@ -91,7 +91,7 @@ class QuotaSection(Section):
     )
 
 
-class ApiKeySection(Section):
+class ApiKeySection(RestrictingSection):
     """An API key of a tenant: its hash, as `feedmux keys new` prints it."""
 
     sha256: str = Field(description="Hash of the key. A key belongs to one tenant.")
@@ -130,7 +130,7 @@ class CertificateSection(Section):
         return CertificateName(NameKind(kind), value)
 
 
-class GrantSection(Section):
+class GrantSection(RestrictingSection):
     """Namespaces that a tenant may see, and which parts of their documents (docs/grants.md)."""
 
     source: str = Field(
@@ -176,7 +176,7 @@ class GrantSection(Section):
         return make_grant(self.source, self.database, self.collection, match, self.hide)
 
 
-class Tenant(Section):
+class Tenant(RestrictingSection):
     """One tenant. Without keys and certificates, only a JWT can name it."""
 
     name: str = Field(

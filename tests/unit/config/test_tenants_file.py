@@ -11,6 +11,7 @@ from bson import DatetimeMS, Int64, ObjectId
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import load_tenants
 from feedmux_server.core.grants.match import match_expression
+from feedmux_server.tenants.registry import hash_key
 
 ONE, TWO = "1" * 64, "2" * 64
 
@@ -107,6 +108,15 @@ def test_what_it_holds(tmp_path: Path, name: str, text: str) -> None:
         ("tenants: 7\n", 1, "tenants: it should be a list"),
         ("tenants: []\n", 1, "tenants: it should have at least 1 entry"),
         ("tenants:\n  - name: a\n    grants: shop\n", 3, "tenants.0.grants: it should be a list"),
+        # Each of these let its tenant see more, or for longer, than the file seems to say.
+        ("tenants:\n  - name: a\n    grants:\n    # - database: shop\n", 2, "grants has no value"),
+        ("tenants:\n  - name: a\n    grants:\n      - database: shop\n        match:\n", 4, "match has no value"),
+        (f"tenants:\n  - name: a\n    api_keys:\n      - sha256: '{ONE}'\n        expires: ~\n", 4, "expires has no"),
+        (
+            f"tenants:\n  - name: a\n    api_key_hashes: ['{hash_key('')}']\n",
+            3,
+            "the hash of an empty key: callers without a key would be let in",
+        ),
         ("tenants:\n  - name: a\n    quotas: 5\n", 3, "tenants.0.quotas: it should be a mapping of names to values"),
     ],
 )
