@@ -950,10 +950,9 @@ class _Collections:
         mongo, database, wanted = self._mongo, self._database, (filter or {}).get("name")
         await mongo.check_reachable()
         await mongo.way(2)
-        found = [(name, mongo.created(database, name)) for name in mongo.collections(database)]
         return _Listed(
-            {"name": name, "type": "collection", "info": {"uuid": created.to_bytes(16)}}
-            for name, created in found
+            {"name": name, "type": "collection"}
+            for name in mongo.collections(database)
             if (name >= wanted["$gte"] if isinstance(wanted, dict) else wanted in (None, name))
         )
 
