@@ -59,7 +59,7 @@ async def _follow(gate: Gate, task: Membership) -> tuple[int, Followed]:
         cpu_s = time.process_time()
         stopped = asyncio.create_task(asyncio.to_thread(gate.stopped.wait))
         while not stopped.done():
-            member = client.subscription(task.name).join()
+            member = await client.subscription(task.name).join()
             running = asyncio.create_task(member.run(handle))
             await asyncio.wait([stopped], timeout=_STAYS_S if task.comes_and_goes else None)
             await member.close()
