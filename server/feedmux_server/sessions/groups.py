@@ -131,6 +131,8 @@ class Group:
         self._timer: asyncio.TimerHandle | None = None
         self._retry_timer: asyncio.TimerHandle | None = None
         """The one timer of all keys that wait for another try."""
+        self._empty_timer: asyncio.TimerHandle | None = None
+        """Ends a group without members whose dead letters are not written in time."""
         self._retry_due_s: float | None = None
         self._failures = 0
         """How many failed deliveries the tenant's account has counted."""
@@ -303,6 +305,13 @@ class Group:
             seat.expiry.cancel()
         self._leaves_work |= lost and self.draining() and self.ledger.holds(seat.hand)
         self._give_back(seat.hand, lost=lost)
+        if not self._seats and self.ledger.failed_aside and not self.draining():
+            # What has failed with its last member becomes a dead letter first: it may end each member that comes.
+            self._empty_timer = asyncio.get_running_loop().call_later(FLUSH_TIMEOUT_S, self._close_empty)
+        else:
+            self._close_empty()
+
+    def _close_empty(self) -> None:
         if not self._seats:
             self.close()
 
@@ -372,6 +381,8 @@ class Group:
         if self.ended:
             return
         self._plan_retry()
+        if self._empty_timer is not None and not self.ledger.failed_aside:
+            self._close_empty()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(COMMIT_S, self._commit)
 
@@ -457,7 +468,7 @@ class Group:
             return
         self._commit()
         self.ended, recovers = True, self._leaves_work or self.ledger.recovers
-        for timer in (self._retry_timer, self._gather_timer):
+        for timer in (self._retry_timer, self._gather_timer, self._empty_timer):
             if timer is not None:
                 timer.cancel()
         if self._letters is not None:

@@ -62,6 +62,31 @@ async def test_a_letter_that_cannot_be_written_holds_up_no_other() -> None:
 
 
 @in_virtual_time
+async def test_what_ends_its_only_member_each_time_becomes_a_dead_letter() -> None:
+    collection = Collection()
+    async with group_served(collection, attempts_max=2, reconnect_time={}, retry_first={"nanos": 10_000_000}) as there:
+        for fails in (True, False):  # it says so, or is lost
+            change(there, "a", "b")
+            tries = list[list[int]]()
+            while not collection.written and len(tries) < 5:
+                member = await joined(there)
+                await until(lambda: "a" in member.events)  # noqa: B023
+                tries.append([n for n, key in zip(member.attempts, member.events, strict=True) if key == "a"])
+                if fails:
+                    member.fail(member.events.index("a") + 1, reason="exits")
+                    await member.close()
+                else:
+                    await member.cut()
+                await until(lambda: not there.service.groups)
+            assert tries == ([[1], [2]] if fails else [[1], [2], [3]])
+            member = await joined(there)
+            assert await member.has(1) == ["b"]
+            member.settle((1, 1))
+            await member.close()
+            collection.written.clear()
+
+
+@in_virtual_time
 async def test_without_a_collection_nothing_is_rejected() -> None:
     async with group_served() as there:
         member = await joined(there)

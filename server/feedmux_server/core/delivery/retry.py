@@ -174,9 +174,11 @@ class Retries:
         tries.exhausted = tries.sent_alone and 0 < most <= tries.failures
 
     def restore(self, number: int, attempts: int) -> None:
-        """Note what a position says: how often the event was delivered, with the delivery that comes next."""
+        """Note what a position says: how often the event was delivered, with the delivery that comes next. One that was
+        not set aside, although it failed often enough, may be what ends its members."""
         if attempts > 1:
-            self._tries[number] = Tries(attempts - 1)
+            tries = self._tries[number] = Tries(attempts - 1)
+            tries.losses = int(0 < self._policy.attempts_max < attempts)
             self._pays(TRIES_BYTES)
 
     def delivered(self, number: int, deliveries: int) -> None:
