@@ -14,6 +14,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.sessions.outputs import ProgressMark
 from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams
@@ -88,6 +89,28 @@ async def test_what_nobody_expected_is_logged_and_told_by_its_reference_alone(
         client.close()
         await asyncio.sleep(1.0)
         assert not list(there.manager.keyed())
+
+
+@in_virtual_time
+async def test_a_stream_that_finds_a_restore_itself_ends_and_its_subscribers_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(monkeypatch) as there:
+        client, log, readers = begin(there, monkeypatch)
+        opened = Scripted.open
+
+        async def open_(self: Scripted) -> None:
+            await opened(self)
+            if len(readers) == 1:  # it was restored after the position of the stream
+                for each in there.manager.keyed():
+                    each.fork(Fork(1 << 63, (1 << 63) + 1, is_exact=True))
+
+        monkeypatch.setattr(Scripted, "open", open_)
+        asyncio.get_running_loop().call_later(5.0, log.write, 1)
+        await client.take(1)
+        assert len(readers) == 2
+        assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
+        client.close()
 
 
 @in_virtual_time
