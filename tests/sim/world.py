@@ -467,6 +467,7 @@ class World:
                 self.settings.limits.read,
                 batch_events=rng.choice((3, 5, 20, self.settings.limits.read.batch_events)),
                 snapshot_step_s=rng.choice((0.0, 0.02, 2.0)),
+                names_kept=rng.choice((1, 2, 1_000)),
             )
             self.settings.limits = replace(self.settings.limits, read=read)
         drop_share = (wanted.drop_share if wanted else 0.0) or 0.02

@@ -35,9 +35,6 @@ WAIT_MS: Final = 5
 """How long MongoDB waits for changes at the end of the oplog, while documents are copied."""
 ESTIMATED_MAX: Final = 1_000
 """The documents of more collections are not counted: each takes a command."""
-NAMES_KEPT: Final = 1_000
-"""Names that a copy keeps of a database, which may have a hundred thousand: 10 MB, in each of 32 copies. A step hardly
-comes further."""
 _NAMES_AT_ONCE: Final = 100
 """So many names, or events that have some, take a millisecond of the event loop."""
 _DROPS_AND_RENAMES: Final = bson.encode({"pipeline": [{"$match": {"operationType": {"$in": ["drop", "rename"]}}}]})
@@ -215,12 +212,13 @@ class Namespaces:
     async def _list_collections(self, database: str, first: str) -> _Listed:
         listed = self._listed
         if listed is None or not listed.says(database, first):
+            most = self._limits.names_kept
             names, count = await self._source.collection_names(
-                database, first, lambda name: self.covers((database, name)), NAMES_KEPT
+                database, first, lambda name: self.covers((database, name)), most
             )
             self.lists += 1
             self._charge(count)
-            listed = self._listed = _Listed(database, first, names, len(names) < NAMES_KEPT)
+            listed = self._listed = _Listed(database, first, names, len(names) < most)
         return listed
 
 

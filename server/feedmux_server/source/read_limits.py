@@ -19,5 +19,8 @@ class ReadLimits:
     snapshot_step_s: float = 2.0
     """How long existing documents are read before the changes to those copied so far. A shorter time costs MongoDB more
     change streams; changes to copied documents wait for as long."""
+    names_kept: int = 1_000
+    """Names that a copy keeps of a database, which may have a hundred thousand: 10 MB, in each of 32 copies. A step
+    hardly comes further."""
     chunk_bytes_max: int = 1024 * 1024 - 16 * 1024
     """A batch is cut into chunks of this size, so that a whole chunk and its frame fit into the default message."""

@@ -55,25 +55,24 @@ class ListedSource(SimSource):
         return 2
 
 
-async def made(key: StreamKey) -> tuple[Namespaces, ListedSource, SimMongo]:
+async def made(key: StreamKey, **limits: int) -> tuple[Namespaces, ListedSource, SimMongo]:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     mongo = SimMongo(loop, Random(0))
     source = ListedSource(mongo)
     await source.connect()
-    return Namespaces(source, key, ReadLimits(), charge=source.charged.append), source, mongo
+    return Namespaces(source, key, ReadLimits(**limits), charge=source.charged.append), source, mongo
 
 
 async def every(names: Namespaces) -> list[Namespace]:
     return [each async for each in names.names_from(("", ""))]
 
 
-@pytest.mark.parametrize(("kept", "lists"), [(namespaces.NAMES_KEPT, 2), (3, 4), (2, 4), (1, 8)])
+@pytest.mark.parametrize(("kept", "lists"), [(4, 2), (3, 4), (2, 4), (1, 8)])
 @in_virtual_time
-async def test_collections_come_in_mongodbs_order(monkeypatch: pytest.MonkeyPatch, kept: int, lists: int) -> None:
+async def test_collections_come_in_mongodbs_order(kept: int, lists: int) -> None:
     """However few of their names are kept."""
-    monkeypatch.setattr(namespaces, "NAMES_KEPT", kept)
-    names, source, _ = await made(stream_key(SPEC))
+    names, source, _ = await made(stream_key(SPEC), names_kept=kept)
     found, here = list[tuple[str, str]](), ("", "")
     while (following := await names.next(here, after=True)) is not None:
         found.append(here := following)
