@@ -297,9 +297,11 @@ func (b *sessionBuffer) deliver(arrived *delivery) error {
 }
 
 // beginWithin takes what a new stream says of a copy; nil if the stream is not within one. What former streams said of
-// how far a copy is, and was not handed out, is void.
+// how far a copy is, and was not handed out, is void. An end that was not handed out holds, where the stream is after it.
 func (b *sessionBuffer) beginWithin(copying *SnapshotStatus) {
-	b.copying = copying
+	if copying != nil || !slices.ContainsFunc(b.items, isCompletion) {
+		b.copying = copying
+	}
 	b.items = slices.DeleteFunc(b.items, func(each item) bool {
 		_, running := each.notice.(SnapshotProgress)
 		return running

@@ -436,7 +436,6 @@ export class Connection {
     if (this.#askedForCopy && opened.copying === undefined) {
       throw new SnapshotUnsupportedError("has opened the feed at the present");
     }
-    this.copying = opened.copying;
     this.buffer.drop("snapshotProgress"); // of a former stream: this one says how far the copy is
     if (opened.copying !== undefined) {
       this.#generation = opened.copying.generation;
@@ -451,6 +450,9 @@ export class Connection {
         this.#forget();
         this.#sayRewound({ kind: "rewound", beginsAt, hadReached });
       }
+    }
+    if (!this.buffer.has("snapshotComplete")) {
+      this.copying = opened.copying; // otherwise until the end of the copy is taken, after its documents
     }
     tracker.begin(opened.feedPosition, this.#openAcked);
     this.#window.limit(opened.creditEventsMax, opened.creditBytesMax);

@@ -186,7 +186,6 @@ class Connection(StreamKeeper):
         buffer, tracker, attempt = self._buffer, self._tracker, self._attempt
         if self._asked_for_copy and opened.copying is None:
             raise SnapshotUnsupported("has opened the feed at the present")
-        buffer.copying = opened.copying
         self._withdraw(SnapshotProgress)  # of a former stream: this one says how far the copy is
         if opened.copying:
             self._begin_copy(opened.copying)
@@ -197,6 +196,8 @@ class Connection(StreamKeeper):
         if reopened and not opened.at_last_acked and (0, 0) < opened.feed_position.time < had_reached.time:
             self._forget()
             self._say_rewound(Rewound(opened.feed_position.time, had_reached.time))
+        if not self._completing:  # otherwise the user sees the end of the copy when he has taken its documents
+            buffer.copying = opened.copying
         tracker.begin(opened.feed_position, self._open_acked)
         self._window.limit(opened.credit_events_max, opened.credit_bytes_max)
         self._sent_sequence = 0
@@ -216,6 +217,7 @@ class Connection(StreamKeeper):
 
     def _forget(self) -> None:
         self._tracker.forget()
+        self._completing = False
         self._withdraw(SnapshotComplete)
         for item in self._buffer.drain():
             match item:

@@ -335,7 +335,9 @@ final class SessionBuffer {
         lock.lock();
         try {
             epoch = newEpoch;
-            copying = copy;
+            if (copy != null || entries.stream().noneMatch(SessionBuffer::isCompletion)) {
+                copying = copy; // otherwise until the end of the copy is taken, after its documents
+            }
             // This stream says how far a copy is. Within one, the documents before an end come again before another
             // end.
             entries.removeIf(entry -> isProgress(entry) || (copy != null && isCompletion(entry)));
