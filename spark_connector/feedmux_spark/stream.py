@@ -170,7 +170,10 @@ class Progress:
                 if plan.slices and not slices:
                     processed = reached.position
                 slices += plan.slices
-                end = Offset.at(plan.end, feed, reached.gaps, self._copied(reached, plan.end))
+                copied = None
+                if reached.copied is not None:  # the plan may have ended the copy
+                    copied = self._connection.locate(self._options, Start.position(plan.end.position)).copied
+                end = Offset.at(plan.end, feed, reached.gaps, copied)
                 if slices and (events_max is not None or plan.caught_up):
                     self._remember(start, end, slices)
                     if events_max is not None:
@@ -243,12 +246,6 @@ class Progress:
             else:
                 self._agreement.planned()
                 return replace(plan, slices=_of(reached, plan.slices)), reached, until
-
-    def _copied(self, after: Offset, end: FeedPosition) -> int | None:
-        """How many documents have been copied at the end of a plan; None outside a copy."""
-        if after.copied is None:
-            return None
-        return self._connection.locate(self._options, Start.position(end.position)).copied
 
     def _through(self, after: Offset, until: bytes) -> tuple[Sequence[Slice], Offset]:
         """Returns the slices of everything up to `until`, and where they begin. Raises FeedmuxError."""

@@ -65,8 +65,14 @@ def time(seconds: int) -> feed_pb2.ClusterTime:
     return feed_pb2.ClusterTime(seconds=seconds, increment=1)
 
 
-def resolved(position: bytes, seconds: int = 1000) -> change_feed_pb2.ResolvePositionResponse:
-    return change_feed_pb2.ResolvePositionResponse(position=position, cluster_time=time(seconds), feed_fingerprint=FEED)
+def resolved(
+    position: bytes, seconds: int = 1000, copied: int | None = None
+) -> change_feed_pb2.ResolvePositionResponse:
+    """`copied`: the number of documents, of a position within a copy."""
+    snapshot = None if copied is None else feed_pb2.SnapshotStatus(documents=copied)
+    return change_feed_pb2.ResolvePositionResponse(
+        position=position, cluster_time=time(seconds), feed_fingerprint=FEED, snapshot=snapshot
+    )
 
 
 def plan(

@@ -119,6 +119,45 @@ def test_a_restored_database_ends_the_query_or_is_counted(monkeypatch: pytest.Mo
     assert (end.gaps, wanted.after, wanted.until) == (1, b"oldest", b"pinned again"), "the former end is lost, too"
 
 
+def test_a_copy_is_read_in_steps_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    copying = Offset(b"copying", (1000, 1), feed=FEED, copied=5)
+    server = Answers(
+        monkeypatch,
+        ResolvePosition=[
+            resolved(b"pinned", 3000),
+            resolved(b"copying"),
+            resolved(b"more", copied=9),
+            resolved(b"end"),
+        ],
+        PlanRange=[plan(b"more", 4), *[plan(b"end", seconds=3000)] * 2],  # the one in advance is asked for again
+    )
+    running = progress()
+    running.pin()
+    more = running.advance(copying, MANY)
+    assert (more.copied, [each.copying for each in running.slices(copying, more)]) == (9, [True])
+    end = running.advance(more, MANY)
+    assert (end.position, end.copied, running.slices(more, end)) == (b"end", None, ()), "the end of a copy is a batch"
+    # With `until`, a range would have all the rest of the documents.
+    assert [request.until for method, request in server.asked if method == "PlanRange"] == [b""] * 3
+    with pytest.raises(FeedmuxSparkError, match="use the trigger availableNow"):
+        running.advance(copying, None)
+
+
+def test_history_lost_within_a_copy_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest change would not bring the documents that are missing."""
+    lost = HistoryLost("gone", reason="HISTORY_LOST")
+    Answers(monkeypatch, ResolvePosition=[resolved(b"start")], PlanRange=[lost])
+    with pytest.raises(FeedmuxSparkError, match="not within a copy"):
+        progress(failOnDataLoss="false").advance(Offset(b"copying", feed=FEED, copied=5), MANY)
+
+
+def test_a_server_without_copies_stores_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Answers(monkeypatch, ResolvePosition=[resolved(b"latest")])
+    with pytest.raises(FeedmuxSparkError, match=r"does not know the start `snapshot`.*Upgrade all replicas"):
+        progress(startingOffsets="snapshot").begin()
+    assert server.methods() == ["ResolvePosition"]
+
+
 def test_a_trigger_without_a_limit_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Answers(
         monkeypatch,
