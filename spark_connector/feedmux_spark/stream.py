@@ -135,7 +135,12 @@ class Progress:
             start = parse_start(self._options.starting_offsets or "latest", "startingOffsets")
             if start.kind == "snapshot":
                 # An older server would create the subscription at the present; it rejects the position of a copy.
-                start = Start.position(self._connection.resolve(self._options, start).position)
+                position = self._connection.resolve(self._options, start).position
+                # One that knows copies, and no ranges of them, rejects this plan of nothing.
+                Planner(self._options, self._connection).plan(
+                    Wanted(position, b"", position, events_max=1, bytes_max=1)
+                )
+                start = Start.position(position)
             feed_position = self._agreement.create(start)
             found = self._connection.locate(self._options, Start.position(feed_position.position))
             return Offset.at(feed_position, self._agreement.fingerprint(feed_position.position), copied=found.copied)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from feedmux.errors import HistoryLost, QuotaExceeded, TimelineForked
+from feedmux.errors import FailedPrecondition, HistoryLost, QuotaExceeded, TimelineForked
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
@@ -156,6 +156,11 @@ def test_a_server_without_copies_stores_no_start(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(FeedmuxSparkError, match=r"does not know the start `snapshot`.*Upgrade all replicas"):
         progress(startingOffsets="snapshot").begin()
     assert server.methods() == ["ResolvePosition"]
+    no_ranges = FailedPrecondition("no", reason="SNAPSHOT_UNSUITABLE", metadata={"kind": "mode"})
+    server = Answers(monkeypatch, ResolvePosition=[resolved(b"copying", copied=0)], PlanRange=[no_ranges])
+    with pytest.raises(FeedmuxSparkError, match="upgrade all replicas of feedmux"):
+        progress(startingOffsets="snapshot").begin()
+    assert server.methods() == ["ResolvePosition", "PlanRange"]
 
 
 def test_a_trigger_without_a_limit_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
