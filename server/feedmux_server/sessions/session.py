@@ -46,6 +46,8 @@ RESTARTS_MAX = 3
 """So often in a row a session begins a copy again because the oplog has lost its position."""
 HALF_CLOSED_S = 60.0
 """How long a session still sends after the client has ended its messages without Close."""
+ENDED_FEED_S = 30.0
+"""How long a client may acknowledge events of a feed that has ended, before its session ends with the feed's error."""
 SHUTTING_DOWN = "the server is shutting down; reconnect"
 AGED = "the session has reached its age (limits.connection_age_s of the server); reconnect"
 _SENDS_NOTHING = Wait()
@@ -458,6 +460,12 @@ class Session:
         self.gate.sends_no_more()
         if error.reason is not ErrorReason.TIMELINE_FORKED:  # MongoDB no longer has that position
             self.notice(self._heartbeat())
+        lost = error.reason in (ErrorReason.HISTORY_LOST, ErrorReason.TIMELINE_FORKED)
+        if self.subscriber.unacked and self._until is None and not lost:
+            # A client cannot acknowledge after the error. The next session would read the same events, and end with the
+            # same error, before its client can acknowledge them.
+            self._state.end_acked(monotonic_s() + ENDED_FEED_S, error)
+            return
         await self.commits.flush()
         self.fail(error)
 

@@ -21,6 +21,7 @@ from feedmux_server.sessions.outputs import (
     ProgressMark,
     UnacknowledgedMark,
 )
+from feedmux_server.sessions.session import ENDED_FEED_S
 from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
@@ -54,6 +55,35 @@ async def test_a_drain_ends_with_the_last_ack(monkeypatch: pytest.MonkeyPatch) -
         await client.take(10)
         asyncio.get_running_loop().call_later(DEADLINE_S / 2, client.session.ack, 10)
         assert await drained_after_s(client) == (0, DEADLINE_S / 2)
+        client.close()
+
+
+@pytest.mark.parametrize("acks_after_s", [5.0, float("inf")])
+@in_virtual_time
+async def test_a_feed_that_has_ended_waits_for_the_acks_of_its_last_events(
+    monkeypatch: pytest.MonkeyPatch, acks_after_s: float
+) -> None:
+    async with world(monkeypatch) as there:
+        key, log = there.feed("a")
+        client = there.session(key, "a", 0, durable=True)
+        log.write(10)
+        await client.take(10)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        stream = client.session.streams.stream_of(client.session.subscriber)
+        assert stream is not None
+        stream.end(FeedmuxError(ErrorReason.FEED_INVALIDATED, "dropped"))
+        if acks_after_s < ENDED_FEED_S:
+            loop.call_later(acks_after_s, client.session.ack, 10)
+
+        async def outputs() -> None:
+            while True:
+                await client.next()
+
+        with pytest.raises(FeedmuxError) as caught:
+            await outputs()
+        assert caught.value.reason is ErrorReason.FEED_INVALIDATED
+        assert loop.time() - began_s == pytest.approx(min(acks_after_s, ENDED_FEED_S), abs=0.5)
         client.close()
 
 

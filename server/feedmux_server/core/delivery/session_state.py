@@ -16,7 +16,7 @@ RECONNECT_S = 0.2
 class Phase(StrEnum):
     OPEN = "open"
     DRAINING = "draining"
-    """The client was asked to reconnect, and may still acknowledge what it has."""
+    """The client was asked to reconnect, or its feed has ended; it may still acknowledge what it has."""
     CLOSING = "closing"
     """The client has asked to close."""
     FAILED = "failed"
@@ -56,19 +56,25 @@ class SessionState:
 
     __slots__ = ("_drain_until_s", "_drained_for", "error", "phase", "step")
 
+    _drained_for: FeedmuxError
+
     def __init__(self) -> None:
         self.phase = Phase.OPEN
         self.step = STEPS[self.phase]
         self.error: FeedmuxError | None = None
         """The error that ends the session, once that is decided."""
         self._drain_until_s = 0.0
-        self._drained_for = ""
 
     def drain(self, until_s: float, why: str) -> bool:
         """End the session at `until_s` at the latest. Returns whether that changed the phase."""
+        return self.end_acked(until_s, FeedmuxError(ErrorReason.DRAINING, why, retry_after_s=RECONNECT_S))
+
+    def end_acked(self, until_s: float, error: FeedmuxError) -> bool:
+        """End the session with `error` when the client has acknowledged what it has, and at `until_s` at the latest.
+        Returns whether that changed the phase."""
         if not self._move_to(Phase.DRAINING):
             return False
-        self._drain_until_s, self._drained_for = until_s, why
+        self._drain_until_s, self._drained_for = until_s, error
         return True
 
     def close(self) -> None:
@@ -88,7 +94,7 @@ class SessionState:
     def end(self) -> FeedmuxError | None:
         """How the session ends after its acks are flushed: None with OK, as the client has asked."""
         if self.phase is Phase.DRAINING:
-            return FeedmuxError(ErrorReason.DRAINING, self._drained_for, retry_after_s=RECONNECT_S)
+            return self._drained_for
         return self.error
 
     def drain_left_s(self, now_s: float) -> float:
