@@ -41,7 +41,7 @@ def test_queries_of_one_application_are_told_apart() -> None:
                 hold_name(options(), application=os.getpid(), wait_s=0)
             for different in ({"consumerName": "p"}, {"token": "t"}, {"endpoint": "y:1"}):
                 hold_name(options(**different), application=os.getpid(), wait_s=0)
-            hold_name(options(), application=1, wait_s=0)
+            hold_name(options(), application=-os.getpid(), wait_s=0)
         finally:
             other.kill()
     # However the process has ended: the query can be started again at once.
