@@ -286,7 +286,7 @@ class Session:
         if self._state.drain(monotonic_s() + deadline_s, why):
             self.gate.sends_no_more()
             self._marks.append(DrainingMark(deadline_s, self.subscriber.at.place))
-            self._signal.set()
+        self._signal.set()
 
     def notice(self, mark: Output) -> None:
         self._marks.append(mark)

@@ -73,6 +73,8 @@ class SessionState:
         """End the session with `error` when the client has acknowledged what it has, and at `until_s` at the latest.
         Returns whether that changed the phase."""
         if not self._move_to(Phase.DRAINING):
+            # The server may drain while a session waits for acks after the end of its feed.
+            self._drain_until_s = min(self._drain_until_s, until_s)
             return False
         self._drain_until_s, self._drained_for = until_s, error
         return True
