@@ -88,6 +88,9 @@ class Settlements:
         self._unconfirmed_events = 0
         self._expected: dict[bytes, MemberEvent | _Finished | None] = {}
         """By `_id`, what may be repeated: in hand, finished, or forgotten (None)."""
+        self._void: dict[bytes, MemberEvent] = {}
+        """By `_id`, events in hand that others may have got. They may come again, and are not handed out twice then:
+        dead letters are before the group's position, and a host that follows a lost one may deliver others first."""
         self._settled: deque[tuple[int, int]] = deque(maxlen=CLAIMS_MAX)
         """The events that were processed last and may not be stored as settled: the sequence in the present stream (0:
         in none), and the mark."""
@@ -95,7 +98,7 @@ class Settlements:
     @property
     def held(self) -> list[int]:
         """While there is no stream: the marks of the events in hand."""
-        known = self._expected.items()
+        known = [*self._expected.items(), *self._void.items()]
         return [mark_of(token) for token, what in known if isinstance(what, MemberEvent)][:CLAIMS_MAX]
 
     @property
@@ -171,6 +174,7 @@ class Settlements:
         """Forget all events: the stored position was moved on purpose, so they may be delivered again."""
         self.lose()
         self._expected.clear()
+        self._void.clear()
         self._settled.clear()
 
     def progress(self, time: tuple[int, int]) -> None:
@@ -178,7 +182,7 @@ class Settlements:
         if not self._expected or time == (0, 0):
             return
         for token in [token for token in self._expected if (token_time(token) or time) < time]:
-            del self._expected[token]
+            self._give_up(token, self._expected.pop(token))
 
     def arrive(self, first: int, batch: Batch, runs: Sequence[int], attempts: Sequence[int]) -> None:
         """Take a delivery. Raises ProtocolError."""
@@ -228,7 +232,8 @@ class Settlements:
         elif token and self._expected.get(token) is event:
             self._expected[token] = finished
         else:
-            token = b""  # void
+            self._void.pop(token, None)
+            token = b""
         if token and isinstance(outcome, Done):
             self._settled.append((event.delivery, mark_of(token)))
         if run.waiting:
@@ -286,8 +291,10 @@ class Settlements:
         for index in range(begin, begin + size):
             event = MemberEvent(batch, index, (attempts[index] or 1) if attempts else 1, self._owner, run)
             event.delivery = first + index
-            if self._expected:
+            if self._expected or self._void:
                 if index == begin and token_of(batch, index) not in self._expected:
+                    for each in self._expected.items():
+                        self._give_up(*each)
                     self._expected.clear()
                 repeated = self._repeated(event)
                 if isinstance(repeated, MemberEvent):
@@ -304,9 +311,14 @@ class Settlements:
                     self._ready.append(run)
             run.waiting.append(event)
 
+    def _give_up(self, token: bytes, what: MemberEvent | _Finished | None) -> None:
+        if isinstance(what, MemberEvent):
+            self._void[token] = what
+
     def _repeated(self, event: MemberEvent) -> MemberEvent | _Finished | None:
         """Give an event that was delivered before its new sequence, if it is in hand or finished. None: hand it out."""
-        known = self._expected.pop(token_of(event.batch, event.index), None)
+        token = token_of(event.batch, event.index)
+        known = self._expected.pop(token, None) or self._void.pop(token, None)
         if isinstance(known, MemberEvent):
             known.delivery = event.delivery
         elif known is not None:

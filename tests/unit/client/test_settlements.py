@@ -228,6 +228,27 @@ def test_what_others_have_is_void() -> None:
     assert numbers(stream.take()) == [3, 1, 2], "it comes back from those who had it"
 
 
+@over("voided_by", ["another event", "progress"])
+def test_what_comes_again_while_it_is_in_hand_is_not_handed_out_twice(voided_by: str) -> None:
+    stream = Stream()
+    stream.deliver([1], [2])
+    one, two = stream.take()
+    stream.reconnect()
+    if voided_by == "progress":
+        stream.of.progress((2000, 1))  # it is a dead letter
+    stream.deliver([3])
+    assert numbers(stream.take()) == [3]
+    stream.reconnect()
+    assert sorted(stream.of.held) == sorted(marks(1, 2, 3)), "the next host may not have given it to others"
+    stream.deliver([4], [1, 5])
+    assert numbers(stream.take()) == [4]
+    stream.done(two)
+    assert stream.outgoing() == ([], []), "others may have it"
+    stream.done(one)
+    assert stream.outgoing() == ([(2, 2)], [])
+    assert numbers(stream.take()) == [5]
+
+
 def test_progress_voids_what_is_before_it_and_a_heartbeat_voids_nothing() -> None:
     stream = Stream()
     stream.deliver([1], [2])
