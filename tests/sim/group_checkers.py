@@ -205,6 +205,11 @@ class _Group:
             return
         key, epoch = self.history.written[rank].key, self.last_epochs.get(member, 0)
         if member not in self.away:
+            # A member without a session while a host lived has lost the event, whatever it tells the next host.
+            others = [(each, it) for each, it in self.running.items() if it.event == event and it.member != member]
+            for each, it in others:
+                if it.epoch < epoch:
+                    del self.running[each]
             yield from self._overlapping(record, key, epoch)
             yield from self._begun_again(record, rank, key, epoch)
             if epoch == max(self.last_epochs.values()):

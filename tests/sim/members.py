@@ -220,6 +220,8 @@ class Member(Reader):
     """Whatever it is: it closes soon."""
     watcher: MemberWatcher | None = field(default=None, init=False)
     """That of its newest session."""
+    at_work: int = field(default=0, init=False)
+    """How many events it processes, also such as it has lost to others meanwhile."""
     _closing: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def _wants(self, entry: Entry) -> bool:
@@ -323,6 +325,13 @@ class Member(Reader):
             self.crew.skipped()
 
     async def _handle(self, event: MemberEvent) -> None:
+        self.at_work += 1
+        try:
+            await self._process_it(event)
+        finally:
+            self.at_work -= 1
+
+    async def _process_it(self, event: MemberEvent) -> None:
         crew, rng, habits, number = self.crew, self.rng, self.crew.habits, number_of(event.raw)
         crew.newest = max(crew.newest, number)
         now_s, name = self.loop.time, str(number)
