@@ -25,7 +25,6 @@ from feedmux_server.core.feeds import pipeline_policy, snapshot_stages
 from feedmux_server.core.grants.grant import make_grant
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken, key_string
-from feedmux_server.ranges import cache
 from feedmux_server.source.deployment import Source
 from tests.integration.grants_support import Documents, granted, key_of
 from tests.integration.servers import Here, serving, settings
@@ -150,31 +149,6 @@ async def test_the_position_of_a_filter_that_drops_everything_can_be_continued_a
     await receivers[1].until(lambda: receivers[1].notices)
     assert asked[0] > 0
     receivers[1].cancel()
-
-
-async def test_ranges_pass_what_a_grant_withholds(
-    here: Here, tenant: Any, database: Documents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The position stays, and the next plan does not begin again."""
-    database.c.insert_many([{"_id": number, "owner": "b"} for number in range(2_000)])
-    database.c.insert_one({"_id": 2_000, "owner": "a"})
-    asked: list[int] = []
-    find_id = Source.find_id
-
-    async def found(source: Source, spec: Any, find: dict[str, Any], time: int) -> bytes:
-        asked.append(bson.decode(bson.encode(find)).get("min", {"_id": -1})["_id"])
-        return await find_id(source, spec, find, time)
-
-    monkeypatch.setattr(Source, "find_id", found)
-    monkeypatch.setattr(cache, "EMPTY_TIME_MAX_S", 0.1)
-    api, wanted, plans = await tenant("own"), feed(database.name, "c"), 1
-    after = (await api.resolve(wanted, SNAPSHOT)).position
-    while not (plan := await api.plan(feed=wanted, after=after)).event_count:
-        plans, after = plans + 1, plan.end
-    assert plans > 1
-    assert asked == sorted(asked)
-    (event,) = await api.read_range(feed=wanted, after=plan.after, until=plan.end).rest()
-    assert event.document["documentKey"] == {"_id": 2_000}
 
 
 async def test_any_id_behind_a_filter(version: ReplicaSet, redis_server: RedisServer, database: Documents) -> None:

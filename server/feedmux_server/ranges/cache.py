@@ -162,10 +162,8 @@ class RangeCache:
         caught_up = at.place.copied is None and (
             reader.has_read(wanted.target) if wanted.until is None else not wanted.until.is_after(end)
         )
-        # Within a copy, documents may have come that the position does not cover. If none did, the reader may have
-        # passed documents that a grant withholds, and the next plan continues after them.
-        may_wait = not deliveries if at.place.copied is not None else True
-        if error is None and may_wait and (end.raw, progress_of(end)) == (reader.place.raw, progress_of(reader.place)):
+        # Within a copy, documents may have come that the position does not cover: the next plan begins at the position.
+        if error is None and at.place.copied is None and end.raw == reader.place.raw:
             self._wait(account, key, reader, end)
         else:
             self._close(account, key, reader)

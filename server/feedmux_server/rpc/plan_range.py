@@ -44,10 +44,10 @@ class PlanRange:
         feed, key, after = await self._target(request, tenant)
         source, starts = service.manager.source(key.spec.scope.source), service.starts(key, tenant)
         at = await starts.position(after, "after")
-        check_range(at.place, key.spec.scope, "`after`" if request.after else "the stored position")
+        check_range(at.place, key, "`after`" if request.after else "the stored position")
         until = (await starts.position(request.until, "until")).place if request.until else None
         if until is not None:
-            check_range(until, key.spec.scope, "`until`")
+            check_range(until, key, "`until`")
             until = range_end(at.place, until)
         latest = await source.clock.operation_time()
         wanted = Wanted(
@@ -106,7 +106,7 @@ class PlanRange:
             check_fingerprint(feed, request.feed_fingerprint)
             if request.processed:
                 processed = (await service.starts(key, tenant).position(request.processed, "processed")).place
-                check_range(processed, key.spec.scope, "`processed`")
+                check_range(processed, key, "`processed`")
                 await self._store(request.processed, processed, lease)
         return feed, key, request.after or stored.position
 

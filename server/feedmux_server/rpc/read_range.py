@@ -56,8 +56,8 @@ class ReadRange:
         starts = service.starts(key, tenant)
         after = await starts.position(request.after, "after")
         until = (await starts.position(request.until, "until")).place
-        check_range(after.place, feed.scope, "`after`")
-        check_range(until, feed.scope, "`until`")
+        check_range(after.place, key, "`after`")
+        check_range(until, key, "`until`")
         until = range_end(after.place, until)
         # Read again, a range may have had more documents than it had at first.
         within = until.after_documents() if after.place.copied is not None and until.is_high_water_mark else until

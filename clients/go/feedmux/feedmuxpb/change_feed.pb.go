@@ -1976,6 +1976,8 @@ type PlanRangeRequest struct {
 	// when unset.
 	After []byte `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
 	// Optional. The range ends at or before this position. When unset, the limit is what MongoDB has committed by now.
+	// Within a copy of existing documents, the range ends exactly there, in one slice, and nothing is read now; when
+	// unset, it ends with the step of the copy, at the latest.
 	Until []byte `protobuf:"bytes,4,opt,name=until,proto3" json:"until,omitempty"`
 	// Required, 1 to 2^31-1. The maximum number of events in the range.
 	EventsMax int64 `protobuf:"varint,5,opt,name=events_max,json=eventsMax,proto3" json:"events_max,omitempty"`
@@ -2148,7 +2150,8 @@ type PlanRangeResponse struct {
 	SizeBytes int64 `protobuf:"varint,4,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	// Consecutive parts of the range, each to be read with ReadRange. Empty when there are no events.
 	Slices []*RangeSlice `protobuf:"bytes,5,rep,name=slices,proto3" json:"slices,omitempty"`
-	// True when the range reaches `until`, or everything that MongoDB had committed at the time of the call.
+	// True when the range reaches `until`, or everything that MongoDB had committed at the time of the call. False within
+	// a copy of existing documents, without `until`.
 	CaughtUp bool `protobuf:"varint,6,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
 	// What MongoDB has committed by now.
 	Latest *ClusterTime `protobuf:"bytes,7,opt,name=latest,proto3" json:"latest,omitempty"`

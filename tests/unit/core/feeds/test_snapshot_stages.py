@@ -70,7 +70,16 @@ def test_feeds_and_positions_that_are_accepted() -> None:
     check_feed(stream_key(replace(SPEC, pipeline=STAGES, full_document="updateLookup")))
     check_feed(stream_key(replace(SPEC, collation=SIMPLE_COLLATION), STAGES))
     mark = ResumeToken.high_water_mark(5 << 32)
-    check_range(mark, Scope("main"), "it")
-    check_range(mark.while_copying(Copied()), SPEC.scope, "it")
-    with pytest.raises(FeedmuxError, match="it is within a copy of several"):
-        check_range(mark.while_copying(Copied()), Scope("main"), "it")
+    wide, adds = stream_key(FeedSpec(Scope("main"))), bson.encode({"pipeline": [{"$set": {"a": 1}}]})
+    check_range(mark, wide, "it")
+    check_range(mark.while_copying(Copied()), stream_key(SPEC), "it")
+    check_range(mark.while_copying(Copied()), stream_key(replace(SPEC, pipeline=adds)), "it")
+    for key, kind in (
+        (wide, "mode"),
+        (stream_key(replace(SPEC, pipeline=bson.encode({"pipeline": [{"$match": {}}]}))), "filter"),
+        (stream_key(replace(SPEC, pipeline=bson.encode({"pipeline": [{"$redact": "$$KEEP"}]}))), "filter"),
+        (stream_key(SPEC, judges_documents=True), "filter"),
+    ):
+        with pytest.raises(FeedmuxError, match="it is within a copy") as caught:
+            check_range(mark.while_copying(Copied()), key, "it")
+        assert caught.value.metadata == {"kind": kind}
