@@ -466,7 +466,7 @@ async def test_a_token_does_not_say_to_which_collection_a_copy_has_gone_back(
 async def test_collections_are_listed_in_parts(
     here: Here, database: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deployment, "_LISTED_AT_ONCE", 2)
+    monkeypatch.setattr(deployment, "LISTED_AT_ONCE", 2)
     for name in "abcde":
         database.create_collection(name)
     database.create_collection("capped", capped=True, size=4096)
