@@ -766,7 +766,7 @@ MUTANTS: Final = (
         "if ahead is not None and",
         "if False and",
         scenario="group restored",
-        seeds=40,
+        seeds=120,
     ),
     Mutant(
         "no session says what it has delivered",
