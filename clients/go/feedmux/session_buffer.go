@@ -297,15 +297,27 @@ func (b *sessionBuffer) deliver(arrived *delivery) error {
 }
 
 // beginWithin takes what a new stream says of a copy; nil if the stream is not within one. What former streams said of
-// how far a copy is, and was not handed out, is void. An end that was not handed out holds, where the stream is after it.
+// how far a copy is, and was not handed out, is void. Outside of a copy, a notice before documents stays, because it
+// tells of which copy they are, and so does an end.
 func (b *sessionBuffer) beginWithin(copying *SnapshotStatus) {
 	if copying != nil || !slices.ContainsFunc(b.items, isCompletion) {
 		b.copying = copying
 	}
-	b.items = slices.DeleteFunc(b.items, func(each item) bool {
-		_, running := each.notice.(SnapshotProgress)
-		return running
-	})
+	lastDocuments := -1
+	if copying == nil {
+		for i, each := range b.items {
+			if each.batch != nil && each.batch.snapshot {
+				lastDocuments = i
+			}
+		}
+	}
+	kept := make([]item, 0, len(b.items))
+	for i, each := range b.items {
+		if _, running := each.notice.(SnapshotProgress); !running || i < lastDocuments {
+			kept = append(kept, each)
+		}
+	}
+	b.items = kept
 	if copying != nil {
 		b.generation = copying.Generation
 		b.withdrawCompletion()

@@ -436,10 +436,9 @@ export class Connection {
     if (this.#askedForCopy && opened.copying === undefined) {
       throw new SnapshotUnsupportedError("has opened the feed at the present");
     }
-    this.buffer.drop("snapshotProgress"); // of a former stream: this one says how far the copy is
     if (opened.copying !== undefined) {
       this.#generation = opened.copying.generation;
-      this.buffer.drop("snapshotComplete");
+      this.buffer.dropCompletion();
     }
     const isFirst = isFirstOpening(this.#state);
     const tracker = this.#tracker;
@@ -451,6 +450,7 @@ export class Connection {
         this.#sayRewound({ kind: "rewound", beginsAt, hadReached });
       }
     }
+    this.buffer.dropProgress(opened.copying !== undefined);
     if (!this.buffer.has("snapshotComplete")) {
       this.copying = opened.copying; // otherwise until the end of the copy is taken, after its documents
     }

@@ -39,17 +39,25 @@ export class SessionBuffer {
     return this.#items.some((item) => "notice" in item && item.notice.kind === kind);
   }
 
+  /** Drops the end of a copy that nobody has taken: its documents are forgotten, or come again before another end. */
+  dropCompletion(): void {
+    this.#items = this.#items.filter((item) => !("notice" in item && item.notice.kind === "snapshotComplete"));
+  }
+
   /**
-   * Drops the notices of this kind that nobody has taken. Of the end of a copy: its documents are forgotten, or come
-   * again before another end.
+   * Drops what former streams said of how far a copy is. A new stream says it anew, if it is within a copy. Outside, a
+   * notice before documents stays, because it tells of which copy they are.
    */
-  drop(kind: Notice["kind"]): void {
-    this.#items = this.#items.filter((item) => !("notice" in item && item.notice.kind === kind));
+  dropProgress(withinCopy: boolean): void {
+    const lastDocuments = withinCopy ? -1 : this.#items.findLastIndex((item) => "batch" in item && item.batch.snapshot);
+    this.#items = this.#items.filter(
+      (item, index) => index < lastDocuments || !("notice" in item && item.notice.kind === "snapshotProgress"),
+    );
   }
 
   /** Takes back the batches that nobody has taken; notices stay, but for the end of a copy. */
   withdraw(): Batch[] {
-    this.drop("snapshotComplete");
+    this.dropCompletion();
     const batches = this.#items.flatMap((item) => ("batch" in item ? [item.batch] : []));
     this.#items = this.#items.filter((item) => "notice" in item);
     return batches;

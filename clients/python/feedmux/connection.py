@@ -5,6 +5,7 @@ the session buffer; acks and credit go from the session buffer to the server.
 """
 
 from feedmux import requests
+from feedmux.batches import Batch
 from feedmux.connection_states import FIRST_OPENING
 from feedmux.delivery_tracker import DeliveryTracker
 from feedmux.errors import FeedInvalidated, FeedmuxError, SnapshotUnsupported
@@ -186,7 +187,6 @@ class Connection(StreamKeeper):
         buffer, tracker, attempt = self._buffer, self._tracker, self._attempt
         if self._asked_for_copy and opened.copying is None:
             raise SnapshotUnsupported("has opened the feed at the present")
-        self._withdraw(SnapshotProgress)  # of a former stream: this one says how far the copy is
         if opened.copying:
             self._begin_copy(opened.copying)
             self._withdraw(SnapshotComplete)
@@ -196,6 +196,7 @@ class Connection(StreamKeeper):
         if reopened and not opened.at_last_acked and (0, 0) < opened.feed_position.time < had_reached.time:
             self._forget()
             self._say_rewound(Rewound(opened.feed_position.time, had_reached.time))
+        self._withdraw(SnapshotProgress, also_before_documents=opened.copying is not None)
         if not self._completing:  # otherwise the user sees the end of the copy when he has taken its documents
             buffer.copying = opened.copying
         tracker.begin(opened.feed_position, self._open_acked)
@@ -226,11 +227,16 @@ class Connection(StreamKeeper):
                 case batch:
                     self._window.discard(len(batch), batch.size_bytes)
 
-    def _withdraw(self, kind: type[SnapshotProgress | SnapshotComplete]) -> None:
+    def _withdraw(self, kind: type[SnapshotProgress | SnapshotComplete], *, also_before_documents: bool = True) -> None:
         """Drop notices of a copy that have not been delivered. Of its end: its documents are forgotten, or come again
-        before another end."""
-        for item in self._buffer.drain():
-            if not (isinstance(item, QueuedNotice) and isinstance(item.notice, kind)):
+        before another end. Of how far it is: a new stream says it anew, if it is within a copy; outside, a notice
+        before documents stays, because it tells of which copy they are."""
+        items, kept = self._buffer.drain(), 0
+        if not also_before_documents:
+            documents = (i for i, item in enumerate(items) if isinstance(item, Batch) and item.snapshot)
+            kept = max(documents, default=0)
+        for i, item in enumerate(items):
+            if i < kept or not (isinstance(item, QueuedNotice) and isinstance(item.notice, kind)):
                 self._buffer.put(item)
 
     def _say_rewound(self, rewound: Rewound) -> None:

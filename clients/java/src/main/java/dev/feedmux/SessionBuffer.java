@@ -5,6 +5,7 @@ import dev.feedmux.errors.FeedmuxException;
 import dev.feedmux.errors.SessionClosedException;
 import java.util.ArrayDeque;
 import java.util.Deque;
+import java.util.Iterator;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
@@ -338,9 +339,12 @@ final class SessionBuffer {
             if (copy != null || entries.stream().noneMatch(SessionBuffer::isCompletion)) {
                 copying = copy; // otherwise until the end of the copy is taken, after its documents
             }
-            // This stream says how far a copy is. Within one, the documents before an end come again before another
-            // end.
-            entries.removeIf(entry -> isProgress(entry) || (copy != null && isCompletion(entry)));
+            if (copy != null) {
+                // This stream says how far the copy is, and its documents come again before another end.
+                entries.removeIf(entry -> isProgress(entry) || isCompletion(entry));
+            } else {
+                dropProgressAfterDocuments();
+            }
             if (begin.isEmpty()) {
                 begin = opened;
             }
@@ -394,6 +398,20 @@ final class SessionBuffer {
             followCopy(said.notice());
         }
         return entries.removeFirst();
+    }
+
+    /** A notice before documents stays outside of a copy, because it tells of which copy they are. */
+    private void dropProgressAfterDocuments() {
+        Iterator<Entry> last = entries.descendingIterator();
+        while (last.hasNext()) {
+            Entry entry = last.next();
+            if (entry instanceof Entry.Events events && events.batch().isSnapshot()) {
+                return;
+            }
+            if (isProgress(entry)) {
+                last.remove();
+            }
+        }
     }
 
     private void followCopy(Notice notice) {
