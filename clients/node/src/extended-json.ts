@@ -1,12 +1,12 @@
 /**
- * Events in MongoDB's Extended JSON, as BSON.
+ * Events in MongoDB's Extended JSON, as BSON, and the other way for the stages of a stored feed.
  *
  * bson's `EJSON.parse` takes any object with a name such as `$oid` or `$date` for a value, but a document may have such
  * names itself. Here a value is only what the server writes for its type: exactly its names, and a text of its form. All
  * else is the document that it is.
  */
 
-import { BSONType, Decimal128, type Document } from "bson";
+import { BSONType, Decimal128, deserialize, type Document, EJSON, onDemand } from "bson";
 
 /** The name of a number as its text. It cannot be a document's: names in BSON have no zero. */
 const NUMBER = "\0";
@@ -25,6 +25,40 @@ export function toBson(text: string): Buffer {
     throw new RangeError("not a document");
   }
   return documentBytes(Object.entries(parsed), 0);
+}
+
+/**
+ * The stages of `{pipeline: [stages]}` as text that the server reads, every name in its place. The server rejects the text
+ * of what JSON cannot say: a name that appears twice, and values of deprecated types.
+ */
+export function stagesText(pipeline: Uint8Array): string {
+  const [element] = onDemand.parseToElements(pipeline);
+  return element === undefined ? "[]" : textOf(pipeline, element[0], element[3], element[4]);
+}
+
+function textOf(bytes: Uint8Array, type: number, at: number, size: number): string {
+  const value = bytes.subarray(at, at + size);
+  switch (type) {
+    case BSONType.object:
+    case BSONType.array: {
+      const isArray = type === BSONType.array;
+      const texts = Array.from(onDemand.parseToElements(value), ([kind, nameAt, nameSize, ...place]) => {
+        const name = Buffer.from(value.subarray(nameAt, nameAt + nameSize)).toString();
+        return (isArray ? "" : `${JSON.stringify(name)}:`) + textOf(value, kind, ...place);
+      });
+      return isArray ? `[${texts.join()}]` : `{${texts.join()}}`;
+    }
+    // bson reads these two as other types.
+    case BSONType.dbPointer:
+      return '{"$dbPointer":{}}';
+    case BSONType.undefined:
+      return '{"$undefined":true}';
+    default: {
+      const document = Buffer.concat([int32(7 + size), Buffer.of(type, 0), value, Buffer.of(0)]);
+      const { "": decoded } = deserialize(document, { promoteValues: false, bsonRegExp: true });
+      return EJSON.stringify(decoded, { relaxed: false });
+    }
+  }
 }
 
 function documentBytes(fields: [string, unknown][], depth: number): Buffer {

@@ -10,6 +10,7 @@ import { type Duration, type Timestamp as WallTime, timestampDate, timestampFrom
 import { deserialize, type Document, serialize, Timestamp } from "bson";
 
 import { encode } from "./documents.js";
+import { stagesText } from "./extended-json.js";
 import type {
   Explanation,
   Feed,
@@ -344,18 +345,21 @@ function feedValue(message: FeedMessage): Feed {
 
 /**
  * The stages of a stored feed, which the user may send again. Plain values lose what JavaScript has no type for, such as
- * the option x of a regular expression; where they do, the stages have bson's own types.
+ * the option x of a regular expression; where they do, the stages have bson's own types. Where those lose something too,
+ * such as the order of names like "10" and "9", the stages are text.
  */
-function stages(stored: Uint8Array): Document[] {
-  try {
-    const plain = deserialize(stored);
-    if (Buffer.compare(serialize(plain, { ignoreUndefined: false }), stored) === 0) {
-      return plain["pipeline"] as Document[];
+function stages(stored: Uint8Array): Document[] | string {
+  for (const options of [{}, { promoteValues: false, bsonRegExp: true }]) {
+    try {
+      const decoded = deserialize(stored, options);
+      if (Buffer.compare(serialize(decoded, { ignoreUndefined: false }), stored) === 0) {
+        return decoded["pipeline"] as Document[];
+      }
+    } catch {
+      // Not every regular expression is one of JavaScript's.
     }
-  } catch {
-    // Not every regular expression is one of JavaScript's.
   }
-  return deserialize(stored, { promoteValues: false, bsonRegExp: true })["pipeline"] as Document[];
+  return stagesText(stored);
 }
 
 function known<K extends string, V>(table: Record<K, V>, name: K, what: string): V {

@@ -4,8 +4,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { create, fromBinary, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
-import { BSONRegExp, BSONSymbol, Double, Long, serialize, Timestamp } from "bson";
+import { Binary, BSONRegExp, BSONSymbol, Double, Long, serialize, Timestamp } from "bson";
 
+import { stagesText } from "../src/extended-json.js";
 import * as feedmux from "../src/index.js";
 import {
   ExplainRequestSchema,
@@ -66,13 +67,31 @@ test("a subscription is created from a feed and read back", LIMIT, async () => {
 });
 
 test("a stored filter can be sent again as it was", LIMIT, async () => {
-  const filters = [
-    { s: new BSONRegExp("^a b", "x"), n: 1 },
-    { s: new BSONRegExp("(?x)a", "i") }, // no regular expression of JavaScript's
-    { n: { $gte: new Double(1), $lt: Long.fromNumber(7) } },
-    { s: { $in: [new BSONSymbol("a")] } },
+  const filters: [filter: unknown, text?: string][] = [
+    [{ s: new BSONRegExp("^a b", "x"), n: 1 }],
+    [{ s: new BSONRegExp("(?x)a", "i") }], // no regular expression of JavaScript's
+    [{ n: { $gte: new Double(1), $lt: Long.fromNumber(7) } }],
+    [{ s: { $in: [new BSONSymbol("a")] } }],
+    // Objects would have these in another order.
+    [
+      new Map<string, unknown>([
+        ["10", new Long(1)],
+        ["9", new Binary(Buffer.of(1), 128)],
+        ["", new BSONRegExp("a", "x")],
+      ]),
+      '{"10":{"$numberLong":"1"},"9":{"$binary":{"base64":"AQ==","subType":"80"}},"":{"$regularExpression":{"pattern":"a","options":"x"}}}',
+    ],
+    [
+      {
+        a: new Map<string, unknown>([
+          ["$id", 1],
+          ["$ref", "b"],
+        ]),
+      },
+      '{"a":{"$id":{"$numberInt":"1"},"$ref":"b"}}',
+    ],
   ];
-  for (const filter of filters) {
+  for (const [filter, text] of filters) {
     const pipeline = serialize({ pipeline: [{ $match: filter }] });
     const stored = { name: "s", feed: { pipeline: { notation: { case: "bson" as const, value: pipeline } } } };
     let sent: Uint8Array | string | undefined;
@@ -86,10 +105,30 @@ test("a stored filter can be sent again as it was", LIMIT, async () => {
     await answering(unary, async (client) => {
       const { feed } = await client.subscription("s").get();
       await client.subscription("s").update({ feed: { ...feed, fullDocument: "updateLookup" } });
-      assert.deepEqual(Buffer.from(sent as Uint8Array), Buffer.from(pipeline));
+      if (text === undefined) {
+        assert.deepEqual(Buffer.from(sent as Uint8Array), Buffer.from(pipeline));
+      } else {
+        assert.equal(sent, `[{"$match":${text}}]`);
+      }
     });
   }
 });
+
+test("the text of a stored filter that JSON cannot say is one that the server rejects", () => {
+  const name = (text: string): Buffer => Buffer.from(`${text}\0`);
+  const twice = Buffer.concat([Buffer.of(10), name("a"), Buffer.of(10), name("a"), Buffer.of(6), name("b")]);
+  const inner = (type: number, of: string, content: Buffer): Buffer =>
+    Buffer.concat([Buffer.of(type), name(of), int32(content.length + 5), content, Buffer.of(0)]);
+  const content = inner(4, "pipeline", inner(3, "0", inner(3, "$match", twice)));
+  const stored = Buffer.concat([int32(content.length + 5), content, Buffer.of(0)]);
+  assert.equal(stagesText(stored), '[{"$match":{"a":null,"a":null,"b":{"$undefined":true}}}]');
+});
+
+function int32(value: number): Buffer {
+  const bytes = Buffer.alloc(4);
+  bytes.writeInt32LE(value);
+  return bytes;
+}
 
 test("an update says what it changes; a seek and a delete say where and whether", LIMIT, async () => {
   const asked: unknown[] = [];
