@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 import bson
+from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from google.protobuf import timestamp_pb2
 
@@ -115,7 +116,7 @@ def feed_value(message: feed_pb2.Feed) -> Feed:
     pipeline: list[Mapping[str, Any]] | str | None = None
     match message.pipeline.WhichOneof("notation"):
         case "bson":
-            pipeline = bson.decode(message.pipeline.bson, SESSION_CODEC)["pipeline"]
+            pipeline = _stages(message.pipeline.bson)
         case "extended_json":
             pipeline = message.pipeline.extended_json
     return Feed(
@@ -126,6 +127,16 @@ def feed_value(message: feed_pb2.Feed) -> Feed:
         extra_options=tuple(message.extra_options),
         **{name: getattr(message, name) or default for name, default in _PLAIN.items()},
     )
+
+
+def _stages(stored: bytes) -> list[Mapping[str, Any]]:
+    """Return stages that can be sent again as they are stored. Where a dict would lose something (a name that appears
+    twice, the order of a DBRef, a deprecated type), they are RawBSONDocuments."""
+    decoded: Mapping[str, Any] = bson.decode(stored, SESSION_CODEC)
+    if bson.encode(decoded) != stored:
+        decoded = bson.decode(stored, SESSION_CODEC.with_options(document_class=RawBSONDocument))
+    stages: list[Mapping[str, Any]] = decoded["pipeline"]
+    return stages
 
 
 def start_message(start: Start) -> feed_pb2.Start:

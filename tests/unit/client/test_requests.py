@@ -10,12 +10,13 @@ import pytest
 from bson import SON
 from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidDocument
+from bson.raw_bson import RawBSONDocument
 
 from feedmux import requests
 from feedmux.feeds import Feed, OnHistoryLost, OnInvalidate
 from feedmux.positions import FeedPosition
 from feedmux.requests import subscription_value
-from feedmux.v1 import change_feed_pb2, subscriptions_pb2
+from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux_server.core.feeds.feed import Scope, route_of
 from tests.tables import over
 from tests.unit.client.scripted_server import token
@@ -147,3 +148,21 @@ def test_a_date_that_python_cannot_hold_comes_back_too() -> None:
     far = Feed("shop", pipeline=[{"$match": {"at": {"$lt": DatetimeMS(1 << 60)}}}], comment=DatetimeMS(1 << 60))
     message = requests.feed_message(far, "main")
     assert requests.feed_message(requests.feed_value(message), "main") == message
+
+
+SAMPLES = {
+    "a name twice": (b"\x0aa\0" * 2),
+    "a DBRef out of order": b"\x10$id\0\1\0\0\0\x02$ref\0\2\0\0\0c\0",
+    "a symbol": b"\x0ea\0\2\0\0\0s\0",
+    "undefined": b"\x06a\0",
+    "a regular expression with an option of its own": b"\x0ba\0^a\0xz\0",
+}
+
+
+@over("content", SAMPLES.values())
+def test_a_stored_filter_can_be_sent_again_as_it_was(content: bytes) -> None:
+    match = RawBSONDocument((len(content) + 5).to_bytes(4, "little") + content + b"\0")
+    stored = feed_pb2.Feed(
+        source="main", pipeline=feed_pb2.Pipeline(bson=bson.encode({"pipeline": [{"$match": match}]}))
+    )
+    assert requests.feed_message(requests.feed_value(stored), "") == stored
