@@ -1,13 +1,18 @@
 """PlanRange: which requests are rejected, and what an answer costs."""
 
+import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.limits.rates import Rates
-from feedmux_server.rpc.plan_range import PlanRange
+from feedmux_server.core.positions.position import PositionEncoder
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.rpc.plan_range import SLICES_AT_ONCE, PlanRange
 from feedmux_server.rpc.resolve_position import ResolvePosition
+from tests.sim.loop import SimLoop
 from tests.unit.rpc.service_support import FEED, call, refused, served
 from tests.virtual_time import in_virtual_time
 
@@ -54,3 +59,26 @@ async def test_the_slices_of_an_answer_count_as_requests(
         plan = wire.PlanRangeResponse.FromString(await call(PlanRange(there.service), request))
         assert len(plan.slices) == min(events, slices or 1)
         assert sum(charged) == pytest.approx(requests)
+
+
+@in_virtual_time
+async def test_no_more_than_some_slices_of_an_answer_are_signed_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    signed: Counter[int] = Counter()
+    by_encoder = PositionEncoder.encode
+
+    def encode(encoder: PositionEncoder, place: ResumeToken) -> bytes:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        signed[loop.steps] += 1
+        return by_encoder(encoder, place)
+
+    async with served() as there:
+        start = wire.ResolvePositionRequest(feed=FEED, start={"latest": {}})
+        after = wire.ResolvePositionResponse.FromString(await call(ResolvePosition(there.service), start)).position
+        there.mongo.transaction("db", "a", 1_000, 10)
+        monkeypatch.setattr(PositionEncoder, "encode", encode)
+        request = wire.PlanRangeRequest(feed=FEED, after=after, events_max=1_000, bytes_max=1 << 20, slices=1_000)
+        plan = wire.PlanRangeResponse.FromString(await call(PlanRange(there.service), request))
+        assert len(plan.slices) == 1_000
+    # In the first turn also the begin of the plan.
+    assert max(signed.values()) == SLICES_AT_ONCE + 1
