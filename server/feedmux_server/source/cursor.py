@@ -7,8 +7,10 @@ pymongo's private names: the aggregate command for databases, the raw cursor's `
 what these need. `private_names` checks that they are there, and tests/integration/test_raw_cursor.py what they do.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import bson
@@ -23,7 +25,7 @@ from pymongo.errors import OperationFailure
 from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.cancellation import cancellable
-from feedmux_server.core.events.bson_walk import ARRAY, DOCUMENT, find, value_end
+from feedmux_server.core.events.bson_walk import ARRAY, DOCUMENT, find, length_at, value_end
 from feedmux_server.source.private_names import (
     _array_of_documents_to_buffer,
     _CursorAddress,
@@ -35,15 +37,65 @@ from feedmux_server.source.read_watch import Address
 _REPLY = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
 _EMPTY_ARRAY = b"\x05\x00\x00\x00\x00"
 _CURSOR_KILLED = 237
+_PART_BYTES = 3_000_000
+"""What is copied without a pause. Batches have 2.5 MB (`timed_reads`), but MongoDB may return 16 MB at once, and the
+memory of a copy of more than 4 MiB is new (`app.reuse_freed_memory`): half a millisecond for each MB."""
+_STEP_BYTES = 1_000_000
+"""What of a single event of more than `_PART_BYTES` is copied without a pause."""
+_EVENT_COST = 500
+"""To find an event takes as long as to copy so many bytes."""
 
 
-def find_batch(reply: bytes) -> tuple[int, int, int] | None:
-    """Where `cursor`, and within it the array `nextBatch`, lie in a getMore's reply; None for a reply without them."""
-    cursor = find(reply, 0, b"cursor", DOCUMENT)
+def find_batch(reply: bytes | bytearray, at: int = 0) -> tuple[int, int, int] | None:
+    """Where `cursor`, and within it the array `nextBatch`, lie in a getMore's reply, which begins at `at`; None for a
+    reply without them."""
+    cursor = find(reply, at, b"cursor", DOCUMENT)
     batch = find(reply, cursor, b"nextBatch", ARRAY) if cursor is not None else None
     if cursor is None or batch is None:
         return None
     return cursor, batch, value_end(reply, ARRAY, batch)
+
+
+class ReplyEvents:
+    """The events of a reply that were not copied yet: an array from `begin` to `end`."""
+
+    def __init__(self, reply: bytes | bytearray, begin: int, end: int) -> None:
+        self._reply = reply
+        self._begin = begin
+        self._at = begin + 4
+        self._last = end - 1
+
+    @property
+    def left(self) -> bool:
+        return self._at < self._last
+
+    async def copy_part(self) -> tuple[bytes, int | None]:
+        """The next events, one after the other: as many as may be copied without a pause, or one that is larger. And
+        their number; None if these are all."""
+        reply, last = self._reply, self._last
+        if last - self._begin <= _PART_BYTES:
+            self._at = last
+            return _array_of_documents_to_buffer(memoryview(reply)[self._begin : last + 1]), None
+        events: list[memoryview] = []
+        cost = 0
+        while self._at < last:
+            event = reply.index(0, self._at + 1) + 1
+            end = event + length_at(reply, event)[0]
+            cost += end - event + _EVENT_COST
+            if events and cost > _PART_BYTES:
+                break
+            events.append(memoryview(reply)[event:end])
+            self._at = end
+        is_large = len(events[0]) > _PART_BYTES
+        return await _copy_slowly(events[0]) if is_large else b"".join(events), len(events)
+
+
+async def _copy_slowly(event: memoryview) -> bytes:
+    whole = BytesIO(bytes(len(event)))  # not touched: the system makes each page when it is written
+    for at in range(0, len(event), _STEP_BYTES):
+        whole.write(event[at : at + _STEP_BYTES])
+        await asyncio.sleep(0)
+    return whole.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +108,8 @@ class RawBatch:
     """The postBatchResumeToken document."""
     exhausted: bool
     """The server closed the cursor: the stream was invalidated."""
+    events: int | None = None
+    """How many these are, if they are a part of MongoDB's reply."""
 
 
 class _Cursor(AsyncRawBatchCommandCursor[Any]):
@@ -69,20 +123,28 @@ class _Cursor(AsyncRawBatchCommandCursor[Any]):
         user_fields: Mapping[str, Any] | None = None,
         legacy_response: bool = False,
     ) -> list[dict[str, Any]]:
-        reply = bytes(response.payload_document)
-        found = find_batch(reply)
+        reply, start = _bytes_of(response.payload_document)
+        found = find_batch(reply, start)
         if found is None:
-            return [bson.decode(reply, _REPLY)]
+            return [bson.decode(reply[start:], _REPLY)]
         cursor_at, begin, end = found
-        events = _array_of_documents_to_buffer(memoryview(reply)[begin:end])
-        rest = bytearray(reply[:begin] + _EMPTY_ARRAY + reply[end:])
+        rest = bytearray(reply[start:begin] + _EMPTY_ARRAY + reply[end:])
         removed = end - begin - len(_EMPTY_ARRAY)
-        for at in (0, cursor_at):
+        for at in (0, cursor_at - start):
             rest[at : at + 4] = (int.from_bytes(rest[at : at + 4], "little") - removed).to_bytes(4, "little")
         document = bson.decode(bytes(rest), _REPLY)
-        if events:
-            document["cursor"]["nextBatch"] = [events]
+        if removed:
+            document["cursor"]["nextBatch"] = [ReplyEvents(reply, begin, end)]
         return [document]
+
+
+def _bytes_of(reply: Any) -> tuple[bytes | bytearray, int]:
+    """The bytes of a reply, and where it begins in them. Not a copy if it is the end of pymongo's own buffer."""
+    whole: Any = memoryview(reply).obj
+    start = len(whole) - len(reply)
+    if isinstance(whole, bytes | bytearray) and length_at(whole, start)[0] == len(reply):
+        return whole, start
+    return bytes(reply), 0
 
 
 class _RawAggregate(_DatabaseAggregationCommand):
@@ -168,6 +230,8 @@ class RawChangeStreamCursor:
         """A read was sent, and its answer has not come, or will never be seen."""
         self._killed = False
         """By `interrupt`."""
+        self._events: ReplyEvents | None = None
+        """Of the last reply, those that were not returned yet."""
 
     @classmethod
     async def open(
@@ -226,20 +290,30 @@ class RawChangeStreamCursor:
         self._cursor._max_await_time_ms = max_await_ms
 
     async def next_batch(self) -> RawBatch:
-        """One getMore: waits up to maxAwaitTimeMS for events. Raises pymongo's errors, and `Interrupted`."""
+        """One getMore: waits up to maxAwaitTimeMS for events. Returns a large reply in parts: only the last has the
+        postBatchResumeToken. Raises pymongo's errors, and `Interrupted`."""
+        events, self._events = self._events, None
+        if events is None:
+            events = await self._get_more()
+        data, count = await events.copy_part() if events is not None else (b"", None)
+        if events is not None and events.left:
+            self._events = events
+            return RawBatch(data, None, False, count)
+        token = self._cursor._postbatchresumetoken
+        return RawBatch(data, None if token is None else bson.encode(token), not self._cursor.alive, count)
+
+    async def _get_more(self) -> ReplyEvents | None:
         self._reading = True
         try:
-            data = await cancellable(self._cursor.try_next())
+            events: Any = await cancellable(self._cursor.try_next())
         except OperationFailure as error:
             if not self._killed or error.code != _CURSOR_KILLED:
                 raise
             self._reading = False
             raise Interrupted from None
         self._reading = False
-        token = self._cursor._postbatchresumetoken
-        return RawBatch(
-            bytes(data) if data else b"", None if token is None else bson.encode(token), not self._cursor.alive
-        )
+        assert events is None or isinstance(events, ReplyEvents)
+        return events
 
     async def interrupt(self) -> None:
         """End the read that is under way by killing the cursor: MongoDB offers no other way. The read raises

@@ -1,12 +1,15 @@
 """The events are cut out of MongoDB's reply unchanged. tests/integration/test_raw_cursor.py reads with real cursors."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import bson
 import bson.raw_bson
+import pytest
 
-from feedmux_server.source.cursor import _Cursor, find_batch
+from feedmux_server.source import cursor
+from feedmux_server.source.cursor import ReplyEvents, _Cursor, find_batch
 from tests.tables import over
 
 AROUND = {"ok": 1.0, "operationTime": bson.Timestamp(1, 2)}
@@ -21,10 +24,20 @@ def reply(events: list[Any], **more: Any) -> bytes:
     )
 
 
-def cut(data: bytes) -> dict[str, Any]:
+def cut(data: bytes | memoryview) -> dict[str, Any]:
     nobody: Any = None
     (found,) = _Cursor._unpack_response(nobody, SimpleNamespace(payload_document=data), 7, nobody)
     return found
+
+
+def parts_of(run: ReplyEvents) -> list[tuple[bytes, int | None]]:
+    async def all_parts() -> list[tuple[bytes, int | None]]:
+        parts = [await run.copy_part()]
+        while run.left:
+            parts.append(await run.copy_part())
+        return parts
+
+    return asyncio.run(all_parts())
 
 
 @over(
@@ -39,8 +52,35 @@ def cut(data: bytes) -> dict[str, Any]:
 def test_events_come_as_one_run_of_bytes_beside_the_rest_of_the_reply(events: list[bytes]) -> None:
     found = cut(reply(events, ns="db.c"))
     (run,) = found["cursor"].pop("nextBatch")
-    assert bytes(run) == b"".join(events)
+    assert parts_of(run) == [(b"".join(events), None)]
     assert found == {**AROUND, "cursor": {"id": 7, "ns": "db.c", "postBatchResumeToken": {"_data": "82"}}}
+
+
+def test_the_bytes_of_a_reply_at_the_end_of_a_buffer_are_not_copied() -> None:
+    buffer = bytearray(b"\0" * 5 + reply([{"n": 1}]))
+    (run,) = cut(memoryview(buffer)[5:])["cursor"]["nextBatch"]
+    assert run._reply is buffer
+    assert parts_of(run) == [(bson.encode({"n": 1}), None)]
+
+
+def test_a_large_reply_is_copied_in_parts_and_a_large_event_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MongoDB may return 16 MB at once, and copying it would hold the event loop for 10 ms."""
+    monkeypatch.setattr(cursor, "_PART_BYTES", 1_000)
+    monkeypatch.setattr(cursor, "_STEP_BYTES", 300)
+    monkeypatch.setattr(cursor, "_EVENT_COST", 10)
+    pauses = 0
+
+    async def pause(_: float) -> None:
+        nonlocal pauses
+        pauses += 1
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    small, large = bson.encode({"pad": "x" * 100}), bson.encode({"pad": "x" * 2_000})
+    (run,) = cut(reply([*[small] * 20, large, large, small]))["cursor"]["nextBatch"]
+    parts = parts_of(run)
+    assert [count for _, count in parts] == [8, 8, 4, 1, 1, 1]
+    assert b"".join(part for part, _ in parts) == small * 20 + large * 2 + small
+    assert pauses == 2 * -(-len(large) // 300)
 
 
 def test_a_reply_without_events() -> None:

@@ -55,7 +55,7 @@ length_at: Final = Struct("<i").unpack_from
 """The length at a position, as a tuple of one: so a hot loop need not call a function of Python."""
 
 
-def find(data: bytes, at: int, name: bytes, kind: int, fields_max: int = sys.maxsize) -> int | None:
+def find(data: bytes | bytearray, at: int, name: bytes, kind: int, fields_max: int = sys.maxsize) -> int | None:
     """Where the value of field `name`, if it has type `kind`, begins in the document at `at`. Only the first
     `fields_max` fields are searched.
 
@@ -78,7 +78,7 @@ def find_text(data: bytes, at: int, name: bytes) -> bytes:
     return text_at(data, value) if value is not None else b""
 
 
-def value_end(data: bytes, kind: int, at: int) -> int:
+def value_end(data: bytes | bytearray, kind: int, at: int) -> int:
     """Where the value of type `kind` at `at` ends, and the next element begins. Raises ValueError as `find` does."""
     size = FIXED_BYTES.get(kind)
     if size is not None:
