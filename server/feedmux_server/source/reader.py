@@ -216,16 +216,23 @@ class ChangeStreamReader:
         place = self._request.at.place
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
         complete_time = self._complete_time(raw, post_batch)
-        if post_batch is not None and self._key.policy:
-            post_batch = _without_hidden(post_batch, raw.post_batch or b"", raw.data)
         read_time_s = wall_s()
         chunks = (
             cut_batch(
-                raw.data, place, post_batch, read_time_s, bytes_max=self._limits.chunk_bytes_max, split=self._split
+                raw.data,
+                place,
+                None if self._key.policy else post_batch,
+                read_time_s,
+                bytes_max=self._limits.chunk_bytes_max,
+                split=self._split,
             )
             if raw.data
             else []
         )
+        if self._key.policy and post_batch is not None:
+            post_batch = _without_hidden(post_batch, chunks)
+            if chunks and post_batch.is_after(chunks[-1].end):
+                chunks[-1].end = post_batch
         if chunks:
             self._reads.saw(len(raw.data), sum(each.count for each in chunks))
         if self.is_behind and self._cursor is not None and (free := self._source.history_reads.try_begin()) is not None:
@@ -361,10 +368,11 @@ def _report(source: Source, chunks: list[Chunk], read_time_s: float) -> None:
     source.observer.batch_read(source.name, events, size, happened_s, read_time_s)
 
 
-def _without_hidden(post_batch: ResumeToken, token: bytes, data: bytes) -> ResumeToken:
+def _without_hidden(post_batch: ResumeToken, chunks: list[Chunk]) -> ResumeToken:
     """Return a position that reveals nothing of an event that the policy withheld: a token holds the document key, and
-    may hold more. Such a token comes from a hidden invalidate, or from a mongos whose shards read further."""
-    if post_batch.is_high_water_mark or data.rfind(token) >= 0:
+    may hold more. Such a token comes from a hidden invalidate, or from a mongos whose shards read further. Any other is
+    that of the last event, where the last chunk ends."""
+    if post_batch.is_high_water_mark or (chunks and chunks[-1].end.raw == post_batch.raw):
         return post_batch
     # An invalidate is alone at its cluster time; after it comes the next cluster time.
     time_ = post_batch.cluster_time + 1 if post_batch.from_invalidate else post_batch.cluster_time

@@ -4,20 +4,24 @@ import asyncio
 from random import Random
 from typing import Any
 
+import bson
 import pytest
 from pymongo.errors import OperationFailure, PyMongoError
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.cursor import RawBatch
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import BACKLOG_BYTES
-from feedmux_server.source.reader import ChangeStreamReader, Failed
+from feedmux_server.source.reader import ChangeStreamReader, Failed, _without_hidden
 from feedmux_server.source.timed_reads import FIRST_EVENTS
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import NOOP_S, SimCursor, SimMongo, SimSource
+from tests.unit.core.delivery.streams_support import mark, token
 from tests.virtual_time import in_virtual_time
 
 KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
@@ -199,3 +203,15 @@ async def test_a_mongos_names_times_of_which_a_shard_may_have_more() -> None:
     mongo.insert("db", "a", 0)
     assert await complete_times(reader, 3) == [0, 0, 0]
     await reader.close()
+
+
+def test_a_position_of_a_hidden_event_is_not_shown() -> None:
+    """Without a search for it in the events, which takes 14 ms for one of 16 MB."""
+    shown = cut_batch(
+        b"".join(bson.encode({"_id": bson.decode(token(n).raw)}) for n in (1, 2)), mark(0), None, 0.0, bytes_max=1
+    )
+    for place in (token(2), mark(3)):
+        assert _without_hidden(place, shown) == place
+    for chunks in (shown, shown[:1], []):
+        assert _without_hidden(token(3), chunks) == ResumeToken.high_water_mark(token(3).cluster_time)
+    assert _without_hidden(token(2), shown[:1]).is_high_water_mark
