@@ -152,12 +152,13 @@ class DocumentsReader:
             self._set_count(monotonic_s() - self._began_s)
         return batch
 
-    def read_ahead(self) -> None:
+    async def read_ahead(self) -> None:
         """Have MongoDB work on the next batch while the present one is cut and sent, if a permit is free."""
         if self._cursor is None or (permit := self._source.history_reads.try_begin()) is None:
             return
         self._ahead = asyncio.ensure_future(self._read(self._cursor))
         self._ahead.add_done_callback(lambda _: permit.end())
+        await asyncio.sleep(0)  # sends the request, so that MongoDB does not wait until the present batch is cut
 
     async def _read_with_permit(self, cursor: RawChangeStreamCursor, tenant: str) -> RawBatch:
         permit = await self._source.history_reads.begin(tenant)

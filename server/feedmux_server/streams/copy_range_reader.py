@@ -126,7 +126,7 @@ class CopyRangeReader:
             self._time = await documents.operation_time()
             await asyncio.sleep(_QUIET_S)
             return Batch([], None, False)
-        documents.read_ahead()
+        await documents.read_ahead()
         chunks: list[Chunk] = []
         if raw.data:
             cut = cut_documents(raw.data, self._place, self._copied, wall_s(), bytes_max=self._limits.chunk_bytes_max)

@@ -204,7 +204,7 @@ class SnapshotReader:
         if not is_last and self._is_step_over:
             await documents.close()
             self._documents_next = False
-        documents.read_ahead()
+        await documents.read_ahead()
         chunks: list[Chunk] = []
         if raw.data:
             cut = cut_documents(raw.data, steps.place, steps.stored, wall_s(), bytes_max=self._limits.chunk_bytes_max)

@@ -230,21 +230,18 @@ async def test_the_next_batch_is_read_before_it_is_asked_for_where_a_turn_is_fre
     read = reader(mongo)
     await read.open(Copied(), 5, "t")
     await read.next_batch("t")
-    read.read_ahead()
-    await asyncio.sleep(0)
-    assert len(mongo.cursor.asked) == 2
+    await read.read_ahead()
+    assert len(mongo.cursor.asked) == 2, "asked before the present batch is cut"
     assert (await read.next_batch("t")).data == b"x"
     assert len(mongo.cursor.asked) == 2
     await asyncio.sleep(0)
     turn = mongo.history_reads.try_begin()
     assert turn is not None, "the turn of the read has ended with it"
-    read.read_ahead()
-    await asyncio.sleep(0)
+    await read.read_ahead()
     assert len(mongo.cursor.asked) == 2
     turn.end()
     mongo.cursor.held = asyncio.get_running_loop().create_future()
-    read.read_ahead()
-    await asyncio.sleep(0)
+    await read.read_ahead()
     await read.close()
     assert (len(mongo.cursor.asked), mongo.cursor.closed) == (3, 1)
     assert mongo.history_reads.try_begin() is not None
@@ -253,8 +250,7 @@ async def test_the_next_batch_is_read_before_it_is_asked_for_where_a_turn_is_fre
 async def test_a_failure_of_a_read_ahead_is_raised_where_its_batch_is_asked_for() -> None:
     read = reader(Mongo(found=failure(239)))
     await read.open(Copied(), 5, "t")
-    read.read_ahead()
-    await asyncio.sleep(0)
+    await read.read_ahead()
     with pytest.raises(NotAtThisTime):
         await read.next_batch("t")
     await read.close()
