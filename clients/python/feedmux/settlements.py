@@ -15,9 +15,11 @@ some may come again then.
 
 Pure; `member_buffer` owns one and locks it.
 
-Invariant: `_outstanding` is what the server counts as unsettled less what was reported and not read yet, so it never
-exceeds the window. `_unconfirmed` holds what the server may not have read: it sends only what has room in the window,
-so each event that arrives shows how many settlements it has read, and they are read in the order of sending.
+Invariants: `_in_hand` never exceeds the window, also with events that became void and are never settled: above that,
+none is handed out. `_outstanding` is what the server counts as unsettled less what was reported and not read yet, so it
+never exceeds the window either. `_unconfirmed` holds what the server may not have read: it sends only what has room in
+the window, so each event that arrives shows how many settlements it has read, and they are read in the order of
+sending.
 """
 
 from collections import deque
@@ -115,7 +117,7 @@ class Settlements:
     @property
     def ready(self) -> int:
         """How many events can be taken now."""
-        return len(self._ready)
+        return min(len(self._ready), max(0, self._window - len(self._in_hand)))
 
     @property
     def unsent(self) -> int:
@@ -204,8 +206,8 @@ class Settlements:
             index += size
 
     def take(self) -> MemberEvent | None:
-        """Hand out an event, if one waits whose run is free."""
-        if not self._ready:
+        """Hand out an event, if one waits whose run is free, and fewer than a window are in hand."""
+        if not self._ready or len(self._in_hand) >= self._window:
             return None
         run = self._ready.popleft()
         event = run.current = run.waiting.popleft()

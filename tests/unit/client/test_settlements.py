@@ -333,6 +333,20 @@ def test_two_losses_before_the_repeats_came() -> None:
     assert stream.outgoing() == ([(1, 2)], [])
 
 
+def test_what_is_never_settled_stays_within_the_window_over_reconnects() -> None:
+    stream = Stream(window=4)
+    for first in range(1, 101, 4):
+        stream.deliver(*([number] for number in range(first, first + 4)))
+        stream.take()
+        stream.reconnect()
+    assert len(stream.of.held) == 4, "the void ones, as no other was handed out"
+    stream.deliver([1], [2], [200], [201])
+    (oldest, *_) = stream.of._in_hand
+    stream.done(oldest)
+    assert stream.of.ready == 1
+    assert numbers(stream.take()) == [200]
+
+
 def test_what_the_server_has_read_is_not_kept() -> None:
     """A slow event of the first hour must not make the member remember all that was settled since."""
     stream = Stream(window=4)
