@@ -85,6 +85,7 @@ class MemberConnection(StreamKeeper):
     def _open_request(self) -> bytes:
         options, settlements = self._options, self._buffer.settlements
         with self._buffer.lock:
+            settlements.tell(told=True)
             held, settled = settlements.held, settlements.settled
         return requests.open_bytes(
             change_feed_pb2.Open(
@@ -106,6 +107,8 @@ class MemberConnection(StreamKeeper):
             raise GroupsUnsupported("does not know groups: it would deliver all events to each member")
         with self._buffer.lock:
             self._buffer.settlements.limit(opened.credit_events_max)
+            if opened.epoch == self._epoch:
+                self._buffer.settlements.tell(told=False)
         self._epoch = opened.epoch
         self._mark_opened(opened)
 

@@ -58,6 +58,9 @@ class _Finished:
     outcome: Outcome
     returned: int = 0
     """Events of its run that it returns with it."""
+    told: bool = False
+    """A host that follows a lost one knows from `Open` that it is settled, or, if it has failed, that nobody holds it:
+    it need not come again to this member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +139,8 @@ class Settlements:
 
     @property
     def awaits_repeats(self) -> bool:
-        """Whether settled events may come again, and only then can be reported."""
-        return any(isinstance(each, _Finished) for each in self._expected.values())
+        """Whether finished events may come again, and only then can be reported."""
+        return any(isinstance(each, _Finished) and not each.told for each in self._expected.values())
 
     def limit(self, window_events: int) -> None:
         """Set the server's limit of the window. 0 means unknown."""
@@ -171,6 +174,13 @@ class Settlements:
         self._unconfirmed.clear()
         self._received = self._outstanding = self._reported = self._unconfirmed_events = 0
         self._settled = deque(((0, mark) for _, mark in self._settled), CLAIMS_MAX)
+
+    def tell(self, *, told: bool) -> None:
+        """Note that an Open says `held` and `settled`; or that it has reached the host of the stream before it, which
+        holds what has finished for this member."""
+        for finished in self._expected.values():
+            if isinstance(finished, _Finished):
+                finished.told = told
 
     def forget(self) -> None:
         """Forget all events: the stored position was moved on purpose, so they may be delivered again."""

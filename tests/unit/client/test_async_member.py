@@ -414,6 +414,25 @@ async def test_a_close_without_a_stream_reports_what_is_finished() -> None:
             two.ack()
 
 
+async def test_a_close_does_not_wait_for_what_the_next_host_was_told() -> None:
+    async def first(call: Call) -> None:
+        await call.send(joined(), runs(1, [1]))
+        await call.until_settled(1)
+        await call.abort(grpc.StatusCode.UNAVAILABLE)
+
+    async def second(call: Call) -> None:
+        answer = joined()
+        answer.opened.epoch = 2
+        await call.send(answer)
+        await call.until_closed()
+
+    async with serving(first, second) as (server, client):
+        async with client.subscription("s").join() as member:
+            (await member.next()).ack()
+            await server.call(1)
+        assert server.calls[1].closed
+
+
 async def test_a_client_that_is_closed_ends_its_members() -> None:
     async with serving(playing(runs(1, [1]), progress(1))) as (_, client):
         member = await client.subscription("s").join()

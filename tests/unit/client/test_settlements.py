@@ -347,6 +347,26 @@ def test_what_is_never_settled_stays_within_the_window_over_reconnects() -> None
     assert numbers(stream.take()) == [200]
 
 
+def test_what_the_next_host_was_told_is_not_awaited() -> None:
+    stream = Stream()
+    stream.deliver([1], [2], [3], [4])
+    one, two, three, four = stream.take()
+    stream.done(one)
+    stream.of.settle(four, Failed())
+    stream.reconnect()
+    stream.done(two)
+    stream.of.tell(told=True)
+    assert not stream.awaits_repeats()
+    stream.done(three)
+    assert stream.awaits_repeats(), "it was told as held, so it comes again"
+    stream.deliver([3])
+    assert (stream.outgoing(), stream.awaits_repeats()) == (([(1, 1)], []), False)
+    stream.reconnect()
+    stream.of.tell(told=True)
+    stream.of.tell(told=False)
+    assert stream.awaits_repeats(), "the same host ignores what it is told"
+
+
 def test_what_the_server_has_read_is_not_kept() -> None:
     """A slow event of the first hour must not make the member remember all that was settled since."""
     stream = Stream(window=4)
