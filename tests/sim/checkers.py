@@ -1,13 +1,11 @@
 """One checker per guarantee that a recorded history can prove or refute; the names are those of the design.
 
-Each checker is a function from a `History` to the violations that it found. Offline: `python -m tests.sim.checkers
-FILE`. A history cannot show these guarantees, so no checker judges them: Authorised, Durable only, Isolated.
+Each checker is a function from a `History` to the violations that it found. A history cannot show these guarantees, so
+no checker judges them: Authorised, Durable only, Isolated.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from tests.sim.group_checkers import GROUP_CHECKERS
 from tests.sim.history import History, Violation, is_lost, token
@@ -33,7 +31,6 @@ from tests.sim.records import (
     Skipped,
     Sought,
     Started,
-    load,
 )
 
 Checker = Callable[[History], Iterator[Violation]]
@@ -495,19 +492,3 @@ def check(records: Iterable[Record], guarantees: Iterable[str] = CHECKERS) -> li
     """Yield all violations, guarantee by guarantee."""
     history = History(records)
     return [violation for name in guarantees for violation in CHECKERS[name](history)]
-
-
-def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python -m tests.sim.checkers FILE", file=sys.stderr)
-        return 2
-    records = list(load(Path(arguments[0])))
-    violations = check(records)
-    for violation in violations:
-        print(violation)
-    print(f"{len(records)} records, {len(CHECKERS)} guarantees, {len(violations)} violations")
-    return 1 if violations else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

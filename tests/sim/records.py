@@ -1,15 +1,11 @@
-"""The observations of a run, as JSON lines: one record per line, in the order in which they happened.
+"""The observations of a run, in the order in which they happened, for `checkers`.
 
-Written by the simulation and the integration tests; judged by `checkers`, at once or offline. The record's kind is its
-class name in lower case. Places are the hex of a resume token's `_data`, or empty if unknown (checks that need the
-place are then skipped). An event may have any name that is unique in the run.
+Places are the hex of a resume token's `_data`, or empty if unknown (checks that need the place are then skipped). An
+event may have any name that is unique in the run.
 """
 
-import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Final, get_args
+from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,32 +328,3 @@ Record = (
     | Changed | Holds | Hosted | Joined | Left | Released | Sent | Started | Handled | SetAside | Discarded | Removed
     | Kept | Skipped | Restored | Renewed
 )  # fmt: skip
-
-_KINDS: dict[str, Callable[..., Record]] = {kind.__name__.lower(): kind for kind in get_args(Record)}
-
-
-def to_line(record: Record) -> str:
-    """One line of JSON, without the line end."""
-    return json.dumps({"kind": type(record).__name__.lower(), **asdict(record)}, separators=(",", ":"))
-
-
-def from_line(line: str) -> Record:
-    """Raises ValueError on a line that is no record."""
-    try:
-        fields: dict[str, Any] = json.loads(line)
-        kind = _KINDS[fields.pop("kind")]
-        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"not a record: {line[:200]}") from error
-
-
-def save(records: Iterable[Record], path: Path) -> None:
-    with path.open("w") as file:
-        file.writelines(to_line(record) + "\n" for record in records)
-
-
-def load(path: Path) -> Iterator[Record]:
-    with path.open() as file:
-        for line in file:
-            if line.strip():
-                yield from_line(line)

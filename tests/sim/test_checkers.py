@@ -1,12 +1,11 @@
-"""Test the checkers on hand-written histories, and on a file as in offline use."""
+"""Test the checkers on hand-written histories."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from feedmux_server.core.positions.ahead import mark_of
-from tests.sim.checkers import check, main
+from tests.sim.checkers import check
 from tests.sim.events import BEGIN, event_token, hex_of
 from tests.sim.records import (
     GAP,
@@ -39,10 +38,6 @@ from tests.sim.records import (
     Sought,
     Started,
     Written,
-    from_line,
-    load,
-    save,
-    to_line,
 )
 
 
@@ -352,20 +347,3 @@ def test_contradictions_are_refused() -> None:
         check([OPEN, Ended("s/1"), deliver("e1")])
     with pytest.raises(ValueError, match="not in order"):
         check([WRITTEN[1], WRITTEN[0], OPEN])
-
-
-def test_lines_round_trip() -> None:
-    assert [from_line(to_line(record)) for record in GOOD] == GOOD
-    with pytest.raises(ValueError, match="not a record"):
-        from_line('{"kind":"unheard of"}')
-
-
-def test_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "history.jsonl"
-    save(GOOD, file)
-    assert list(load(file)) == GOOD
-    assert main([str(file)]) == 0
-    save([*WRITTEN, OPEN, deliver("e1", "e1")], file)
-    assert main([str(file)]) == 1
-    assert "Unique: s/1: e1 came twice" in capsys.readouterr().out
-    assert main([]) == 2
