@@ -168,6 +168,7 @@ async def test_at_an_invalidate(site: Site, database: Documents, name: str, acke
         await again.close()
     else:
         assert kinds(await again.take(3 - count)) == order[count:]
+        await again.ack(3 - count)  # without it the server waits for the acknowledgement
         assert (await again.end()).reason == "FEED_INVALIDATED"
 
 
@@ -180,7 +181,8 @@ async def test_after_an_invalidate_by_the_clients_last_ack(site: Site, database:
     insert(database, range(1))
     database.drop_collection("c")
     insert(database, range(1, 3))
-    assert (await session.end()).reason == "FEED_INVALIDATED"
+    assert kinds(await session.take(3)) == ["insert", "drop", "invalidate"]
+    await session.close()
     for pipeline in ("", '[{"$match": {"operationType": {"$ne": "update"}}}]'):
         await api.update(["feed"], name=name, feed=feed(database.name, "c", pipeline))
         acked = wire.LastAcked(position=session.position, epoch=epoch)
