@@ -25,7 +25,7 @@ from feedmux.member_base import (
 from feedmux.member_buffer import MemberBuffer
 from feedmux.member_connection import MemberConnection
 from feedmux.member_event import MemberEvent
-from feedmux.options import SessionOptions
+from feedmux.options import SessionOptions, wait_s
 from feedmux.outcomes import DONE, Outcome
 from feedmux.session_base import OnNotice
 from feedmux.session_buffer import Ended, QueuedNotice
@@ -100,7 +100,7 @@ class AsyncMember(MemberBase):
 
         Raises TimeoutError; StopAsyncIteration after `close()`; the FeedmuxError that ended the member.
         """
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(wait_s(timeout_s)):
             event = await self._take()
         if event is None:
             raise StopAsyncIteration
@@ -138,6 +138,7 @@ class AsyncMember(MemberBase):
         """Report what is settled, give the rest to other members, and end. Waits at most `timeout_s` (default 5)
         seconds for the server. While `run` runs, wait until it returns; in a handler, only ask for it.
         """
+        most_s = wait_s(self._options.close_timeout_s if timeout_s is None else timeout_s)
         workers = self._workers
         if workers is not None:
             self._buffer.stop()
@@ -146,7 +147,7 @@ class AsyncMember(MemberBase):
             return
         self._buffer.close()
         if self._task is not None:
-            await finish(self._task, self._options.close_timeout_s if timeout_s is None else timeout_s)
+            await finish(self._task, most_s)
 
     async def _open(self) -> Self:
         if self._task is not None:

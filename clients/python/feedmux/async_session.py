@@ -10,7 +10,7 @@ from feedmux.batches import Batch, Event
 from feedmux.connection import Connection
 from feedmux.errors import SessionClosed
 from feedmux.notices import Notice
-from feedmux.options import SessionOptions
+from feedmux.options import SessionOptions, wait_s
 from feedmux.session_base import OnNotice, SessionBase
 from feedmux.session_buffer import Ended, Item, SessionBuffer
 from feedmux.stream_keeper import Opening, finish
@@ -98,7 +98,7 @@ class AsyncSession(SessionBase):
                 for event in self._events:
                     self._last = event
                     return event
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(wait_s(timeout_s)):
                 if await self._get(whole=False) is None:
                     raise StopAsyncIteration
 
@@ -136,15 +136,17 @@ class AsyncSession(SessionBase):
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop delivering events, send the acks and wait at most `timeout_s` (default 5) seconds for confirmation.
 
-        Unconfirmed acks mean repeated events in the next session, never lost events. Closing again does nothing.
+        Unconfirmed acks mean repeated events in the next session, never lost events. Closing again
+        does nothing.
         """
+        most_s = wait_s(self._options.close_timeout_s if timeout_s is None else timeout_s)
         self._buffer.ended_by = None
         self._buffer.closing = True
         if self._task is None:
             return
         self._queue.put(Ended(None))
         self._buffer.wake()
-        await finish(self._task, self._options.close_timeout_s if timeout_s is None else timeout_s)
+        await finish(self._task, most_s)
 
     async def _open(self) -> Self:
         if self._task is not None:

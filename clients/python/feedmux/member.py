@@ -27,7 +27,7 @@ from feedmux.member_base import (
 from feedmux.member_buffer import MemberBuffer
 from feedmux.member_connection import MemberConnection
 from feedmux.member_event import MemberEvent
-from feedmux.options import SessionOptions
+from feedmux.options import SessionOptions, wait_s
 from feedmux.outcomes import DONE, Outcome
 from feedmux.session_base import OnNotice
 from feedmux.session_buffer import Ended, QueuedNotice
@@ -69,7 +69,8 @@ class Member(MemberBase):
 
         Raises TimeoutError; StopIteration after `close()`; the FeedmuxError that ended the member.
         """
-        event = self._take(None if timeout_s is None else time.monotonic() + timeout_s)
+        left_s = wait_s(timeout_s)
+        event = self._take(None if left_s is None else time.monotonic() + left_s)
         if event is None:
             raise StopIteration
         return event
@@ -108,6 +109,7 @@ class Member(MemberBase):
         """Report what is settled, give the rest to other members, and end. Waits at most `timeout_s` (default 5)
         seconds for the server. While `run` runs, wait until it returns; in a handler, only ask for it.
         """
+        most_s = wait_s(self._options.close_timeout_s if timeout_s is None else timeout_s)
         self._buffer.check_process()
         workers = self._workers
         if workers is not None:
@@ -116,8 +118,7 @@ class Member(MemberBase):
                 workers.ended.wait()
             return
         self._buffer.close()
-        wait_s = self._options.close_timeout_s if timeout_s is None else timeout_s
-        self._background_loop.call(finish(self._task, wait_s))
+        self._background_loop.call(finish(self._task, most_s))
 
     def __enter__(self) -> Self:
         return self

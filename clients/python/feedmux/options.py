@@ -1,5 +1,7 @@
 """The client's tunable options, each with its trade-off. Frozen; no other module holds constants of this kind."""
 
+import math
+import threading
 from dataclasses import dataclass, field, fields
 from typing import Any, TypedDict
 
@@ -53,8 +55,25 @@ class SessionOptions:
             raise ValueError("message_bytes_max is 64 KiB to 64 MiB")
         if not 1 <= self.heartbeat_s <= 60:
             raise ValueError("heartbeat_s is 1 to 60")
-        if self.backoff_first_s < 0 or self.backoff_most_s < 0:
-            raise ValueError("backoff_first_s and backoff_most_s cannot be negative")
+        for name in ("ack_interval_s", "open_timeout_s", "close_timeout_s", "backoff_first_s", "backoff_most_s"):
+            check_duration(getattr(self, name), name)
+        if self.reconnect_timeout_s is not None:
+            check_duration(self.reconnect_timeout_s, "reconnect_timeout_s")
+
+
+def check_duration(value: float, name: str) -> None:
+    """Raise ValueError for a negative number and for NaN, which breaks the order of an event loop's timers."""
+    if not value >= 0:
+        raise ValueError(f"{name} is 0 or more, not {value:g}")
+
+
+def wait_s(timeout_s: float | None) -> float | None:
+    """Return the seconds to wait, None for no limit. Raises ValueError for NaN."""
+    if timeout_s is None or timeout_s > threading.TIMEOUT_MAX:  # infinity, for example
+        return None
+    if math.isnan(timeout_s):
+        raise ValueError("timeout_s is NaN")
+    return timeout_s
 
 
 class SessionArguments(TypedDict, total=False):

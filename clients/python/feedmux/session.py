@@ -14,7 +14,7 @@ from feedmux.background_loop import background_loop
 from feedmux.batches import Batch, Event
 from feedmux.connection import Connection
 from feedmux.notices import Notice
-from feedmux.options import SessionOptions
+from feedmux.options import SessionOptions, wait_s
 from feedmux.session_base import OnNotice, SessionBase
 from feedmux.session_buffer import Ended, Item, SessionBuffer
 from feedmux.stream_keeper import Opening, finish, open_stream
@@ -62,7 +62,8 @@ class Session(SessionBase):
 
         Raises TimeoutError; StopIteration after `close()`; the FeedmuxError that ended the session.
         """
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        left_s = wait_s(timeout_s)
+        deadline_s = None if left_s is None else time.monotonic() + left_s
         while True:
             events = self._events
             if not self._buffer.closing:
@@ -97,14 +98,15 @@ class Session(SessionBase):
     def close(self, timeout_s: float | None = None) -> None:
         """Stop delivering events, send the acks and wait at most `timeout_s` (default 5) seconds for confirmation.
 
-        Unconfirmed acks mean repeated events in the next session, never lost events. Closing again does nothing.
+        Unconfirmed acks mean repeated events in the next session, never lost events. Closing again
+        does nothing.
         """
+        most_s = wait_s(self._options.close_timeout_s if timeout_s is None else timeout_s)
         self._buffer.ended_by = None
         self._buffer.closing = True
         self._queue.put(Ended(None))
         self._buffer.wake()
-        wait_s = self._options.close_timeout_s if timeout_s is None else timeout_s
-        self._background_loop.call(finish(self._task, wait_s))
+        self._background_loop.call(finish(self._task, most_s))
 
     def __enter__(self) -> Self:
         return self

@@ -390,7 +390,7 @@ def duration(seconds: float) -> duration_pb2.Duration:
     return duration_pb2.Duration(seconds=whole, nanos=int((seconds - whole) * 1e9))
 
 
-async def finish(task: asyncio.Task[None], timeout_s: float) -> None:
+async def finish(task: asyncio.Task[None], timeout_s: float | None) -> None:
     """Wait for the end of a closing session; cancel it after the timeout."""
     await asyncio.wait((task,), timeout=timeout_s)
     if not task.done():

@@ -16,8 +16,11 @@ from pymongo.read_preferences import _ServerMode
 from pymongo.write_concern import WriteConcern
 
 from feedmux.api import Api, Settings
-from feedmux.options import SessionOptions
+from feedmux.options import SessionOptions, check_duration
 from feedmux.target import Target, Tls, Token
+
+_TIMEOUT_MAX_S = 1e9
+"""gRPC takes a longer timeout, such as infinity, for one that is over."""
 
 
 class WatchTarget(BaseObject):
@@ -196,9 +199,10 @@ class ClientTarget(WatchTarget, Generic[Database]):
             raise TypeError(f"tls is True or a feedmux.Tls, not {type(tls).__name__}")
         if not isinstance(timeout_s, int | float):
             raise TypeError(f"timeout_s is a number, not {type(timeout_s).__name__}")
+        check_duration(timeout_s, "timeout_s")
         secure = Tls() if tls is True else tls or None
         server = Target(target, api_key if api_key is not None else token, secure, tuple(channel_options))
-        chosen = Settings(server, source, timeout_s, session or SessionOptions())
+        chosen = Settings(server, source, min(timeout_s, _TIMEOUT_MAX_S), session or SessionOptions())
         super().__init__(Api(chosen), codec_options or CodecOptions())
 
     def get_database(

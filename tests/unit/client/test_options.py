@@ -1,10 +1,12 @@
 """Options of sessions: what cannot be is refused where it is given."""
 
+import math
 from typing import Any
 
 import pytest
 
 import feedmux
+from feedmux.options import wait_s
 from tests.tables import over
 
 
@@ -15,12 +17,22 @@ from tests.tables import over
         {"window_bytes": 2**41},
         {"message_bytes_max": 1},
         {"heartbeat_s": 0.9},
-        {"backoff_first_s": -1.0},
-        {"backoff_most_s": -1.0},
+        *(
+            {name: wrong}
+            for name in (
+                "ack_interval_s",
+                "open_timeout_s",
+                "reconnect_timeout_s",
+                "close_timeout_s",
+                "backoff_first_s",
+                "backoff_most_s",
+            )
+            for wrong in (-1.0, math.nan)
+        ),
     ],
 )
 def test_options_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"1 to|64 KiB to|negative"):
+    with pytest.raises(ValueError, match=r"1 to|64 KiB to|0 or more"):
         feedmux.SessionOptions(**wrong)
 
 
@@ -41,3 +53,14 @@ def test_the_bounds_themselves_are_possible() -> None:
     feedmux.SessionOptions(window_events=1, window_bytes=1, message_bytes_max=64 * 1024, heartbeat_s=1)
     feedmux.SessionOptions(window_events=2**31 - 1, window_bytes=2**40, message_bytes_max=64 << 20, heartbeat_s=60)
     assert feedmux.SessionOptions(reconnect_timeout_s=None).reconnect_timeout_s is None
+    feedmux.SessionOptions(open_timeout_s=math.inf, reconnect_timeout_s=math.inf, close_timeout_s=0)
+
+
+def test_a_wait_may_be_of_any_length_but_is_a_number() -> None:
+    assert (wait_s(None), wait_s(math.inf), wait_s(1e300), wait_s(2), wait_s(-1)) == (None, None, None, 2, -1)
+    for refused in (lambda: wait_s(math.nan), lambda: feedmux.Client("host:1", timeout_s=math.nan)):
+        with pytest.raises(ValueError, match=r"nan|NaN"):
+            refused()
+    # For gRPC, a longer time is one that is over.
+    client = feedmux.Client("host:1", timeout_s=math.inf)
+    assert client._api.settings.timeout_s == 1e9
