@@ -136,7 +136,7 @@ class AsyncSession(SessionBase):
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop delivering events, send the acks and wait at most `timeout_s` (default 5) seconds for confirmation.
 
-        Unconfirmed acks mean repeated events in the next session, never lost events. Closing again
+        Unconfirmed acks mean repeated events in the next session, never lost events; a warning is logged. Closing again
         does nothing.
         """
         most_s = wait_s(self._options.close_timeout_s if timeout_s is None else timeout_s)
@@ -147,6 +147,7 @@ class AsyncSession(SessionBase):
         self._queue.put(Ended(None))
         self._buffer.wake()
         await finish(self._task, most_s)
+        self._buffer.warn_unconfirmed()
 
     async def _open(self) -> Self:
         if self._task is not None:

@@ -32,8 +32,7 @@ class Connection(StreamKeeper):
         self._ack_due = False
         self._sent_sequence = 0
         self._flushed = 0
-        self._confirmed = 0
-        """The ordinal up to which the server has stored the acks."""
+        buffer.confirmed = 0 if opening.durable else NEVER
         self._rewound: Rewound | None = None
         self._asked_for_copy = False
         """The present stream asked for `Start.snapshot`."""
@@ -44,7 +43,7 @@ class Connection(StreamKeeper):
 
     @property
     def _must_report(self) -> bool:
-        return self._opening.durable and self._buffer.acked > self._confirmed
+        return self._buffer.acked > self._buffer.confirmed
 
     def _woken(self, attempt: Attempt) -> None:
         # The user's side calls because an ack or a taken batch has reached its threshold, or to close.
@@ -149,7 +148,7 @@ class Connection(StreamKeeper):
             case Committed():
                 self._buffer.committed = response.position
                 if response.sequence >= self._sent_sequence and not self._tracker.expects_repeats:
-                    self._confirmed = self._flushed
+                    self._buffer.confirmed = self._flushed
             case Draining():
                 self._flush_acks()
                 self._buffer.put(QueuedNotice(response))

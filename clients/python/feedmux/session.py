@@ -98,7 +98,7 @@ class Session(SessionBase):
     def close(self, timeout_s: float | None = None) -> None:
         """Stop delivering events, send the acks and wait at most `timeout_s` (default 5) seconds for confirmation.
 
-        Unconfirmed acks mean repeated events in the next session, never lost events. Closing again
+        Unconfirmed acks mean repeated events in the next session, never lost events; a warning is logged. Closing again
         does nothing.
         """
         most_s = wait_s(self._options.close_timeout_s if timeout_s is None else timeout_s)
@@ -107,6 +107,7 @@ class Session(SessionBase):
         self._queue.put(Ended(None))
         self._buffer.wake()
         self._background_loop.call(finish(self._task, most_s))
+        self._buffer.warn_unconfirmed()
 
     def __enter__(self) -> Self:
         return self

@@ -5,6 +5,7 @@ wants to be woken; the side that crosses a threshold sets it to NEVER before it 
 locked, and an ack or a batch costs a comparison. A number that is read a moment too early only delays a message.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from feedmux.errors import FeedmuxError
 from feedmux.feeds import SnapshotStatus
 from feedmux.notices import Notice
 from feedmux.positions import NO_POSITION, FeedPosition
+
+_log = logging.getLogger("feedmux")
 
 NEVER = 1 << 62
 
@@ -51,6 +54,9 @@ class UserSide:
         self.broken: FeedmuxError | None = None
         """Set by the user: the error for a batch that does not hold what it announced; the session must end with it."""
 
+    def warn_unconfirmed(self) -> None:
+        """Log, after the end, that the server has not confirmed all acks."""
+
 
 class SessionBuffer(UserSide):
     """Shared state of one session object."""
@@ -59,6 +65,7 @@ class SessionBuffer(UserSide):
         "acked",
         "alarm",
         "committed",
+        "confirmed",
         "copying",
         "drain",
         "epoch",
@@ -96,3 +103,12 @@ class SessionBuffer(UserSide):
         self.epoch = 0
         self.committed = b""
         """Set by the connection: the last confirmed position."""
+        self.confirmed = 0
+        """Set by the connection: the ordinal up to which the server has stored the acks; NEVER on inline feeds."""
+
+    def warn_unconfirmed(self) -> None:
+        if self.acked > self.confirmed:
+            self.confirmed = NEVER  # closing again has nothing to add
+            _log.warning(
+                "the session was closed before the server confirmed all acks: the next session may repeat their events"
+            )

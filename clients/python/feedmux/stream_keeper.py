@@ -199,6 +199,7 @@ class StreamKeeper(ABC):
             self.on_wake()
         if self._task is not None:
             await finish(self._task, self._options.close_timeout_s)
+            user.warn_unconfirmed()
 
     def _wake(self) -> None:
         with suppress(RuntimeError):  # The loop is closed: nothing is left to notify.

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,11 +11,14 @@ import grpc
 import pytest
 
 import feedmux
+from feedmux.v1 import change_feed_pb2 as pb
+from tests.tables import over
 from tests.unit.client.scripted_server import (
     Call,
     Script,
     ScriptedServer,
     batch,
+    invalidated,
     opened,
     play,
 )
@@ -124,3 +128,39 @@ async def test_a_session_dropped_without_close_ends_its_call() -> None:
         await client.subscription("s").open()
         gc.collect()
         await gone.wait()
+
+
+async def confirms(call: Call) -> None:
+    await call.send(opened(), batch(1, [1]))
+    await call.until_closed()
+    await call.send(pb.SubscribeResponse(committed=pb.Committed(delivery_sequence=1)))
+
+
+@over(
+    ("script", "closes", "warnings"),
+    [
+        (confirms, True, 0),
+        (play(opened(), batch(1, [1])), True, 1),
+        (play(opened(), batch(1, [1])), False, 1),
+        (invalidated, True, 1),
+    ],
+)
+async def test_a_close_says_once_that_acks_were_not_confirmed(script: Script, closes: bool, warnings: int) -> None:
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("feedmux").addHandler(handler)
+    try:
+        async with serving(script) as (_, client):
+            session = await client.subscription("s").open()
+            event = await session.next()
+            if script is invalidated:
+                event = await session.next()
+                with pytest.raises(feedmux.FeedInvalidated):
+                    await session.next()
+            session.ack(event)
+            for _ in range(2 if closes else 0):
+                await session.close()
+    finally:
+        logging.getLogger("feedmux").removeHandler(handler)
+    assert len([text for text in said if "before the server confirmed all acks" in text]) == warnings
