@@ -60,6 +60,9 @@ func NewClient(target string, options *Options) (*Client, error) {
 	if options.Session.Takeover {
 		return nil, errors.New("feedmux: Takeover cannot be a default: set it in the options of Open")
 	}
+	if options.CallTimeout < 0 {
+		return nil, errors.New("feedmux: CallTimeout must not be negative")
+	}
 	session := options.Session.over(packageDefaults)
 	if err := session.check(); err != nil {
 		return nil, err

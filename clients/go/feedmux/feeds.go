@@ -2,6 +2,7 @@ package feedmux
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -65,7 +66,7 @@ type Feed struct {
 	Comment any
 	// BatchSize limits the number of events in one batch; 0: as many as fit.
 	BatchSize int32
-	// MaxAwaitTime is stored with the feed, for clients that poll.
+	// MaxAwaitTime is stored with the feed, for clients that poll: up to 24 days, in whole milliseconds.
 	MaxAwaitTime   time.Duration
 	ReadPreference ReadPreference
 	// ReadConcern is majority: MongoDB accepts no other for change streams.
@@ -78,6 +79,9 @@ type Feed struct {
 }
 
 func (f *Feed) message(defaultSource string) (*feedmuxpb.Feed, error) {
+	if f.MaxAwaitTime%time.Millisecond != 0 || f.MaxAwaitTime < 0 || f.MaxAwaitTime.Milliseconds() > math.MaxInt32 {
+		return nil, fmt.Errorf("feedmux: MaxAwaitTime must be whole milliseconds, up to 24 days, not %v", f.MaxAwaitTime)
+	}
 	message := &feedmuxpb.Feed{
 		Source:                             f.Source,
 		Database:                           f.Database,

@@ -2,6 +2,7 @@ package feedmux
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -77,13 +78,17 @@ type backoff struct {
 	random func() float64
 }
 
+// longestDelay, and what two of them add up to, is a Duration: a larger sum would be negative, and so no delay at all.
+const longestDelay = math.MaxInt64 / 2
+
 func newBackoff(first, most time.Duration, random func() float64) *backoff {
+	first, most = min(first, longestDelay), min(most, longestDelay)
 	return &backoff{first: first, most: most, bound: first, random: random}
 }
 
 // next returns how long to wait now, which is never less than the server asked for.
 func (b *backoff) next(atLeast time.Duration) time.Duration {
-	delay := atLeast + time.Duration(b.random()*float64(b.bound))
+	delay := min(atLeast, longestDelay) + time.Duration(b.random()*float64(b.bound))
 	b.bound = min(b.most, b.bound*2)
 	return delay
 }

@@ -2,6 +2,7 @@ package feedmux
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -98,6 +99,7 @@ func TestBackoffDoublesUpToABoundAndAddsWhatTheServerAsks(t *testing.T) {
 		same(t, b.next(0).Seconds(), wanted)
 	}
 	same(t, b.next(10*time.Second).Seconds(), 12.5)
+	same(t, newBackoff(math.MaxInt64, math.MaxInt64, func() float64 { return 1 }).next(math.MaxInt64) > 0, true)
 	b.reset()
 	same(t, b.next(0).Seconds(), 0.5)
 	b.lived(5 * time.Second)

@@ -3,6 +3,7 @@ package feedmux
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -680,6 +681,21 @@ func TestWrongOptionsAreRefusedAtOnce(t *testing.T) {
 		if _, err := NewClient("localhost:1", &Options{Session: options}); err == nil {
 			t.Errorf("%+v", options)
 		}
+	}
+}
+
+func TestADurationThatTheServerCannotGetIsRefused(t *testing.T) {
+	for wait, wanted := range map[time.Duration]int32{
+		time.Millisecond: 1, math.MaxInt32 * time.Millisecond: math.MaxInt32,
+		-time.Millisecond: -1, time.Microsecond: -1, 25 * 24 * time.Hour: -1, math.MaxInt64: -1,
+	} {
+		message, err := (&Feed{MaxAwaitTime: wait}).message("main")
+		if (err != nil) != (wanted < 0) || err == nil && message.GetMaxAwaitTimeMs() != wanted {
+			t.Errorf("%v: %v, %v", wait, message, err)
+		}
+	}
+	if _, err := NewClient("localhost:1", &Options{CallTimeout: -1}); err == nil {
+		t.Error("a negative CallTimeout")
 	}
 }
 
