@@ -5,10 +5,10 @@ import signal
 import time
 from pathlib import Path
 
-from feedmux_server.workers.side_worker import serve_requests
+from feedmux_server.workers.side_worker import Answer, serve_requests
 
 
-def answer(request: bytes) -> bytes:
+def answer(request: bytes) -> Answer:
     print("this must not get into an answer", flush=True)
     match request.split(b":", 1):
         case [b"die", _]:
@@ -19,8 +19,8 @@ def answer(request: bytes) -> bytes:
             while not Path(os.fsdecode(path)).exists():
                 time.sleep(0.01)
         case [b"many", size]:
-            return b"x" * int(size)
-    return request
+            return b"", b"x" * int(size)
+    return b"", request
 
 
 if __name__ == "__main__":

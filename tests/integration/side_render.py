@@ -4,7 +4,7 @@ import os
 import signal
 
 from feedmux_server.workers import render_worker
-from feedmux_server.workers.side_worker import serve_requests
+from feedmux_server.workers.side_worker import Answer, serve_requests
 
 FREEZE = b"x" * 1000
 """What such a request contains."""
@@ -18,7 +18,7 @@ def limit_s(size: int) -> float:
     return SHORT_S if size > len(FREEZE) else LONG_S
 
 
-def _answer(request: bytes) -> bytes:
+def _answer(request: bytes) -> Answer:
     if FREEZE in request:
         os.kill(os.getpid(), signal.SIGSTOP)
     return render_worker.answer(request)

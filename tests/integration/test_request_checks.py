@@ -14,6 +14,7 @@ from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed_check import FeedParts
 from feedmux_server.workers import check_worker, request_checks
 from feedmux_server.workers.request_checks import INLINE_BYTES, RequestChecks
+from feedmux_server.workers.side_worker import Answer
 
 
 def large(stage: dict[str, Any], number: int = 0) -> FeedParts:
@@ -86,7 +87,7 @@ class _Held:
     def __init__(self) -> None:
         self.gate = asyncio.get_running_loop().create_future()
 
-    async def ask(self, request: bytes) -> bytes:
+    async def ask(self, request: bytes) -> Answer:
         await self.gate
         return check_worker.answer(request)
 

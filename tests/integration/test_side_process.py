@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -54,27 +55,40 @@ async def stopped(pid: int) -> None:
 
 async def test_answers_of_every_size(process: SideProcess) -> None:
     for request in (b"", b"a", b"b" * 3_000_000, os.urandom(100_000)):
-        assert await process.ask(request) == request
-    assert await process.ask(b"many:20000000") == b"x" * 20_000_000
+        assert await process.ask(request) == (b"", request)
+        assert await process.ask(request[:1], request[1:]) == (b"", request)
+
+
+async def test_a_large_answer_is_not_copied_as_a_whole(process: SideProcess) -> None:
+    """The event loop would wait: half a millisecond for each MB."""
+    await process.ask(b"up")
+    tracemalloc.start()
+    try:
+        _, data = await process.ask(b"many:20000000")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert data == b"x" * 20_000_000
+    assert peak < 30_000_000
 
 
 async def test_a_request_over_which_it_dies_fails_and_the_next_one_is_answered(process: SideProcess) -> None:
     with pytest.raises(SideProcessFailed):
         await process.ask(b"die:")
-    assert await process.ask(b"next") == b"next"
+    assert (await process.ask(b"next"))[1] == b"next"
 
 
 async def test_a_frozen_process_is_killed_and_asked_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_process, "_PERIODS_MAX", 1 << 30)
     limits = iter((PATIENCE_S, SHORT_S, PATIENCE_S))
     process = SideProcess(ECHO, lambda _: next(limits))
-    assert await process.ask(b"up") == b"up"
+    assert (await process.ask(b"up"))[1] == b"up"
     frozen = process.pid
     assert frozen is not None
     os.kill(frozen, signal.SIGSTOP)
     await stopped(frozen)
     async with asyncio.timeout(PATIENCE_S):
-        assert await process.ask(b"again") == b"again"
+        assert (await process.ask(b"again"))[1] == b"again"
     assert process.pid != frozen
     assert next(limits, None) is None
     await process.close()
@@ -92,14 +106,14 @@ async def test_a_process_that_waits_for_a_core_is_not_frozen(monkeypatch: pytest
     monkeypatch.setattr(side_process, "_cpu_s", little)
     monkeypatch.setattr(side_process, "_PERIODS_MAX", 1 << 30)
     process = SideProcess(ECHO, SHORT_S)
-    assert await process.ask(b"up") == b"up"
+    assert (await process.ask(b"up"))[1] == b"up"
     pid, done, begun = process.pid, tmp_path / "done", looks
     request = b"wait:" + bytes(done)
     asking = asyncio.create_task(process.ask(request))
     await until(lambda: asking.done() or looks >= begun + 5)
     assert not asking.done()
     done.touch()
-    assert await asking == request
+    assert (await asking)[1] == request
     assert process.pid == pid
     await process.close()
 
@@ -110,14 +124,14 @@ async def test_a_process_that_goes_on_for_too_long_is_replaced(
 ) -> None:
     limits = iter((PATIENCE_S, SHORT_S, SHORT_S, PATIENCE_S))
     process = SideProcess(ECHO, lambda _: next(limits))
-    assert await process.ask(b"up") == b"up"
+    assert (await process.ask(b"up"))[1] == b"up"
     looks = itertools.count()
     monkeypatch.setattr(side_process, "_PERIODS_MAX", periods)
     monkeypatch.setattr(side_process, "_cpu_s", lambda _: next(looks) * step_s)
     async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(SideProcessFailed):
             await process.ask(b"wait:" + bytes(tmp_path / "never"))
-    assert await process.ask(b"next") == b"next"
+    assert (await process.ask(b"next"))[1] == b"next"
     await process.close()
 
 
@@ -171,6 +185,6 @@ async def test_a_cancelled_request_leaves_nothing_for_the_next_one(process: Side
             await asyncio.sleep(0)
         cancelled.cancel()
         wanted = b"wanted %d" % number
-        assert await process.ask(wanted) == wanted
+        assert (await process.ask(wanted))[1] == wanted
         assert cancelled.done()
     assert process.pid == pid, "cancelling costs no process"

@@ -24,6 +24,7 @@ from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.telemetry.observer import NOBODY
 from feedmux_server.workers import check_worker, render_worker
 from feedmux_server.workers.side_process import SideProcess, SideProcessFailed
+from feedmux_server.workers.side_worker import Answer
 from tests.sim.letters import SimLetters
 from tests.sim.loop import SimLoop, process
 from tests.sim.mongo import SimMongo, SimSource
@@ -33,7 +34,7 @@ from tests.sim.tenants import SimCredentials, Tenant
 
 KEYS: Final = parse_keys(base64.b64encode(bytes(range(32))).decode())
 """The keys of positions, the same in every run."""
-_ANSWERS: Final[dict[str, Callable[[bytes], bytes]]] = {
+_ANSWERS: Final[dict[str, Callable[[bytes], Answer]]] = {
     check_worker.__name__: check_worker.answer,
     render_worker.__name__: render_worker.answer,
 }
@@ -43,11 +44,11 @@ _ANSWER_S: Final = 0.002
 class InlineSideProcess(SideProcess):
     """Answers after a moment, in this process."""
 
-    async def ask(self, request: bytes) -> bytes:
+    async def ask(self, head: bytes, data: bytes = b"") -> Answer:
         await asyncio.sleep(_ANSWER_S)
         if self._closed:
             raise SideProcessFailed(f"{self._module} is closed")
-        return _ANSWERS[self._module](request)
+        return _ANSWERS[self._module](head + data)
 
     async def close(self) -> None:
         self._closed = True

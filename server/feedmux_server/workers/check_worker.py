@@ -14,14 +14,14 @@ import bson
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.extended_json import pipeline_as_json
 from feedmux_server.core.feeds.feed_check import FeedParts, check_parts
-from feedmux_server.workers.side_worker import serve_requests
+from feedmux_server.workers.side_worker import Answer, serve_requests
 
 
-def answer(data: bytes) -> bytes:
+def answer(data: bytes) -> Answer:
     began_s = time.process_time()
     request: dict[str, Any] = bson.decode(data)
     made = _rendered(request) if "render" in request else _checked(request)
-    return bson.encode({**made, "cpu_s": time.process_time() - began_s})
+    return bson.encode({**made, "cpu_s": time.process_time() - began_s}), b""
 
 
 def _checked(request: dict[str, Any]) -> dict[str, Any]:

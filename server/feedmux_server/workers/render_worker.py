@@ -4,22 +4,20 @@ This is a process and not a thread, because rendering holds Python's global lock
 wait for the lock at every step (measured: half of the loop's turns took 2 ms instead of 0.2, one in ten 10 ms).
 
 Request: canonical (1 byte), concatenated BSON documents.
-Answer: number of offsets (8 bytes, little endian), the rendition's `offsets` and as many `event_bytes` (8 bytes each),
-its data. The answer is empty if the request is not BSON.
+Answer: the rendition's `offsets` and as many `event_bytes` (8 bytes each); its data. Both are empty if the request is
+not BSON.
 """
 
 import os
 from array import array
 from collections.abc import Callable
-from struct import Struct
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.batch_fields import json_field
 from feedmux_server.core.events.chunk import Rendition, document_offsets
 from feedmux_server.core.events.extended_json import render_events
-from feedmux_server.workers.side_worker import serve_requests
+from feedmux_server.workers.side_worker import Answer, serve_requests
 
-_COUNT = Struct("<Q")
 _YIELD_EVERY = 16
 """Texts between two yields: about a third of a millisecond. Without a yield, Linux checks which other process wants the
 core only at its ticks (4 ms), whatever the priorities, and a chunk has hundreds of texts. So deliveries, and MongoDB if
@@ -46,26 +44,27 @@ def json_rendition(data: bytes, canonical: bool, give_way: Callable[[], None] = 
     return Rendition(b"".join(parts), offsets, event_bytes)
 
 
-def request_of(data: bytes, canonical: bool) -> bytes:
-    return (b"\x01" if canonical else b"\x00") + data
+def request_head(canonical: bool) -> bytes:
+    """What comes before the documents in a request."""
+    return b"\x01" if canonical else b"\x00"
 
 
-def rendition_of(answer: bytes) -> Rendition | None:
+def rendition_of(answer: Answer) -> Rendition | None:
     """Decode an answer; None when the request was not BSON."""
-    if not answer:
+    numbers, data = answer
+    if not numbers:
         return None
-    (count,) = _COUNT.unpack_from(answer)
-    middle, end = _COUNT.size + 8 * count, _COUNT.size + 16 * count
-    return Rendition(answer[end:], array("Q", answer[_COUNT.size : middle]), array("Q", answer[middle:end]))
+    half = len(numbers) // 2
+    return Rendition(data, array("Q", numbers[:half]), array("Q", numbers[half:]))
 
 
-def answer(request: bytes, give_way: Callable[[], None] = lambda: None) -> bytes:
+def answer(request: bytes, give_way: Callable[[], None] = lambda: None) -> Answer:
     try:
         rendition = json_rendition(request[1:], request[:1] == b"\x01", give_way)
     except (FeedmuxError, ValueError):
-        return b""
+        return b"", b""
     numbers = array("Q", rendition.offsets) + array("Q", rendition.event_bytes)
-    return b"".join((_COUNT.pack(len(rendition.offsets)), numbers.tobytes(), rendition.data))
+    return numbers.tobytes(), rendition.data
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.limits.fair_queue import FairQueue
 from feedmux_server.telemetry.log import correlation_id
 from feedmux_server.workers import render_worker
-from feedmux_server.workers.render_worker import rendition_of, request_of
+from feedmux_server.workers.render_worker import rendition_of, request_head
 from feedmux_server.workers.side_process import SideProcess, SideProcesses, SideProcessFailed
 
 log = logging.getLogger(__name__)
@@ -161,12 +161,12 @@ class Renderer:
         chunk, wire_format = rendering.chunk, rendering.wire_format
         if chunk.evicted or chunk.bson is None or wire_format in chunk.rendered:
             return
-        request = request_of(chunk.bson.data, wire_format == CANONICAL)
         try:
-            rendition = rendition_of(await self._process.ask(request))
+            answer = await self._process.ask(request_head(wire_format == CANONICAL), chunk.bson.data)
         except SideProcessFailed:
             _fail(rendering, "the renderer's process died or froze while it rendered a chunk")
             return
+        rendition = rendition_of(answer)
         if rendition is None:
             error = FeedmuxError(
                 ErrorReason.BSON_INVALID, "an event cannot be written as JSON; format BSON delivers it"

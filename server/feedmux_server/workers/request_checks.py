@@ -163,7 +163,7 @@ class RequestChecks:
 
     async def _answer(self, job: _Job) -> Verdict:
         try:
-            found = bson.decode(await self._process.ask(job.request))
+            found = bson.decode((await self._process.ask(job.request))[0])
         except SideProcessFailed:
             job.charge(2 * ANSWER_TIMEOUT_S)
             raise

@@ -15,9 +15,10 @@ import time
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
-from feedmux_server.workers.side_worker import LENGTH
+from feedmux_server.workers.side_worker import LENGTH, Answer
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ _ATTEMPTS = 2
 _PERIODS_MAX = 20
 """The most periods, each as long as the time limit, for a process that uses only a little CPU time in each."""
 _READ_AHEAD_BYTES = 1024 * 1024
+"""What the event loop copies at once of an answer, which may have 80 MB."""
 
 
 class SideProcessFailed(Exception):
@@ -41,7 +43,7 @@ class _Running:
     answers: StreamReader
     requests: StreamWriter
     answer_bytes: int = 0
-    """Size of the last answer that began to arrive."""
+    """Size of the last answer, as far as it began to arrive."""
 
     @classmethod
     async def start(cls, module: str) -> "_Running":
@@ -71,22 +73,34 @@ class _Running:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    async def ask(self, request: bytes) -> bytes:
-        """Send a request and return the answer. Raises OSError or IncompleteReadError when the process is gone.
+    async def ask(self, head: bytes, data: bytes) -> Answer:
+        """Send a request, `head` and `data` as one, and return the answer. Raises OSError or IncompleteReadError when
+        the process is gone.
 
         The process can take another request only after this one was answered.
         """
         self.answer_bytes = 0
-        self.requests.write(LENGTH.pack(len(request)))
-        self.requests.write(request)
+        self.requests.write(LENGTH.pack(len(head) + len(data)) + head)
+        self.requests.write(data)
         await self.requests.drain()
         return await self.answer()
 
-    async def answer(self) -> bytes:
-        (self.answer_bytes,) = LENGTH.unpack(await self.answers.readexactly(LENGTH.size))
-        return await self.answers.readexactly(self.answer_bytes)
+    async def answer(self) -> Answer:
+        return await self._receive(), await self._receive()
 
-    async def within(self, timeout_s: float, exchange: Coroutine[Any, Any, bytes]) -> bytes:
+    async def _receive(self) -> bytes:
+        """A part of an answer, which is neither joined nor copied as a whole: that would hold the event loop."""
+        (size,) = LENGTH.unpack(await self.answers.readexactly(LENGTH.size))
+        self.answer_bytes += size
+        whole = BytesIO(bytes(size))  # not touched: the system makes each page when it is written
+        while whole.tell() < size:
+            piece = await self.answers.read(min(size - whole.tell(), _READ_AHEAD_BYTES))
+            if not piece:
+                raise asyncio.IncompleteReadError(b"", size)
+            whole.write(piece)
+        return whole.getvalue()
+
+    async def within(self, timeout_s: float, exchange: Coroutine[Any, Any, Answer]) -> Answer:
         """The result of `answer` or `ask`, for which the process may use `timeout_s` seconds of CPU time.
 
         Raises TimeoutError when the process has used more, or has used none in `timeout_s` seconds, as a frozen process
@@ -124,7 +138,7 @@ class SideProcess:
         self._module = module
         self._timeout_s = answer_timeout_s
         self._running: _Running | None = None
-        self._asking: asyncio.Task[bytes | None] | None = None
+        self._asking: asyncio.Task[Answer | None] | None = None
         self._request_bytes = 0
         self._closed = False
 
@@ -140,8 +154,9 @@ class SideProcess:
             return 0
         return self._request_bytes + (self._running.answer_bytes if self._running is not None else 0)
 
-    async def ask(self, request: bytes) -> bytes:
-        """Return the process's answer. The caller sends one request at a time. Raises SideProcessFailed.
+    async def ask(self, head: bytes, data: bytes = b"") -> Answer:
+        """Return the process's answer to `head` and `data`, which are one request. The caller sends one at a time.
+        Raises SideProcessFailed.
 
         The request of a cancelled caller is still answered: the answer is dropped, and the next request waits for it.
         So no caller gets the answer to another request, and a cancelled caller does not cost a process.
@@ -150,13 +165,13 @@ class SideProcess:
             await asyncio.wait([self._asking])
         if self._closed:
             raise SideProcessFailed(f"{self._module} is closed")
-        self._request_bytes = len(request)
-        self._asking = task = asyncio.create_task(self._answer(request), name=f"side-process-{self._module}")
+        self._request_bytes = size = len(head) + len(data)
+        self._asking = task = asyncio.create_task(self._answer(head, data), name=f"side-process-{self._module}")
         # The task is not awaited itself: a cancelled caller must not cancel it, nor `close` cancel the caller.
         await asyncio.wait([task])
         answer = None if task.cancelled() else task.result()
         if answer is None:
-            raise SideProcessFailed(f"{self._module} died or froze while it handled a request of {len(request)} bytes")
+            raise SideProcessFailed(f"{self._module} died or froze while it handled a request of {size} bytes")
         return answer
 
     async def close(self) -> None:
@@ -167,25 +182,27 @@ class SideProcess:
             self._asking.cancel()
             await asyncio.wait([self._asking])
 
-    async def _answer(self, request: bytes) -> bytes | None:
+    async def _answer(self, head: bytes, data: bytes) -> Answer | None:
         for _ in range(_ATTEMPTS):
             try:
-                return await self._attempt(request)
+                return await self._attempt(head, data)
             except (OSError, asyncio.IncompleteReadError) as error:  # a TimeoutError is an OSError
                 log.warning(
                     "a side process died or froze; a new one replaces it",
-                    extra={"runs": self._module, "request_bytes": len(request), "error": type(error).__name__},
+                    extra={"runs": self._module, "request_bytes": len(head) + len(data), "error": type(error).__name__},
                 )
         return None
 
-    async def _attempt(self, request: bytes) -> bytes:
+    async def _attempt(self, head: bytes, data: bytes) -> Answer:
         if self._running is not None and not self._running.alive:
             self._end_process()  # it died before this request, so its death does not count as an attempt
         try:
             if self._running is None:
                 self._running = await _Running.start(self._module)
-            timeout_s = self._timeout_s(len(request)) if callable(self._timeout_s) else self._timeout_s
-            return await self._running.within(timeout_s, self._running.ask(request))
+            timeout_s = self._timeout_s
+            if callable(timeout_s):
+                timeout_s = timeout_s(len(head) + len(data))
+            return await self._running.within(timeout_s, self._running.ask(head, data))
         except BaseException:
             self._end_process()  # the process may still send an answer, or part of one
             raise

@@ -1,5 +1,6 @@
 """The messages of a session: what surrounds the events, and how an event that is too large is cut."""
 
+import tracemalloc
 from typing import Any, cast
 
 import bson
@@ -7,6 +8,7 @@ import bson
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.delivery.copy_progress import CopyStatus
 from feedmux_server.core.delivery.taken import BSON, Delivery
+from feedmux_server.core.events.batch_fields import json_field
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.response_encoder import FRAME_BYTES, ResponseEncoder
@@ -52,6 +54,25 @@ def test_only_a_larger_event_comes_in_fragments_and_the_last_has_the_position(si
     ]
     assert b"".join(each.data for each in fragments) == bytes(size)
     assert [bool(each.position) for each in fragments] == [False] * (pieces - 1) + [True]
+
+
+@over("wire_format", [BSON, "extended_json_relaxed"])
+def test_a_fragment_is_copied_once(wire_format: str) -> None:
+    """Each copy of a message of 4 MB may hold the event loop for milliseconds, and one of the event for longer."""
+    event = b'"' + b"x" * 400_000 + b'"'
+    part = event if wire_format == BSON else json_field(event)
+    whole = Delivery(7, 1, (part,), len(event), len(part), token(9), 1.5)
+    positions = cast(PositionEncoder, NoPositions())
+    frames = ResponseEncoder(positions, wire_format, 40_000 + FRAME_BYTES).frames(whole)
+    tracemalloc.start()
+    try:
+        first = next(frames)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 60_000
+    fragments = [wire.SubscribeResponse.FromString(frame).event_fragment for frame in (first, *frames)]
+    assert b"".join(fragment.data for fragment in fragments) == event
 
 
 def test_a_token_that_would_not_fit_is_left_out_and_the_position_stays() -> None:

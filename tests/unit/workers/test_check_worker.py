@@ -11,7 +11,7 @@ MATCH = {"pipeline": [{"$match": {"a": 1}}]}
 
 
 def answered(**request: Any) -> dict[str, Any]:
-    found: dict[str, Any] = bson.decode(answer(bson.encode(request)))
+    found: dict[str, Any] = bson.decode(answer(bson.encode(request))[0])
     assert found.pop("cpu_s") >= 0
     return found
 

@@ -13,7 +13,7 @@ from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.response_encoder import FRAME_BYTES, ResponseEncoder
 from feedmux_server.workers import render_worker
-from feedmux_server.workers.render_worker import json_rendition, rendition_of, request_of
+from feedmux_server.workers.render_worker import json_rendition, rendition_of, request_head
 from feedmux_server.workers.rendering import CANONICAL, RELAXED
 from tests.unit.core.delivery.streams_support import Feed, behind, mark, opened, token
 
@@ -89,7 +89,7 @@ def test_a_view_travels_between_the_processes() -> None:
     data = b"".join(bson.encode({"n": n, "s": "é" * n}) for n in range(300))
     rendition = json_rendition(data, canonical=True)
     numbers = [list(rendition.offsets), list(rendition.event_bytes)]
-    travelled = rendition_of(render_worker.answer(request_of(data, canonical=True)))
+    travelled = rendition_of(render_worker.answer(request_head(canonical=True) + data))
     assert travelled is not None
     assert (travelled.data, [list(travelled.offsets), list(travelled.event_bytes)]) == (rendition.data, numbers)
-    assert rendition_of(render_worker.answer(request_of(b"\x05\0\0\0\1", canonical=True))) is None
+    assert rendition_of(render_worker.answer(request_head(canonical=True) + b"\x05\0\0\0\1")) is None

@@ -5,6 +5,7 @@ from typing import cast
 
 from feedmux_server.workers.rendering import FAILED_S, RELAXED, Renderer
 from feedmux_server.workers.side_process import SideProcess, SideProcessFailed
+from feedmux_server.workers.side_worker import Answer
 from tests.integration.test_renderer import chunk_at, render
 from tests.virtual_time import in_virtual_time
 
@@ -15,7 +16,7 @@ class DeadProcess:
     held_bytes = 0
     asked = 0
 
-    async def ask(self, request: bytes) -> bytes:
+    async def ask(self, head: bytes, data: bytes) -> Answer:
         self.asked += 1
         raise SideProcessFailed
 

@@ -14,6 +14,7 @@ from feedmux_server.core.feeds.feed_check import FeedParts
 from feedmux_server.workers import check_worker
 from feedmux_server.workers.request_checks import ANSWER_TIMEOUT_S, INLINE_BYTES, KnownVerdicts, RequestChecks, Verdict
 from feedmux_server.workers.side_process import SideProcesses, SideProcessFailed
+from feedmux_server.workers.side_worker import Answer
 
 LARGE = bson.encode({"pipeline": [{"$match": {"a": "x" * INLINE_BYTES}}]})
 REJECTED = bson.encode({"pipeline": [{"$out": "x" * INLINE_BYTES}]})
@@ -28,7 +29,7 @@ class Process:
         self.asked = 0
         self._dies = dies
 
-    async def ask(self, request: bytes) -> bytes:
+    async def ask(self, request: bytes) -> Answer:
         self.asked += 1
         await asyncio.sleep(0)
         if self._dies:

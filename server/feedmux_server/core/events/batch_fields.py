@@ -16,12 +16,12 @@ def json_field(text: bytes) -> bytes:
     return b"".join((_JSON_TAG, varint(len(text)), text))
 
 
-def json_text(field: bytes) -> bytes:
+def json_text(field: bytes) -> memoryview:
     """The text of a field that `json_field` has encoded."""
     at = len(_JSON_TAG)
     while field[at] & 0x80:
         at += 1
-    return field[at + 1 :]
+    return memoryview(field)[at + 1 :]
 
 
 def varint(value: int) -> bytes:
