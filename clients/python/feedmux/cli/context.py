@@ -90,26 +90,31 @@ def _use(args: argparse.Namespace) -> None:
 
 
 def _list(args: argparse.Namespace) -> None:
-    current = settings.in_use()
-    found = [settings.load(name) for name in settings.names()]
+    current, found, broken = settings.in_use(), list[settings.Context](), list[CliError]()
+    for name in settings.names():
+        try:
+            found.append(settings.load(name))
+        except CliError as error:
+            broken.append(error)
     if args.json:
         print_json({"in_use": current, "contexts": [{"name": each.name, **_shown(each)} for each in found]})
-        return
-    if not found:
+    elif found:
+        rows = [
+            (
+                "*" if each.name == current else "",
+                each.name,
+                each.settings.get("endpoint", settings.SETTINGS["endpoint"].default),
+                "yes" if each.settings.keys() & {"tls", "ca_file", "certificate_file"} else "no",
+                "yes" if "api_key" in each.settings else "no",
+                "yes" if "operator_key" in each.settings else "no",
+            )
+            for each in found
+        ]
+        print(table(Terminal(sys.stdout), ("", "NAME", "ENDPOINT", "TLS", "API KEY", "OPERATOR KEY"), rows))
+    elif not broken:
         print("No contexts yet. Create one: feedmux context save NAME --endpoint HOST:PORT --api-key KEY")
-        return
-    rows = [
-        (
-            "*" if each.name == current else "",
-            each.name,
-            each.settings.get("endpoint", settings.SETTINGS["endpoint"].default),
-            "yes" if each.settings.keys() & {"tls", "ca_file", "certificate_file"} else "no",
-            "yes" if "api_key" in each.settings else "no",
-            "yes" if "operator_key" in each.settings else "no",
-        )
-        for each in found
-    ]
-    print(table(Terminal(sys.stdout), ("", "NAME", "ENDPOINT", "TLS", "API KEY", "OPERATOR KEY"), rows))
+    if broken:
+        raise broken[0]
 
 
 def _show(args: argparse.Namespace) -> None:

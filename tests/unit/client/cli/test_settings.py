@@ -230,6 +230,18 @@ def test_files_that_are_no_contexts_are_left_out(folder: Path, capsys: pytest.Ca
     assert shown.count('"name"') == 1
 
 
+def test_a_broken_context_hides_no_other(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("one", "three"):
+        save(name, "--endpoint", "a:1")
+    (folder / "contexts" / "two.toml").write_text("endpoint = 5")
+    for option, shown in (([], ("one", "three")), (["--json"], ('"name": "one"', '"name": "three"'))):
+        capsys.readouterr()
+        assert main(["context", "list", *option]) == 1
+        output = capsys.readouterr()
+        assert all(name in output.out for name in shown)
+        assert "context two: endpoint in" in output.err
+
+
 def test_a_folder_that_cannot_be_read_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Path, "iterdir", lambda _: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
