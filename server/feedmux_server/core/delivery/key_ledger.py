@@ -642,7 +642,7 @@ class KeyLedger:
         again, ready, events, alone = hand.again, self._ready, self.events, False
         parts, runs, numbers = list[bytes](), list[int](), list[int]()
         size, full, has_tries, letters = 0, False, bool(self.retries), self._letters
-        while not (full or alone) and len(numbers) < events_max and size < credit_bytes:
+        while not full and len(numbers) < events_max:
             if again:
                 queue = again
             elif self._alone and not hand.outstanding and not numbers:
@@ -652,26 +652,30 @@ class KeyLedger:
             else:
                 break
             key = queue.popleft()
-            waiting = key.waiting[: min(RUN_MAX, events_max - len(numbers))]
+            run = key.waiting
+            if len(run) > (most := min(RUN_MAX, events_max - len(numbers))):
+                run = run[:most]
             if has_tries:
-                alone = self.retries.is_alone(waiting[0])
-                waiting = waiting[:1] if alone else self._before_failed(key, waiting)
+                alone = full = self.retries.is_alone(run[0])
+                run = run[:1] if alone else self._before_failed(key, run)
             if letters:
-                waiting = self._of_one_kind(waiting)
+                run = self._of_one_kind(run)
             before = len(parts)
-            for number in waiting:
+            for number in run:
                 span, index, _ = events[number]
                 rendition = span.rendition
-                begin, end = rendition.offsets[index], rendition.offsets[index + 1]
-                if size + end - begin > payload_max:
+                offsets = rendition.offsets
+                begin, end = offsets[index], offsets[index + 1]
+                length = end - begin
+                if size + length > payload_max:
                     full = True
                     if parts:
                         break
-                    if end - begin > event_max:
+                    if length > event_max:
                         queue.appendleft(key)
                         return NeedsRoom()
                 parts.append(rendition.data[begin:end])
-                size += end - begin
+                size += length
                 if size >= credit_bytes:
                     full = True
                 if full:
@@ -680,8 +684,12 @@ class KeyLedger:
             if not taken:
                 queue.appendleft(key)
                 break
-            run = waiting if taken == len(waiting) else waiting[:taken]
-            del key.waiting[:taken]
+            if taken < len(run):
+                run = run[:taken]
+            if taken < len(key.waiting):
+                del key.waiting[:taken]
+            else:
+                key.waiting = []
             key.hand, key.flight = hand, run
             runs.append(taken)
             numbers += run
@@ -706,7 +714,7 @@ class KeyLedger:
     def settle(self, hand: Hand, first: int, last: int) -> tuple[int, int]:
         """Settle the events of a member from sequence `first` to `last`; return how many were unsettled, and their
         bytes. Raises ACK_OUT_OF_RANGE for an event that was never delivered to it."""
-        events, numbers, size = self.events, hand.settle(first, last), 0
+        events, numbers, size, letters = self.events, hand.settle(first, last), 0, self._letters
         for number in numbers:
             span, index, key = events.pop(number)
             offsets = span.rendition.offsets
@@ -714,14 +722,16 @@ class KeyLedger:
             span.left -= 1
             if not span.left:
                 span.close()
-            if self._letters and (letter := self._letters.pop(number, None)) is not None:
+            if letters and (letter := letters.pop(number, None)) is not None:
                 self.replayed[number] = letter, key
                 key.deleting += 1
             if len(key.flight) > 1:
                 key.flight.remove(number)
-                continue
-            key.flight = []
-            self._freed(key)
+            elif key.waiting or key.deleting:
+                key.flight = []
+                self._freed(key)
+            else:
+                del self.keys[key.name]  # the same, for most
         if numbers:
             self._settled(numbers)
         return len(numbers), size
