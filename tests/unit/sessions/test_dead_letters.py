@@ -84,13 +84,3 @@ async def test_what_ends_its_only_member_each_time_becomes_a_dead_letter() -> No
             member.settle((1, 1))
             await member.close()
             collection.written.clear()
-
-
-@in_virtual_time
-async def test_without_a_collection_nothing_is_rejected() -> None:
-    async with group_served() as there:
-        member = await joined(there)
-        change(there, "a")
-        await member.has(1)
-        reject(member, 1)
-        assert (await member.error()).reason is ErrorReason.DEAD_LETTERS_UNAVAILABLE

@@ -1,6 +1,8 @@
 """Quarantined keys, and dead letters that are delivered again."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -31,22 +33,41 @@ def of(member: Member, key: object) -> list[int]:
     return [number for number, name in zip(numbers(member), member.events, strict=True) if name == key]
 
 
-async def quarantined(there: Served, collection: Collection, member: Member, *, later: int = 3) -> None:
-    """Reject an event of `a`, and change `a` some more times."""
-    change(there, "a")
-    await member.has(1)
-    reject(member, 1, "no such customer")
-    await until(lambda: collection.pins)
-    change(there, *["a"] * later)
-    await until(lambda: len(collection.written) == 1 + later)
+@asynccontextmanager
+async def quarantined(
+    collection: Collection | None = None, *, later: int = 3, **group: Any
+) -> AsyncIterator[tuple[Served, Collection, Member]]:
+    """A member that has rejected an event of `a`, which was changed some more times."""
+    collection = collection or Collection()
+    async with group_served(collection, after_dead_letter=QUARANTINE, **group) as there:
+        member = await joined(there)
+        change(there, "a")
+        await member.has(1)
+        reject(member, 1, "no such customer")
+        await until(lambda: collection.pins)
+        change(there, *["a"] * later)
+        await until(lambda: len(collection.written) == 1 + later)
+        yield there, collection, member
+        if not member.task.done():
+            await member.close()
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When a group looks for letters that are to be replayed."""
+    times, look = list[float](), Replays.look
+
+    async def counted(self: Replays) -> None:
+        times.append(asyncio.get_running_loop().time())
+        await look(self)
+
+    monkeypatch.setattr(Replays, "look", counted)
+    return times
 
 
 @in_virtual_time
 async def test_later_events_of_the_key_follow_and_others_go_on() -> None:
-    collection = Collection()
-    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member)
+    async with quarantined() as (there, collection, member):
         assert [each.attempts for each in collection._in_order()] == [1, 0, 0, 0]
         change(there, "b", "a", "b")
         assert await member.has(3) == ["a", "b", "b"]
@@ -91,10 +112,7 @@ async def test_an_event_that_the_collection_rejects_holds_up_its_own_key_only() 
 
 @in_virtual_time
 async def test_a_key_is_replayed_in_order_with_what_comes_meanwhile_and_is_free_then() -> None:
-    collection = Collection()
-    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member)
+    async with quarantined() as (there, collection, member):
         collection.mark("a")
         await member.has(5)
         assert member.attempts == [1, 2, 1, 1, 1]
@@ -112,16 +130,12 @@ async def test_a_key_is_replayed_in_order_with_what_comes_meanwhile_and_is_free_
         await until(lambda: member.committed == 8)
         (group,) = there.service.groups
         assert not group.ledger.keys
-        await member.close()
 
 
 @in_virtual_time
 async def test_more_letters_than_are_loaded_at_a_time_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "RUN_MAX", 10)
-    collection = Collection()
-    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member, later=24)
+    async with quarantined(later=24) as (there, collection, member):
         collection.mark("a")
         await member.has(11)
         change(there, *["a"] * 4)
@@ -132,24 +146,12 @@ async def test_more_letters_than_are_loaded_at_a_time_come_in_order(monkeypatch:
         assert len(got) == 29
         assert got == sorted(got)
         await until(lambda: not collection.pins)
-        await member.close()
 
 
 @in_virtual_time
-async def test_a_group_that_deletes_letters_looks_no_more_often_than_a_tenant_may(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks, look = list[float](), Replays.look
-
-    async def counted(self: Replays) -> None:
-        looks.append(asyncio.get_running_loop().time())
-        await look(self)
-
-    collection = Collection()
-    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member, later=40)
-        monkeypatch.setattr(Replays, "look", counted)
+async def test_a_group_that_deletes_letters_looks_no_more_often_than_a_tenant_may(looks: list[float]) -> None:
+    async with quarantined(later=40) as (there, collection, member):
+        looks.clear()
         collection.mark("a")
         await member.has(42)
         for sequence in range(2, 43):
@@ -165,16 +167,14 @@ async def test_a_group_that_deletes_letters_looks_no_more_often_than_a_tenant_ma
 
 @in_virtual_time
 async def test_letters_count_as_memory_of_the_tenant_while_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    collection, read, counted = Collection(), Collection.get, list[int]()
+    read, counted = Collection.get, list[int]()
 
     async def get(*arguments: Any, **options: Any) -> Any:
         counted.append(there.service.manager.accounts.of("default").outstanding.backlog_bytes)
         return await read(*arguments, **options)
 
     monkeypatch.setattr(Collection, "get", get)
-    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member)
+    async with quarantined() as (there, collection, member):
         (group,) = there.service.groups
         await until(lambda: not group.ledger.events)
         before = there.service.manager.accounts.of("default").outstanding.backlog_bytes
@@ -184,15 +184,11 @@ async def test_letters_count_as_memory_of_the_tenant_while_they_are_read(monkeyp
         member.settle((2, 5))
         await until(lambda: not collection.pins)
         assert there.service.manager.accounts.of("default").outstanding.backlog_bytes == 0
-        await member.close()
 
 
 @in_virtual_time
 async def test_a_letter_that_fails_again_is_a_letter_again() -> None:
-    collection = Collection()
-    async with group_served(collection, after_dead_letter=QUARANTINE, attempts_max=2) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member)
+    async with quarantined(attempts_max=2) as (there, collection, member):
         collection.mark("a")
         await member.has(5)
         member.settle((2, 2))
@@ -210,15 +206,11 @@ async def test_a_letter_that_fails_again_is_a_letter_again() -> None:
         assert of(member, "a")[8:] == sorted(of(member, "a"))[-4:]
         member.settle((9, 12))
         await until(lambda: not collection.pins)
-        await member.close()
 
 
 @in_virtual_time
 async def test_a_host_that_is_lost_in_a_replay_loses_no_letter_and_no_order() -> None:
-    collection = Collection()
-    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member)
+    async with quarantined() as (there, collection, member):
         collection.mark("a")
         await member.has(5)
         change(there, "a")
@@ -265,7 +257,7 @@ async def test_letters_of_keys_that_go_on_are_replayed_in_order_after_what_is_th
 async def test_a_key_is_quarantined_for_as_long_as_its_letters_also_if_the_clock_was_set_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    collection, quarantine, times = Collection(), Collection.quarantine, list[float]()
+    quarantine, times = Collection.quarantine, list[float]()
 
     async def noted(self: Collection, *arguments: Any) -> None:
         times.append(arguments[-1])
@@ -273,19 +265,13 @@ async def test_a_key_is_quarantined_for_as_long_as_its_letters_also_if_the_clock
 
     monkeypatch.setattr(Collection, "quarantine", noted)
     monkeypatch.setattr(dead_letters, "wall_s", lambda: 1.0)
-    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member)
+    async with quarantined() as (_, collection, _):
         assert round(max(times) * 1000) == max(each.failed_ms for each in collection.written.values())
-        await member.close()
 
 
 @in_virtual_time
 async def test_a_key_without_letters_is_released() -> None:
-    collection = Collection()
-    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member)
+    async with quarantined() as (there, collection, member):
         await collection.discard("default", "orders", list(collection.written)[:1])
         await asyncio.sleep(2 * LOOK_S)
         change(there, "a")
@@ -294,16 +280,13 @@ async def test_a_key_without_letters_is_released() -> None:
         await until(lambda: not collection.pins)
         change(there, "a")
         assert await member.has(2) == ["a", "a"]
-        await member.close()
 
 
 @in_virtual_time
 async def test_at_the_bound_of_keys_the_key_is_held() -> None:
     collection = Collection()
     collection.keys_max = 1
-    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member)
+    async with quarantined(collection) as (there, collection, member):
         change(there, "b", "b")
         await member.has(3)
         reject(member, 2)
@@ -316,15 +299,11 @@ async def test_at_the_bound_of_keys_the_key_is_held() -> None:
         await collection.discard("default", "orders", list(collection.written))
         await until(lambda: collection.keys == ["b", "b"])
         assert len(member.events) == 4
-        await member.close()
 
 
 @in_virtual_time
 async def test_what_is_withheld_is_not_delivered_nor_what_comes_after_it_in_its_key() -> None:
-    collection = Collection()
-    async with group_served(collection, after_dead_letter=QUARANTINE) as there:
-        member = await joined(there)
-        await quarantined(there, collection, member)
+    async with quarantined() as (_, collection, member):
         second = collection._in_order()[1]
         collection.written[second.id] = replace(second, stream_key=b"other grants")
         collection.mark("a")
@@ -341,7 +320,6 @@ async def test_what_is_withheld_is_not_delivered_nor_what_comes_after_it_in_its_
         assert of(member, "a") == sorted(of(member, "a")) or member.attempts[1] == 2
         member.settle((3, 4))
         await until(lambda: not collection.pins)
-        await member.close()
 
 
 @in_virtual_time
@@ -371,14 +349,7 @@ async def test_who_opens_a_group_is_charged_for_its_quarantined_keys(monkeypatch
 
 
 @in_virtual_time
-async def test_a_group_without_connected_members_looks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks, look = list[float](), Replays.look
-
-    async def counted(self: Replays) -> None:
-        looks.append(asyncio.get_running_loop().time())
-        await look(self)
-
-    monkeypatch.setattr(Replays, "look", counted)
+async def test_a_group_without_connected_members_looks_for_nothing(looks: list[float]) -> None:
     async with group_served(Collection(), after_dead_letter=QUARANTINE, reconnect_time={"seconds": 60}) as there:
         member = await joined(there, "one")
         change(there, "a")
