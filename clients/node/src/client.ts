@@ -33,7 +33,7 @@ import {
 } from "./gen/feedmux/v1/subscriptions_pb.js";
 import type { Feed as FeedMessage } from "./gen/feedmux/v1/feed_pb.js";
 import { type CallOptions, clientClosed, Transport, type Tls } from "./transport.js";
-import { checkNames, sessionOptions, type SomeSessionOptions } from "./options.js";
+import { check, checkNames, sessionOptions, type SomeSessionOptions } from "./options.js";
 import {
   explanation,
   feedMessage,
@@ -134,10 +134,12 @@ export class Client implements AsyncDisposable {
     const given = apiKey ?? token;
     const clean = given === undefined || typeof given === "function" ? given : cleanToken(given);
     sessionOptions(options.session);
+    const timeoutMs = options.timeoutMs ?? 30_000;
+    check(timeoutMs, 0, Infinity, "timeoutMs");
     this.#shared = {
       transport: new Transport(
         { address: target, token: clean, tls: secure, channelOptions: options.channelOptions ?? {} },
-        options.timeoutMs ?? 30_000,
+        timeoutMs,
       ),
       source: options.source ?? "main",
       session: options.session,

@@ -88,6 +88,8 @@ export function sessionOptions(...chosen: readonly (SomeSessionOptions | undefin
   check(options.heartbeatMs, 1000, 60_000, "heartbeatMs");
   check(options.ackIntervalMs, 0, LONGEST_TIMER_MS, "ackIntervalMs");
   check(options.closeTimeoutMs, 0, LONGEST_TIMER_MS, "closeTimeoutMs");
+  check(options.openTimeoutMs, 0, Infinity, "openTimeoutMs");
+  check(options.reconnectTimeoutMs, 0, Infinity, "reconnectTimeoutMs");
   check(options.backoffFirstMs, 0, LONGEST_TIMER_MS, "backoffFirstMs");
   check(options.backoffMostMs, 0, LONGEST_TIMER_MS, "backoffMostMs");
   return options;
@@ -115,8 +117,9 @@ function checkInteger(value: number, least: number, most: number, name: string):
   }
 }
 
-function check(value: number, least: number, most: number, name: string): void {
-  if (!(value >= least && value <= most)) {
+/** Throws RangeError for anything but a number between the two: a text would be compared as one, and then added as a text. */
+export function check(value: unknown, least: number, most: number, name: string): void {
+  if (!(typeof value === "number" && value >= least && value <= most)) {
     throw new RangeError(`${name} is ${String(least)} to ${String(most)}`);
   }
 }

@@ -7,7 +7,7 @@ import { SessionClosedError } from "./errors.js";
 import type { SessionBuffer, Item } from "./session-buffer.js";
 import type { Transport } from "./transport.js";
 import type { Notice, Skipped, SnapshotStatus } from "./notices.js";
-import type { SessionOptions } from "./options.js";
+import { check, LONGEST_TIMER_MS, type SessionOptions } from "./options.js";
 import { NO_POSITION, type FeedPosition } from "./positions.js";
 import { type Opening, Connection } from "./connection.js";
 
@@ -217,6 +217,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
    * be confirmed, the next session repeats events, but none is lost. Closing again does nothing.
    */
   async close({ timeoutMs = this.#options.closeTimeoutMs }: { readonly timeoutMs?: number } = {}): Promise<void> {
+    check(timeoutMs, 0, Infinity, "timeoutMs");
     abandoned.unregister(this);
     this.#isClosedByUser = true;
     await closeConnection(this.#connection, timeoutMs);
@@ -350,7 +351,9 @@ export async function closeConnection(connection: Connection, timeoutMs: number,
   connection.close(reason);
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, timeoutMs);
+    if (timeoutMs <= LONGEST_TIMER_MS) {
+      timer = setTimeout(resolve, timeoutMs);
+    }
   });
   await Promise.race([connection.done, late]);
   clearTimeout(timer);

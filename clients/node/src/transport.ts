@@ -15,7 +15,7 @@ import {
 
 import { SessionClosedError, UnavailableError } from "./errors.js";
 import { ChangeFeed } from "./gen/feedmux/v1/change_feed_pb.js";
-import { LONGEST_TIMER_MS } from "./options.js";
+import { check, LONGEST_TIMER_MS } from "./options.js";
 import { errorFromStatus } from "./status.js";
 import { type Call } from "./stream.js";
 import { freshToken, type Token } from "./token.js";
@@ -159,7 +159,9 @@ export class Transport {
     request: MessageShape<I>,
     { signal, timeoutMs = this.#timeoutMs }: CallOptions = {},
   ): Promise<MessageShape<O>> {
-    const deadline = Date.now() + timeoutMs;
+    check(timeoutMs, 0, Infinity, "timeoutMs");
+    // gRPC rejects a time that is very far away, but knows that one may be without end.
+    const deadline = timeoutMs <= LONGEST_TIMER_MS ? Date.now() + timeoutMs : Infinity;
     signal?.throwIfAborted();
     const metadata = await within(this.#metadata(""), timeoutMs, signal);
     const beganMs = Date.now();

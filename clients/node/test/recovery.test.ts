@@ -123,10 +123,17 @@ test("options that cannot be are refused; what is left out is the client's or th
     { windowBytes: 2 ** 41 },
     { messageBytesMax: 1 },
     { heartbeatMs: 999 },
-    { backoffFirstMs: -1 },
-    { backoffMostMs: -1 },
+    ...[
+      "ackIntervalMs",
+      "openTimeoutMs",
+      "reconnectTimeoutMs",
+      "closeTimeoutMs",
+      "backoffFirstMs",
+      "backoffMostMs",
+    ].flatMap((name) => [{ [name]: -1 }, { [name]: NaN }, { [name]: "5" }]),
   ]) {
     assert.throws(() => sessionOptions(wrong), RangeError);
   }
   assert.throws(() => new feedmux.Client("x:1", { apiKey: "a", token: "b" }), TypeError);
+  assert.throws(() => new feedmux.Client("x:1", { timeoutMs: NaN }), RangeError);
 });

@@ -478,7 +478,7 @@ test("close wakes whoever waits", LIMIT, async () => {
   await serving([play(opened())], async (client) => {
     const session = await open(client);
     const waiting = [session.next(), session.batches().next(), session[Symbol.asyncIterator]().next()];
-    await session.close();
+    await session.close({ timeoutMs: Infinity });
     assert.deepEqual(await Promise.all(waiting), [
       undefined,
       { done: true, value: undefined },
@@ -494,6 +494,8 @@ test("a close that nobody answers ends after its timeout", LIMIT, async () => {
   };
   await serving([deaf], async (client, server) => {
     const session = await open(client);
+    await assert.rejects(session.close({ timeoutMs: NaN }), RangeError);
+    assert.equal(session.closed, false);
     await session.close({ timeoutMs: 100 });
     await (
       await server.call(0)
