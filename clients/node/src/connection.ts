@@ -169,6 +169,17 @@ export class Connection {
     }
   }
 
+  /** Warns once, after a close, that the server has not confirmed all acks. */
+  warnUnconfirmed(): void {
+    if (this.#durable && this.#acked > this.#confirmed) {
+      this.#confirmed = Infinity;
+      process.emitWarning(
+        "feedmux session: closed before the server confirmed all acks: the next session may repeat their events",
+        { type: "FeedmuxNotice" },
+      );
+    }
+  }
+
   /** Ends everything at once; what waits gets `reason`. */
   cancel(reason: Error | undefined): void {
     this.#cancelled ??= { reason };

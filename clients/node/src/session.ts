@@ -214,7 +214,8 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
 
   /**
    * Stops delivery, sends the acks and waits until they are confirmed, at most `timeoutMs` (5 s). If the acks could not
-   * be confirmed, the next session repeats events, but none is lost. Closing again does nothing.
+   * be confirmed, the next session repeats events, but none is lost; a process warning says so. Closing again does
+   * nothing.
    */
   async close({ timeoutMs = this.#options.closeTimeoutMs }: { readonly timeoutMs?: number } = {}): Promise<void> {
     check(timeoutMs, 0, Infinity, "timeoutMs");
@@ -359,6 +360,7 @@ export async function closeConnection(connection: Connection, timeoutMs: number,
   clearTimeout(timer);
   connection.cancel(undefined);
   await connection.done;
+  connection.warnUnconfirmed();
 }
 
 function warn(notice: Notice): void {

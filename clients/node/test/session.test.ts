@@ -503,6 +503,42 @@ test("a close that nobody answers ends after its timeout", LIMIT, async () => {
   });
 });
 
+test("a close says once that acks were not confirmed", LIMIT, async () => {
+  const confirms: Script = async (call) => {
+    call.send(opened(), batch(1, [1]));
+    await call.untilClosed();
+    call.send({ case: "committed", value: { deliverySequence: 1n, position: Buffer.from("P1") } });
+    call.end();
+  };
+  const cases: [Script, number][] = [
+    [confirms, 0],
+    [play(opened(), batch(1, [1])), 1],
+    [playThenEnd({ status: "FAILED_PRECONDITION", reason: "FEED_INVALIDATED" }, opened(), batch(1, [1])), 1],
+  ];
+  for (const [script, warnings] of cases) {
+    const said: Error[] = [];
+    const listen = (warning: Error): unknown => said.push(warning);
+    process.on("warning", listen);
+    await serving([script], async (client) => {
+      const session = await open(client);
+      const event = await session.next();
+      if (script === cases[2]?.[0]) {
+        await assert.rejects(session.next(), feedmux.FeedInvalidatedError);
+      }
+      assert.ok(event);
+      session.ack(event);
+      await session.close();
+      await session.close();
+    });
+    await new Promise(setImmediate);
+    process.off("warning", listen);
+    assert.equal(
+      said.filter(({ message }) => message.includes("before the server confirmed all acks")).length,
+      warnings,
+    );
+  }
+});
+
 test("a close while reconnecting does not wait", LIMIT, async () => {
   const never: Script = async (call) => {
     await call.cancelled;
