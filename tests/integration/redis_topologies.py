@@ -135,6 +135,11 @@ class Cluster:
         await ask(target.port, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
         await ask(source.port, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
 
+    async def end_move(self, slot: int, target: RedisServer) -> None:
+        there = await ask(target.port, "CLUSTER", "MYID")
+        for server in (target, *self.servers[:3]):
+            await ask(server.port, "CLUSTER", "SETSLOT", slot, "NODE", there)
+
     async def move(self, key: str, source: RedisServer, target: RedisServer) -> None:
         """Move one key of a slot that is being moved."""
         assert await ask(source.port, "MIGRATE", "127.0.0.1", target.port, key, 0, 5000) == "OK"

@@ -5,7 +5,7 @@ import ipaddress
 import signal
 import ssl
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,19 +150,24 @@ async def test_a_cluster_node_fails_over_while_commits_flow(fault: str) -> None:
 async def test_every_call_works_while_a_slot_moves(
     control_replicas: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The keys of the slot are at both nodes, or at the new one; the layout still names the old one."""
+    """The keys of the slot are at both nodes, or at the new one; the layout still names the old one. The slot of the
+    last key has moved, and is being moved on."""
     async with cluster() as nodes:
         client = connect(nodes.url)
         try:
             # The first primary has a replica.
             store = SubscriptionStore(client, lease_s=30.0, timeout_s=PATIENCE_S, control_replicas=control_replicas)
-            names = [name for name in (f"s{number}" for number in range(500)) if _slot("t", name) < 5461][:3]
-            source, target = nodes.servers[0], nodes.servers[1]
-            for name in names[:2]:
+            names = [name for name in (f"s{number}" for number in range(500)) if _slot("t", name) < 5461][:4]
+            source, target, third = nodes.servers[:3]
+            for name in (*names[:2], names[3]):
                 await create(store, "t", name)
             for name in names:
                 await nodes.begin_to_move(_slot("t", name), source, target)
             await nodes.move(_key("t", names[0]), source, target)
+            await nodes.move(_key("t", names[3]), source, target)
+            await nodes.end_move(_slot("t", names[3]), target)
+            await nodes.begin_to_move(_slot("t", names[3]), target, third)
+            await nodes.move(_key("t", names[3]), target, third)
             for name in names:
                 if name == names[2]:
                     await create(store, "t", name)
@@ -178,6 +183,55 @@ async def test_every_call_works_while_a_slot_moves(
             for name in names:
                 await store.delete("t", name)
             assert not caplog.records
+        finally:
+            await client.aclose()
+
+
+async def test_a_cluster_is_found_again_by_its_configured_address() -> None:
+    """All its nodes have other addresses than before, as after a restart in Kubernetes."""
+    async with cluster() as former, cluster() as present, AsyncExitStack() as stack:
+        ports = [former.known_ports[0]]
+
+        async def to_a_node(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            from_node, to_node = await asyncio.open_connection("127.0.0.1", ports[-1])
+            await asyncio.gather(_copy(reader, to_node), _copy(from_node, writer))
+
+        front = await stack.enter_async_context(await asyncio.start_server(to_a_node, "127.0.0.1", 0))
+        client = connect(f"redis+cluster://127.0.0.1:{front.sockets[0].getsockname()[1]}")
+        stack.push_async_callback(client.aclose)
+        store = SubscriptionStore(client, lease_s=30.0)
+        committer = Committer(store.leases, interval_s=0.02)
+        [(handle, recorder)] = (await attached(store, committer, ["a"])).values()
+        ports.append(present.known_ports[0])
+        for server in former.servers:
+            await server.kill9()
+        async with running(committer):
+            submit(handle, 7)
+            await until(lambda: bool(recorder.commits))
+        assert recorder.causes == []
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+async def test_a_slot_without_a_node_fails_only_its_own_keys() -> None:
+    async with cluster(config={"cluster-require-full-coverage": "no"}) as nodes:
+        slots = {name: _slot("t", name) for name in ("s0", "s1", "s2", "s3")}
+        for server in nodes.servers[:3]:
+            await ask(server.port, "CLUSTER", "DELSLOTS", slots["s3"])
+        client = connect(nodes.url)
+        try:
+            store = SubscriptionStore(client, lease_s=30.0)
+            for name in ("s0", "s1", "s2"):
+                await until(partial(is_created, store, name))
+            with pytest.raises(FeedmuxError) as caught:
+                await store.get("t", "s3")
+            assert caught.value.metadata == {"redis_error": "CLUSTERDOWN"}
         finally:
             await client.aclose()
 

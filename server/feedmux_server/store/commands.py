@@ -8,15 +8,13 @@ Invariant: every command has its key where `_key_of` expects it. Neighbours: `sc
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final
 
-from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode, ClusterPipeline
-from redis.exceptions import AskError, MovedError, TryAgainError
+from redis.exceptions import AskError, MovedError, SlotNotCoveredError, TryAgainError
 
 from feedmux_server.core.errors import FeedmuxError
-from feedmux_server.store.connection import COMMANDS_MAX, REPLICATED_MAX, Client, leave_demoted
+from feedmux_server.store.connection import COMMANDS_MAX, REPLICATED_MAX, Client, WatchedCluster, leave_demoted
 from feedmux_server.store.errors import FAILURES, code_of, is_of_one_key, state_unavailable
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
@@ -27,6 +25,9 @@ Command = tuple[Argument, ...]
 
 _WITHOUT_KEY: Final = frozenset({"INFO", "WAIT", "ASKING"})
 _ASKING: Final[Command] = ("ASKING",)
+_REDIRECTIONS_MAX: Final = 5
+"""A slot that moves on while it is being asked for takes two or three."""
+_TRY_AGAIN_S: Final = 0.05
 _LAYOUT_MOVED: Final = frozenset({"CONNECTION", "TIMEOUT", "CLUSTERDOWN", "MOVED", "READONLY", "MASTERDOWN", "LOADING"})
 
 
@@ -40,7 +41,6 @@ class Commands:
         self._timeout_s = timeout_s
         self._trips = asyncio.Semaphore(trips_max)
         self._replicated_trips = asyncio.Semaphore(REPLICATED_MAX)
-        self._layout_read: asyncio.Task[None] | None = None
 
     async def run(self, commands: Sequence[Command]) -> list[Any]:
         """Run commands and return the answers in order. An exception among them concerns that key alone. Raises
@@ -72,13 +72,16 @@ class Commands:
                 raise state_unavailable(error) from error
 
     async def _run_replicated(self, command: Command, mark: Command, replicas: int | None) -> tuple[Any, bool]:
-        node = await self._node_of(command)
-        answer, confirmed = await self._replicated_on(node, command, mark, replicas)
-        if isinstance(answer, AskError) and isinstance(self._client, RedisCluster):
-            there = _node_named(self._client, answer)
-            answer, confirmed = await self._replicated_on(there, command, mark, replicas, asking=True)
-        elif (await self._node_of(command)) is not node:
-            confirmed = False  # the slot has moved, and WAIT asked its former node
+        node, asking = await self._node_of(command), False
+        for _ in range(_REDIRECTIONS_MAX):
+            answer, confirmed = await self._replicated_on(node, command, mark, replicas, asking=asking)
+            if not isinstance(answer, AskError) or not isinstance(self._client, WatchedCluster):
+                break
+            if isinstance(answer, MovedError):
+                await _note_move(self._client, answer)
+                node, asking = await self._node_of(command), False
+            else:
+                node, asking = _node_named(self._client, answer), True
         if isinstance(answer, Exception) and not is_of_one_key(answer):
             raise answer
         return answer, confirmed
@@ -98,8 +101,8 @@ class Commands:
         # Half of the time limit, so that an unconfirmed change is answered while the caller still waits.
         wait = ("WAIT", replicas, int(self._timeout_s * 500))
         answer, marked, confirmed = await self._pipeline([command, mark, wait], node, asking=asking)
-        if isinstance(answer, AskError):
-            return answer, False
+        if isinstance(answer, AskError) or isinstance(marked, MovedError):
+            return answer, False  # the slot has moved, and WAIT asked its former node
         for failure in (answer, marked, confirmed):
             # If the slot is being moved and the key is still here, the mark is not: then WAIT waited for the change
             # itself, if there was one.
@@ -109,7 +112,7 @@ class Commands:
 
     async def _node_of(self, command: Command) -> Any:
         """The primary of the command's slot; None without a cluster."""
-        if not isinstance(self._client, RedisCluster):
+        if not isinstance(self._client, WatchedCluster):
             return None
         await self._client.initialize()
         return self._client.get_node_from_key(_key_of(command))
@@ -118,7 +121,7 @@ class Commands:
         try:
             # The only time limit of the call, for its turn, a new connection and all reads together; see `connect`.
             async with asyncio.timeout(self._timeout_s), self._trips:
-                if isinstance(self._client, RedisCluster):
+                if isinstance(self._client, WatchedCluster):
                     return await self._by_node(self._client, commands)
                 answers = await self._pipeline(commands)
         except FAILURES as error:
@@ -139,35 +142,57 @@ class Commands:
         async with client.pipeline(transaction=False) as pipeline:
             for command in sent:
                 pipeline.execute_command(*command, **(there if asking or not _has_key(command) else {}))
-            if not isinstance(client, RedisCluster):
+            if not isinstance(client, WatchedCluster):
                 return list(await pipeline.execute(raise_on_error=False))
             assert isinstance(pipeline, ClusterPipeline)
             received = await pipeline.execute(raise_on_error=False, allow_redirections=False)
-        answers = [answer for command, answer in zip(sent, received, strict=True) if command is not _ASKING]
-        for index, answer in enumerate(answers):
-            if isinstance(answer, MovedError | TryAgainError) or (isinstance(answer, AskError) and node is None):
-                answers[index] = await self._redirected(client, commands[index], answer)
-        return answers
+        return [answer for command, answer in zip(sent, received, strict=True) if command is not _ASKING]
 
-    async def _redirected(self, cluster: RedisCluster, command: Command, error: Exception) -> Any:
-        """The answer to a command that a node has not executed. redis-py follows redirections too, but sends ASKING on
-        another connection than the command."""
+    async def _follow(self, cluster: WatchedCluster, commands: Sequence[Command], answers: list[Any]) -> None:
+        """Replace the answers of nodes that say which other node has the slot. redis-py follows redirections too, but
+        sends ASKING on another connection than the command, and now and then closes the connections of all calls."""
+        for _ in range(_REDIRECTIONS_MAX):
+            moved = [i for i, answer in enumerate(answers) if isinstance(answer, MovedError | TryAgainError)]
+            asked = [i for i, answer in enumerate(answers) if type(answer) is AskError]
+            if not moved and not asked:
+                return
+            if any(isinstance(answers[i], TryAgainError) for i in moved):
+                await asyncio.sleep(_TRY_AGAIN_S)
+            for index in moved:
+                if isinstance(answers[index], MovedError):
+                    await _note_move(cluster, answers[index])
+            await self._again(commands, answers, moved)
+            for index in asked:
+                await self._again(commands, answers, [index], _node_named(cluster, answers[index]))
+
+    async def _again(
+        self, commands: Sequence[Command], answers: list[Any], indexes: Sequence[int], asking: ClusterNode | None = None
+    ) -> None:
+        """Run some of the commands once more, and replace their answers. `asking`: the node that is to run them while
+        their slot is being moved there."""
+        if not indexes:
+            return
         try:
-            if isinstance(error, AskError):
-                [answer] = await self._pipeline([command], _node_named(cluster, error), asking=True)
-                return answer
-            return await cluster.execute_command(*command)
+            again = await self._pipeline([commands[i] for i in indexes], asking, asking=asking is not None)
         except FAILURES as failure:
-            return failure
+            again = [failure] * len(indexes)
+        for index, answer in zip(indexes, again, strict=True):
+            answers[index] = answer
 
-    async def _by_node(self, cluster: RedisCluster, commands: Sequence[Command]) -> list[Any]:
+    async def _by_node(self, cluster: WatchedCluster, commands: Sequence[Command]) -> list[Any]:
         await cluster.initialize()
+        answers: list[Any] = [None] * len(commands)
         places: dict[str, list[int]] = {}
         for index, command in enumerate(commands):
-            node = cluster.get_node_from_key(_key_of(command))
+            try:
+                node = cluster.get_node_from_key(_key_of(command))
+            except SlotNotCoveredError as error:
+                answers[index] = error
+                continue
             places.setdefault(node.name if node else "", []).append(index)
-        groups = await asyncio.gather(*(self._on_node([commands[i] for i in place]) for place in places.values()))
-        answers: list[Any] = [None] * len(commands)
+        groups = await asyncio.gather(
+            *(self._on_node(cluster, [commands[i] for i in place]) for place in places.values())
+        )
         for place, group in zip(places.values(), groups, strict=True):
             for index, answer in zip(place, group, strict=True):
                 answers[index] = answer
@@ -175,36 +200,33 @@ class Commands:
         for code in away:
             self._observer.redis_failed(code)
         if away:
-            self._look_at_layout()
+            cluster.read_layout_soon(self._timeout_s)
         return answers
 
-    async def _on_node(self, commands: Sequence[Command]) -> list[Any]:
+    async def _on_node(self, cluster: WatchedCluster, commands: Sequence[Command]) -> list[Any]:
         """The answers, or the node's failure for each command, before the time limit of the whole call."""
         try:
             async with asyncio.timeout(self._timeout_s * 0.8):
-                return await self._pipeline(commands)
+                answers = await self._pipeline(commands)
+                await self._follow(cluster, commands, answers)
+                return answers
         except FAILURES as error:
             return [error] * len(commands)
 
     async def _note_failure(self, error: Exception) -> None:
         """Prepare the next call to find the primary, which may be another server now."""
-        if isinstance(self._client, RedisCluster):
-            self._look_at_layout()
+        if isinstance(self._client, WatchedCluster):
+            self._client.read_layout_soon(self._timeout_s)
         else:
             await leave_demoted(self._client, error)
 
-    def _look_at_layout(self) -> None:
-        assert isinstance(self._client, RedisCluster)
-        if self._layout_read is None or self._layout_read.done():
-            self._layout_read = asyncio.create_task(self._read_layout(self._client), name="redis-cluster-layout")
 
-    async def _read_layout(self, cluster: RedisCluster) -> None:
-        with suppress(*FAILURES):
-            async with asyncio.timeout(self._timeout_s):
-                await cluster.nodes_manager.initialize()
+async def _note_move(cluster: WatchedCluster, error: MovedError) -> None:
+    cluster.nodes_manager.slots_cache.setdefault(error.slot_id, [])  # redis-py expects that the layout names the slot
+    await cluster.nodes_manager.move_slot(error)
 
 
-def _node_named(cluster: RedisCluster, error: AskError) -> ClusterNode:
+def _node_named(cluster: WatchedCluster, error: AskError) -> ClusterNode:
     """The node that a slot is being moved to."""
     node = cluster.get_node(host=error.host, port=error.port)
     if node is None:

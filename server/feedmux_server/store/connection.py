@@ -17,11 +17,10 @@ from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
+from redis.exceptions import RedisClusterException
 
 from feedmux_server.store.errors import FAILURES, code_of
 from feedmux_server.store.redis_url import Kind, RedisUrl, parse_redis_url
-
-Client = Redis | RedisCluster
 
 COMMANDS_MAX = 16
 """The most round trips to one server at a time, so that a frozen Redis does not gather a connection per request."""
@@ -36,6 +35,55 @@ _NO_PRIMARY = frozenset({"READONLY", "MASTERDOWN"})
 
 class StartupError(Exception):
     """The server must not start with this configuration; the message says what to do."""
+
+
+class WatchedCluster(RedisCluster):
+    """A cluster that is found again by its configured addresses if all nodes that it had have gone.
+
+    redis-py asks only the nodes that it knows, by the addresses that they had. In Kubernetes, each node has another
+    address after a restart, and only the configured name leads to it.
+    """
+
+    def __init__(self, hosts: Sequence[tuple[str, int]], **options: Any) -> None:
+        self._hosts = hosts
+        self._layout_read: asyncio.Task[None] | None = None
+        nodes = [ClusterNode(host, port) for host, port in hosts]
+        # Without full coverage, a slot that no node has fails only the calls for its own keys.
+        super().__init__(startup_nodes=nodes, require_full_coverage=False, **options)
+
+    async def initialize(self, *arguments: Any, **options: Any) -> RedisCluster:
+        if self._initialize:
+            self._add_hosts()
+        try:
+            return await super().initialize(*arguments, **options)
+        except IndexError:
+            raise RedisClusterException("no node has slots") from None
+
+    def read_layout_soon(self, timeout_s: float) -> None:
+        """Ask for the nodes and their slots again, in a task."""
+        if self._layout_read is None or self._layout_read.done():
+            self._layout_read = asyncio.create_task(self._read_layout(timeout_s), name="redis-cluster-layout")
+
+    async def aclose(self) -> None:
+        if self._layout_read is not None:
+            self._layout_read.cancel()
+            await asyncio.gather(self._layout_read, return_exceptions=True)
+        await super().aclose()
+
+    async def _read_layout(self, timeout_s: float) -> None:
+        self._add_hosts()
+        with suppress(*FAILURES, IndexError):
+            async with asyncio.timeout(timeout_s):
+                await self.nodes_manager.initialize()
+
+    def _add_hosts(self) -> None:
+        """The nodes to ask next; redis-py replaces them by those that it finds."""
+        for host, port in self._hosts:
+            node = ClusterNode(host, port, **self.connection_kwargs)
+            self.nodes_manager.startup_nodes.setdefault(node.name, node)
+
+
+Client = Redis | WatchedCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +137,8 @@ def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: f
             sentinel_login = _login(access.sentinel_username, access.sentinel_password)
             return WatchedPrimary(where, {**common, **login, **tls}, {**common, **sentinel_login, **tls})
         case Kind.CLUSTER:
-            return RedisCluster(
-                startup_nodes=[ClusterNode(host, port) for host, port in where.hosts],
+            return WatchedCluster(
+                where.hosts,
                 max_connections=2 * CONNECTIONS_MAX,  # `commands` bounds the calls; redirections take a second one
                 retry=_no_retry(),
                 ssl=where.tls,

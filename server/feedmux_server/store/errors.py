@@ -56,6 +56,8 @@ def code_of(error: Exception) -> str:
         return "TIMEOUT"
     if isinstance(error, MasterNotFoundError):
         return "CERTIFICATE" if _is_of_certificate(error.__cause__) else "NOPRIMARY"
+    if isinstance(error, redis_errors.SlotNotCoveredError):
+        return "CLUSTERDOWN"
     if isinstance(error, redis_errors.RedisClusterException):
         cause = code_of(error.__cause__) if isinstance(error.__cause__, Exception) else "ERR"
         return "LAYOUT" if cause in ("ERR", "CONNECTION") else cause

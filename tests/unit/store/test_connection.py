@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import Redis, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from feedmux_server.store.connection import (
     CONNECTIONS_MAX,
     RedisAccess,
     StartupError,
+    WatchedCluster,
     WatchedPrimary,
     connect,
     leave_demoted,
@@ -24,7 +25,7 @@ CERTIFICATE = "a certificate"
     [
         ("redis://a", Redis),
         ("redis+sentinel://a,b/primary", WatchedPrimary),
-        ("redis+cluster://a,b", RedisCluster),
+        ("redis+cluster://a,b", WatchedCluster),
     ],
 )
 async def test_the_url_chooses_the_client(url: str, kind: type) -> None:
