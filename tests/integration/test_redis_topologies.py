@@ -390,6 +390,28 @@ async def test_every_script_runs_with_the_documented_permissions(redis_factory: 
         await limited.aclose()
 
 
+async def test_a_missing_permission_is_reported_and_does_no_harm(redis_factory: RedisFactory) -> None:
+    server = await redis_factory()
+    await add_user([server])
+    limited = connect(server.url, RedisAccess("feedmux", "secret"))
+    try:
+        store = SubscriptionStore(limited, lease_s=30.0, timeout_s=PATIENCE_S)
+        await create(store, "t", "s")
+        for missing in ("-@hash", "-hlen", "-@sortedset", "-set", "-pexpire", "-time", "-info", "-@scripting"):
+            await ask(server.port, "ACL", "SETUSER", "feedmux", missing)
+            found = await probe(limited)
+            assert (found.level, "ACL LOG" in found.advice) == (Level.FAILED, True), missing
+            if missing in ("-@hash", "-hlen"):  # the subscription is not taken for something that is no hash
+                for call in (store.get("t", "s"), create(store, "t", "s"), store.delete("t", "s")):
+                    with pytest.raises(FeedmuxError) as caught:
+                        await call
+                    assert caught.value.metadata == {"redis_error": "NOPERM"}
+            await add_user([server])
+        assert place_of(await store.get("t", "s")) == place(0)
+    finally:
+        await limited.aclose()
+
+
 def tls(folder: Path) -> tuple[ssl.SSLContext, RedisAccess]:
     """What a server needs that asks for the client's certificate, and what `feedmux` needs to be accepted."""
     authority = Authority(folder)

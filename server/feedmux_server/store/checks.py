@@ -62,7 +62,8 @@ async def examine_redis(client: Client, url: str, *, timeout_s: float = 5.0) -> 
                 "redis.info",
                 Level.UNKNOWN,
                 f"Redis at {place} does not let feedmux read INFO, so its maxmemory-policy is unchecked",
-                "The policy must be noeviction, or positions can vanish; allow INFO with ACL SETUSER … +info",
+                "The policy must be noeviction, or positions can vanish. Unless redis.control_replicas is a number,"
+                " subscriptions cannot be created or changed either; allow INFO with ACL SETUSER … +info",
             )
         ]
     return [finding for name, info in infos.items() for finding in _judge(name or str(place), info, place.kind)]
@@ -249,9 +250,12 @@ async def probe(client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: floa
             _, lease = await store.leases.open(tenant, name, instance_id="doctor")
             await store.leases.release(lease)
             await store.list(tenant, page_size=1)
-        finally:
+            await store.claim_sweep(0.001)
+        except FeedmuxError:
             with suppress(FeedmuxError):
                 await store.delete(tenant, name)
+            raise
+        await store.delete(tenant, name)
     except FeedmuxError as error:
-        return CheckResult("redis.write", Level.FAILED, "a subscription could not be stored", error.message)
+        return CheckResult("redis.write", Level.FAILED, "a subscription could not be stored and removed", error.message)
     return CheckResult("redis.write", Level.OK, "a subscription was stored, opened, released and removed")

@@ -30,6 +30,8 @@ _BY_CODE: Final = {
     "WRONGPASS": "Redis rejects the user or password in feedmux's Redis URL: correct them",
     "NOPASSWORD": "Redis has no password, and feedmux's Redis URL gives one: remove it there, or set it in Redis",
     "NOPERM": "Redis denies feedmux's user a command or key: allow it on the keys of redis.key_prefix (see `ACL LOG`)",
+    "NOCOMMAND": "Redis lacks a command that feedmux needs, as with rename-command: restore those that docs/redis.md"
+    " names under Permissions",
     "BUSY": "Redis is busy with another client's script",
     "TIMEOUT": "Redis does not answer in time: check that it is running, not overloaded, and close to feedmux",
     "CONNECTION": "Redis cannot be reached: check that it is running and that feedmux may connect to it",
@@ -47,6 +49,8 @@ _OF_ONE_KEY: Final = {
     " DEL, after which feedmux works again (docs/redis.md, Damaged subscriptions)",
 }
 """Messages for conditions that concern one key."""
+_NOPERM_IN_SCRIPT: Final = ("ACL failure in script", "The user executing the script can't")
+"""What Redis 7 and Redis 6.2 say, without a code, if a script may not run one of its commands."""
 _WORDS_CHARS_MAX: Final = 120
 
 
@@ -74,6 +78,11 @@ def code_of(error: Exception) -> str:
         if text.removeprefix("ERR ").startswith("Error running script "):
             # Redis 6.2 puts "…@user_script: LINE: -" before the error of a command in a script; Redis 7 does not.
             text = text.rpartition("@user_script:")[2].lstrip().partition(": ")[2].removeprefix("-")
+        if any(words in text for words in _NOPERM_IN_SCRIPT):
+            return "NOPERM"
+        text = text.removeprefix("ERR ")
+        if text.lower().startswith(("unknown command", "unknown redis command", "unknown subcommand")):
+            return "NOCOMMAND"
         word = text.partition(" ")[0]
         return word if word.isalpha() and word.isupper() else "ERR"
     if isinstance(error, (redis_errors.ConnectionError, OSError)):

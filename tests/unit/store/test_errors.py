@@ -39,8 +39,12 @@ def test_what_a_script_failed_with(text: str, code: str) -> None:
         (exceptions.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED] canary"), "CERTIFICATE"),
         (exceptions.AuthenticationError("AUTH <password> called without any password configured"), "NOPASSWORD"),
         (exceptions.RedisClusterException("canary"), "LAYOUT"),
+        (exceptions.SlotNotCoveredError("canary"), "CLUSTERDOWN"),
         (MasterNotFoundError("canary"), "NOPRIMARY"),
         (ResponseError("canary: no code"), "ERR"),
+        (ResponseError("unknown command 'INFO', with args beginning with: 'canary'"), "NOCOMMAND"),
+        (ResponseError("Unknown Redis command called from script script: 11d8, on @user_script:7."), "NOCOMMAND"),
+        (ResponseError("ACL failure in script: User canary has no permissions to run the 'time' command"), "NOPERM"),
         (exceptions.RedisError("canary"), "ERR"),
     ],
 )

@@ -15,7 +15,9 @@ end
 -- The number of fields; nil if the key holds something that is not a hash. The documented permissions allow no TYPE.
 local function size()
   local fields = redis.pcall('HLEN', key)
-  return type(fields) == 'number' and fields or nil
+  if type(fields) == 'number' then return fields end
+  -- A subscription that this user may not read, for example, is none that may be replaced.
+  if not string.find(fields.err, 'WRONGTYPE', 1, true) then redis.call('HLEN', key) end
 end
 
 local function foreign()
