@@ -13,6 +13,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -94,6 +95,8 @@ _PATCHED = (
 _lock = threading.Lock()
 _forked_late = False
 _background_loops: dict[int, BackgroundLoop] = {}
+open_channels = WeakSet[object]()
+"""The channels that hold threads of gRPC, also those of event loops of the user's."""
 
 
 def background_loop() -> BackgroundLoop:
@@ -116,7 +119,8 @@ def background_loop() -> BackgroundLoop:
 
 
 def check_fork() -> None:
-    """Raise RuntimeError in a child forked from a process that had a background loop: a call would never return."""
+    """Raise RuntimeError in a child forked from a process that had a background loop, or an open channel: a call would
+    never return."""
     if _forked_late:
         raise RuntimeError(_FORKED_LATE)
 
@@ -139,7 +143,7 @@ def _stop() -> None:
 def _after_fork() -> None:
     global _lock, _forked_late
     _lock = threading.Lock()
-    _forked_late = bool(_background_loops)
+    _forked_late = _forked_late or bool(_background_loops) or bool(open_channels)
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc
 
-from feedmux.background_loop import check_fork
+from feedmux.background_loop import check_fork, open_channels
 from feedmux.errors import Unavailable
 from feedmux.status import error_from_call
 from feedmux.target import Metadata, Target, TokenThread, metadata_of
@@ -36,6 +36,7 @@ class _Channel:
         self.grpc_channel = grpc_channel
         self.left = False
         self._calls = 0
+        open_channels.add(self)
 
     @contextmanager
     def call(self) -> Iterator[grpc.aio.Channel]:
@@ -58,9 +59,13 @@ class _Channel:
                 loop = asyncio.get_running_loop()
             except RuntimeError:
                 return  # A coroutine discarded after its loop: the channel ended with the loop.
-            task = loop.create_task(self.grpc_channel.close())
+            task = loop.create_task(self.close())
             _closing[task] = None
             task.add_done_callback(_closing.pop)
+
+    async def close(self) -> None:
+        await self.grpc_channel.close()
+        open_channels.discard(self)
 
 
 _closing: dict[asyncio.Task[None], None] = {}
@@ -178,4 +183,4 @@ class Transport:
         await asyncio.gather(*(each.end_with_client() for each in list(self.sessions) if each.loop is loop))
         known = self._channels.pop((os.getpid(), id(loop)), None)
         if known is not None:
-            await known[1].grpc_channel.close()
+            await known[1].close()

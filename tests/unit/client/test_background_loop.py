@@ -55,6 +55,30 @@ assert os.wait()[1] == 0
     subprocess.run([sys.executable, "-c", "import asyncio\n" + program], check=True, timeout=60)
 
 
+def test_a_process_forked_from_one_with_an_open_asynchronous_client_is_told() -> None:
+    program = """
+def new():
+    feedmux.Client("127.0.0.1:1").subscription("s").get()
+def new_async():
+    asyncio.run(feedmux.AsyncClient("127.0.0.1:1").subscription("s").get())
+def told(use):
+    try:
+        use()
+    except RuntimeError as error:
+        return "spawn" in str(error)
+async def use():
+    async with feedmux.AsyncClient("127.0.0.1:1") as client:
+        with contextlib.suppress(feedmux.Unavailable):
+            await client.subscription("s").get()
+        if os.fork() == 0:
+            os._exit(2 - told(new) - told(new_async))
+        assert os.wait()[1] == 0
+asyncio.run(use())
+"""
+    imports = "import asyncio, contextlib, os, feedmux\n"
+    subprocess.run([sys.executable, "-c", imports + program], check=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("module", "function", "part"),
     [
