@@ -89,9 +89,12 @@ _FORKED_LATE = (
     " with multiprocessing.get_context('spawn')"
 )
 _PATCHED = (
-    "feedmux.Client does not work where gevent or eventlet have patched Python's threads or sockets: use it in a"
-    " process without monkey patching"
+    "feedmux does not work where gevent or eventlet have patched Python's threads, and feedmux.Client not where they"
+    " have patched its sockets: use it in a process without monkey patching"
 )
+_LOOP_PARTS = ("threading", "select", "socket")
+"""What an event loop in a thread needs."""
+_OF_EVENTLET = {"threading": "thread"}
 _lock = threading.Lock()
 _forked_late = False
 _background_loops: dict[int, BackgroundLoop] = {}
@@ -105,11 +108,11 @@ def background_loop() -> BackgroundLoop:
     Raises RuntimeError in a child forked from a process that had a background loop, and where gevent or eventlet have
     patched what an event loop in a thread needs.
     """
-    check_fork()
+    check_process()
     known = _background_loops.get(os.getpid())
     if known is not None:
         return known
-    if _is_patched():
+    if _is_patched(*_LOOP_PARTS):
         # The thread would be a coroutine of the caller's own thread, which waits for it: the process would stand still.
         raise RuntimeError(_PATCHED)
     with _lock:
@@ -118,17 +121,19 @@ def background_loop() -> BackgroundLoop:
         return _background_loops[os.getpid()]
 
 
-def check_fork() -> None:
-    """Raise RuntimeError in a child forked from a process that had a background loop, or an open channel: a call would
-    never return."""
+def check_process() -> None:
+    """Raise RuntimeError where a call would never return: in a child forked from a process that had a background loop
+    or an open channel, and where gevent or eventlet have patched the threads that gRPC starts from Python."""
     if _forked_late:
         raise RuntimeError(_FORKED_LATE)
+    if _is_patched("threading"):
+        raise RuntimeError(_PATCHED)
 
 
-def _is_patched() -> bool:
+def _is_patched(*modules: str) -> bool:
     gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
-    return (gevent is not None and any(map(gevent.is_module_patched, ("threading", "select", "socket")))) or (
-        eventlet is not None and any(map(eventlet.is_monkey_patched, ("thread", "select", "socket")))
+    return (gevent is not None and any(map(gevent.is_module_patched, modules))) or (
+        eventlet is not None and any(eventlet.is_monkey_patched(_OF_EVENTLET.get(name, name)) for name in modules)
     )
 
 

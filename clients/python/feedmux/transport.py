@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc
 
-from feedmux.background_loop import check_fork, open_channels
+from feedmux.background_loop import check_process, open_channels
 from feedmux.errors import Unavailable
 from feedmux.status import error_from_call
 from feedmux.target import Metadata, Target, TokenThread, metadata_of
@@ -131,7 +131,7 @@ class Transport:
         return metadata_of(token, route)
 
     def _channel(self) -> _Channel:
-        check_fork()
+        check_process()
         loop = asyncio.get_running_loop()
         key = os.getpid(), id(loop)
         known = self._channels.get(key)

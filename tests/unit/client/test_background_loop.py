@@ -92,12 +92,16 @@ asyncio.run(use())
 def test_monkey_patched_threads_are_an_error(
     monkeypatch: pytest.MonkeyPatch, module: str, function: str, part: str
 ) -> None:
-    """With them, the first call would wait for a thread that never runs."""
+    """With them, the first call would wait for a thread that never runs. gRPC also starts one for an asynchronous
+    client, and none of its sockets is Python's."""
     monkeypatch.setattr(feedmux.background_loop, "_background_loops", {})
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(**{function: lambda name: name == part}))
     if part:
         with pytest.raises(RuntimeError, match="monkey patching"):
             background_loop()
+        if part in ("threading", "thread"):
+            with pytest.raises(RuntimeError, match="monkey patching"):
+                asyncio.run(feedmux.AsyncClient("127.0.0.1:1").subscription("s").get())
     else:
         made = background_loop()
         made.stop()
