@@ -66,7 +66,7 @@ def serve(config: Config, *, insecure_no_auth: bool, ready: Callable[[Ports], No
 def reuse_freed_memory() -> None:
     """Let malloc retain up to 16 MiB of freed memory, instead of returning it to the operating system.
 
-    A batch of MongoDB is copied three times, and the copies are freed in the same turn of the event loop. By default,
+    A batch of MongoDB is copied twice, and the copies are freed in the same turn of the event loop. By default,
     glibc returns them at once, and each batch of 2 MB then costs 1,500 page faults: 2 to 7 ms of the event loop, more
     than everything else that is done with the batch. Other C libraries have no such option.
     """

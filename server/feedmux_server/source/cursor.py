@@ -69,13 +69,12 @@ class ReplyEvents:
     def left(self) -> bool:
         return self._at < self._last
 
-    async def copy_part(self) -> tuple[bytes, int | None]:
-        """The next events, one after the other: as many as may be copied without a pause, or one that is larger. And
-        their number; None if these are all."""
+    async def copy_part(self) -> bytes:
+        """The next events, one after the other: as many as may be copied without a pause, or one that is larger."""
         reply, last = self._reply, self._last
         if last - self._begin <= _PART_BYTES:
             self._at = last
-            return _array_of_documents_to_buffer(memoryview(reply)[self._begin : last + 1]), None
+            return _array_of_documents_to_buffer(memoryview(reply)[self._begin : last + 1])
         events: list[memoryview] = []
         cost = 0
         while self._at < last:
@@ -87,7 +86,7 @@ class ReplyEvents:
             events.append(memoryview(reply)[event:end])
             self._at = end
         is_large = len(events[0]) > _PART_BYTES
-        return await _copy_slowly(events[0]) if is_large else b"".join(events), len(events)
+        return await _copy_slowly(events[0]) if is_large else b"".join(events)
 
 
 async def _copy_slowly(event: memoryview) -> bytes:
@@ -108,8 +107,17 @@ class RawBatch:
     """The postBatchResumeToken document."""
     exhausted: bool
     """The server closed the cursor: the stream was invalidated."""
-    events: int | None = None
-    """How many these are, if they are a part of MongoDB's reply."""
+    rest: tuple[bytes, ...] = ()
+    """Of a large reply, the events after `data`, in parts."""
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """The events, in parts of which each may be cut without a pause."""
+        return (self.data, *self.rest) if self.data else ()
+
+    @property
+    def size(self) -> int:
+        return len(self.data) + sum(map(len, self.rest))
 
 
 class _Cursor(AsyncRawBatchCommandCursor[Any]):
@@ -230,8 +238,6 @@ class RawChangeStreamCursor:
         """A read was sent, and its answer has not come, or will never be seen."""
         self._killed = False
         """By `interrupt`."""
-        self._events: ReplyEvents | None = None
-        """Of the last reply, those that were not returned yet."""
 
     @classmethod
     async def open(
@@ -290,30 +296,23 @@ class RawChangeStreamCursor:
         self._cursor._max_await_time_ms = max_await_ms
 
     async def next_batch(self) -> RawBatch:
-        """One getMore: waits up to maxAwaitTimeMS for events. Returns a large reply in parts: only the last has the
-        postBatchResumeToken. Raises pymongo's errors, and `Interrupted`."""
-        events, self._events = self._events, None
-        if events is None:
-            events = await self._get_more()
-        data, count = await events.copy_part() if events is not None else (b"", None)
-        if events is not None and events.left:
-            self._events = events
-            return RawBatch(data, None, False, count)
-        token = self._cursor._postbatchresumetoken
-        return RawBatch(data, None if token is None else bson.encode(token), not self._cursor.alive, count)
-
-    async def _get_more(self) -> ReplyEvents | None:
+        """One getMore: waits up to maxAwaitTimeMS for events. Raises pymongo's errors, and `Interrupted`."""
         self._reading = True
         try:
-            events: Any = await cancellable(self._cursor.try_next())
+            events: ReplyEvents | None = await cancellable(self._cursor.try_next())
         except OperationFailure as error:
             if not self._killed or error.code != _CURSOR_KILLED:
                 raise
             self._reading = False
             raise Interrupted from None
         self._reading = False
-        assert events is None or isinstance(events, ReplyEvents)
-        return events
+        token, exhausted = self._cursor._postbatchresumetoken, not self._cursor.alive
+        data = await events.copy_part() if events is not None else b""
+        rest: list[bytes] = []
+        while events is not None and events.left:
+            await asyncio.sleep(0)
+            rest.append(await events.copy_part())
+        return RawBatch(data, None if token is None else bson.encode(token), exhausted, tuple(rest))
 
     async def interrupt(self) -> None:
         """End the read that is under way by killing the cursor: MongoDB offers no other way. The read raises

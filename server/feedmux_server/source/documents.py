@@ -171,7 +171,7 @@ class DocumentsReader:
         self._reads.count()
         batch = await self._reads.next_batch(cursor)
         if batch.data and not batch.exhausted:
-            self._reads.saw(len(batch.data), batch.events)
+            self._reads.saw(batch.size)
         return batch
 
     def _set_count(self, took_s: float) -> None:

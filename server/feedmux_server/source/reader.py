@@ -212,29 +212,25 @@ class ChangeStreamReader:
         except PyMongoError as error:
             await self._fail(error, "getMore")
             return Batch([], None, False)
-        self._pace.saw(len(raw.data), exhausted=raw.exhausted)
+        self._pace.saw(raw.size, exhausted=raw.exhausted)
         place = self._request.at.place
         post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
         complete_time = self._complete_time(raw, post_batch)
         read_time_s = wall_s()
-        chunks = (
-            cut_batch(
-                raw.data,
-                place,
-                None if self._key.policy else post_batch,
-                read_time_s,
-                bytes_max=self._limits.chunk_bytes_max,
-                split=self._split,
+        chunks: list[Chunk] = []
+        for part in raw.parts:
+            if chunks:
+                await asyncio.sleep(0)
+            start = chunks[-1].end if chunks else place
+            chunks += cut_batch(
+                part, start, None, read_time_s, bytes_max=self._limits.chunk_bytes_max, split=self._split
             )
-            if raw.data
-            else []
-        )
-        if self._key.policy and post_batch is not None:
+        if post_batch is not None and self._key.policy:
             post_batch = _without_hidden(post_batch, chunks)
-            if chunks and post_batch.is_after(chunks[-1].end):
-                chunks[-1].end = post_batch
         if chunks:
-            self._reads.saw(len(raw.data), sum(each.count for each in chunks))
+            if post_batch is not None and post_batch.is_after(chunks[-1].end):
+                chunks[-1].end = post_batch
+            self._reads.saw(raw.size, sum(each.count for each in chunks))
         if self.is_behind and self._cursor is not None and (free := self._source.history_reads.try_begin()) is not None:
             # MongoDB works on the next batch while this one is sent.
             self._ahead = asyncio.ensure_future(self._reads.next_batch(cursor, self._pace.history_wait_ms))

@@ -128,11 +128,13 @@ class CopyRangeReader:
             return Batch([], None, False)
         await documents.read_ahead()
         chunks: list[Chunk] = []
-        if raw.data:
-            cut = cut_documents(raw.data, self._place, self._copied, wall_s(), bytes_max=self._limits.chunk_bytes_max)
+        for part in raw.parts:
+            if chunks:
+                await asyncio.sleep(0)
+            cut = cut_documents(part, self._place, self._copied, wall_s(), bytes_max=self._limits.chunk_bytes_max)
             self._place, self._up_to = cut[-1].end, cut[-1].last_id()
             chunks.extend(cut)
-            self._source.observer.documents_read(self._source.name, sum(each.count for each in cut), len(raw.data))
+            self._source.observer.documents_read(self._source.name, sum(each.count for each in cut), len(part))
         if raw.exhausted:
             self._documents_left, self._up_to = documents.up_to != end, documents.up_to
         return Batch(chunks, self._place if self._documents_left else until, False)

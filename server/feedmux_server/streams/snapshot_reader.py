@@ -206,11 +206,13 @@ class SnapshotReader:
             self._documents_next = False
         await documents.read_ahead()
         chunks: list[Chunk] = []
-        if raw.data:
-            cut = cut_documents(raw.data, steps.place, steps.stored, wall_s(), bytes_max=self._limits.chunk_bytes_max)
+        for part in raw.parts:
+            if chunks:
+                await asyncio.sleep(0)
+            cut = cut_documents(part, steps.place, steps.stored, wall_s(), bytes_max=self._limits.chunk_bytes_max)
             steps.gave_documents(cut[-1].end, cut[-1].last_id())
             chunks.extend(cut)
-            self._source.observer.documents_read(self._source.name, sum(each.count for each in cut), len(raw.data))
+            self._source.observer.documents_read(self._source.name, sum(each.count for each in cut), len(part))
         if passed:
             steps.passed(passed, may_be_known=not self._key.judges_documents)
         return Batch(chunks, steps.place, False)
