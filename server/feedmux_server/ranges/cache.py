@@ -27,9 +27,14 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.ranges.reader import RangeReader
+from feedmux_server.streams.in_turns import in_turns
 from feedmux_server.streams.manager import StreamManager
 
 PIECE_BYTES_MAX = 1024 * 1024
+_FREED_AT_ONCE = 4 * 1024 * 1024
+"""Bytes of a range that are freed without a pause."""
+_DELIVERY_COST = 4 * 1024
+"""To free a delivery takes as long as to free so many bytes more."""
 READ_TIME_MAX_S = 10.0
 """A plan ends after this time with the events it has, even if more follow."""
 EMPTY_TIME_MAX_S = 15.0
@@ -302,8 +307,18 @@ class RangeCache:
         del ranges[kept]
         if not ranges:
             del self._kept[kept.account]
+        leaving = kept.deliveries.copy()
         kept.deliveries.clear()
         self._release(kept.account, kept.bytes)
+        in_turns(partial(_free, leaving))
+
+
+def _free(deliveries: list[Delivery]) -> bool:
+    """Free some of a range: 160 MB at once would take the event loop 15 ms. Returns whether there are more."""
+    cost = 0
+    while deliveries and cost < _FREED_AT_ONCE:
+        cost += deliveries.pop().size + _DELIVERY_COST
+    return bool(deliveries)
 
 
 def _retained_bytes(account: Account) -> int:

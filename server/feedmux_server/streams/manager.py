@@ -23,6 +23,7 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.source.deployment import Source
 from feedmux_server.streams.abandoned_streams import AbandonedStreams
+from feedmux_server.streams.in_turns import in_turns
 from feedmux_server.streams.key_streams import KeyStreams, ManagerLimits, StreamParts
 from feedmux_server.streams.pump import PumpHost
 from feedmux_server.streams.scheduler import Scheduler
@@ -58,6 +59,7 @@ class StreamManager:
         self.sources = sources
         self.limits = limits
         self.tasks = tasks
+        self.memory.rings.in_parts = in_turns
         self.usage = UsageMeter()
         self.slots = Slots(limits.catch_up_max, self.accounts)
         self.abandoned = AbandonedStreams(self.accounts)

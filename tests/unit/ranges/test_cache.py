@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -101,6 +102,27 @@ async def test_above_a_bound_the_oldest_range_goes_also_for_who_is_reading_it(
         with pytest.raises(GivenUp):
             list(reading)
         assert cache.retained_bytes <= most
+
+
+@in_virtual_time
+async def test_a_range_is_freed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """160 MB at once would take the event loop 15 ms."""
+    monkeypatch.setattr(ranges_cache, "_FREED_AT_ONCE", 20_000)
+    monkeypatch.setattr(ranges_cache, "PIECE_BYTES_MAX", 6_000)
+    steps: list[Callable[[], bool]] = []
+    monkeypatch.setattr(ranges_cache, "in_turns", steps.append)
+    async with ranges(monkeypatch) as (_, cache, key, log):
+        log.write(20, padding=5_000)
+        found = (await cache.plan(key, "a", behind(0), wanted(20, until=20))).range
+        (kept,) = [each for ranges in cache._kept.values() for each in ranges]
+        cache._give_up(kept)
+        assert not kept.deliveries
+        (leaving,) = [step.args[0] for step in steps if isinstance(step, partial)]
+        assert (len(leaving), sum(each.size for each in leaving)) == (20, found.size)
+        lengths = [len(leaving)]
+        while steps[0]():
+            lengths.append(len(leaving))
+        assert max(before - after for before, after in pairwise([*lengths, 0])) <= 3
 
 
 async def small_ranges(cache: RangeCache, key: StreamKey, count: int) -> list[CachedRange]:

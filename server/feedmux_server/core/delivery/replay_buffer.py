@@ -5,12 +5,19 @@ numbers. Invariant: the ring covers exactly the positions from `oldest` to `newe
 """
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.limits.rings import NOT_HELD, Rings
 from feedmux_server.core.positions.resume_token import ResumeToken
+
+_LEFT_AT_ONCE = 4 * 1024 * 1024
+"""Bytes of a closed ring that are freed without a pause."""
+_CHUNK_COST = 4 * 1024
+"""For a chunk to leave takes as long as to free so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +115,16 @@ class ReplayBuffer:
             self.newest = place
 
     def close(self) -> None:
-        """Release all chunks, after the stream has ended and has no reader any more."""
-        for chunk in self._chunks.values():
-            chunk.retain_whole()
+        """Release all chunks, after the stream has ended and has no reader any more. There may be 50,000, which takes
+        the event loop 40 ms, so they leave in parts."""
+        leaving = deque(self._chunks.values())
         self._chunks.clear()
         self.first_seq, self.oldest = self.next_seq, self.newest
         size, self.bytes, self.events = self.bytes, 0, 0
         self.closed = True
         self.has_takers = _nobody
         self._rings.changed(self, -size)
+        self._rings.in_parts(partial(_leave, leaving))
 
     def is_awaited(self) -> bool:
         return self.has_takers()
@@ -177,6 +185,16 @@ class ReplayBuffer:
 
     def _events_from(self, seq: int) -> int:
         return self.cum_events - self._chunks[seq].cum_events if seq < self.next_seq else 0
+
+
+def _leave(chunks: deque[Chunk]) -> bool:
+    """Let some chunks leave their ring. Returns whether there are more."""
+    cost = 0
+    while chunks and cost < _LEFT_AT_ONCE:
+        chunk = chunks.popleft()
+        cost += chunk.size_bytes + _CHUNK_COST
+        chunk.retain_whole()
+    return bool(chunks)
 
 
 def _nobody() -> bool:

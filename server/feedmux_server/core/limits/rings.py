@@ -5,6 +5,7 @@ needs no search: any ring of the highest group has at least half as many bytes a
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Protocol
 
 _CLASSES = 64
@@ -38,10 +39,12 @@ class Evictable(Protocol):
 class Rings:
     """The rings of one process."""
 
-    __slots__ = ("_by_class", "_growths", "bytes")
+    __slots__ = ("_by_class", "_growths", "bytes", "in_parts")
 
     def __init__(self) -> None:
         self.bytes = 0
+        self.in_parts: Callable[[Callable[[], bool]], None] = _at_once
+        """Runs a step, which is a part of the work for a ring that was closed, until it returns False."""
         self._growths = 0
         self._by_class: list[dict[Evictable, None]] = [{} for _ in range(_CLASSES)]
         """The ring whose turn is next comes first; of those with their last piece, the least recently grown."""
@@ -108,6 +111,11 @@ class Rings:
             if awaited or not ring.is_awaited():
                 size -= ring.drop_oldest()
         return size
+
+
+def _at_once(step: Callable[[], bool]) -> None:
+    while step():
+        pass
 
 
 def _grown(ring: Evictable) -> int:

@@ -1,13 +1,18 @@
 """The ring: its bounds, what it counts, which positions it covers, and where a position is in it."""
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.events.chunk import Rendition, cut_batch
+from feedmux_server.core.limits.rings import Rings
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, Event, event, event_token
+from tests.tables import over
 
 START = ResumeToken.high_water_mark(BEGIN)
 
@@ -144,3 +149,26 @@ def test_a_reader_that_fell_out_is_behind_by_the_whole_ring() -> None:
     filler.append(3)
     filler.ring.drop_oldest()
     assert filler.ring.events_behind(0, 1) == 3
+
+
+@over(("count", "padding"), [(10, 0), (3_000, 0), (20, 1_000_000)])
+def test_the_chunks_of_a_closed_ring_leave_in_parts(count: int, padding: int) -> None:
+    """A ring may have 50,000 chunks, and a tenant may end many feeds at once."""
+    rings, steps = Rings(), list[Callable[[], bool]]()
+    rings.in_parts = steps.append
+    filler = Filler()
+    ring = filler.ring = ReplayBuffer(START, RingLimits(10**6, 10**9), rings)
+    for _ in range(count):
+        filler.append(1, padding)
+    chunks = [ring[seq] for seq in range(count)]
+    ring.close()
+    assert (ring.bytes, rings.bytes, len(ring), ring.closed) == (0, 0, 0, True)
+    left = [count]
+    (step,) = steps
+    more = True
+    while more:
+        more = step()
+        left.append(sum(not chunk.evicted for chunk in chunks))
+    assert left[-1] == 0
+    most = 1_000 if padding == 0 else 5
+    assert max(before - after for before, after in pairwise(left)) <= most
