@@ -201,9 +201,8 @@ class Connection:
         return not self._on_executor or not _resolves(self._target.address)
 
     @contextmanager
-    def explaining(self, *, offset_time: str = "") -> Iterator[None]:
-        """Converts a FeedmuxError in the block to a FeedmuxSparkError with advice for the user. `offset_time` is the
-        cluster time of the checkpoint's offset that the block uses."""
+    def explaining(self, *, restart_at: str = "") -> Iterator[None]:
+        """Converts a FeedmuxError in the block to a FeedmuxSparkError with advice for the user (`explained`)."""
         try:
             yield
         except FeedmuxError as error:
@@ -213,7 +212,7 @@ class Connection:
                 endpoint=self._target.address,
                 consumer_name=self._consumer_name,
                 executor=executor,
-                offset_time=offset_time,
+                restart_at=restart_at,
             ) from None
 
     def _metadata(self, route: str = "") -> Metadata:

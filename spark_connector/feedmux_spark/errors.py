@@ -27,17 +27,17 @@ class OptionError(FeedmuxSparkError):
 
 
 def explained(
-    error: FeedmuxError, *, endpoint: str, consumer_name: str = "", executor: str = "", offset_time: str = ""
+    error: FeedmuxError, *, endpoint: str, consumer_name: str = "", executor: str = "", restart_at: str = ""
 ) -> FeedmuxSparkError:
     """Converts a client error to an error with advice for the user.
 
-    `executor` is the host of an executor that met the error, and empty on the driver; `offset_time` is the cluster time
-    of the checkpoint's offset, if one was used.
+    `executor` is the host of an executor that met the error, and empty on the driver; `restart_at` is the value of
+    startingOffsets with which another query misses nothing after the checkpoint's offset, if one was used.
     """
-    return FeedmuxSparkError(_advice(error, endpoint, consumer_name, executor, offset_time))
+    return FeedmuxSparkError(_advice(error, endpoint, consumer_name, executor, restart_at))
 
 
-def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: str, offset_time: str) -> str:
+def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: str, restart_at: str) -> str:
     match error:
         case HistoryLost():
             oldest = error.metadata.get("oldest_time")
@@ -108,7 +108,7 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 "The offset is not a position in this feed. A checkpoint is valid only for the source, database,"
                 " collection and tenant with which it was made, and as long as the server has the key that signed its"
                 " positions: the key is in Redis, and is lost if Redis loses its data before the servers restart."
-                f"{_restart_advice(offset_time)} ({error})"
+                f"{_restart_advice(restart_at)} ({error})"
             )
         case OptionRefused():
             return f"MongoDB rejected the pipeline or an option of the change stream. ({error})"
@@ -120,10 +120,15 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
     return str(error)
 
 
-def _restart_advice(offset_time: str) -> str:
-    if not offset_time:
+def _restart_advice(restart_at: str) -> str:
+    if not restart_at:
         return ""
+    if restart_at == "snapshot":
+        return (
+            " The query has not read all existing documents: read them again, with startingOffsets=snapshot, a new"
+            " checkpoint and consumerName, and then Mirror.sweep."
+        )
     return (
         " To continue where this query was, start it with a new checkpoint, a new consumerName and startingOffsets"
-        f" {offset_time.partition('/')[0]}, the time of the checkpoint; the events of that second may come again."
+        f" {restart_at}, the time of the checkpoint; the events of that second may come again."
     )

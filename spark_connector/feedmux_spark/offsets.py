@@ -42,6 +42,11 @@ class Offset:
     def feed_position(self) -> FeedPosition:
         return FeedPosition(self.position, time=self.time)
 
+    @property
+    def restart_at(self) -> str:
+        """The value of startingOffsets with which another query misses nothing, where the position is of no use."""
+        return "snapshot" if self.copied is not None else shown_time(self.time).partition("/")[0]
+
     def as_json(self) -> dict[str, Any]:
         """The offset as Spark stores it."""
         content = {
@@ -106,9 +111,10 @@ def parse_start(text: str, option: str) -> Start:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
+        snapshot = " snapshot (streams only)," if option == "startingOffsets" else ""
         raise OptionError(
-            f"option {option} must be latest, earliest, a time such as 2026-11-21T15:00:00Z, or an offset as JSON,"
-            f" not {text!r}"
+            f"option {option} must be latest, earliest,{snapshot} a time such as 2026-11-21T15:00:00Z, or an offset as"
+            f" JSON, not {text!r}"
         ) from None
     if moment.tzinfo is None:
         raise OptionError(f"option {option} is a time without a time zone: write {moment.isoformat()}Z for UTC")

@@ -157,7 +157,7 @@ class Progress:
         When Spark asks for the events after `start`, everything before is in the sink; the plan reports this to the
         server.
         """
-        with self._connection.explaining(offset_time=shown_time(start.time)):
+        with self._connection.explaining(restart_at=start.restart_at):
             feed = self._agreement.check(start)
             if start.copied is not None and events_max is None:
                 raise OptionError(
@@ -202,7 +202,7 @@ class Progress:
         planned = self._planned.get((start.position, end.position))
         if planned is not None:
             return planned
-        with self._connection.explaining(offset_time=shown_time(start.time)):
+        with self._connection.explaining(restart_at=start.restart_at):
             self._agreement.check(start, end)
             return _of(start, self._through(start, end.position)[0])
 

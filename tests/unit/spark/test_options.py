@@ -125,7 +125,7 @@ def test_an_executor_says_that_it_is_one() -> None:
 def test_a_checkpoint_that_the_server_does_not_know_any_more() -> None:
     """As after Redis lost its data and the servers restarted: the key of the positions is lost."""
     error = make_error("INVALID_ARGUMENT", "said", "POSITION_INVALID", {})
-    text = str(explained(error, endpoint="here:1", offset_time="2026-11-28T10:00:00Z/3"))
+    text = str(explained(error, endpoint="here:1", restart_at="2026-11-28T10:00:00Z"))
     assert "new consumerName and startingOffsets 2026-11-28T10:00:00Z, the time of the checkpoint" in text
     assert "startingOffsets" not in str(explained(error, endpoint="here:1"))
 

@@ -1,10 +1,11 @@
 """What the driver answers Spark, with the answers of a server: ends, slices, gaps, and what it asks for in advance."""
 
 import logging
+from dataclasses import replace
 
 import pytest
 
-from feedmux.errors import FailedPrecondition, HistoryLost, QuotaExceeded, TimelineForked
+from feedmux.errors import FailedPrecondition, HistoryLost, PositionInvalid, QuotaExceeded, TimelineForked
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
@@ -149,6 +150,21 @@ def test_history_lost_within_a_copy_ends_the_query(monkeypatch: pytest.MonkeyPat
     Answers(monkeypatch, ResolvePosition=[resolved(b"start")], PlanRange=[lost])
     with pytest.raises(FeedmuxSparkError, match="not within a copy"):
         progress(failOnDataLoss="false").advance(Offset(b"copying", feed=FEED, copied=5), MANY)
+
+
+def test_a_checkpoint_of_no_use_says_where_to_begin_so_that_nothing_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the time of a position within a copy, the documents that it had not read would be missing."""
+    lost = PositionInvalid("its key is lost", status="INVALID_ARGUMENT", reason="POSITION_INVALID")
+    copying = replace(START, copied=7)
+    for start, advice in (
+        (START, "startingOffsets 1970-01-01T00:16:40Z"),
+        (copying, "not read all existing documents: read them again, with startingOffsets=snapshot"),
+    ):
+        Answers(monkeypatch, ResolvePosition=[lost, lost])
+        with pytest.raises(FeedmuxSparkError, match=advice):
+            progress().advance(start, MANY)
+        with pytest.raises(FeedmuxSparkError, match=advice):
+            progress().slices(start, replace(start, position=b"end"))
 
 
 def test_a_server_without_copies_stores_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
