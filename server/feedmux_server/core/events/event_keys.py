@@ -3,9 +3,9 @@
 Events of one key are delivered in order. MongoDB writes the fields of an event in one order, so a straight walk finds
 the key in 1 us; an event that a pipeline has rearranged takes a search.
 
-All events of a document have one key. So numbers that are equal for MongoDB are written in one way: a replacement may
-change an `_id` of 1 to 1.0, as a driver without types for numbers does. And of a sharded collection, the shard key is
-no part of it, which an update, and resharding, may change.
+All events of a document have one key. So values that are equal for MongoDB are written in one way: a replacement may
+change an `_id` of 1 to 1.0, as a driver without types for numbers does, and a symbol to a string. And of a sharded
+collection, the shard key is no part of it, which an update, and resharding, may change.
 """
 
 from decimal import Context, Decimal
@@ -24,6 +24,8 @@ from feedmux_server.core.events.bson_walk import (
     INT32,
     INT64,
     OBJECT_ID,
+    STRING,
+    SYMBOL,
     length_at,
     value_end,
 )
@@ -157,7 +159,7 @@ def _key(before: bytes, data: bytes, at: int) -> bytes:
         if kind in _NUMBERS:
             kind, number = _number(data, kind, at + _VALUE)
             found = b"".join((_length_bytes(_FRAME_BYTES + len(number)), bytes((kind,)), _ID, number, b"\x00"))
-        position = position if kind in (DOCUMENT, ARRAY) else end
+        position = position if kind in (DOCUMENT, ARRAY, SYMBOL) else end
     while position < end - 1 and fields_left:
         value = data.index(0, position + 1) + 1
         stop = value_end(data, data[position], value)
@@ -192,6 +194,8 @@ def _in_one_way(data: bytes, at: int, stop: int) -> bytes:
         if kind in _NUMBERS:
             kind, number = _number(data, kind, value)
             parts += (bytes((kind,)), data[position + 1 : value], number)
+        elif kind == SYMBOL:
+            parts += (bytes((STRING,)), data[position + 1 : end])
         else:
             parts.append(data[position:end])
         position = end

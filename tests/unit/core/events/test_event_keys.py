@@ -115,6 +115,15 @@ def test_what_is_equal_for_mongodb_has_one_key() -> None:
     assert len(set().union(*found)) == len(EQUAL)
 
 
+@over("value", ["text", {"a": "text"}])
+def test_a_symbol_is_equal_to_a_string(value: Any) -> None:
+    data = ordered({**HEAD, "ns": NS, "documentKey": {"_id": value}})
+    text = b"\x05\x00\x00\x00text\x00"
+    before, name, after = data.rpartition((b"a" if isinstance(value, dict) else b"_id") + b"\x00" + text)
+    symbol = before[:-1] + b"\x0e" + name + after
+    assert keys_of(Rendition(symbol, document_offsets(symbol)), 0, 1) == [of(_id=value)]
+
+
 @over("value", [1, 1.0, "text", ObjectId(bytes(12)), {"a": 1.0}])
 def test_the_shard_key_is_no_part_of_the_key(value: Any) -> None:
     assert of(_id=value) == of(region="eu", _id=value) == of(region=2, _id=value, more=[1]) != of(region="eu")
