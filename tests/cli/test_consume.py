@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo.database import Database
 
 from tests.cli.conftest import TIMEOUT_S, Site
 from tests.cli.test_watch import on_terminal
+from tests.documents import Documents
 from tests.waiting import wait_until
 
-Documents = Database[dict[str, Any]]
 Consume = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
-from pymongo.database import Database
 
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, Site
 from tests.cli.pages import REPOSITORY, blocks
+from tests.documents import Documents
 from tests.started import Started
 from tests.waiting import wait_until
 
 PAGE: Final = "docs/groups.md"
-
-Documents = Database[dict[str, Any]]
 
 
 @contextmanager

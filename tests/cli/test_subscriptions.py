@@ -2,15 +2,12 @@
 
 import json
 import uuid
-from typing import Any
 
 import pytest
-from pymongo.database import Database
 
 import feedmux
 from tests.cli.conftest import Site
-
-Documents = Database[dict[str, Any]]
+from tests.documents import Documents
 
 
 @pytest.fixture

@@ -6,16 +6,13 @@ import pty
 import re
 import signal
 import subprocess
-from typing import Any
 
 import bson
 import pytest
-from pymongo.database import Database
 
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, Site
+from tests.documents import Documents
 from tests.started import Started
-
-Documents = Database[dict[str, Any]]
 
 
 def test_piped_it_is_json_lines_in_order(site: Site, database: Documents) -> None:

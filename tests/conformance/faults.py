@@ -7,17 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bson.timestamp import Timestamp
-from pymongo import AsyncMongoClient, MongoClient
-from pymongo.database import Database
+from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 from tests.conformance.conftest import Site
+from tests.documents import Client, Document
+from tests.documents import Documents as Documents
 from tests.integration.servers import until
 from tests.integration.wire import Receiver
-
-Document = dict[str, Any]
-Client = MongoClient[Document]
-Documents = Database[Document]
 
 _POSITION_LOST = 136
 RESUMABLE = "ResumableChangeStreamError"

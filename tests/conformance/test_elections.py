@@ -11,8 +11,9 @@ from pymongo import MongoClient, WriteConcern
 
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.conftest import NOT_AGAIN, Site
-from tests.conformance.faults import Document, Documents, failing, insert, profiled, writing, written_more
+from tests.conformance.faults import failing, insert, profiled, writing, written_more
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
+from tests.documents import Document, Documents
 from tests.integration.servers import serving, settings, until
 from tests.integration.wire import MANY, Receiver, feed, seconds
 

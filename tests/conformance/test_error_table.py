@@ -15,8 +15,9 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_embedded import RedisServer
-from tests.conformance.faults import Document, insert
+from tests.conformance.faults import insert
 from tests.conformance.statements import FEEDMUX, SERVER, shows
+from tests.documents import Document
 from tests.integration.servers import Here, serving, settings
 from tests.integration.servers import guarded as guarded_mongo
 from tests.integration.wire import EARLIEST, Receiver, Refused, at, feed

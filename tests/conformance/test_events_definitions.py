@@ -1,15 +1,13 @@
 """Events of collections, indexes and databases: create, modify, drop, rename, and what they end."""
 
 import pytest
-from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from tests.conformance.conftest import Document, Site, on_both_versions
+from tests.conformance.conftest import Site, on_both_versions
 from tests.conformance.same import assert_same
 from tests.conformance.statements import DRIVERS, EVENTS, SERVER, shows
+from tests.documents import Documents
 from tests.integration.wire import feed
-
-Documents = Database[Document]
 
 FORMAT = "Response Format"
 EXPANDED = "`showExpandedEvents`"

@@ -10,14 +10,12 @@ from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectI
 from bson.binary import UuidRepresentation
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
-from pymongo.database import Database
 
 from tests.conformance.conftest import Document, Site, on_both_versions
 from tests.conformance.same import assert_same
 from tests.conformance.statements import DRIVERS, EVENTS, SERVER, UPDATES, shows
+from tests.documents import Documents
 from tests.integration.wire import feed
-
-Documents = Database[Document]
 
 FORMAT = "Response Format"
 

@@ -1,9 +1,8 @@
 """fullDocument and fullDocumentBeforeChange: every value, with and without images."""
 
 import pytest
-from pymongo.database import Database
 
-from tests.conformance.conftest import Document, Site, on_both_versions
+from tests.conformance.conftest import Site, on_both_versions
 from tests.conformance.same import (
     after,
     assert_refused_alike,
@@ -13,9 +12,8 @@ from tests.conformance.same import (
     read_directly,
 )
 from tests.conformance.statements import DRIVERS, EVENTS, FEEDMUX, SERVER, UPDATES, shows
+from tests.documents import Documents
 from tests.integration.wire import at, feed
-
-Documents = Database[Document]
 
 OPTIONS = "Driver API"
 IMAGES = {"changeStreamPreAndPostImages": {"enabled": True}}

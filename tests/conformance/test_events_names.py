@@ -3,14 +3,12 @@
 from datetime import UTC, datetime
 
 import pytest
-from pymongo.database import Database
 
 from tests.conformance.conftest import Document, Site
 from tests.conformance.same import assert_refused_alike, assert_same
 from tests.conformance.statements import DRIVERS, EVENTS, SERVER, UPDATES, shows
+from tests.documents import Documents
 from tests.integration.wire import feed
-
-Documents = Database[Document]
 
 COLLECTIONS = {
     "emoji": "📦🚚",

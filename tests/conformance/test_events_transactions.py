@@ -6,14 +6,12 @@ from contextlib import contextmanager
 import pytest
 from bson import encode
 from pymongo.client_session import ClientSession
-from pymongo.database import Database
 
-from tests.conformance.conftest import Document, Site
+from tests.conformance.conftest import Site
 from tests.conformance.same import assert_same
 from tests.conformance.statements import EVENTS, FEEDMUX, SERVER, UPDATES, shows
+from tests.documents import Documents
 from tests.integration.wire import at, feed
-
-Documents = Database[Document]
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.conftest import NOT_AGAIN, Site
-from tests.conformance.faults import INSERTS, Document, Documents, insert, now, oldest, overrun, rfc3339
+from tests.conformance.faults import INSERTS, insert, now, oldest, overrun, rfc3339
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
+from tests.documents import Document, Documents
 from tests.integration.servers import serving, settings, until
 from tests.integration.wire import EARLIEST, Refused, Session, at, feed, seconds
 

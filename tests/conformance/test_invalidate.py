@@ -8,8 +8,9 @@ import pytest
 
 from feedmux.v1 import feed_pb2
 from tests.conformance.conftest import Site
-from tests.conformance.faults import Documents, insert, kinds, watching
+from tests.conformance.faults import insert, kinds, watching
 from tests.conformance.statements import DRIVERS, EVENTS, FEEDMUX, SERVER, shows
+from tests.documents import Documents
 from tests.integration.wire import Receiver, Refused, at, feed
 
 SECTION = "Change Stream Invalidate Events"

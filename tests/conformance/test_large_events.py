@@ -6,8 +6,9 @@ import pytest
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.positions.position import inspect_position
 from tests.conformance.conftest import Site, on_both_versions
-from tests.conformance.faults import Document, Documents, insert, watching
+from tests.conformance.faults import insert, watching
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
+from tests.documents import Document, Documents
 from tests.integration.wire import Event, at, feed, seconds
 
 SPLIT = '[{"$changeStreamSplitLargeEvent": {}}]'

@@ -8,9 +8,10 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
-from tests.conformance.faults import Document, insert, writing, written_more
+from tests.conformance.faults import insert, writing, written_more
 from tests.conformance.proxy import Proxy, proxied
 from tests.conformance.statements import FEEDMUX, shows
+from tests.documents import Document
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import Api, feed, seconds
 

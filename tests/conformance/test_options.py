@@ -5,7 +5,6 @@ from typing import Any
 import bson
 import pytest
 from bson import Int64
-from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
 from feedmux_server.core.feeds.feed import EXTRA_OPTIONS
@@ -13,10 +12,9 @@ from tests.conformance.asked import logged
 from tests.conformance.conftest import Document, Site
 from tests.conformance.same import after, assert_refused_alike, assert_same
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
+from tests.documents import Documents
 from tests.integration.servers import until
 from tests.integration.wire import at, feed
-
-Documents = Database[Document]
 
 OPTIONS = "Driver API"
 HELPER = "Helper Method"

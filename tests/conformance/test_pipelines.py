@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import bson
 import pytest
 from bson import Int64, MaxKey, Regex
-from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
 from tests.conformance.asked import logged
@@ -24,10 +23,9 @@ from tests.conformance.same import (
     read_through,
 )
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
+from tests.documents import Documents
 from tests.integration.wire import feed, refused
 from tests.unit.core.feeds.queries import EXPRESSIONS, OBJECTS, PAIRS, QUERIES
-
-Documents = Database[Document]
 
 STAGES: dict[str, Document] = {
     "$match": {"$match": {"operationType": {"$in": ["insert", "update", "delete"]}}},

@@ -10,8 +10,9 @@ import pytest
 
 from feedmux.v1 import feed_pb2
 from tests.conformance.conftest import Site, on_both_versions
-from tests.conformance.faults import RESUMABLE, Documents, failing, insert, now, profiled
+from tests.conformance.faults import RESUMABLE, failing, insert, now, profiled
 from tests.conformance.statements import DRIVERS, FEEDMUX, shows
+from tests.documents import Documents
 from tests.integration.servers import cursors, until
 from tests.integration.wire import Receiver, Session, at, feed, refused, seconds
 

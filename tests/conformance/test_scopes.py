@@ -5,17 +5,15 @@ import json
 
 import bson
 import pytest
-from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
 from tests.conformance.asked import logged
-from tests.conformance.conftest import Document, Site
+from tests.conformance.conftest import Site
 from tests.conformance.same import assert_same
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
+from tests.documents import Documents
 from tests.integration.servers import until
 from tests.integration.wire import feed, refused
-
-Documents = Database[Document]
 
 NAMESPACES = "Change Stream Namespace Scopes"
 

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 import bson
 import pytest
 from bson import Timestamp
-from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
 from tests.conformance import faults
@@ -25,9 +24,8 @@ from tests.conformance.same import (
     token_time,
 )
 from tests.conformance.statements import DRIVERS, EVENTS, FEEDMUX, SERVER, shows
+from tests.documents import Documents
 from tests.integration.wire import EARLIEST, LATEST, Receiver, at, feed, refused, seconds
-
-Documents = Database[Document]
 
 CACHE = "Updating the Cached Resume Token"
 RESUME = "Resume Process"

@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
 from feedmux_server.tenants.registry import hash_key
+from tests.documents import Documents
 from tests.integration.servers import Here, serving, settings
 from tests.integration.wire import Api, Receiver, Refused, at, refusal, seconds
-
-Documents = Database[dict[str, Any]]
 
 
 def key_of(tenant: str) -> str:

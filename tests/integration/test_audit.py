@@ -10,18 +10,16 @@ from typing import Any
 import grpc.aio
 import pytest_asyncio
 from pymongo import MongoClient
-from pymongo.database import Database
 
 from feedmux.v1 import operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
 from tests.conftest import RedisFactory
+from tests.documents import Documents
 from tests.integration.issuer import AUDIENCE, ISSUER, SigningPair, jwks
 from tests.integration.servers import server_process, until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import feed, refused
-
-Documents = Database[dict[str, Any]]
 
 A, B = entry("a", "key-a-canary"), entry("b", "key-b-canary")
 DRAIN = operator_pb2.DrainRequest()

@@ -7,14 +7,12 @@ from typing import Any
 import bson
 import grpc
 import pytest
-from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
+from tests.documents import Documents
 from tests.integration.servers import OPERATOR_KEY, Here
 from tests.integration.wire import LATEST, Api, Refused, at, feed, refusal, refused
-
-Documents = Database[dict[str, Any]]
 
 INVALID, DENIED, MISSING, FAILED = "INVALID_ARGUMENT", "PERMISSION_DENIED", "NOT_FOUND", "FAILED_PRECONDITION"
 PYTHON_WORDS = ("Traceback", "Error(", "Exception", "NoneType", "object at 0x", "pymongo", "feedmux_server", ".py")

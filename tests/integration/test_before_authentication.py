@@ -9,13 +9,13 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc import health_service
 from feedmux_server.tenants.registry import hash_key
+from tests.documents import Documents
 from tests.integration.raw_http2 import RawConnection, pump_until
 from tests.integration.servers import (
     KEY_A,
@@ -30,7 +30,6 @@ from tests.integration.servers import (
 )
 from tests.integration.wire import Refused, Session, feed, refusal, refused
 
-Documents = Database[dict[str, Any]]
 UNFINISHED = 250_000
 MOST_S = 120
 """The longest `first_message_s`: no request is too late for it."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from pymongo.database import Database
 from redis.asyncio import Redis, RedisCluster
 
 from feedmux_embedded import RedisServer, ReplicaSet
@@ -17,12 +16,12 @@ from feedmux_server.store.connection import REPLICATED_MAX, Client, connect
 from feedmux_server.store.model import StoredSubscription
 from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
+from tests.documents import Documents
 from tests.integration.redis_topologies import ask, cluster, is_in_step
 from tests.integration.servers import serving, settings, until
 from tests.integration.state_support import commit, create, place, place_of
 from tests.integration.wire import EARLIEST, LATEST, PATIENCE_S, feed, refused
 
-Documents = Database[dict[str, Any]]
 Change = Callable[[SubscriptionStore], Awaitable[object]]
 
 

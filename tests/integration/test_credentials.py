@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc import live_sessions, read_range
 from feedmux_server.sessions.outbox import Outbox
+from tests.documents import Documents
 from tests.integration.servers import until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import LATEST, Refused, at, feed, refused
-
-Documents = Database[dict[str, Any]]
 
 UNAUTHENTICATED = ("UNAUTHENTICATED", "UNAUTHENTICATED")
 A, B = entry("a", "key-a-canary", "second-a-canary"), entry("b", "key-b-canary")

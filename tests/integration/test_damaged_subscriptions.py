@@ -4,15 +4,13 @@ import uuid
 from typing import Any
 
 import pytest
-from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.documents import Documents
 from tests.integration.servers import serving, settings, until
 from tests.integration.state_support import client
 from tests.integration.wire import LATEST, feed, refused
 from tests.telemetry.scrape import scrape
-
-Documents = Database[dict[str, Any]]
 
 
 def key(name: str) -> str:

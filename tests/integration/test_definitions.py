@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2, operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
+from tests.documents import Documents
 from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings
 from tests.integration.test_request_costs import COST_MAX, longest_callback
 from tests.integration.wire import feed, refused
 
-Documents = Database[dict[str, Any]]
 Limited = Callable[..., AbstractAsyncContextManager[Here]]
 
 

@@ -11,7 +11,6 @@ import pytest
 import pytest_asyncio
 from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
-from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from feedmux_embedded import RedisServer, ReplicaSet
@@ -19,13 +18,13 @@ from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.feeds import pipeline_policy
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.read_watch import Operation
+from tests.documents import Documents
 from tests.integration.servers import Here, guarded, serving, settings, until
 from tests.integration.wire import PATIENCE_S, at, feed
 
 EVENT_TIME_S = 1.0
 FAR_MS = 10**15
 """A date of the year 33658, in milliseconds since 1970."""
-Documents = Database[dict[str, Any]]
 
 
 def asleep(field: str) -> dict[str, Any]:

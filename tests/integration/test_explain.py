@@ -5,17 +5,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest_asyncio
-from pymongo.database import Database
 
 import feedmux
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.documents import Documents
 from tests.integration.grants_support import granted, key_of, with_images
 from tests.integration.servers import Here
 from tests.integration.wire import EARLIEST, Api, feed
 
-Documents = Database[dict[str, Any]]
 GRANTS: dict[str, list[dict[str, Any]] | None] = {
     "all": None,
     "team-a": [

@@ -8,24 +8,16 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from pymongo import AsyncMongoClient, MongoClient
-from pymongo.database import Database
+from pymongo import AsyncMongoClient
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.faults import failing, writing
 from tests.conftest import RedisFactory, ReplicaSetFactory
+from tests.documents import Documents, insert
 from tests.integration.servers import Here, ServerProcess, guarded, server_process, serving, settings, until
 from tests.integration.test_health import told
 from tests.integration.wire import FIXED_WINDOW, MANY, Api, feed, refused, seconds
-
-Documents = Database[dict[str, Any]]
-Client = MongoClient[dict[str, Any]]
-
-
-def insert(database: Documents, numbers: range, pad: int = 0) -> None:
-    database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
-
 
 # --- The server.
 

@@ -6,17 +6,15 @@ from typing import Any
 
 import bson
 import pytest
-from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.source.cursor import RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
+from tests.documents import Documents
 from tests.integration.servers import KEY_B, Here, until
 from tests.integration.wire import LATEST, Api, at, feed, refused
-
-Documents = Database[dict[str, Any]]
 
 
 def data_of(token: bytes) -> bytes:

@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
-from pymongo.database import Database
 
 import feedmux
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.clients import runners
+from tests.documents import Documents
 from tests.integration.servers import REPOSITORY, ServerProcess, settings, until
 
 FORMER = "b7ef2f443e32cf8d22c32caa047333386cda265a"
@@ -23,8 +22,6 @@ FORMER = "b7ef2f443e32cf8d22c32caa047333386cda265a"
 _CODE = ("clients/python", "server")
 _TREE = (*_CODE, "clients/go", "clients/java", "clients/node", "proto")
 LANGUAGES = [language for name, language in runners.LANGUAGES.items() if name != "python"]
-
-Documents = Database[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,8 @@
 """The server rejects a start that MongoDB has not reached, whatever its kind and in every call."""
 
-from typing import Any
-
 import bson
 import pytest
 from google.protobuf import timestamp_pb2
-from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
@@ -13,11 +10,11 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.source.source_clock import SourceClock
+from tests.documents import Documents
 from tests.integration.servers import Here
 from tests.integration.test_forged_positions import give_everywhere, moved, opened, start_everywhere
 from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused
 
-Documents = Database[dict[str, Any]]
 AHEAD_S = 86_400
 """No test takes so long that MongoDB reaches such a start."""
 

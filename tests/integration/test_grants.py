@@ -13,7 +13,8 @@ from pymongo import MongoClient
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.grants.grant import make_grant
 from feedmux_server.core.positions.resume_token import ResumeToken
-from tests.integration.grants_support import Documents, granted, key_of, now, see, with_images
+from tests.documents import Documents
+from tests.integration.grants_support import granted, key_of, now, see, with_images
 from tests.integration.servers import Here
 from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused
 

@@ -18,15 +18,14 @@ from bson.raw_bson import RawBSONDocument
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
-from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.documents import Documents
 from tests.integration.grants_support import Seen, granted, now, see, with_images
 from tests.integration.servers import Here
 from tests.integration.wire import feed
 
-Documents = Database[dict[str, Any]]
 Change = tuple[str, int, int]
 """What is done, to which document, with which variant."""
 

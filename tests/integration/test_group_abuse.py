@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 from bson.decimal128 import Decimal128
 from bson.int64 import Int64
-from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.delivery.group_reader import READ_BYTES
+from tests.documents import Documents
 from tests.integration.servers import Here, Limited, until
 from tests.integration.wire import Session, feed, refused
 
-Documents = Database[dict[str, Any]]
 MEGABYTE = "x" * (1 << 20)
 
 

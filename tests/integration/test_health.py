@@ -9,16 +9,15 @@ from typing import Any
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_embedded.ports import free_ports
 from feedmux_server import app
 from tests.conftest import RedisFactory
+from tests.documents import Documents
 from tests.integration.servers import Here, ServerProcess, serving, settings, until
 from tests.integration.wire import feed, refused
 
-Documents = Database[dict[str, Any]]
 ALL = (
     "", "liveness", "startup", "readiness", "feedmux.v1.ChangeFeed", "feedmux.v1.Subscriptions", "feedmux.v1.Operator",
     "redis",

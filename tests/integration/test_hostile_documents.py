@@ -7,13 +7,12 @@ import bson
 import pytest
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
-from pymongo.database import Database
 
+from tests.documents import Documents
 from tests.integration.servers import Here
 from tests.integration.wire import Api, feed
 from tests.unit.streams.manager_support import rings_of
 
-Documents = Database[dict[str, Any]]
 MOVED = '[{"$replaceWith": {"value": "$fullDocument.value", "n": "$fullDocument.n", "_id": "$_id"}}]'
 """The resume token is the last field."""
 LONG = {"spaces": " " * 1_000_000, "quotations": "First element: " * 70_000}

@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from pymongo import MongoClient
-from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.source import read_pace
 from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.wide.view_reader import ViewReader
+from tests.documents import Documents
 from tests.integration.servers import Here, cursors, settings, until
 from tests.integration.tenancy import configuration, entry, tenancy
 from tests.integration.wire import LATEST, feed
 
-Documents = Database[dict[str, Any]]
 MANY = 1_000_000
 
 

@@ -9,17 +9,15 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from pymongo.database import Database
 
 import feedmux
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants import jwks as jwks_module
+from tests.documents import Documents
 from tests.integration.issuer import AUDIENCE, ISSUER, SigningPair, jwks, web_server
 from tests.integration.servers import until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import feed
-
-Documents = Database[dict[str, Any]]
 
 A, B = entry("a", "key-a-canary"), entry("b", "key-b-canary")
 FIRST, SECOND, ELLIPTIC = SigningPair("first"), SigningPair("second"), SigningPair("elliptic", "ES256")

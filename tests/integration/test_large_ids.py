@@ -7,16 +7,15 @@ import redis
 from bson import Decimal128, Int64
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
-from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import POSITION_BYTES_MAX
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX
+from tests.documents import Documents
 from tests.integration.servers import serving, settings
 from tests.integration.wire import LATEST, Api, Event, at, feed, refused
 
-Documents = Database[dict[str, Any]]
 KIB = 1024
 SIZES = [1 * KIB, 5 * KIB, 10 * KIB, 40 * KIB, 70 * KIB, 1024 * KIB, 2500 * KIB]
 TOO_LARGE = 5 * 1024 * KIB

@@ -7,18 +7,16 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from pymongo.database import Database
-
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.documents import Documents
 from tests.integration.raw_http2 import RawConnection
 from tests.integration.servers import KEY_A, ServerProcess, server_process, settings, until
 from tests.integration.tenancy import entry
 from tests.integration.wire import LATEST, at, feed
 from tests.telemetry.scrape import scrape
 
-Documents = Database[dict[str, Any]]
 KIB, MIB = 1 << 10, 1 << 20
 MEMORY, KEPT, RING = 64 * MIB, 16 * MIB, 8 * MIB
 MOST = wire.Credit(events=100_000, bytes=64 * MIB)

@@ -9,18 +9,16 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
-from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.load import make_config
 from feedmux_server.telemetry import otel_setup
+from tests.documents import Documents
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import LATEST, PATIENCE_S, feed
 from tests.telemetry.scrape import Scrape, scrape
-
-Documents = Database[dict[str, Any]]
 
 
 @pytest_asyncio.fixture

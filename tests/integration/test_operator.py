@@ -2,19 +2,16 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from pymongo.database import Database
 
 from feedmux.v1 import operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.documents import Documents
 from tests.integration.servers import OPERATOR_KEY, until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import Api, feed, refused
-
-Documents = Database[dict[str, Any]]
 
 LIST, END, DRAIN = operator_pb2.ListTenantsRequest, operator_pb2.EndSubscriberRequest, operator_pb2.DrainRequest
 

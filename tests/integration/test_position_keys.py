@@ -3,9 +3,7 @@
 import base64
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from pymongo.database import Database
 from redis.asyncio import Redis
 
 from feedmux_embedded import RedisServer, ReplicaSet
@@ -13,10 +11,10 @@ from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.position_keys import PositionKeys, format_keys, parse_keys
 from feedmux_server.store.signing_keys import keys_key
 from tests.conftest import RedisFactory
+from tests.documents import Documents
 from tests.integration.servers import serving, settings, until
 from tests.integration.wire import LATEST, at, feed, refused
 
-Documents = Database[dict[str, Any]]
 OLD, NEW, OTHER = (bytes([each]) * 32 for each in (1, 2, 3))
 
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import grpc.aio
 from pymongo import MongoClient
-from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.documents import Documents
 from tests.integration.servers import KEY_A, KEY_B, Here, Limited, serving, settings, tenants_file, until
 from tests.integration.wire import EARLIEST, LATEST, Api, Refused, Session, feed, refusal, refused
 from tests.integration.wire import at as start_at
-
-Documents = Database[dict[str, Any]]
 
 
 class Frozen:

@@ -4,22 +4,17 @@ import json
 from typing import Any
 
 import bson
-from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from feedmux_server.core.grants.grant import make_grant
+from tests.documents import Documents, insert
 from tests.integration.servers import Here
 from tests.integration.wire import EARLIEST, Api, feed, refused
 
-Documents = Database[dict[str, Any]]
 FEW = '[{"$match": {"fullDocument.n": {"$lt": 5}}}]'
 MANY = '[{"$match": {"fullDocument.n": {"$gte": 5}}}]'
 CHANGED = ("FAILED_PRECONDITION", "FEED_CHANGED")
-
-
-def insert(database: Documents, numbers: range) -> None:
-    database.c.insert_many([{"n": n} for n in numbers])
 
 
 async def resolved(api: Api, wanted: feed_pb2.Feed) -> wire.ResolvePositionResponse:

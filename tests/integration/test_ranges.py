@@ -5,7 +5,6 @@ from typing import Any
 
 import bson
 import pytest
-from pymongo.database import Database
 from pymongo.write_concern import WriteConcern
 
 from feedmux.v1 import change_feed_pb2 as wire
@@ -15,19 +14,14 @@ from feedmux_server.ranges.reader import RangeReader
 from feedmux_server.rpc import read_range
 from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import Slice, read_slice
+from tests.documents import Documents, insert
 from tests.integration.servers import Here
 from tests.integration.wire import FIXED_WINDOW, LATEST, Api, Event, feed, refused
-
-Documents = Database[dict[str, Any]]
 
 
 async def start(api: Api, database: Documents) -> bytes:
     """A position before everything that comes."""
     return (await api.resolve(feed(database.name, "c"), LATEST)).position
-
-
-def insert(database: Documents, numbers: range, pad: int = 0) -> None:
-    database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
 
 
 async def read(api: Api, plan: wire.PlanRangeResponse, **fields: Any) -> list[list[Event]]:

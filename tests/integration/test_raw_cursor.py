@@ -9,18 +9,16 @@ import pytest
 import pytest_asyncio
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import AsyncMongoClient
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from feedmux_embedded import ReplicaSet
 from feedmux_server.source.cursor import Interrupted, RawBatch, RawChangeStreamCursor, aggregate_on
+from tests.documents import Client, Documents
 from tests.integration.servers import until
 from tests.integration.wire import split
 
-Documents = Database[dict[str, Any]]
-Client = MongoClient[dict[str, Any]]
 OPTIONS = {"batchSize": 3, "maxAwaitTimeMS": 50}
 
 

@@ -17,17 +17,16 @@ import bson
 import grpc.aio
 import pytest
 import pytest_asyncio
-from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, operator_pb2, subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
 from feedmux_server.workers.request_checks import KnownVerdicts
+from tests.documents import Documents
 from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, serving, settings
 from tests.integration.wire import LATEST, at
 
-Documents = Database[dict[str, Any]]
 COST_MAX = 60_000
 """Python runs about 30 of them in a microsecond. The most expensive request takes 56,348 in Python 3.11."""
 

@@ -1,17 +1,13 @@
 """Passwords of MongoDB and Redis that change while the server runs, and come from files."""
 
 from pathlib import Path
-from typing import Any
 
 import grpc
-from pymongo import MongoClient
 from redis.asyncio import Redis
 
 from feedmux_embedded import RedisServer
 from tests.integration.servers import Here, guarded, serving, settings, until
 from tests.integration.wire import LATEST, feed
-
-Client = MongoClient[dict[str, Any]]
 
 
 async def test_new_connections_use_the_new_passwords(tmp_path: Path) -> None:

@@ -1,18 +1,15 @@
 """Cursors beside the leading one of a feed: how many a tenant may have, and that idle ones keep nobody else waiting."""
 
-from typing import Any
-
 import bson
 import pytest
-from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
 from feedmux_server.core.positions.resume_token import ResumeToken
+from tests.documents import Documents
 from tests.integration.servers import Here, Limited, until
 from tests.integration.wire import LATEST, Api, Receiver, feed
 from tests.integration.wire import at as start_at
 
-Documents = Database[dict[str, Any]]
 MANY = 40
 
 

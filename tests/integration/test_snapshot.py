@@ -28,8 +28,8 @@ from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.source.deployment import Source
 from tests.conformance.faults import failing as fail_command
 from tests.conftest import ReplicaSetFactory
+from tests.documents import Client, Documents
 from tests.integration.servers import Here, ServerProcess, server_process, serving, settings
-from tests.integration.test_faults import Client, Documents
 from tests.integration.wire import LATEST, MANY, Api, Receiver, at, feed, refused
 from tests.telemetry.scrape import scrape
 

@@ -28,9 +28,9 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source import deployment
 from feedmux_server.source.deployment import Source
 from tests.conftest import ReplicaSetFactory
+from tests.documents import Client, Documents
 from tests.integration.grants_support import granted, key_of
 from tests.integration.servers import Here, server_process, serving, settings
-from tests.integration.test_faults import Client, Documents
 from tests.integration.test_snapshot import (
     OPEN_DOCUMENTS,
     SMALL_STEPS,

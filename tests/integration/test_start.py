@@ -11,15 +11,13 @@ from typing import Any
 import grpc
 import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from pymongo.database import Database
 
 from feedmux_embedded import Mongod, RedisServer, ReplicaSet
 from feedmux_server.app import CannotStart, running
 from feedmux_server.config.server import Config
+from tests.documents import Documents
 from tests.integration.servers import Here, settings
 from tests.integration.wire import Api
-
-Documents = Database[dict[str, Any]]
 
 
 async def cannot_start(configuration: dict[str, Any], *, insecure_no_auth: bool = True) -> str:

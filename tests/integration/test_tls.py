@@ -7,23 +7,20 @@ import ssl
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 import pytest_asyncio
 from cryptography import x509
-from pymongo.database import Database
 
 from feedmux.target import Tls
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.rpc.server import Ports
+from tests.documents import Documents
 from tests.integration.certificates import Authority
 from tests.integration.servers import until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import Api, feed
-
-Documents = Database[dict[str, Any]]
 
 LOCALHOST = x509.DNSName("localhost")
 A = entry("a", "key-a-canary", certificates=[{"common_name": "search"}, {"uri": "spiffe://example.com/search"}])

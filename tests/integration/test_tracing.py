@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.documents import Documents
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import LATEST, PATIENCE_S, feed
 from tests.telemetry.collector import Collector, collecting, plain
 
-Documents = Database[dict[str, Any]]
 SUBSCRIBE = "feedmux.v1.ChangeFeed/Subscribe"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 QUICKLY = {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_BLRP_SCHEDULE_DELAY": "50", "OTEL_METRIC_EXPORT_INTERVAL": "200"}

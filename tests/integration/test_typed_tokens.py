@@ -6,12 +6,11 @@ import bson
 import pytest
 from bson import Binary, Decimal128, Int64
 from bson.raw_bson import RawBSONDocument
-from pymongo.database import Database
 
 from feedmux.v1 import change_feed_pb2 as wire
+from tests.documents import Documents
 from tests.integration.wire import LATEST, Api, at, feed, refused
 
-Documents = Database[dict[str, Any]]
 IDS = [Int64(1 << 40), 1.5, Decimal128("1.10"), Int64(3), 2.0]
 
 

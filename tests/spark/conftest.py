@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from pymongo import MongoClient
-from pymongo.database import Database
 from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 import feedmux_spark
 from feedmux_embedded import RedisServer, ReplicaSet
+from tests.documents import Documents
 from tests.integration.servers import server_process, settings
 from tests.spark.support import Site
 
@@ -31,8 +31,6 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_UDS_MODE", "true")
 # Most of these programs end before Java's second compiler has saved what it costs.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
-Documents = Database[dict[str, Any]]
 
 
 @pytest.fixture(scope="session")

@@ -10,17 +10,15 @@ from typing import Any
 import bson
 import pyarrow.parquet as pq
 from pymongo import MongoClient
-from pymongo.database import Database
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 import feedmux
 from tests import waiting
+from tests.documents import Document
 from tests.integration.servers import ServerProcess
 
-Document = dict[str, Any]
-Documents = Database[Document]
 Write = Callable[[DataFrame, int], None]
 PATIENCE_S = 200
 
@@ -35,10 +33,6 @@ class Site:
     @property
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.server.ports[0]}"
-
-
-def insert(database: Documents, numbers: Iterable[int], pad: int = 0) -> None:
-    database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
 
 
 def numbers(rows: Iterable[Any]) -> list[int]:

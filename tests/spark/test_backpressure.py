@@ -7,8 +7,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.documents import Documents, insert
 from tests.spark.processes import Driver, readers, rss_bytes
-from tests.spark.support import Documents, Sink, Site, insert
+from tests.spark.support import Sink, Site
 
 Options = Callable[..., dict[str, str]]
 EVENTS, PAD, BATCH = 200_000, 1_000, 20_000

@@ -16,9 +16,10 @@ from feedmux_spark.errors import OptionError
 from feedmux_spark.options import parse_options
 from feedmux_spark.rows import default_schema
 from feedmux_spark.stream import Progress
+from tests.documents import Documents, insert
 from tests.integration.servers import KEY_A, server_process, settings, tenants_file
 from tests.spark.processes import Driver
-from tests.spark.support import Documents, Sink, Site, drain, insert, numbers, offset
+from tests.spark.support import Sink, Site, drain, numbers, offset
 
 Options = Callable[..., dict[str, str]]
 

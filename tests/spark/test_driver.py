@@ -21,9 +21,10 @@ from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import Slice, read_slice
 from feedmux_spark.stream import Progress
 from tests.conformance.faults import overrun
+from tests.documents import Documents, insert
 from tests.integration.certificates import Authority
 from tests.integration.servers import server_process, settings
-from tests.spark.support import Documents, Site, insert
+from tests.spark.support import Site
 
 Options = Callable[..., dict[str, str]]
 MANY = 1_000_000

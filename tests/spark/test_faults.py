@@ -21,22 +21,10 @@ from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import read_slice
 from feedmux_spark.stream import Progress
 from tests.conformance.faults import overrun, writing, written_more
+from tests.documents import Documents, insert
 from tests.integration.servers import server_process, settings
 from tests.spark.processes import Driver, alive, readers
-from tests.spark.support import (
-    Documents,
-    Sink,
-    Site,
-    drain,
-    insert,
-    is_subscribed,
-    offset,
-    running,
-    shown,
-    slowed,
-    start,
-    wait_until,
-)
+from tests.spark.support import Sink, Site, drain, is_subscribed, offset, running, shown, slowed, start, wait_until
 
 Options = Callable[..., dict[str, str]]
 

@@ -14,7 +14,8 @@ from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
 from feedmux_spark.ranges import read_slice
 from feedmux_spark.stream import Progress
-from tests.spark.support import PATIENCE_S, Documents, Sink, Site, drain, insert, running, start, wait_until
+from tests.documents import Documents, insert
+from tests.spark.support import PATIENCE_S, Sink, Site, drain, running, start, wait_until
 
 Options = Callable[..., dict[str, str]]
 OLD = '[{"$match": {"fullDocument.n": {"$lt": 210}}}]'

@@ -9,9 +9,10 @@ import pytest
 
 import feedmux_spark
 from feedmux_spark import java
+from tests.documents import Documents, insert
 from tests.integration.servers import REPOSITORY
 from tests.spark.processes import Driver
-from tests.spark.support import Documents, Sink, insert
+from tests.spark.support import Sink
 
 Options = Callable[..., dict[str, str]]
 

@@ -12,7 +12,8 @@ import feedmux
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.options import parse_options
 from feedmux_spark.stream import Progress
-from tests.spark.support import PATIENCE_S, Documents, Sink, drain, insert, running, start, wait_until
+from tests.documents import Documents, insert
+from tests.spark.support import PATIENCE_S, Sink, drain, running, start, wait_until
 
 Options = Callable[..., dict[str, str]]
 

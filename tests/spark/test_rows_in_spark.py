@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, StructType
 
 from feedmux_spark.rows import typed_schema
-from tests.spark.support import Documents
+from tests.documents import Documents
 
 FIELDS = """_id STRING, name STRING, count INT, big BIGINT, ratio DOUBLE, price DECIMAL(20, 3), at TIMESTAMP, day DATE,
  tags ARRAY<STRING>, lines ARRAY<STRUCT<item: STRING, quantity: SMALLINT>>, extra MAP<STRING, BIGINT>,

@@ -14,8 +14,7 @@ from pymongo.database import Database
 
 from feedmux_embedded import ReplicaSet
 from feedmux_spark.rows import default_schema, row_maker
-
-Client = MongoClient[dict[str, Any]]
+from tests.documents import Client
 
 IDS = [
     1, Int64(2), 2.5, Int64(1 << 60), 3.0, Decimal128("4.10"), "five", ObjectId(), Binary(b"six", 128),

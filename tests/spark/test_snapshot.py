@@ -19,8 +19,9 @@ from feedmux_spark.options import parse_options
 from feedmux_spark.positions import snapshot_offsets
 from feedmux_spark.ranges import read_slice
 from feedmux_spark.stream import Progress
+from tests.documents import Documents, insert
 from tests.spark.processes import Driver
-from tests.spark.support import PATIENCE_S, Documents, Sink, drain, insert, offset, shown, start
+from tests.spark.support import PATIENCE_S, Sink, drain, offset, shown, start
 from tests.spark.test_faults import a_site, options_of, redis_command
 from tests.tables import over
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.support import Documents, insert, numbers
+from tests.documents import Documents, insert
+from tests.spark.support import numbers
 
 Options = Callable[..., dict[str, str]]
 

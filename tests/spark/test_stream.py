@@ -13,13 +13,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import feedmux
 from feedmux_spark.offsets import Offset
+from tests.documents import Documents, insert
 from tests.spark.support import (
     PATIENCE_S,
-    Documents,
     Sink,
     Site,
     drain,
-    insert,
     is_subscribed,
     offset,
     running,
