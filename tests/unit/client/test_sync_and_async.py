@@ -1,12 +1,14 @@
-"""The synchronous and the asynchronous classes have the same interface: names, parameters, defaults and annotations.
+"""The interface of the package: its names, and the same methods in synchronous and asynchronous classes."""
 
-Each side is written by hand (docs/adr/0021), so nothing else keeps them equal.
-"""
-
+import ast
 import inspect
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+import pytest
+
+import feedmux
 from feedmux import async_client, async_member, async_session, async_watch, client, member, session, watch
 from tests.tables import over
 
@@ -58,3 +60,24 @@ def test_both_have_the_same_interface(name: str, sync: ModuleType, asynchronous:
     expected, found = interface(classes(sync)[name]), interface(classes(asynchronous)[name])
     assert found.keys() - expected.keys() == ONLY_ASYNC.get(name, set())
     assert {each: found.get(each) for each in expected} == expected
+
+
+def test_every_name_can_be_imported() -> None:
+    for name in feedmux.__all__:
+        assert getattr(feedmux, name) is not None
+    assert set(feedmux.__all__) <= set(dir(feedmux))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        feedmux.nothing  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names_in_the_same_modules() -> None:
+    tree = ast.parse(Path(feedmux.__file__).read_text())
+    (checking,) = (node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.name: str(node.module)
+        for node in checking.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == {name: f"feedmux.{module}" for name, module in feedmux._MODULE_OF.items()}
+    assert sorted(seen) == sorted(feedmux.__all__)

@@ -1,14 +1,19 @@
-"""The oplogs as the monitor sees them: forecasts, sources that do not answer, and accounts that may not read."""
+"""What monitors of sources find: forecasts of oplogs, sources that do not answer, and restores."""
 
 import asyncio
 import logging
+from random import Random
 
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.jobs.monitor_results import MonitorResults
 from feedmux_server.jobs.oplog_monitor import OplogMonitor
+from feedmux_server.jobs.timeline_monitor import watch_timeline
 from feedmux_server.supervision import Tasks
+from tests.sim.loop import SimLoop
+from tests.sim.mongo import SimMongo, SimSource
 from tests.unit.rpc.service_support import Served, served
 from tests.virtual_time import in_virtual_time
 
@@ -55,3 +60,29 @@ async def test_an_oplog_that_may_not_be_read_is_logged_once(
         await asyncio.sleep(6 * EVERY_S)
         assert results.unavailable == {"main"}, "it is still asked whether it answers"
         task.cancel()
+
+
+@in_virtual_time
+async def test_it_looks_from_time_to_time_and_after_a_doubt() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    mongo, found = SimMongo(loop, Random(0)), list[Fork]()
+    source = SimSource(mongo)
+    await source.connect()
+    source.timeline.listeners.append(found.append)
+    task = asyncio.create_task(watch_timeline(source, 60.0))
+    await asyncio.sleep(65)
+    mongo.restore(mongo.latest - (30 << 32))
+    await asyncio.sleep(30)
+    assert found == []
+    await asyncio.sleep(40)
+    assert len(found) == 1
+    mongo.restore(mongo.latest - (30 << 32))
+    mongo.away = True
+    source.timeline.doubt()
+    await asyncio.sleep(10)
+    mongo.away = False
+    source.timeline.doubt()
+    await asyncio.sleep(5)
+    assert len(found) == 2
+    task.cancel()

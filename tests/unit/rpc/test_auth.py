@@ -8,7 +8,7 @@ import pytest
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.rpc import auth as auth_module
 from feedmux_server.rpc.auth import ANONYMOUS, Authenticator
-from feedmux_server.rpc.tls import PeerCertificate
+from feedmux_server.rpc.tls import PeerCertificate, peer_certificate
 from feedmux_server.tenants.model import CredentialKind, Identity, Unauthenticated
 from tests.tables import over
 
@@ -119,3 +119,15 @@ def test_a_stream_lasts_as_long_as_its_credential(identity: Identity, jwt: bool,
 
 def test_the_audit_log_names_a_credential_by_its_label() -> None:
     assert [authenticator().name_of(each) for each in (BY_KEY, BY_JWT)] == ["api_key:ci", "jwt"]
+
+
+@over("context", [{}, {"x509_pem_cert": []}])
+def test_a_call_without_a_certificate(context: dict[str, list[bytes]]) -> None:
+    assert peer_certificate(context) is None
+
+
+@over("pem", [b"", b"junk", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_a_certificate_that_cannot_be_read(pem: bytes) -> None:
+    with pytest.raises(Unauthenticated) as caught:
+        peer_certificate({"x509_pem_cert": [pem]})
+    assert caught.value.cause == "unreadable certificate"

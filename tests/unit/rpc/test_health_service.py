@@ -1,4 +1,4 @@
-"""Health for any caller: few requests are awaited at a time, and a watcher gets each change."""
+"""Health for any caller: what each name says, few requests awaited at a time, and a watcher that gets each change."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,9 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.rpc.health import CHANGE_FEED, LIVENESS, OPERATOR, READINESS, REDIS, STARTUP, SUBSCRIPTIONS, Health
 from feedmux_server.rpc.health_service import RECEIVING_MAX, Places, Unnamed, network_of
+from tests.tables import over
 from tests.virtual_time import in_virtual_time
 
 
@@ -94,3 +96,32 @@ async def test_who_waits_alone_is_not_displaced() -> None:
     assert not calls[RECEIVING_MAX // 2].done()
     assert sum(not each.done() for each in calls) == RECEIVING_MAX
     await asyncio.gather(*calls, return_exceptions=True)
+
+
+HERE, BOTH = {REDIS: True, "source/a": True, "source/b": False}, {LIVENESS, STARTUP}
+
+
+@over(
+    ("started", "there", "draining", "serving"),
+    [
+        (False, {}, False, {LIVENESS}),
+        (False, HERE, False, {LIVENESS, REDIS}),
+        (True, {}, False, BOTH | {OPERATOR}),
+        (True, HERE, False, BOTH | {OPERATOR, REDIS, READINESS, "", CHANGE_FEED, SUBSCRIPTIONS}),
+        (True, HERE | {REDIS: False}, False, BOTH | {OPERATOR, CHANGE_FEED}),
+        (True, HERE | {"source/a": False}, False, BOTH | {OPERATOR, REDIS, SUBSCRIPTIONS}),
+        (True, HERE, True, BOTH | {REDIS}),
+    ],
+)
+def test_statuses(started: bool, there: dict[str, bool], draining: bool, serving: set[str]) -> None:
+    health = Health()
+    if started:
+        health.started()
+    health.show(there)
+    if draining:
+        health.drain()
+    names = {LIVENESS, STARTUP, READINESS, "", CHANGE_FEED, SUBSCRIPTIONS, OPERATOR, REDIS}
+    statuses = health._statuses._statuses
+    assert set(statuses) == names, "no source is named"
+    assert {name for name, status in statuses.items() if status == 1} == serving
+    assert health.ready == (READINESS in serving)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.telemetry.days import BAD_DAYS, GOOD_DAY, check, day
 from tests.telemetry.promql import RULES, RUNBOOK, asked, dashboard, queries, rules
 
 WANTED = {
@@ -80,3 +81,14 @@ def test_promtool_takes_rules_and_queries(tmp_path: Path) -> None:
             [promtool, "check", "rules", str(path)], capture_output=True, text=True, timeout=60, check=False
         )
         assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_every_alert_has_its_bad_day() -> None:
+    assert set(BAD_DAYS) == {rule["alert"] for rule in rules()}
+
+
+def test_alerts_fire_on_their_day_and_on_no_other(tmp_path: Path) -> None:
+    days = [day("a good day", GOOD_DAY, [])]
+    for alert, series in BAD_DAYS.items():
+        days.append(day(alert, {**GOOD_DAY, **series}, [f'{{alertname="{alert}"}}']))
+    check([RULES], days, tmp_path)

@@ -1,10 +1,11 @@
-"""Log lines: what they withhold, and how often exporters may complain."""
+"""Log lines and records: what they withhold, and how often exporters may complain."""
 
 import ast
 import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bson.errors import InvalidBSON
@@ -15,6 +16,7 @@ from pymongo.errors import OperationFailure
 import feedmux_server
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.telemetry.log import FIELDS, ComplaintFilter, JsonFormatter, LineFormatter, stack_of
+from feedmux_server.telemetry.otlp_logs import OtlpHandler
 
 
 def keys_of_extra(tree: ast.AST) -> set[str]:
@@ -114,3 +116,33 @@ def test_a_log_line_names_its_trace() -> None:
     assert line["trace_id"] == trace.format_trace_id(here.trace_id)
     assert line["span_id"] == trace.format_span_id(here.span_id)
     assert line["tenant"] == "a"
+
+
+class Provider:
+    """Keeps what is emitted."""
+
+    def __init__(self) -> None:
+        self.records: list[Any] = []
+        self.emit = self.records.append
+
+    def get_logger(self, name: str) -> "Provider":
+        return self
+
+
+def emitted(**facts: Any) -> list[Any]:
+    provider: Any = Provider()
+    OtlpHandler(provider).emit(logging.makeLogRecord({"name": "feedmux_server.x", "msg": "hello", **facts}))
+    return list(provider.records)
+
+
+def test_facts_keep_their_types_and_an_exception_its_kind() -> None:
+    try:
+        raise ValueError("canary")
+    except ValueError:
+        (record,) = emitted(levelno=logging.ERROR, tenant="a", count=3, exc_info=sys.exc_info())
+    assert (record.attributes["feedmux.tenant"], record.attributes["feedmux.count"]) == ("a", 3)
+    assert record.attributes["exception.type"] == "ValueError"
+
+
+def test_an_exporters_own_complaints_are_not_exported() -> None:
+    assert emitted(name="opentelemetry.exporter.otlp", levelno=logging.ERROR) == []

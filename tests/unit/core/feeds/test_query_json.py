@@ -23,6 +23,7 @@ from bson import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feedmux_server.core.feeds.former_json import changed_conditions
 from feedmux_server.core.feeds.query_json import QueryInvalid, parse_query
 from tests.tables import over
 from tests.unit.core.feeds.queries import CONDITIONS, EXPRESSIONS, OBJECTS, PAIRS, QUERIES
@@ -206,3 +207,34 @@ def test_every_value_as_drivers_write_it(value: Any) -> None:
 def test_relaxed_dates_as_drivers_write_them() -> None:
     value = [datetime(1970, 1, 1, tzinfo=UTC), datetime(2026, 11, 28, 5, 30, 0, 120_000, UTC), DatetimeMS(2**60)]
     assert parsed(json_util.dumps(value, json_options=json_util.RELAXED_JSON_OPTIONS)) == bson.encode({"q": value})
+
+
+@over(
+    "condition",
+    [
+        {"$regex": "^a"},
+        {"$options": "i", "$regex": "^a"},
+        {"$not": {"$regex": "^a"}},
+        {"$ne": "abc", "$in": ["abc"]},
+        {"$regex": {"$regularExpression": {"pattern": "^a", "options": ""}}, "$ne": "abc"},
+    ],
+)
+def test_the_same_meaning(condition: Any) -> None:
+    assert changed_conditions(json.dumps([{"$match": {"$or": [{"a": 1}, {"b": condition}]}}])) == []
+
+
+@over(
+    ("condition", "path"),
+    [
+        ({"$regex": "^a", "$ne": "abc"}, ""),
+        ({"$options": "i", "$nin": ["abc"], "$regex": "^a"}, ""),
+        ({"$not": {"$regex": "^a", "$ne": "abc"}}, ".$not"),
+        ({"$in": ["b", {"$regex": "^a"}]}, ".$in.1"),
+        ({"$elemMatch": {"$regex": "^a"}}, ".$elemMatch"),
+        ({"$eq": {"$regex": "^a"}}, ".$eq"),
+        ({"$literal": [{"a": 1}, {"$regex": "^a"}]}, ".$literal.1"),
+    ],
+)
+def test_another_meaning(condition: Any, path: str) -> None:
+    text = json.dumps([{"$match": {"$or": [{"a": 1}, {"b": condition}]}}])
+    assert changed_conditions(text) == [f"pipeline.0.$match.$or.1.b{path}"]

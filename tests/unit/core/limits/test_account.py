@@ -4,7 +4,7 @@ import heapq
 from itertools import pairwise
 
 from feedmux_server.core.limits.account import LOOKS_PER_S, Account, Accounts, LookTurns
-from feedmux_server.core.limits.quota import Quotas
+from feedmux_server.core.limits.quota import Quotas, exceeded
 from tests.tables import over
 from tests.unit.core.limits.quota_support import refused
 
@@ -84,3 +84,11 @@ def test_turns_to_look_that_nobody_uses_delay_nobody() -> None:
         turns.take(0.0)
         turns.end()
     assert turns.take(0.0) <= 1 / LOOKS_PER_S
+
+
+@over(("given", "retry_after_s"), [({}, 5.0), ({"retry_after_s": None}, None)])
+def test_it_names_the_quota_and_says_when_to_try_again(given: dict[str, float | None], retry_after_s: float) -> None:
+    error = exceeded("sessions", 3, **given)
+    assert "quota sessions is 3" in error.message
+    assert error.metadata == {"quota": "sessions", "limit": "3"}
+    assert (error.status, error.retry_after_s) == ("RESOURCE_EXHAUSTED", retry_after_s)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from feedmux_server.core.limits.headroom_alert import HeadroomAlert
 from feedmux_server.core.limits.oplog_forecast import HEADROOM_MAX_S, OplogForecast, OplogState
 from tests.tables import over
 
@@ -133,3 +134,26 @@ def test_after_a_burst_the_forecast_calms_down() -> None:
 def test_nothing_is_told_before_the_first_look() -> None:
     with pytest.raises(LookupError):
         OplogForecast().headroom_s(1)
+
+
+@over(
+    ("headrooms", "told"),
+    [
+        ([9000, 4000], []),
+        ([9000, 3500, 3400, 601], [3500]),
+        ([9000, 3500, 500, 100, 1], [3500, 500]),
+        ([500], [500]),
+        ([3500, 3700, 3500, 5300, 3500], [3500]),
+        ([3500, 5500, 3500], [3500, 3500]),
+        ([500, 899, 500, 901, 500], [500, 500]),
+        ([500, 9000, 3000, 500], [500, 3000, 500]),
+        ([0, 0, 0], [0]),
+    ],
+)
+def test_what_is_news(headrooms: list[float], told: list[float]) -> None:
+    alarm = HeadroomAlert((600.0, 3600.0))
+    assert [each for each in headrooms if alarm.falls_to(each)] == told
+
+
+def test_without_thresholds_there_is_none() -> None:
+    assert not HeadroomAlert(()).falls_to(0)

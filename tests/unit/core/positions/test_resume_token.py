@@ -1,7 +1,7 @@
 """The tokens in these tables were collected from mongod 6.0.5 (version 1) and 6.0.27 (version 2)."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import bson
@@ -10,6 +10,7 @@ from bson import Binary, Code, DatetimeMS, MaxKey, MinKey, ObjectId, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedmux_server.core.positions.key_string import KeyStringReader
 from feedmux_server.core.positions.resume_token import (
     Copied,
     ResumeToken,
@@ -21,6 +22,7 @@ from feedmux_server.core.positions.resume_token import (
 from feedmux_server.core.positions.stored_order import order_bytes
 from tests.sim.events import BEGIN, event_token
 from tests.tables import over
+from tests.unit.core.positions.test_token_versions import Change
 
 UUID_1 = "5A1004942584E96D514A63B59E7230E38388D7"
 UUID_2 = "5A10049AEA45DEEBB048A78715E2D985F0F3C6"
@@ -275,3 +277,48 @@ def test_the_id_of_a_copied_document_is_a_token_with_the_document_beside_it() ->
         b"\x20\0\0\0\x02_data\0\xff\xff\xff\xff",
     ):
         assert without_document(other) is other
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_read_or_refused_with_value_error(noise: bytes) -> None:
+    reader = KeyStringReader(noise)
+    try:
+        while not reader.at_end:
+            reader.read()
+    except ValueError:
+        pass
+
+
+def test_depth_is_bounded() -> None:
+    with pytest.raises(ValueError, match="deeply"):
+        KeyStringReader(b"\x50" * 100_000).read()
+
+
+FIRST, SAME_TIME, LATER_TXN = Change(1, 0, 1, 1, "insert"), Change(1, 0, 1, 2, "insert"), Change(1, 3, 1, 1, "insert")
+
+
+@over("version", [1, 2])
+def test_events_of_one_time_are_ordered_as_mongodb_orders_them(version: int) -> None:
+    tokens = [each.token(version) for each in (FIRST, SAME_TIME, LATER_TXN)]
+    assert sorted(tokens, key=order_bytes) == tokens
+    for one, other in product(tokens, repeat=2):
+        assert (order_bytes(one) > order_bytes(other)) == one.is_after(other)
+
+
+def test_a_session_of_a_newer_version_can_store_after_one_of_an_older() -> None:
+    older = [each.token(1) for each in (FIRST, SAME_TIME, Change(1, 0, 9, 1, "update"))]
+    assert all(order_bytes(FIRST.token(2)) > order_bytes(each) for each in older)
+
+
+def test_a_time_comes_before_its_events_and_is_the_same_in_both_versions() -> None:
+    marks = [ResumeToken.high_water_mark(BEGIN + 1, version) for version in (1, 2)]
+    assert order_bytes(marks[0]) == order_bytes(marks[1])
+    assert all(order_bytes(marks[0]) < order_bytes(FIRST.token(version)) for version in (1, 2))
+
+
+def test_the_invalidate_event_comes_after_the_event_that_caused_it() -> None:
+    cause = FIRST.token(1)
+    data = bytes.fromhex(bson.decode(cause.raw)["_data"])
+    invalidate = ResumeToken.from_key_string(data.replace(b"\x6e", b"\x6f", 1))
+    assert invalidate.from_invalidate
+    assert order_bytes(invalidate) > order_bytes(cause)

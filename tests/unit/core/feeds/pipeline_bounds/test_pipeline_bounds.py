@@ -6,9 +6,12 @@ from types import FrameType
 from typing import Any
 
 import bson
+import pytest
 
 from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.feeds.pipeline_bounds.weights import Bound, Origin, Path, Size, largest_of, sum_of, weigh
 from feedmux_server.core.feeds.pipeline_policy import PIPELINE_BYTES_MAX, check_pipeline
+from feedmux_server.core.feeds.regex_bounds import check_regex
 from tests.tables import over
 from tests.unit.core.feeds.pipeline_bounds.pipelines import (
     ALLOWED,
@@ -113,3 +116,54 @@ def test_the_check_takes_few_steps(stages: list[Any]) -> None:
     assert 15_000 < len(pipeline) <= PIPELINE_BYTES_MAX
     with contextlib.suppress(FeedmuxError):
         check_with_lines_counted(pipeline)
+
+
+OBJECTS = Origin(Size(1.0, 0.0), frozenset({(), ("a",)}))
+
+
+def weight_of(*paths: Path, origin: Origin = OBJECTS) -> float:
+    return weigh(sum_of(Bound(0.0, {(0, path): 1.0}) for path in paths).weights, {0: origin})[0]
+
+
+def test_the_fields_of_an_object_share_its_bytes() -> None:
+    assert weight_of(("a", "x"), ("a", "y"), ("b",)) == 1.0
+    assert weight_of(("a", "x"), ("a", "x"), ("a", "y")) == 2.0
+    assert weight_of((), ("a", "x")) == 2.0
+
+
+def test_each_reference_into_an_array_has_its_own_indexes() -> None:
+    assert weight_of(("b", "x"), ("b", "y")) == 2.0
+    assert weight_of(*(("b", str(index)) for index in range(9))) == 3.0
+    assert weight_of(*(("b", "x", str(index)) for index in range(9))) == 9.0
+
+
+def test_a_field_of_the_event_is_no_array() -> None:
+    event = Origin(Size(1.0, 0.0), frozenset({()}), is_event=True)
+    assert weight_of(*(("b", str(index)) for index in range(9)), origin=event) == 1.0
+
+
+def test_a_choice_weighs_the_most_of_each_part() -> None:
+    branches = Bound(5.0, {(0, ("a",)): 1.0}), Bound(3.0, {(0, ("a",)): 2.0, (0, ("b",)): 1.0})
+    largest = largest_of(branches)
+    assert (largest.constant, largest.weights) == (5.0, {(0, ("a",)): 2.0, (0, ("b",)): 1.0})
+
+
+@over(
+    "pattern",
+    ["^a.*b$", "a{1,3}", "[^a-z]+x", "(a|b)c", "(?i)foo", "(?:ab)+", "\\d+\\.\\d*?", "[]a]+", "a{", "(a|b)?", "\\p{L}"],
+)
+def test_plain_patterns_pass(pattern: str) -> None:
+    check_regex(pattern, "i")
+
+
+@over(
+    "pattern",
+    [
+        "(a+)+", "((a|b))*", "(a{1,9}){2}", "(?<n>a)", "(?P<n>a)", "(?!a)", "(?>a)", "(?R)", "(*UTF)a", "a\\1",
+        "\\Qa\\E", "\\k<n>", "\\g1", "a{1001}", "(a|b){2,}", "(?x)a", "a*" * 9, "a" * 1025, "\\c((a+)+", "[\\c](a+)+",
+        "(\\c)a+)+", "a)", "[[:alpha:]]", "(?#c)", "(a*b)?+*",
+    ],
+)  # fmt: skip
+def test_other_patterns_are_refused(pattern: str) -> None:
+    with pytest.raises(ValueError, match=r"allowed|without"):
+        check_regex(pattern, "")
