@@ -27,6 +27,8 @@ _HOSTED: Final = {
     ".docdb-elastic.amazonaws.com": _AMAZON,
     ".docdb.amazonaws.com.cn": _AMAZON,
     ".cosmos.azure.com": _COSMOS,
+    ".cosmos.azure.cn": _COSMOS,
+    ".cosmos.azure.us": _COSMOS,
 }
 """Services that speak MongoDB's protocol, by the end of their host names, as MongoDB's drivers recognise them."""
 _WHAT_WORKS: Final = {
@@ -106,6 +108,13 @@ def _not_mongodb(hello: Mapping[str, Any], build: Mapping[str, Any]) -> str:
 
 def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
     check = f"{name}.deployment"
+    if "serviceId" in hello:
+        return CheckResult(
+            check,
+            Level.FAILED,
+            f"source {name!r} is behind a load balancer, as serverless instances of Atlas are",
+            "The driver must find the members of the replica set: name a cluster that has members",
+        )
     if hello.get("msg") == "isdbgrid":
         return CheckResult(
             check,
@@ -128,6 +137,20 @@ def _deployment(name: str, hello: Mapping[str, Any]) -> CheckResult:
             f"source {name!r} is a standalone mongod, which does not support change streams",
             "Start it with --replSet and run rs.initiate() once (one node is enough), then name the set in the URI:"
             " ?replicaSet=rs0",
+        )
+    if hello.get("arbiterOnly"):
+        return CheckResult(
+            check,
+            Level.FAILED,
+            f"source {name!r} is an arbiter, which has no data",
+            f"Name the members with data in sources.{name}.uri, without directConnection",
+        )
+    if hello.get("hidden") or hello.get("secondaryDelaySecs"):
+        return CheckResult(
+            check,
+            Level.WARNING,
+            f"source {name!r} is one hidden or delayed member of replica set {hello['setName']}",
+            "Its events come late, and end with it. Name the replica set in the URI, without directConnection",
         )
     members = len(hello.get("hosts") or ())
     return CheckResult(check, Level.OK, f"source {name!r} is replica set {hello['setName']} with {members} data nodes")

@@ -136,11 +136,12 @@ class Source:
     async def connect(self) -> tuple[str, ...]:
         """Check that the deployment can serve change streams, and return warnings. Raises FeedmuxError with advice."""
         try:
+            known_time = self.clock.known_time
             hello = await self._client.admin.command("hello")
-            self.clock.read(hello, self.clock.known_time)
             found = judge_hello(self.name, hello, await self._client.admin.command("buildInfo"))
             if refused := failures(found):
                 raise FeedmuxError(ErrorReason.SOURCE_UNSUITABLE, "\n".join(str(each) for each in refused))
+            self.clock.read(hello, known_time)  # what is not MongoDB may answer without its times
             if not self._source_id:
                 self._source_id = await self._own_id(hello)
         except ConnectionFailure as error:
