@@ -1,7 +1,10 @@
 """Processes that tests start, and the descendants of these processes."""
 
+import os
 import subprocess
+import sys
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, AnyStr
 
@@ -13,6 +16,24 @@ class Started(subprocess.Popen[AnyStr]):
         if self.poll() is None:
             self.kill()
         super().__exit__(*raised)
+
+
+PATH = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+"""With the programs of this environment."""
+
+
+def in_session(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Started[str]:
+    """A program whose output can be read, in a session of its own: its process group has all that it starts."""
+    return Started(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def descendants(pid: int) -> dict[int, str]:

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from typing import Any
 from bson import json_util
 
 from tests.cli.conftest import clean_environment
-from tests.started import Started
+from tests.started import PATH, in_session
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -29,16 +27,8 @@ def mongosh(block: str) -> tuple[str, dict[str, Any]]:
 def run_steps(steps: Sequence[str], folder: Path, environment: Mapping[str, str], timeout_s: float = 150) -> list[str]:
     """Runs pieces of a shell script in one shell; what each printed. Fails with all output if one of them does."""
     script = "\n".join(f"echo == {number}\n{step}" for number, step in enumerate(steps))
-    with Started(
-        ["bash", "-c", f"set -euo pipefail\n{script}"],
-        cwd=folder,
-        env=clean_environment() | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as shell:
+    command = ["bash", "-c", f"set -euo pipefail\n{script}"]
+    with in_session(command, folder, {**clean_environment(), **PATH, **environment}) as shell:
         try:
             output, _ = shell.communicate(timeout=timeout_s)
         finally:
@@ -51,16 +41,7 @@ def run_steps(steps: Sequence[str], folder: Path, environment: Mapping[str, str]
 
 def run_until(expected: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
     """Runs a command that ends with Ctrl-C only, until it has printed a line that matches."""
-    with Started(
-        command,
-        cwd=folder,
-        env=clean_environment() | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with in_session(command, folder, {**clean_environment(), **PATH, **environment}) as process:
         assert process.stdout is not None
         printed = ""
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from feedmux_embedded import Process
-from tests.started import Started
+from tests.started import PATH, in_session
 from tests.waiting import wait_until
 
 TIMEOUT_S = 280.0
@@ -74,22 +74,11 @@ def end(process: Process) -> None:
 
 def run(folder: Path, *command: str, **environment: str) -> str:
     """Runs a command in a client's folder to its end; returns what it printed."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # A session of its own: what npm has started ends with it, whatever it hangs on.
-    with Started(
-        command,
-        cwd=folder,
-        env=os.environ | {"PATH": path} | environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with in_session(command, folder, {**os.environ, **PATH, **environment}) as process:
         try:
             said, _ = process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, signal.SIGKILL)  # what npm has started too, whatever it hangs on
             said, _ = process.communicate()
             pytest.fail(f"{' '.join(command)} did not end within {TIMEOUT_S} s:\n{said}")
     assert process.returncode == 0, said
