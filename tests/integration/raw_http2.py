@@ -17,11 +17,13 @@ _NO_WINDOW = struct.pack(">HI", 4, 0)
 class RawConnection:
     """One connection. It reads only in `pump`."""
 
-    def __init__(self, port: int, *, takes: bool = True) -> None:
+    def __init__(self, port: int, *, takes: bool = True, answers_pings: bool = True) -> None:
         """`takes`: whether the server may send messages at all; it may always end streams."""
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._received = b""
-        self._window = self._stream_window = _DEFAULT_WINDOW
+        self._window = self.stream_window = _DEFAULT_WINDOW
+        """What the server allows before it has taken more: on the connection, and on a new stream."""
+        self._answers_pings = answers_pings
         self._windows: dict[int, int] = {}
         self._left: dict[int, bytes] = {}
         self._next = 1
@@ -57,7 +59,7 @@ class RawConnection:
             *metadata,
         ]
         self._send(_frame(_HEADERS, _END_HEADERS, number, b"".join(_literal(*field) for field in fields)))
-        self._windows[number] = self._stream_window
+        self._windows[number] = self.stream_window
         if unfinished:
             self._left[number] = b"\0" + struct.pack(">I", unfinished) + b"x" * (unfinished - 1)
         if message:
@@ -111,8 +113,8 @@ class RawConnection:
                 name, value = struct.unpack_from(">HI", content, at)
                 if name == 4:  # the window of a stream
                     for each in self._windows:
-                        self._windows[each] += value - self._stream_window
-                    self._stream_window = value
+                        self._windows[each] += value - self.stream_window
+                    self.stream_window = value
             self._send(_frame(_SETTINGS, _ACK, 0, b""))
         elif kind == _WINDOW:
             more = int.from_bytes(content, "big")
@@ -120,7 +122,7 @@ class RawConnection:
                 self._window += more
             elif number in self._windows:
                 self._windows[number] += more
-        elif kind == _PING and not flags & _ACK:
+        elif kind == _PING and not flags & _ACK and self._answers_pings:
             self._send(_frame(_PING, _ACK, 0, content))
         elif kind == _RESET or (kind == _HEADERS and flags & 1):
             self.ended.add(number)

@@ -26,6 +26,8 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.http2.max_frame_size", 1024 * 1024),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    # Newer versions of gRPC wait for the answer to a ping for this time, 60 s by default.
+    ("grpc.http2.ping_timeout_ms", 10_000),
     # By default gRPC almost stops its pings while only the server sends, as in a read of history.
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),

@@ -44,9 +44,11 @@ class Transport:
             ("grpc.http2.lookahead_bytes", LOOKAHEAD_BYTES),
             # A second process on the port would take half the calls.
             ("grpc.so_reuseport", 0),
-            # A client that vanished is noticed within 40 s.
+            # A client that vanished is noticed within 40 s: TCP has `keepalive_timeout_ms` to confirm what was sent,
+            # and the client `ping_timeout_ms` (60 s by default) to answer a ping.
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.ping_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
             # gRPC varies the age by a tenth, and does not end the calls on the connection: `rpc.session_lifecycle` ends
             # sessions.

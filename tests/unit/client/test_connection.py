@@ -1,4 +1,4 @@
-"""Where the moment matters for a connection. `test_async_session.py` has all else that a connection does."""
+"""How a stream ends, where the moment matters. `test_async_session.py` has all else that a connection does."""
 
 import asyncio
 import threading
@@ -9,7 +9,6 @@ import grpc
 import pytest
 
 import feedmux
-from feedmux import transport
 from feedmux.connection import Connection
 from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened
 
@@ -79,21 +78,3 @@ async def test_a_write_at_the_end_of_a_stream_does_not_hide_why_it_ended() -> No
             await beside(server, work)
         assert seen == list(range(1, 301)), "events before the end"
         assert len(server.calls) == 1
-
-
-async def test_a_unary_call_that_waited_in_vain_leaves_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes 5 s for that; here no call is too short."""
-    monkeypatch.setattr(transport, "_DEAD_AFTER_S", 0.0)
-
-    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(-1)
-        writer.close()
-
-    listener = await asyncio.start_server(silent, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    async with listener, feedmux.AsyncClient(f"127.0.0.1:{port}", timeout_s=0.2) as client:
-        before = client._api.transport._channel()
-        with pytest.raises(feedmux.Unavailable):
-            await client.get_subscription("s")
-        assert before.left
-        assert client._api.transport._channel() is not before

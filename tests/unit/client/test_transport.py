@@ -1,0 +1,50 @@
+"""Connections that have died."""
+
+import asyncio
+
+import pytest
+
+import feedmux
+from feedmux import target, transport
+
+
+async def test_a_unary_call_that_waited_in_vain_leaves_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes 5 s for that; here no call is too short."""
+    monkeypatch.setattr(transport, "_DEAD_AFTER_S", 0.0)
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+
+    listener = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with listener, feedmux.AsyncClient(f"127.0.0.1:{port}", timeout_s=0.2) as client:
+        before = client._api.transport._channel()
+        with pytest.raises(feedmux.Unavailable):
+            await client.get_subscription("s")
+        assert before.left
+        assert client._api.transport._channel() is not before
+
+
+async def test_a_connection_that_answers_no_ping_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server is frozen. The client waits for 30 s; here for a hundredth of that."""
+    options = dict(target._CHANNEL_OPTIONS)
+    times: dict[str, int | str] = {"grpc.keepalive_time_ms": 20_000, "grpc.http2.ping_timeout_ms": 10_000}
+    assert options | times == options
+    faster = {name: int(value) // 100 for name, value in times.items()}
+    monkeypatch.setattr(target, "_CHANNEL_OPTIONS", tuple((options | faster).items()))
+    closed = asyncio.Event()
+
+    async def frozen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))  # HTTP/2's settings, and nothing after that
+        await reader.read(-1)
+        closed.set()
+        writer.close()
+
+    listener = await asyncio.start_server(frozen, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with listener, feedmux.AsyncClient(f"127.0.0.1:{port}", timeout_s=600.0) as client:
+        call = asyncio.create_task(client.get_subscription("s"))
+        async with asyncio.timeout(60.0):
+            await closed.wait()
+        call.cancel()
