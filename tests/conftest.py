@@ -61,8 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Each of several processes imports a share of the tests first: else all of them compile each file anew, at the
-    same time, where there is no bytecode yet."""
+    """Each of several processes imports a share of the tests first: otherwise all of them compile each file anew,
+    at the same time, where there is no bytecode yet."""
     number, of = (os.environ.get(f"PYTEST_XDIST_WORKER{each}", "") for each in ("", "_COUNT"))
     if number and len(session.config.args) == 1 and Path(session.config.args[0]).is_dir():
         for path in sorted(Path(session.config.args[0]).rglob("test_*.py"))[int(number[2:]) :: int(of)]:

@@ -581,5 +581,5 @@ def checked_hash(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", text):
         raise ValueError("must be 64 hexadecimal digits, as `feedmux keys new` prints them")
     if text == hashlib.sha256().hexdigest():
-        raise ValueError("is the hash of an empty key: callers without a key would be let in")
+        raise ValueError("is the hash of an empty key: callers without a key would be accepted")
     return text

@@ -115,7 +115,7 @@ def test_what_it_holds(tmp_path: Path, name: str, text: str) -> None:
         (
             f"tenants:\n  - name: a\n    api_key_hashes: ['{hash_key('')}']\n",
             3,
-            "the hash of an empty key: callers without a key would be let in",
+            "the hash of an empty key: callers without a key would be accepted",
         ),
         ("tenants:\n  - name: a\n    quotas: 5\n", 3, "tenants.0.quotas: it should be a mapping of names to values"),
     ],

@@ -44,7 +44,7 @@ COMMANDS = {
     "consume": Command("print or process the events of a durable subscription, and acknowledge them"),
     "explain": Command("show what opening a feed would do, what is withheld, and why it would be rejected"),
     "subscriptions": Command("list, create, change, move and delete durable subscriptions"),
-    "dead-letters": Command("list, show and discard the events that a group has set aside"),
+    "dead-letters": Command("list, show, discard and replay the events that a group has set aside"),
     "streams": Command("show what the server reads from MongoDB, and for which subscribers"),
     "doctor": Command("check a deployment, and say what to fix", _SERVER),
     "drain": Command("make a server move its clients to other servers, then stop"),
