@@ -10,7 +10,6 @@ from feedmux_server.core.delivery.credit import CreditLimits
 from feedmux_server.core.delivery.feed_streams import FeedStreams, StreamLimits
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.slots import Slots
-from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.wide_plan import WideLimits, view_of
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.stream_key import StreamKey
@@ -79,7 +78,9 @@ class KeyStreams:
         """`on_empty` is called when the last pump may have ended."""
         self.source = source
         self.key = key
-        self.streams = FeedStreams(parts.limits.streams, self, parts.ids, parts.usage, parts.host.memory.rings)
+        self.streams = FeedStreams(
+            parts.limits.streams, self, parts.slots, parts.ids, parts.usage, parts.host.memory.rings
+        )
         self.pumps: dict[int, Pump] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
         """The tasks of the pumps, by stream id."""
@@ -100,9 +101,6 @@ class KeyStreams:
         self.tasks[stream.id] = task
         task.add_done_callback(lambda _: self._pump_done(stream), context=contextvars.Context())
 
-    def may_catch_up(self, tenant: str) -> bool:
-        return self._parts.slots.may_catch_up(tenant)
-
     @property
     def known_time(self) -> int:
         return self.source.clock.known_time
@@ -116,15 +114,6 @@ class KeyStreams:
         for task in self.tasks.values():
             if task is not asyncio.current_task():  # that one has met the fork, and ends by itself
                 task.cancel()
-
-    def waits(self, subscriber: Subscriber) -> None:
-        self._parts.slots.waits(self.streams, subscriber)
-
-    def waits_no_longer(self, subscriber: Subscriber) -> None:
-        self._parts.slots.waits_no_longer(subscriber)
-
-    def streams_changed(self) -> None:
-        self._parts.slots.changed(self.streams)
 
     def abandoned(self, stream: SharedStream) -> None:
         task = self.tasks.get(stream.id)

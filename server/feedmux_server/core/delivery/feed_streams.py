@@ -4,7 +4,7 @@
 stream does next is in `stream_steps`. A session takes its events here (`FeedStreams.take`), so that what its stream has
 done meanwhile is dealt with first: it may have evicted the next event, caught up with another stream, or ended.
 
-Pure and synchronous, so that checking that a position is covered and attaching there is one step. `streams.manager`
+Pure and synchronous, so that checking that a position is covered and attaching there is one step. `streams.key_streams`
 gives it a `StreamPort` whose `start` spawns a pump. Invariants: a subscriber is attached to one stream or to none; an
 attached subscriber gets every event after its position exactly once; a detached subscriber with credit is in
 `_waiting`.
@@ -74,9 +74,6 @@ class StreamPort(Protocol):
     def start(self, stream: SharedStream) -> None:
         """Start reading MongoDB for this stream, from its origin."""
 
-    def may_catch_up(self, tenant: str) -> bool:
-        """Whether another catch-up stream is allowed now."""
-
     @property
     def known_time(self) -> int:
         """The newest cluster time that this process has seen from MongoDB."""
@@ -84,16 +81,23 @@ class StreamPort(Protocol):
     def lost(self, place: ResumeToken) -> FeedmuxError | None:
         """The error for a position of a history that MongoDB no longer has."""
 
-    def waits(self, subscriber: Subscriber) -> None:
+    def abandoned(self, stream: SharedStream) -> None:
+        """Note that the stream has no subscriber any more."""
+
+
+class CatchUpSlots(Protocol):
+    """The slots for reading history, which all keys share: `slots.Slots`, which gives them by `FeedStreams.admit`."""
+
+    def may_catch_up(self, tenant: str) -> bool:
+        """Whether another catch-up stream is allowed now."""
+
+    def waits(self, streams: "FeedStreams", subscriber: Subscriber) -> None:
         """Note that a subscriber waits for a slot, so that streams that no longer need theirs release it."""
 
     def waits_no_longer(self, subscriber: Subscriber) -> None: ...
 
-    def streams_changed(self) -> None:
+    def changed(self, streams: "FeedStreams") -> None:
         """Note that a stream was opened or closed."""
-
-    def abandoned(self, stream: SharedStream) -> None:
-        """Note that the stream has no subscriber any more."""
 
 
 class FeedStreams:
@@ -103,6 +107,7 @@ class FeedStreams:
         self,
         limits: StreamLimits,
         port: StreamPort,
+        slots: CatchUpSlots,
         ids: Iterator[int],
         usage_meter: UsageMeter | None = None,
         rings: Rings | None = None,
@@ -113,6 +118,7 @@ class FeedStreams:
         self._rings = rings or Rings()
         self._limits = limits
         self._port = port
+        self._slots = slots
         self.open = OpenStreams()
         self._waiting: dict[PlaceKey, dict[int, Subscriber]] = {}
         """Subscribers that wait for a slot, by position."""
@@ -264,7 +270,7 @@ class FeedStreams:
             if stream is None:
                 self.detached[subscriber.id] = subscriber
                 self._waiting.setdefault(at.place.key, {})[subscriber.id] = subscriber
-                self._port.waits(subscriber)
+                self._slots.waits(self, subscriber)
                 return None
         if stream is None:
             origin, present = at, self._port.known_time + 1
@@ -281,7 +287,7 @@ class FeedStreams:
                 self._rings,
             )
             self.open.append(stream)
-            self._port.streams_changed()
+            self._slots.changed(self)
             self._port.start(stream)
         self._attach(subscriber, stream)
         return stream
@@ -293,7 +299,7 @@ class FeedStreams:
         beside = subscriber.at.place.copied is not None or any(
             not stream.ended and (stream.joinable or tenant in stream.account.tenants) for stream in self.open
         )
-        return beside and not self._port.may_catch_up(tenant)
+        return beside and not self._slots.may_catch_up(tenant)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Detach the subscriber, which keeps its position and joins again when it has credit."""
@@ -333,7 +339,7 @@ class FeedStreams:
     def close(self, stream: SharedStream) -> None:
         """Close a stream whose pump is done. Subscribers that have not reached its end join another stream."""
         self.open.remove(stream)
-        self._port.streams_changed()
+        self._slots.changed(self)
         for subscriber in list(stream.subscribers.values()):
             stream.detach(subscriber)
             self.detached[subscriber.id] = subscriber
@@ -398,7 +404,7 @@ class FeedStreams:
         if waiting is not None and waiting.pop(subscriber.id, None) is not None:
             if not waiting:
                 del self._waiting[key]
-            self._port.waits_no_longer(subscriber)
+            self._slots.waits_no_longer(subscriber)
 
 
 def covering(streams: Iterable[SharedStream], at: JoinPoint) -> SharedStream | None:

@@ -7,7 +7,7 @@ import bson
 
 from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
-from feedmux_server.core.delivery.feed_streams import FeedStreams, StreamLimits
+from feedmux_server.core.delivery.feed_streams import CatchUpSlots, FeedStreams, StreamLimits
 from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.subscriber import Subscriber
@@ -42,7 +42,8 @@ def error(reason: ErrorReason = ErrorReason.INTERNAL) -> FeedmuxError:
 
 @dataclass(slots=True)
 class Port:
-    """Records the streams that were started; `slot_free` says whether another catch-up stream is allowed."""
+    """Records the streams that were started. It stands for the slots too: `slot_free` says whether another catch-up
+    stream is allowed."""
 
     started: list[SharedStream] = field(default_factory=list)
     slot_free: bool = True
@@ -59,13 +60,13 @@ class Port:
     def lost(self, place: ResumeToken) -> FeedmuxError | None:
         return next((fork.error("main") for fork in self.forks if fork.has_lost(place)), None)
 
-    def waits(self, subscriber: Subscriber) -> None:
+    def waits(self, _: FeedStreams, subscriber: Subscriber) -> None:
         self.waiting.add(subscriber.id)
 
     def waits_no_longer(self, subscriber: Subscriber) -> None:
         self.waiting.remove(subscriber.id)
 
-    def streams_changed(self) -> None:
+    def changed(self, streams: FeedStreams) -> None:
         """Do nothing: there are no other feeds."""
 
     def abandoned(self, stream: SharedStream) -> None:
@@ -75,10 +76,17 @@ class Port:
 class Feed:
     """The streams of one key."""
 
-    def __init__(self, *, events_max: int = 1000, read_ahead_bytes: int = 10**6, join_distance_s: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        events_max: int = 1000,
+        read_ahead_bytes: int = 10**6,
+        join_distance_s: int = 0,
+        slots: CatchUpSlots | None = None,
+    ) -> None:
         self.port = Port()
         limits = StreamLimits(RingLimits(events_max=events_max), read_ahead_bytes, join_distance_s)
-        self.streams = FeedStreams(limits, self.port, itertools.count(1))
+        self.streams = FeedStreams(limits, self.port, slots or self.port, itertools.count(1))
         self.woken: list[int] = []
         self._last_id = 0
 

@@ -1,11 +1,7 @@
 """Slots for reading history: a fixed number, in turn by tenant, within quotas and fair shares."""
 
-import itertools
 from collections import Counter
-from dataclasses import dataclass
 
-from feedmux_server.core.delivery.feed_streams import FeedStreams, StreamLimits
-from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.slots import Slots
 from feedmux_server.core.delivery.stream_steps import Step
@@ -14,32 +10,7 @@ from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied
-from tests.unit.core.delivery.streams_support import Feed, Port, behind, fill, mark, numbers, opened
-
-
-@dataclass(slots=True)
-class SlotsPort(Port):
-    """A port like the manager's."""
-
-    slots: Slots | None = None
-    streams: FeedStreams | None = None
-
-    def may_catch_up(self, tenant: str) -> bool:
-        assert self.slots is not None
-        return self.slots.may_catch_up(tenant)
-
-    def waits(self, subscriber: Subscriber) -> None:
-        assert self.slots is not None
-        assert self.streams is not None
-        self.slots.waits(self.streams, subscriber)
-
-    def waits_no_longer(self, subscriber: Subscriber) -> None:
-        assert self.slots is not None
-        self.slots.waits_no_longer(subscriber)
-
-    def streams_changed(self) -> None:
-        if self.slots is not None and self.streams is not None:
-            self.slots.changed(self.streams)
+from tests.unit.core.delivery.streams_support import Feed, behind, fill, mark, numbers, opened
 
 
 class Feeds:
@@ -50,11 +21,8 @@ class Feeds:
         self.feeds = [self._feed(number) for number in range(count)]
 
     def _feed(self, number: int) -> Feed:
-        feed = Feed()
+        feed = Feed(slots=self.slots)
         feed._last_id = 100 * number  # ids are unique within a process
-        port = SlotsPort(slots=self.slots)
-        feed.port = port
-        feed.streams = port.streams = FeedStreams(StreamLimits(RingLimits(), 10**6, 0), port, itertools.count(1))
         opened(feed.stream_of(feed.subscriber(behind(100), tenant="live")))
         return feed
 
@@ -300,11 +268,8 @@ def reads(subscriber: Subscriber) -> bool:
 
 def test_a_copy_uses_a_slot_also_as_the_only_stream_of_its_feed() -> None:
     feeds = Feeds(1, count=2, catch_up_streams=1)
-    alone = Feed()
+    alone = Feed(slots=feeds.slots)
     alone._last_id = 1_000
-    port = SlotsPort(slots=feeds.slots)
-    alone.port = port
-    alone.streams = port.streams = FeedStreams(StreamLimits(RingLimits(), 10**6, 0), port, itertools.count(1))
     copier = alone.subscriber(JoinPoint(mark(5).while_copying(Copied())), tenant="a")
     assert alone.stream_of(copier).copies
     assert feeds.slots.used() == {"a": 1}
