@@ -353,6 +353,29 @@ async def test_tls_and_a_user_with_no_more_than_it_needs(redis_factory: RedisFac
         connect(server.url, RedisAccess(ca_file=access.ca_file))
 
 
+async def test_certificates_that_are_renewed_need_no_restart(redis_factory: RedisFactory, tmp_path: Path) -> None:
+    """Connections that were made with the former ones connect again with the new ones."""
+    context, access = tls(tmp_path)
+    server = await redis_factory()
+    await add_user([server])
+    async with fronted(server.port, context) as front:
+        client = connect(f"rediss://localhost:{front.port}/0", access)
+        try:
+            assert await is_writable(client)
+            front.context, _ = tls(tmp_path)
+            front.cut()
+            await until(partial(is_writable, client))
+        finally:
+            await client.aclose()
+
+
+async def is_writable(client: Client) -> bool:
+    with suppress(FeedmuxError):
+        await check_writable(client)
+        return True
+    return False
+
+
 async def test_every_script_runs_with_the_documented_permissions(redis_factory: RedisFactory) -> None:
     """Also where there is no subscription, or a part of one."""
     server = await redis_factory()

@@ -18,7 +18,7 @@ class Front(Proxy):
         super().__init__(port)
         self.tls_count = 0
         """Connections that were made with TLS."""
-        self._context = context
+        self.context = context
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setblocking(False)
         self.port = self._listener.getsockname()[1]
@@ -45,7 +45,7 @@ class Front(Proxy):
         self.tls_count += tls
         protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), self.linked)
         try:
-            await loop.connect_accepted_socket(lambda: protocol, connection, ssl=self._context if tls else None)
+            await loop.connect_accepted_socket(lambda: protocol, connection, ssl=self.context if tls else None)
         except OSError:
             connection.close()  # it did not shake hands
 

@@ -5,7 +5,7 @@ Invariant: no password leaves this module. Neighbours: `dependencies` calls it, 
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,12 @@ from typing import Any
 from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import MasterNotFoundError, Sentinel, SentinelConnectionPool
+from redis.asyncio.sentinel import (
+    MasterNotFoundError,
+    Sentinel,
+    SentinelConnectionPool,
+    SentinelManagedConnection,
+)
 from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import RedisClusterException
@@ -50,6 +55,10 @@ class WatchedCluster(RedisCluster):
         nodes = [ClusterNode(host, port) for host, port in hosts]
         # Without full coverage, a slot that no node has fails only the calls for its own keys.
         super().__init__(startup_nodes=nodes, require_full_coverage=False, **options)
+        if options.get("ssl"):
+            self.connection_kwargs["connection_class"] = TlsConnection
+            for node in self.nodes_manager.startup_nodes.values():
+                node.connection_class = TlsConnection
 
     async def initialize(self, *arguments: Any, **options: Any) -> RedisCluster:
         if self._initialize:
@@ -81,6 +90,33 @@ class WatchedCluster(RedisCluster):
         for host, port in self._hosts:
             node = ClusterNode(host, port, **self.connection_kwargs)
             self.nodes_manager.startup_nodes.setdefault(node.name, node)
+
+
+class TlsConnection(SSLConnection):
+    """Reads the TLS files again when they have changed: redis-py reads them once for each connection, which its pools
+    keep, and connect again after the certificates have expired."""
+
+    _files: Sequence[tuple[int, int] | None] = ()
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        tls = self.ssl_context
+        files = [_version_of(path) for path in (tls.ca_certs, tls.certfile, tls.keyfile) if path is not None]
+        if files != self._files:
+            self._files, tls.context = files, None
+        arguments: Mapping[str, Any] = super()._connection_arguments()
+        return arguments
+
+
+class _SentinelTlsConnection(SentinelManagedConnection, TlsConnection):
+    """The same for the primary that sentinels name."""
+
+
+def _version_of(path: str) -> tuple[int, int] | None:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino
 
 
 Client = Redis | WatchedCluster
@@ -164,7 +200,7 @@ def _pool(where: RedisUrl, options: dict[str, Any]) -> Any:
         [(host, port)] = where.hosts
         options |= {"host": host, "port": port}
         if where.tls:
-            options["connection_class"] = SSLConnection
+            options["connection_class"] = TlsConnection
     return BlockingConnectionPool(
         max_connections=CONNECTIONS_MAX, timeout=2.0, retry=_no_retry(), db=where.database, **options
     )
@@ -175,6 +211,8 @@ class WatchedPrimary(Redis):
 
     def __init__(self, where: RedisUrl, options: dict[str, Any], sentinel_options: dict[str, Any]) -> None:
         self._sentinels = _Sentinels(where, sentinel_options)
+        if where.tls:
+            options = {**options, "connection_class": _SentinelTlsConnection}
         pool: Any = SentinelConnectionPool(  # type: ignore[no-untyped-call]
             where.service,
             self._sentinels,
@@ -209,6 +247,9 @@ class _Sentinels(Sentinel):
             for host, port in where.hosts
         }
         self.sentinels = list(self.by_name.values())
+        if where.tls:
+            for each in self.sentinels:
+                each.connection_pool.connection_class = TlsConnection
 
     async def discover_master(self, service_name: str) -> tuple[str, int]:
         """The primary, from the first sentinel that knows one. Raises MasterNotFoundError."""

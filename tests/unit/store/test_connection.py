@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio import Redis, UnixDomainSocketConnection
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from feedmux_server.store.connection import (
     CONNECTIONS_MAX,
     RedisAccess,
     StartupError,
+    TlsConnection,
     WatchedCluster,
     WatchedPrimary,
     connect,
@@ -97,7 +98,7 @@ async def test_tls_is_used_with_the_files_that_are_named(tmp_path: Path) -> None
     authorities.write_text(CERTIFICATE)
     client = connect("rediss://a", RedisAccess(ca_file=authorities))
     assert isinstance(client, Redis)
-    assert client.connection_pool.connection_class is SSLConnection
+    assert client.connection_pool.connection_class is TlsConnection
     used = client.connection_pool.connection_kwargs
     assert (used["ssl_ca_certs"], "ssl_certfile" in used) == (str(authorities), False)
     await client.aclose()
