@@ -175,7 +175,8 @@ def as_chunk(delivery: Delivery, start: ResumeToken) -> Chunk:
         return DocumentsChunk(data, document_offsets(data), mark, copied, delivery.read_time_s, False)
     (chunk,) = cut_batch(data, start, delivery.end, delivery.read_time_s, bytes_max=len(data))
     if copied is not None and delivery.end.copied is not None:
-        chunk = ChangesChunk.of(chunk, delivery.end.copied, None) or chunk
+        # The position of an invalidate does not say how far the copy was before it.
+        chunk = ChangesChunk.of(chunk, copied if delivery.end.from_invalidate else delivery.end.copied, None) or chunk
     return chunk
 
 
