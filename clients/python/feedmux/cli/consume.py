@@ -60,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "terminal's standard error shows how many of them, how fast, and the time left.\n\n"
         "With --join, any number of commands share the events of a group, in order per key. The exit status of an\n"
         "--exec command settles its event: 0 is processed, 65 makes it a dead letter, after any other it is delivered\n"
-        "again, with the last line of standard error as the reason. SIGINT and SIGTERM let commands end first."
+        "again, with the last line of standard error as the reason. After 126 and 127 (the command does not run) this\n"
+        "worker ends. SIGINT and SIGTERM let commands end first."
     )
     parser.add_argument("name", metavar="NAME", help="the durable subscription")
     add_output_options(parser)

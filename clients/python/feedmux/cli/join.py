@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -20,13 +21,15 @@ from bson import json_util
 import feedmux
 from feedmux.cli.connection import OPEN_TIMEOUT_S
 from feedmux.cli.event_output import CHECK_EVERY_S, EventOutput, Notices, remark, write
-from feedmux.cli.failure import UsageError
+from feedmux.cli.failure import CliError, UsageError
 from feedmux.cli.feed_arguments import scope_name
 from feedmux.cli.signals import Signals
 from feedmux.cli.terminal import plain, reader_has_gone
 from feedmux.options import SESSION_CODEC
 
 EX_DATAERR: Final = 65
+NOT_RUN: Final = (126, 127)
+"""What a shell exits with when the command cannot be executed, or was not found."""
 LINE_BYTES_MAX: Final = 4096
 """The most of a line of standard error that is kept as the reason."""
 LEFT_S: Final = 5.0
@@ -67,11 +70,13 @@ def consume_group(
         if args.command_line is None:
             print_events(member, output, signals, notices, args.limit)
         else:
-            commands = Commands(args.command_line, output)
+            commands = Commands(args.command_line, output, member.close)
             try:
                 member.run(commands.handle, concurrency=jobs)
             finally:
                 commands.end()
+            if commands.cannot_run is not None:
+                raise commands.cannot_run
 
 
 def print_events(
@@ -97,24 +102,29 @@ def print_events(
 
 
 class Commands:
-    """Runs a command for each event, and settles the event by its exit status."""
+    """Runs a command for each event, and settles the event by its exit status.
 
-    def __init__(self, command_line: str, output: EventOutput) -> None:
+    A worker whose command does not run at all takes the most events of all workers, because it fails at once, and
+    would make dead letters of them. So it stops.
+    """
+
+    def __init__(self, command_line: str, output: EventOutput, stop: Callable[[], None]) -> None:
+        """`stop` asks for the end."""
+        self.cannot_run: CliError | None = None
+        """Why the command does not run."""
         self._command_line = command_line
         self._output = output
+        self._stop = stop
         self._running: set[subprocess.Popen[bytes]] = set()
         self._lock = threading.Lock()
 
     def handle(self, event: feedmux.MemberEvent) -> None:
-        """Run the command, with the event on its standard input."""
-        # A file: a command that does not read its input would block a pipe.
-        with tempfile.TemporaryFile() as given:
-            given.write(self._output.encode(event))
-            given.seek(0)
-            # A group of its own, because Ctrl-C in a terminal goes to the whole group of this process.
-            command = subprocess.Popen(
-                self._command_line, shell=True, stdin=given, stderr=subprocess.PIPE, process_group=0
-            )
+        """Run the command, with the event on its standard input. Raises OSError if that cannot be tried."""
+        try:
+            command = self._begin(event)
+        except OSError as error:
+            self._give_up(f"cannot be started: {error.strerror}")
+            raise
         with self._lock:
             self._running.add(command)
         said = _LastLine(command)
@@ -127,12 +137,30 @@ class Commands:
         if status == 0:
             return
         how = f"exited with {status}" if status > 0 else f"was killed by {_signal_name(-status)}"
-        again = "it becomes a dead letter" if status == EX_DATAERR else "the event is delivered again"
-        remark(f"-- the command {how} in attempt {event.attempt}: {again}")
-        if status == EX_DATAERR:
-            event.reject(reason or f"the command {how}")
-        else:
-            event.nack(reason=reason or f"the command {how}")
+        is_rejected = status == EX_DATAERR
+        settle = event.reject if is_rejected else event.nack
+        try:
+            settle(reason=reason or f"the command {how}")
+        except feedmux.SessionClosed:
+            return  # the command was ended because nobody waits for it, and others get the event
+        what = "it becomes a dead letter" if is_rejected else "the event has failed"
+        remark(f"-- the command {how} in attempt {event.attempt}: {what}")
+        if status in NOT_RUN:
+            self._give_up(how)
+
+    def _begin(self, event: feedmux.MemberEvent) -> subprocess.Popen[bytes]:
+        # A file: a command that does not read its input would block a pipe.
+        with tempfile.TemporaryFile() as given:
+            given.write(self._output.encode(event))
+            given.seek(0)
+            # A group of its own, because Ctrl-C in a terminal goes to the whole group of this process.
+            return subprocess.Popen(
+                self._command_line, shell=True, stdin=given, stderr=subprocess.PIPE, process_group=0
+            )
+
+    def _give_up(self, how: str) -> None:
+        self.cannot_run = CliError(f"the command {how}", "Check --exec. The event is delivered again.")
+        self._stop()
 
     def end(self) -> None:
         """End the commands that still run: nobody waits for them."""

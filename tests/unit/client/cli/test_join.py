@@ -1,5 +1,6 @@
 """`feedmux consume --join` with scripted members: what is printed, run and settled."""
 
+import errno
 import io
 import os
 import signal
@@ -76,15 +77,46 @@ def test_the_exit_status_settles_the_event(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO()))
     owner = Owner()
-    Commands(command, cast(EventOutput, Output())).handle(event(owner))
+    Commands(command, cast(EventOutput, Output()), lambda: None).handle(event(owner))
     assert owner.outcomes == ([] if outcome is None else [outcome])
+
+
+def test_a_command_that_was_ended_with_its_member_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    class Closed(Owner):
+        def settle(self, event: feedmux.MemberEvent, outcome: Outcome) -> None:
+            raise feedmux.SessionClosed("the member is closed: others get the event")
+
+    Commands("kill $$", cast(EventOutput, Output()), lambda: None).handle(event(Closed()))
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["no-such-command", "/dev/null", "exec no-such-command", "exit 3"])
+def test_a_command_that_does_not_run_ends_the_worker(command: str) -> None:
+    owner, stops = Owner(), list[bool]()
+    commands = Commands(command, cast(EventOutput, Output()), lambda: stops.append(True))
+    commands.handle(event(owner))
+    assert len(owner.outcomes) == 1, "whoever fixes it gets the event again"
+    assert bool(stops) is (commands.cannot_run is not None) is (command != "exit 3")
+
+
+def test_a_command_that_cannot_be_started_ends_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_process(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr("subprocess.Popen", no_process)
+    stops = list[bool]()
+    commands = Commands("true", cast(EventOutput, Output()), lambda: stops.append(True))
+    with pytest.raises(BlockingIOError):  # so `run` lets the event fail
+        commands.handle(event(Owner()))
+    assert stops
+    assert "Resource temporarily unavailable" in str(commands.cannot_run)
 
 
 def test_a_command_need_not_read_its_input(tmp_path: Any) -> None:
     owner = Owner()
     big = event(owner, 10_000_000)
-    Commands("exit 0", cast(EventOutput, Output())).handle(big)
-    Commands(f"cat > {tmp_path}/got", cast(EventOutput, Output())).handle(big)
+    Commands("exit 0", cast(EventOutput, Output()), lambda: None).handle(big)
+    Commands(f"cat > {tmp_path}/got", cast(EventOutput, Output()), lambda: None).handle(big)
     assert (tmp_path / "got").read_bytes() == big.raw
     assert owner.outcomes == []
 
@@ -94,7 +126,9 @@ def test_what_a_command_leaves_in_the_background_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr("feedmux.cli.join.LEFT_S", 0.0)
     owner = Owner()
-    Commands(f"sleep 1000 & echo $! > {tmp_path}/child; exit 65", cast(EventOutput, Output())).handle(event(owner))
+    Commands(f"sleep 1000 & echo $! > {tmp_path}/child; exit 65", cast(EventOutput, Output()), lambda: None).handle(
+        event(owner)
+    )
     os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
     (outcome,) = owner.outcomes
     assert isinstance(outcome, Failed)
@@ -102,7 +136,7 @@ def test_what_a_command_leaves_in_the_background_is_not_waited_for(
 
 
 def test_commands_have_a_process_group_of_their_own(tmp_path: Any) -> None:
-    Commands(f"ps -o pgid= -p $$ > {tmp_path}/group", cast(EventOutput, Output())).handle(event(Owner()))
+    Commands(f"ps -o pgid= -p $$ > {tmp_path}/group", cast(EventOutput, Output()), lambda: None).handle(event(Owner()))
     assert int((tmp_path / "group").read_text()) != os.getpgrp()
 
 
