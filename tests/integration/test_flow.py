@@ -1,21 +1,10 @@
-"""Acks and subscriptions on the wire: what the server stores, and what it delivers again."""
-
-from typing import Any
+"""Sessions of inline feeds on the wire: their acks, and clients that end their messages at once."""
 
 import pytest
-from pymongo.database import Database
 
 from feedmux.v1 import feed_pb2
+from tests.documents import Documents, insert
 from tests.integration.wire import MANY, Api, at, feed
-
-Documents = Database[dict[str, Any]]
-
-
-def insert(database: Documents, numbers: range, pad: int = 0) -> None:
-    database.c.insert_many([{"n": n, "pad": "x" * pad} for n in numbers])
-
-
-# --- Acks on an inline feed.
 
 
 async def test_acks_of_an_inline_feed_are_accepted_and_stored_nowhere(api: Api, database: Documents) -> None:
@@ -45,33 +34,3 @@ async def test_a_tool_that_half_closes_at_once_gets_what_is_there(
     await session.call.done_writing()
     await session.opened()
     assert len(await session.rest()) == left + 3
-
-
-# --- Durable subscriptions.
-
-
-async def test_acked_never_comes_again_and_unacked_all_does(api: Api, database: Documents, name: str) -> None:
-    await api.create(name, feed(database.name, "c"))
-    insert(database, range(10))
-    session = await api.open(name)
-    await session.take(10)
-    await session.ack_and_wait(4)
-    stored = await api.get(name)
-    assert stored.position == session.committed[-1].position
-    assert stored.active
-    await session.close()
-    assert not (await api.get(name)).active
-    again = await api.open(name)
-    assert await again.numbers(6) == [4, 5, 6, 7, 8, 9]
-    # A lower ack changes nothing; an ack of everything does.
-    await again.ack(2)
-    await again.ack(1)
-    await again.ack_and_wait(6)
-    await again.close()
-    last = await api.open(name)
-    insert(database, range(10, 11))
-    assert await last.numbers(1) == [10]
-    await last.close()
-
-
-# --- The control service.

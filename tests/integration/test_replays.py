@@ -7,7 +7,6 @@ import bson
 from pymongo import MongoClient
 from pymongo.database import Database
 
-import feedmux
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
@@ -147,42 +146,3 @@ async def test_what_narrower_grants_withhold_is_not_replayed(
         await settle(session, 1, 2)
         await letters_are(here, name, 0)
         await session.close()
-
-
-async def test_a_worker_that_was_corrected_gets_what_it_rejected(
-    mongo: ReplicaSet, redis_server: RedisServer, database: Database[Any], name: str
-) -> None:
-    configured: dict[str, Any] = settings(mongo.uri, redis_server.url)
-    configured["dead_letters"] = {"source": "main", "database": f"{database.name}_letters"}
-    handled: list[tuple[int, int, int]] = []
-    corrected = False
-
-    async def handle(event: feedmux.MemberEvent) -> None:
-        (seen,) = steps([event])
-        if seen == (1, 0) and not corrected:
-            raise feedmux.Reject("no such customer")
-        handled.append((*seen, event.attempt))
-
-    async with (
-        serving(configured) as here,
-        asyncio.timeout(4 * PATIENCE_S),
-        feedmux.AsyncClient(f"127.0.0.1:{here.server.ports.data}") as client,
-    ):
-        await until(lambda: is_ready(here))
-        orders, letters = client.subscription(name), client.dead_letters(name)
-        group = feedmux.Group(after_dead_letter="quarantine")
-        await orders.create(database=database.name, collection="orders", group=group)
-        member = orders.join()
-        running = asyncio.create_task(member.run(handle, concurrency=4))
-        change(database, 1, 0, 1, 2)
-        change(database, 2, 0)
-        await letters_are(here, name, 3)
-        await until(lambda: handled == [(2, 0, 1)])
-        corrected = True
-        assert await letters.replay(key={"_id": 1}) == feedmux.Replay(chosen=3, withheld=0)
-        change(database, 1, 3)
-        await until(lambda: len(handled) == 5)
-        assert handled[1:] == [(1, 0, 2), (1, 1, 1), (1, 2, 1), (1, 3, 1)]
-        await letters_are(here, name, 0)
-        await member.close()
-        await running
