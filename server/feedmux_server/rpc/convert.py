@@ -5,6 +5,7 @@ from typing import TypeVar
 from google.protobuf import duration_pb2, timestamp_pb2
 from google.protobuf.message import DecodeError, Message
 
+from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.copy_progress import CopyStatus
 from feedmux_server.core.delivery.taken import BSON
@@ -126,10 +127,10 @@ def resume_token(data: bytes, field: str) -> bytes:
     return data
 
 
-def heartbeat_s(message: duration_pb2.Duration, is_set: bool) -> float:
-    if not is_set:
+def heartbeat_s(request: wire.Open | wire.WatchRequest) -> float:
+    if not request.HasField("heartbeat_interval"):
         return HEARTBEAT_DEFAULT_S
-    interval_s = seconds(message)
+    interval_s = seconds(request.heartbeat_interval)
     if not 1 <= interval_s <= 60:
         raise _invalid("heartbeat_interval", "must be 1 s to 60 s")
     return interval_s

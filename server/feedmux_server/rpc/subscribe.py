@@ -33,7 +33,7 @@ from feedmux_server.rpc.subscription_lease import committing, is_cancelled, open
 from feedmux_server.sessions.groups import Had
 from feedmux_server.sessions.member_session import MemberSession
 from feedmux_server.sessions.outputs import RewoundMark, SkippedMark
-from feedmux_server.sessions.session import Session, SessionPolicy
+from feedmux_server.sessions.session import Reading, Session, SessionPolicy
 from feedmux_server.store.model import Lease, StoredSubscription
 from feedmux_server.streams.resolve_start import StartResolver
 from feedmux_server.telemetry.audit import AuditEvent
@@ -54,11 +54,7 @@ class _Target:
     feed: FeedSpec
     key: StreamKey
     at: JoinPoint
-    batch_events_max: int = 0
-    continue_on_invalidate: bool = False
-    earliest_on_history_lost: bool = False
-    snapshot_on_history_lost: bool = False
-    from_earliest: bool = False
+    policy: SessionPolicy
     stored: StoredSubscription | None = None
     lease: Lease | None = None
     at_last_acked: bool = False
@@ -81,7 +77,7 @@ class Subscribe:
         identity = caller()
         tenant = identity.tenant
         request = await _first(requests, service)
-        heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
+        heartbeat_s = convert.heartbeat_s(request)
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
         wire_format = convert.wire_format(request.format)
         if len(request.instance_id.encode()) > INSTANCE_BYTES_MAX:
@@ -98,30 +94,12 @@ class Subscribe:
             check_first_credit(request.credit)
         target = await self._target(request, tenant, context)
         feed, key, at = target.feed, target.key, target.at
-        policy = SessionPolicy(
-            heartbeat_s,
-            target.continue_on_invalidate,
-            target.earliest_on_history_lost,
-            target.snapshot_on_history_lost,
-            target.from_earliest,
-            target.batch_events_max,
-        )
         async with committing(service, target.lease, target.stored) as attach, admitted(service, tenant, feed, key):
             positions = service.positions(key, tenant)
             encoder = ResponseEncoder(positions, wire_format, message_bytes_max)
-            session = Session.begin(
-                service.manager,
-                key,
-                tenant,
-                at,
-                positions,
-                policy,
-                payload_max=encoder.payload_max,
-                wire_format=wire_format,
-                attach=attach,
-                subscription=request.subscription,
-                received=received(target.stored) if target.stored is not None else None,
-            )
+            reading = Reading(key, tenant, at, positions, target.policy, encoder.payload_max, wire_format)
+            known = received(target.stored) if target.stored is not None else None
+            session = Session.begin(service.manager, reading, attach, request.subscription, known)
             peer = context.peer() or ""
             live = LiveSession(session, feed, key, identity, request.subscription, request.instance_id, peer)
             async with listed(service, live):
@@ -205,7 +183,10 @@ class Subscribe:
         start = convert.start(request.start)
         at = await self._service.starts(key, tenant).resolve(start)
         from_earliest = start.kind is StartKind.EARLIEST
-        return _Target(feed, key, at, batch_events_max=feed.batch_size, from_earliest=from_earliest)
+        policy = SessionPolicy(
+            convert.heartbeat_s(request), from_earliest=from_earliest, batch_events_max=feed.batch_size
+        )
+        return _Target(feed, key, at, policy)
 
     async def _durable(self, request: wire.Open, tenant: str, context: Context) -> _Target:
         check_name("subscription", request.subscription)
@@ -250,14 +231,18 @@ class Subscribe:
                     rewound_from = acked.place.cluster_time
             elif at.place.is_after(acked.place) and epoch < max(stored.commit_epoch, stored.seek_epoch):
                 skipped_from = acked.place
+        policy = SessionPolicy(
+            convert.heartbeat_s(request),
+            continue_on_invalidate=content.on_invalidate == feed_pb2.ON_INVALIDATE_CONTINUE,
+            earliest_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST,
+            snapshot_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_SNAPSHOT,
+            batch_events_max=feed.batch_size,
+        )
         return _Target(
             feed,
             key,
             at,
-            batch_events_max=feed.batch_size,
-            continue_on_invalidate=content.on_invalidate == feed_pb2.ON_INVALIDATE_CONTINUE,
-            earliest_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_EARLIEST,
-            snapshot_on_history_lost=content.on_history_lost == feed_pb2.ON_HISTORY_LOST_SNAPSHOT,
+            policy,
             stored=stored,
             lease=lease,
             at_last_acked=at_last_acked,

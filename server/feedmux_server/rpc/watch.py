@@ -9,7 +9,7 @@ from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.session_lifecycle import admitted, listed, opened_message, serve
 from feedmux_server.rpc.status import Context
-from feedmux_server.sessions.session import Session, SessionPolicy
+from feedmux_server.sessions.session import Reading, Session, SessionPolicy
 
 WINDOW_EVENTS = 100_000
 WINDOW_BYTES = 4 * 1024 * 1024
@@ -27,7 +27,7 @@ class Watch:
         identity = caller()
         tenant = identity.tenant
         request = convert.parse(wire.WatchRequest, data)
-        heartbeat_s = convert.heartbeat_s(request.heartbeat_interval, request.HasField("heartbeat_interval"))
+        heartbeat_s = convert.heartbeat_s(request)
         message_bytes_max = convert.message_bytes_max(request.message_bytes_max)
         wire_format = convert.wire_format(request.format)
         feed = await service.access.feed_of(request.feed, tenant)
@@ -40,16 +40,8 @@ class Watch:
             heartbeat_s, from_earliest=start.kind is StartKind.EARLIEST, batch_events_max=feed.batch_size
         )
         async with admitted(service, tenant, feed, key):
-            session = Session.begin(
-                service.manager,
-                key,
-                tenant,
-                at,
-                positions,
-                policy,
-                payload_max=encoder.payload_max,
-                wire_format=wire_format,
-            )
+            reading = Reading(key, tenant, at, positions, policy, encoder.payload_max, wire_format)
+            session = Session.begin(service.manager, reading)
             async with listed(service, LiveSession(session, feed, key, identity, "", "", context.peer() or "")):
                 await session.opened()
                 opened = opened_message(

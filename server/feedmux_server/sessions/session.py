@@ -66,6 +66,19 @@ class SessionPolicy:
     """The most events in one message, if the feed sets a limit; 0: as many as fit."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a call reads: of which feed, from where on, and how it is sent."""
+
+    key: StreamKey
+    tenant: str
+    at: JoinPoint
+    positions: PositionEncoder
+    policy: SessionPolicy
+    payload_max: int
+    wire_format: str
+
+
 class Session:
     """Takes events from its subscriber when they may be sent, and puts marks between them. Made by `begin`."""
 
@@ -115,35 +128,29 @@ class Session:
     @staticmethod
     def begin(
         manager: StreamManager,
-        key: StreamKey,
-        tenant: str,
-        at: JoinPoint,
-        positions: PositionEncoder,
-        policy: SessionPolicy,
-        *,
-        payload_max: int,
-        wire_format: str,
+        reading: Reading,
         attach: Attach | None = None,
         subscription: str = "",
         received: ResumeToken | None = None,
     ) -> "Session":
-        """Begin to read the feed at `at`; earlier sessions have delivered events up to `received`. With `attach` the
-        client acknowledges events, and the positions are stored. End the session with `close`."""
+        """Begin to read; earlier sessions have delivered events up to `received`. With `attach` the client acknowledges
+        events, and the positions are stored. End the session with `close`."""
+        key, tenant, policy = reading.key, reading.tenant, reading.policy
         signal, durable = Wakeup(), attach is not None
         quota = QuotaGate(manager.accounts.of(tenant), signal, holds=durable)
-        gate = SendGate(manager, tenant, payload_max, quota, signal)
+        gate = SendGate(manager, tenant, reading.payload_max, quota, signal)
         subscriber = manager.subscriber(
             key,
             tenant,
-            at,
+            reading.at,
             signal.set,
             durable=durable,
-            payload_max=payload_max,
-            wire_format=wire_format,
+            payload_max=reading.payload_max,
+            wire_format=reading.wire_format,
             batch_events_max=policy.batch_events_max,
         )
         subscriber.received = received
-        return Session(manager, key, positions, policy, subscriber, gate, signal, attach, subscription)
+        return Session(manager, key, reading.positions, policy, subscriber, gate, signal, attach, subscription)
 
     @property
     def source(self) -> str:

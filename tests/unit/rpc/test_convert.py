@@ -5,12 +5,18 @@ from typing import Any
 import bson
 import pytest
 
-from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
+from feedmux.v1 import change_feed_pb2 as wire
+from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.bounds import TOKEN_BYTES_MAX
 from tests.tables import over
+
+
+def opened(heartbeat_s: float) -> wire.Open:
+    return wire.Open(heartbeat_interval=convert.duration(heartbeat_s))
+
 
 WRONG: list[tuple[Any, ErrorReason, str]] = [
     (lambda: convert.start(feed_pb2.Start(time={"seconds": -1})), ErrorReason.MESSAGE_INVALID, "start.time"),
@@ -18,8 +24,8 @@ WRONG: list[tuple[Any, ErrorReason, str]] = [
     (lambda: convert.start(feed_pb2.Start(start_after=b"x")), ErrorReason.BSON_INVALID, "start.start_after"),
     (lambda: convert.resume_token(bytes(TOKEN_BYTES_MAX + 1), "f"), ErrorReason.MESSAGE_INVALID, "f"),
     (lambda: convert.resume_token(bson.encode(dict.fromkeys("abcdefghi", 1)), "f"), ErrorReason.POSITION_INVALID, "f"),
-    (lambda: convert.heartbeat_s(convert.duration(0.9), True), ErrorReason.MESSAGE_INVALID, "heartbeat_interval"),
-    (lambda: convert.heartbeat_s(convert.duration(60.1), True), ErrorReason.MESSAGE_INVALID, "heartbeat_interval"),
+    (lambda: convert.heartbeat_s(opened(0.9)), ErrorReason.MESSAGE_INVALID, "heartbeat_interval"),
+    (lambda: convert.heartbeat_s(opened(60.1)), ErrorReason.MESSAGE_INVALID, "heartbeat_interval"),
     (lambda: convert.message_bytes_max(64 * 1024 - 1), ErrorReason.MESSAGE_INVALID, "message_bytes_max"),
     (lambda: convert.message_bytes_max((64 << 20) + 1), ErrorReason.MESSAGE_INVALID, "message_bytes_max"),
     (lambda: convert.wire_format(99), ErrorReason.MESSAGE_INVALID, "format"),
@@ -51,8 +57,7 @@ def test_an_empty_pipeline_is_rejected_unless_an_earlier_version_stored_it(pipel
 
 
 def test_defaults_and_bounds() -> None:
-    unset, minute = convert.duration(0.0), convert.duration(60.0)
-    assert [convert.heartbeat_s(unset, False), convert.heartbeat_s(minute, True)] == [10.0, 60.0]
+    assert [convert.heartbeat_s(each) for each in (wire.Open(), opened(60.0))] == [10.0, 60.0]
     assert [convert.message_bytes_max(each) for each in (0, 64 * 1024, 64 << 20)] == [1 << 20, 64 * 1024, 64 << 20]
     assert convert.wire_format(feed_pb2.FORMAT_UNSPECIFIED) == convert.wire_format(feed_pb2.FORMAT_BSON) == BSON
 
@@ -81,7 +86,7 @@ def test_options_of_newer_versions_are_known_by_name_and_in_no_order() -> None:
 
 def test_what_is_no_message_of_its_kind() -> None:
     with pytest.raises(FeedmuxError, match=r"WatchRequest") as caught:
-        convert.parse(change_feed_pb2.WatchRequest, b"\x0a\xff")
+        convert.parse(wire.WatchRequest, b"\x0a\xff")
     assert caught.value.reason is ErrorReason.MESSAGE_INVALID
 
 

@@ -27,7 +27,7 @@ from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.rpc.response_encoder import ResponseEncoder
 from feedmux_server.sessions.outputs import Output
-from feedmux_server.sessions.session import Session, SessionPolicy
+from feedmux_server.sessions.session import Reading, Session, SessionPolicy
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.reader import Batch
@@ -133,17 +133,9 @@ class World:
         """Begin a session after event `after`, or at a position. End it with `close`."""
         positions = PositionEncoder(PositionKeys([bytes(32)]), bytes(8), key.short)
         encoder = ResponseEncoder(positions, wire_format, MESSAGE_BYTES)
-        session = Session.begin(
-            self.manager,
-            key,
-            tenant,
-            after if isinstance(after, JoinPoint) else JoinPoint(mark(after), exact=True),
-            positions,
-            SessionPolicy(heartbeat_s),
-            payload_max=encoder.payload_max,
-            wire_format=wire_format,
-            attach=(lambda _: Forgetful()) if durable else None,
-        )
+        at = after if isinstance(after, JoinPoint) else JoinPoint(mark(after), exact=True)
+        reading = Reading(key, tenant, at, positions, SessionPolicy(heartbeat_s), encoder.payload_max, wire_format)
+        session = Session.begin(self.manager, reading, (lambda _: Forgetful()) if durable else None)
         session.grant(100_000, credit)
         self.sessions.append(session)
         return Client(session, encoder, wire_format)
