@@ -66,25 +66,6 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @in_virtual_time
-async def test_later_events_of_the_key_follow_and_others_go_on() -> None:
-    async with quarantined() as (there, collection, member):
-        assert [each.attempts for each in collection._in_order()] == [1, 0, 0, 0]
-        change(there, "b", "a", "b")
-        assert await member.has(3) == ["a", "b", "b"]
-        member.settle((2, 3))
-        await until(lambda: member.committed == 3)
-        assert len(collection.written) == 5
-        (group,) = there.service.groups
-        assert not group.ledger.keys, "what follows is settled"
-        await member.close()
-        member = await joined(there)
-        change(there, "a", "c")
-        assert await member.has(1) == ["c"], "the next host knows the key"
-        await until(lambda: len(collection.written) == 6)
-        await member.close()
-
-
-@in_virtual_time
 async def test_an_event_that_the_collection_rejects_holds_up_its_own_key_only() -> None:
     collection = Collection()
     async with group_served(collection, after_dead_letter=QUARANTINE) as there:
@@ -206,25 +187,6 @@ async def test_a_letter_that_fails_again_is_a_letter_again() -> None:
         assert of(member, "a")[8:] == sorted(of(member, "a"))[-4:]
         member.settle((9, 12))
         await until(lambda: not collection.pins)
-
-
-@in_virtual_time
-async def test_a_host_that_is_lost_in_a_replay_loses_no_letter_and_no_order() -> None:
-    async with quarantined() as (there, collection, member):
-        collection.mark("a")
-        await member.has(5)
-        change(there, "a")
-        collection.deleting = lambda: away(collection._in_order()[0])
-        member.settle((2, 3))
-        await asyncio.sleep(2 * LOOK_S)
-        await member.close()
-        collection.deleting = lambda: None
-        member = await joined(there)
-        await member.has(5)
-        assert of(member, "a") == sorted(of(member, "a")), "the letters come again, and then what was later"
-        member.settle((1, 5))
-        await until(lambda: not collection.written and not collection.pins)
-        await member.close()
 
 
 @in_virtual_time
