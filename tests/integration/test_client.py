@@ -1,33 +1,17 @@
-"""The Python client against the real server: its asynchronous session, and resume tokens in each format."""
+"""The Python client against the real server: resume tokens in each format, and Extended JSON through a small window."""
 
 import asyncio
+import json
 from typing import Any
 
 import bson
+import pytest
 from bson import Decimal128, Int64
-from pymongo.database import Database
 
 import feedmux
-from tests.integration.servers import KEY_A, Here
-
-Documents = Database[dict[str, Any]]
-
-
-def insert(database: Documents, numbers: range) -> None:
-    database.c.insert_many([{"n": n} for n in numbers])
-
-
-async def test_async_session(tenants: Here, database: Documents, name: str) -> None:
-    async with feedmux.AsyncClient(f"127.0.0.1:{tenants.api.data_port}", api_key=KEY_A, source="main") as client:
-        await client.create_subscription(name, database=database.name, collection="c")
-        insert(database, range(4))
-        async with await client.subscription(name).open() as session:
-            assert (await session.next()).document["fullDocument"]["n"] == 0
-            event = await session.next()
-            session.ack(event)
-        async with await client.subscription(name).open() as session:
-            assert (await session.next()).document["fullDocument"]["n"] == 2
-        await client.delete_subscription(name)
+from tests.documents import Documents
+from tests.integration.servers import Here
+from tests.integration.wire import PATIENCE_S
 
 
 async def test_a_resume_token_is_the_same_bytes_in_every_format(here: Here, database: Documents) -> None:
@@ -45,3 +29,26 @@ async def test_a_resume_token_is_the_same_bytes_in_every_format(here: Here, data
                 async with feed.open(event.resume_token, format=format_) as session:
                     assert (await session.next()).raw == events[number + 1].raw
     assert tokens["extended_json_canonical"] == tokens["extended_json_relaxed"] == tokens["bson"]
+
+
+WINDOW_BYTES = 32 * 1024
+SMALL, LARGE = 12_500, 6
+
+
+@pytest.mark.parametrize("wire_format", ["extended_json_relaxed", "extended_json_canonical"])
+async def test_a_small_window_never_runs_dry(here: Here, database: Documents, wire_format: Any) -> None:
+    """A window of 32 KiB was used up by framing after some 6,000 events."""
+    options: dict[str, Any] = {"window_bytes": WINDOW_BYTES, "message_bytes_max": 64 * 1024}
+    async with feedmux.AsyncClient(f"127.0.0.1:{here.api.data_port}", source="main") as client:
+        feed = client.feed(database=database.name, collection="c")
+        async with await feed.open(format=wire_format, **options) as session:
+            for first in range(0, SMALL, 2_500):
+                database.c.insert_many([{"n": n} for n in range(first, first + 2_500)])
+            # In fragments, and with letters of several bytes.
+            database.c.insert_many([{"n": SMALL + n, "pad": "é" * 100_000} for n in range(LARGE)])
+            database.c.insert_one({"n": SMALL + LARGE})
+            for wanted in range(SMALL + LARGE + 1):
+                async with asyncio.timeout(PATIENCE_S):
+                    event = await session.next()
+                found = json.loads(event.raw)["fullDocument"]["n"]
+                assert (int(found["$numberInt"]) if isinstance(found, dict) else found) == wanted
