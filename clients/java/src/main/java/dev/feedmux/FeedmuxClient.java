@@ -203,7 +203,7 @@ public final class FeedmuxClient implements AutoCloseable {
          * or more, new calls use another connection.
          */
         public Builder timeout(Duration each) {
-            timeout = each;
+            timeout = Durations.capped(each);
             return this;
         }
 

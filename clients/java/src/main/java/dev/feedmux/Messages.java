@@ -277,7 +277,7 @@ final class Messages {
     }
 
     static Duration duration(com.google.protobuf.Duration duration) {
-        return Duration.ofSeconds(duration.getSeconds(), duration.getNanos());
+        return Durations.capped(Duration.ofSeconds(duration.getSeconds(), duration.getNanos()));
     }
 
     static com.google.protobuf.Duration duration(Duration duration) {

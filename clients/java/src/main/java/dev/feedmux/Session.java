@@ -86,7 +86,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      * @throws FeedmuxException as with {@link #take}
      */
     public Optional<Event> poll(Duration timeout) {
-        return Optional.ofNullable((Event) next(Math.max(0, timeout.toNanos()), false, false));
+        return Optional.ofNullable((Event) next(nanosOf(timeout), false, false));
     }
 
     /**
@@ -96,7 +96,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
      * @throws FeedmuxException as with {@link #take}
      */
     public Optional<Item> pollItem(Duration timeout) {
-        return Optional.ofNullable(next(Math.max(0, timeout.toNanos()), true, false));
+        return Optional.ofNullable(next(nanosOf(timeout), true, false));
     }
 
     /**
@@ -218,7 +218,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     public void close(Duration timeout) {
         buffer.close();
         try {
-            connection.done().get(timeout.toNanos(), TimeUnit.NANOSECONDS);
+            connection.done().get(nanosOf(timeout), TimeUnit.NANOSECONDS);
         } catch (TimeoutException late) {
             connection.abandon();
         } catch (InterruptedException interrupted) {
@@ -245,6 +245,10 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         } catch (InterruptedException interrupted) {
             throw interrupted("interrupted while waiting for a batch");
         }
+    }
+
+    private static long nanosOf(Duration timeout) {
+        return timeout.isNegative() ? 0 : Durations.capped(timeout).toNanos();
     }
 
     private void checkOurs(Batch batch) {

@@ -79,6 +79,12 @@ public record SessionOptions(
             require(!each.isNegative(), "a duration must not be negative");
         }
         require(reconnectTimeout == null || !reconnectTimeout.isNegative(), "reconnectTimeout must not be negative");
+        ackInterval = Durations.capped(ackInterval);
+        openTimeout = Durations.capped(openTimeout);
+        reconnectTimeout = reconnectTimeout == null ? null : Durations.capped(reconnectTimeout);
+        closeTimeout = Durations.capped(closeTimeout);
+        backoffFirst = Durations.capped(backoffFirst);
+        backoffMost = Durations.capped(backoffMost);
     }
 
     /** Returns the default options. */

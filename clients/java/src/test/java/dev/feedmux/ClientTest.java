@@ -21,6 +21,7 @@ import java.nio.file.Path;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
+import java.util.Optional;
 import java.util.UUID;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
@@ -214,6 +215,28 @@ final class ClientTest {
                     IllegalArgumentException.class,
                     () -> subscription.open(options -> options.heartbeat(Duration.ofMillis(999))));
             assertThrows(IllegalArgumentException.class, () -> new Tls(null, Path.of("c.pem"), null, null));
+        }
+    }
+
+    @Test
+    void aDurationMayBeOfAnyLength() throws Exception {
+        Duration forever = Duration.ofSeconds(Long.MAX_VALUE);
+        try (ScriptedServer server = new ScriptedServer(call -> {
+                    call.send(Wire.opened());
+                    call.send(Wire.batch(1, 1, 1));
+                    call.awaitClose();
+                });
+                FeedmuxClient client =
+                        FeedmuxClient.builder(server.target()).timeout(forever).build();
+                Session session = client.subscription("s")
+                        .open(options -> options.ackInterval(forever)
+                                .openTimeout(forever)
+                                .reconnectTimeout(forever)
+                                .closeTimeout(forever)
+                                .backoff(forever, forever))) {
+            assertEquals(1, session.poll(forever).orElseThrow().sequence());
+            assertEquals(Optional.empty(), session.poll(Duration.ofSeconds(Long.MIN_VALUE)));
+            session.close(forever);
         }
     }
 
