@@ -20,6 +20,7 @@ import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.DoubleSupplier;
 import java.util.function.LongSupplier;
 import org.jspecify.annotations.Nullable;
@@ -56,6 +57,9 @@ final class Connection implements Transport.Dependent {
     private @Nullable ScheduledHandle pause;
     /** Ends the session while the client waits for it to close. */
     private @Nullable ScheduledHandle closeTimer;
+
+    /** {@link #warnUnconfirmed} has logged it. */
+    private final AtomicBoolean warned = new AtomicBoolean();
 
     private State state = State.OPENING;
     private long openedAt;
@@ -137,6 +141,16 @@ final class Connection implements Transport.Dependent {
     /** Ends the session at once, without notifying the server. */
     void abandon() {
         context.execute(() -> abandon(null));
+    }
+
+    /** Logs once that the server has not confirmed all acks. Called after a close and the end. */
+    void warnUnconfirmed() {
+        if (sender.hasUnconfirmedAcks() && warned.compareAndSet(false, true)) {
+            LOG.log(
+                    System.Logger.Level.WARNING,
+                    "the session was closed before the server confirmed all acks: the next session may repeat their"
+                            + " events");
+        }
     }
 
     /** Closes the session as the user's close does, within closeTimeout, but later calls get an error. */
@@ -365,6 +379,9 @@ final class Connection implements Transport.Dependent {
             closeTimer.cancel();
         }
         transport.forget(this);
+        if (buffer.closing()) {
+            warnUnconfirmed();
+        }
         buffer.put(new Entry.Ended(error));
         opened.complete(error != null ? error : new SessionClosedException("the session was closed while opening"));
         done.complete(null);

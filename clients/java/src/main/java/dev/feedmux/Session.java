@@ -212,13 +212,14 @@ public final class Session implements Iterable<Event>, AutoCloseable {
 
     /**
      * Stops delivery, sends the acks, and waits at most this long until the server confirms them. Unconfirmed acks can
-     * lead to repeated events in the next session, never to lost ones. Closing again does nothing. An interrupt ends
-     * the wait and sets the interrupt flag again.
+     * lead to repeated events in the next session, never to lost ones; a warning is logged. Closing again does nothing.
+     * An interrupt ends the wait and sets the interrupt flag again.
      */
     public void close(Duration timeout) {
         buffer.close();
         try {
             connection.done().get(nanosOf(timeout), TimeUnit.NANOSECONDS);
+            connection.warnUnconfirmed();
         } catch (TimeoutException late) {
             connection.abandon();
         } catch (InterruptedException interrupted) {

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.feedmux.errors.FeedInvalidatedException;
 import dev.feedmux.errors.FeedmuxException;
 import dev.feedmux.errors.HistoryLostException;
 import dev.feedmux.errors.InterruptedCallException;
@@ -16,6 +17,7 @@ import dev.feedmux.support.ScriptedServer;
 import dev.feedmux.support.ScriptedServer.Call;
 import dev.feedmux.support.ScriptedServer.Script;
 import dev.feedmux.support.Wire;
+import dev.feedmux.v1.Committed;
 import dev.feedmux.v1.SubscribeResponse;
 import io.grpc.Context;
 import io.grpc.Status;
@@ -99,6 +101,39 @@ final class SessionTest {
         session.take();
         assertEquals(1, lines.size(), lines::toString);
         assertTrue(lines.get(0).matches("disconnected, reconnecting in \\d+ ms: STATE_UNAVAILABLE: .*"), lines.get(0));
+    }
+
+    @Test
+    void aCloseSaysOnceThatAcksWereNotConfirmed() {
+        List<String> lines = Collections.synchronizedList(new ArrayList<>());
+        Logger log = Logger.getLogger("dev.feedmux");
+        log.setFilter(line -> lines.add(line.getMessage()));
+        open.add(() -> log.setFilter(null));
+        Session confirmed = opened(call -> {
+            call.send(Wire.opened(), Wire.batch(1, 1, 1));
+            call.awaitClose();
+            call.send(SubscribeResponse.newBuilder()
+                    .setCommitted(Committed.newBuilder().setDeliverySequence(1))
+                    .build());
+        });
+        confirmed.ack(confirmed.take());
+        confirmed.close();
+        assertEquals(List.of(), lines);
+
+        Session ended = opened(call -> {
+            call.send(Wire.opened(), Wire.batch(1, 1, 1));
+            throw ScriptedServer.status(Status.Code.FAILED_PRECONDITION, "FEED_INVALIDATED", Map.of());
+        });
+        Event event = ended.take();
+        assertThrows(FeedInvalidatedException.class, ended::take);
+        ended.ack(event);
+        ended.close();
+        ended.close();
+        Session unanswered = opened(play(Wire.opened(), Wire.batch(1, 1, 1)));
+        unanswered.ack(unanswered.take());
+        unanswered.close();
+        assertEquals(2, lines.size(), lines::toString);
+        assertTrue(lines.get(0).contains("before the server confirmed all acks"), lines.get(0));
     }
 
     @Test
