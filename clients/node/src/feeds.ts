@@ -74,6 +74,7 @@ export type OnHistoryLost = "fail" | "earliest" | "snapshot";
 /** A durable subscription as the server stores it. */
 export interface SubscriptionInfo {
   readonly name: string;
+  /** Can be sent again. Its pipeline is text where objects would lose the order of names such as "10" and "9". */
   readonly feed: Feed;
   readonly onInvalidate: OnInvalidate;
   readonly onHistoryLost: OnHistoryLost;
