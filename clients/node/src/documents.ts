@@ -20,6 +20,26 @@ export function encode(document: unknown, what: string): Uint8Array {
   return serialize(checked(document, what, 0) as Document, { ignoreUndefined: false });
 }
 
+/**
+ * Throws TypeError for a text with half of a surrogate pair, at any depth of a message: the text cut within an emoji, for
+ * example. UTF-8 has no such text, and what JavaScript writes instead is another one: another name, another condition.
+ */
+export function checkTexts(value: unknown, path: string): void {
+  if (typeof value === "string") {
+    checkText(value, path);
+  } else if (typeof value === "object" && value !== null && !types.isUint8Array(value)) {
+    for (const [name, each] of Object.entries(value)) {
+      checkTexts(each, `${path}.${name}`);
+    }
+  }
+}
+
+function checkText(text: string, path: string): void {
+  if (/\p{Surrogate}/u.test(text)) {
+    throw new TypeError(`${path} has half of a surrogate pair, which UTF-8 does not have: was a text cut there?`);
+  }
+}
+
 /** A copy, read once: a getter cannot return something else later. Documents become Maps, which keep any name. */
 function checked(given: unknown, path: string, depth: number): unknown {
   if (depth > DEPTH_MAX) {
@@ -28,6 +48,8 @@ function checked(given: unknown, path: string, depth: number): unknown {
   const value = hasToBson(given) ? given.toBSON() : given;
   switch (typeof value) {
     case "string":
+      checkText(value, path);
+      return value;
     case "boolean":
     case "number":
       return value;
@@ -49,15 +71,22 @@ function checked(given: unknown, path: string, depth: number): unknown {
 
 function checkedObject(value: object, path: string, depth: number): unknown {
   const inner = (found: Iterable<[unknown, unknown]>): Map<unknown, unknown> =>
-    new Map(Array.from(found, ([name, each]) => [name, checked(each, `${path}.${String(name)}`, depth + 1)]));
+    new Map(
+      Array.from(found, ([name, each]) => {
+        checkText(String(name), `${path}.${String(name)}`);
+        return [name, checked(each, `${path}.${String(name)}`, depth + 1)];
+      }),
+    );
   if ("_bsontype" in value) {
     if (value._bsontype === "DBRef") {
       const { collection, oid, db, fields } = value as DBRef;
       return inner(Object.entries({ $ref: collection, $id: oid, ...(db != null && { $db: db }), ...fields }));
     }
     if (value._bsontype === "Code" && (value as Code).scope) {
+      checkText((value as Code).code, path);
       return new Code((value as Code).code, checked((value as Code).scope, `${path}.scope`, depth + 1) as Document);
     }
+    checkTexts(value, path);
     // `serialize` checks that it is one of its own types.
     return value;
   }
@@ -78,6 +107,7 @@ function checkedObject(value: object, path: string, depth: number): unknown {
     return value;
   }
   if (types.isRegExp(value)) {
+    checkText(value.source, path);
     // `serialize` ignores s and y, and writes g as MongoDB's s.
     const lost = /[gsvy]/.exec(value.flags);
     if (lost) {

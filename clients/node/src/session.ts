@@ -3,6 +3,7 @@
 import type { Document, Timestamp } from "bson";
 
 import { type Batch, ChangeEvent } from "./batches.js";
+import { checkTexts } from "./documents.js";
 import { SessionClosedError } from "./errors.js";
 import type { SessionBuffer, Item } from "./session-buffer.js";
 import type { Transport } from "./transport.js";
@@ -69,6 +70,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     connections: Set<Connection>,
   ): Promise<Session<T>> {
     signal?.throwIfAborted();
+    checkTexts(opening, "open");
     const connection = new Connection(transport, opening, options);
     connections.add(connection);
     const abort = (): void => {

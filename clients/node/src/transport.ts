@@ -13,6 +13,7 @@ import {
   status as Status,
 } from "@grpc/grpc-js";
 
+import { checkTexts } from "./documents.js";
 import { SessionClosedError, UnavailableError } from "./errors.js";
 import { ChangeFeed } from "./gen/feedmux/v1/change_feed_pb.js";
 import { check, LONGEST_TIMER_MS } from "./options.js";
@@ -160,6 +161,7 @@ export class Transport {
     { signal, timeoutMs = this.#timeoutMs }: CallOptions = {},
   ): Promise<MessageShape<O>> {
     check(timeoutMs, 0, Infinity, "timeoutMs");
+    checkTexts(request, method.name);
     // gRPC rejects a time that is very far away, but knows that one may be without end.
     const deadline = timeoutMs <= LONGEST_TIMER_MS ? Date.now() + timeoutMs : Infinity;
     signal?.throwIfAborted();

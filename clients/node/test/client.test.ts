@@ -357,6 +357,11 @@ test("what a program without types gets wrong is named, and not ignored", LIMIT,
       await assert.rejects(client.feed({ database: wrong(name) }).open(), /a feed's database is a name/);
       await assert.rejects(client.feed({ database: "shop", collection: wrong(name) }).open(), /collection is a name/);
     }
+    const half = { name: "TypeError", message: /half of a surrogate pair/ };
+    await assert.rejects(client.feed({ database: "shop\ud83d" }).open(), half);
+    await assert.rejects(client.feed({ pipeline: '[{"$match":{"a":"\ud83d"}}]' }).explain(), half);
+    await assert.rejects(client.subscription("s\ud83d").open(), half);
+    await assert.rejects(client.subscription("s\ud83d").get(), half);
     await assert.rejects(client.feed({ showExpandedEvents: wrong("false") }).open(), /is true or false/);
     assert.throws(() => new feedmux.Client(wrong(undefined)), /the target is host:port/);
     assert.throws(

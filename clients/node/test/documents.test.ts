@@ -56,6 +56,11 @@ const WRONG: readonly unknown[] = [
   2n ** 63n,
   -(2n ** 63n) - 1n,
   new Date(Number.NaN),
+  "x\ud83d",
+  new Map([["\ude00", 1]]),
+  new RegExp("x\ud83d"),
+  new BSONRegExp("\ud83d"),
+  new Code("\ud83d", {}),
   /x/g,
   /a.b/s,
   /x/y,
@@ -128,7 +133,7 @@ test("so it is in everything that the client encodes", () => {
 test("everything else is what the MongoDB driver sends", () => {
   const value = {
     null: null,
-    text: "x",
+    text: "x\ud83d\ude00\ufffd",
     whole: 1,
     fraction: -0.5,
     nan: NaN,
