@@ -109,6 +109,13 @@ async def test_a_stream_ends_when_the_key_is_withdrawn(site: Tenancy, database: 
         stays.cancel()
 
 
+def test_a_url_of_this_machine_is_read_without_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with web_server() as web:
+        web.body = jwks(FIRST)
+        assert jwks_module.read_url(web.url) == web.body.encode()
+
+
 async def test_keys_by_url(
     mongo: ReplicaSet,
     redis_server: RedisServer,

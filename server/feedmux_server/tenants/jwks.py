@@ -251,8 +251,12 @@ def read_url(url: str, timeout_s: float = FETCH_TIMEOUT_S) -> bytes:
     """Read a URL, blocking. A redirect is a failure: it could lead away from https. Raises JwksUnusable."""
     deadline_s = time.monotonic() + 2 * timeout_s
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
+    # A URL without TLS is of this machine. A proxy does not know it, and could answer with keys of its own.
+    proxies = urllib.request.getproxies() if url.lower().startswith("https:") else {}
+    through = "https" in proxies and not urllib.request.proxy_bypass(request.host)
+    opener = urllib.request.build_opener(_NoRedirect, urllib.request.ProxyHandler(proxies))
     try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=timeout_s) as response:
+        with opener.open(request, timeout=timeout_s) as response:
             data = b""
             while part := response.read1(65536):
                 data += part
@@ -262,4 +266,7 @@ def read_url(url: str, timeout_s: float = FETCH_TIMEOUT_S) -> bytes:
     except (OSError, HTTPException, ValueError) as error:
         # The text of an error may contain the URL, and the URL may contain a password.
         code = getattr(error, "code", None)
-        raise JwksUnusable(f"it cannot be fetched ({f'HTTP {code}' if code else type(error).__name__})") from None
+        reason = f"HTTP {code}" if code else type(error).__name__
+        if through:
+            reason += ", through the proxy that https_proxy names"
+        raise JwksUnusable(f"it cannot be fetched ({reason})") from None

@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.tenants.jwks import WAITING_MAX, Jwks, JwksAway, JwksUnusable, parse_jwks
+from feedmux_server.tenants.jwks import WAITING_MAX, Jwks, JwksAway, JwksUnusable, parse_jwks, read_url
 from tests.tables import over
 
 
@@ -134,3 +134,13 @@ async def test_few_calls_wait_for_a_slow_source() -> None:
     finally:
         go_on.set()
     assert {len(found) for found in await asyncio.gather(*waiting)} == {1}
+
+
+def test_a_proxy_that_may_be_the_cause_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "http://user:canary@127.0.0.1:1")
+    with pytest.raises(JwksUnusable, match="the proxy that https_proxy names") as caught:
+        read_url("https://127.0.0.1:1/jwks.json")
+    assert "canary" not in str(caught.value)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with pytest.raises(JwksUnusable, match=r"cannot be fetched \(URLError\)"):
+        read_url("https://127.0.0.1:1/jwks.json")
