@@ -153,9 +153,7 @@ class Cluster:
 async def cluster(
     *, node_timeout_ms: int = 1500, config: dict[str, str] | None = None, announce: Announce = _as_it_is
 ) -> AsyncIterator[Cluster]:
-    version = subprocess.run([find_redis_server(), "--version"], capture_output=True, text=True, check=True).stdout
-    if " v=6." in version:
-        pytest.skip("Redis 6.2 puts the bus of a cluster on a port that may not be free; 7.0 lets us choose it")
+    _need_cluster_port()
     async with AsyncExitStack() as stack:
         servers: list[RedisServer] = []
         ports, buses = free_ports(4), free_ports(4)
@@ -191,3 +189,23 @@ async def cluster(
         await until(replica_known, every_s=0.1)
         await until(lambda: all_say("cluster_state:ok"), every_s=0.1)
         yield Cluster(servers, known)
+
+
+@asynccontextmanager
+async def cluster_of_one() -> AsyncIterator[RedisServer]:
+    _need_cluster_port()
+    port, bus = free_ports(2)
+    async with RedisServer(port=port, config={"cluster-enabled": "yes", "cluster-port": str(bus)}) as server:
+        await ask(port, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+
+        async def is_ok() -> bool:
+            return "cluster_state:ok" in await _answer(port, "CLUSTER", "INFO")
+
+        await until(is_ok, every_s=0.1)
+        yield server
+
+
+def _need_cluster_port() -> None:
+    version = subprocess.run([find_redis_server(), "--version"], capture_output=True, text=True, check=True).stdout
+    if " v=6." in version:
+        pytest.skip("Redis 6.2 puts the bus of a cluster on a port that may not be free; 7.0 lets us choose it")

@@ -19,14 +19,31 @@ from feedmux_embedded import RedisServer
 from feedmux_server.core.check_result import Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store import connection
-from feedmux_server.store.checks import RedisUnavailable, check_redis, check_writable, examine_sentinels, probe
+from feedmux_server.store.checks import (
+    RedisUnavailable,
+    check_eviction,
+    check_redis,
+    check_writable,
+    examine_clock,
+    examine_sentinels,
+    probe,
+)
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import Client, RedisAccess, StartupError, connect
 from feedmux_server.store.model import CommitRequest, CommitStatus, RestoreRequest
 from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
 from tests.integration.certificates import Authority
-from tests.integration.redis_topologies import SERVICE, Cluster, Sentinels, ask, cluster, is_replica, sentinels
+from tests.integration.redis_topologies import (
+    SERVICE,
+    Cluster,
+    Sentinels,
+    ask,
+    cluster,
+    cluster_of_one,
+    is_replica,
+    sentinels,
+)
 from tests.integration.servers import until
 from tests.integration.state_support import Recorder, commit, create, place, place_of, running, submit
 from tests.integration.tls_front import Front, fronted
@@ -98,6 +115,22 @@ async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
                 await nodes.servers[2].restart()
                 await until(lambda: all(recorder.commits[-1][0] == 9 for _, recorder in sessions.values()))
             assert all(recorder.causes == [] for _, recorder in sessions.values())
+        finally:
+            await client.aclose()
+
+
+async def test_a_cluster_of_one_node() -> None:
+    async with cluster_of_one() as server:
+        url = f"redis+cluster://127.0.0.1:{server.port}"
+        client = connect(url)
+        try:
+            assert await check_redis(client, url) == ()
+            assert (await examine_clock(client)).level is Level.OK
+            assert (await probe(client)).level is Level.OK
+            assert await check_eviction(client, url)
+            await ask(server.port, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+            with pytest.raises(FeedmuxError, match="allkeys-lru"):
+                await check_eviction(client, url)
         finally:
             await client.aclose()
 

@@ -73,7 +73,11 @@ async def _infos(client: Client, *sections: str) -> dict[str, Info] | None:
     """INFO of each primary, by address if there are several; None if feedmux may not run INFO."""
     try:
         if isinstance(client, RedisCluster):
-            return dict(await client.info(*sections, target_nodes=RedisCluster.PRIMARIES))
+            await client.initialize()
+            # One by one, as of a single node redis-py answers without its name.
+            nodes = client.get_primaries()
+            infos = await asyncio.gather(*(client.info(*sections, target_nodes=[node]) for node in nodes))
+            return dict(zip((node.name for node in nodes), infos, strict=True))
         return {"": await client.info(*sections)}
     except redis_errors.NoPermissionError:
         return None
