@@ -23,7 +23,7 @@ from feedmux_server.core.readiness import ReadinessRules
 from feedmux_server.jobs.readiness import Check, Readiness
 from feedmux_server.login_files import LoginFiles, OnChange
 from feedmux_server.rpc.health import REDIS, Health
-from feedmux_server.source.checks import unsuitable_option, why_unreadable
+from feedmux_server.source.checks import tls_files, unsuitable_option, why_unreadable
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.source.letters import LettersPlace
@@ -208,12 +208,22 @@ async def _use_login(source: Source, login: LoginFiles) -> None:
 
 def source_files(name: str, section: SourceSection) -> LoginFiles:
     """The files of a source's login. Raises ConfigError."""
-    return LoginFiles(f"sources.{name}", username_file=section.username_file, password_file=section.password_file)
+    return LoginFiles(
+        f"sources.{name}",
+        username_file=section.username_file,
+        password_file=section.password_file,
+        tls_files=tls_files(section.uri),
+    )
 
 
 def letters_files(section: DeadLettersSection) -> LoginFiles:
     """The files of the login for dead letters. Raises ConfigError."""
-    return LoginFiles(DEAD_LETTERS, username_file=section.username_file, password_file=section.password_file)
+    return LoginFiles(
+        DEAD_LETTERS,
+        username_file=section.username_file,
+        password_file=section.password_file,
+        tls_files=tls_files(section.uri),
+    )
 
 
 def make_letters(

@@ -1,11 +1,12 @@
-"""A user and a password that files hold, and that are read again when the files change: those of MongoDB and Redis.
+"""A user and a password that files hold, and that are read again when the files change: those of MongoDB and Redis. So
+are the certificates of a connection to MongoDB.
 
 Kubernetes mounts a Secret like this, and follows its changes.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,12 +23,18 @@ OnChange = Callable[[], Awaitable[None]]
 class LoginFiles:
     """The constructor raises ConfigError if a file cannot be used. Later, what was read before stays in force."""
 
-    def __init__(self, section: str, *, username_file: Path | None, password_file: Path | None) -> None:
-        """`section` has the options `username_file` and `password_file`. Without a file, its value is empty."""
+    def __init__(
+        self, section: str, *, username_file: Path | None, password_file: Path | None, tls_files: Sequence[Path] = ()
+    ) -> None:
+        """`section` has the options `username_file` and `password_file`. Without a file, its value is empty.
+        `tls_files`: whoever uses the login reads them; only their changes count here."""
         self._section = section
+        self._tls = WatchedFiles(tls_files)
+        self._tls_seen = self._tls.check()
         self._files = {"username_file": username_file, "password_file": password_file}
         # The watch begins before the read, so that a file that changes during the read is read again.
-        self._watch = WatchedFiles(path for path in self._files.values() if path is not None)
+        named = [path for path in self._files.values() if path is not None]
+        self._watch = WatchedFiles([*named, *tls_files])
         self.username, self.password = self._read()
 
     @property
@@ -43,8 +50,9 @@ class LoginFiles:
             except ConfigError as error:
                 log.error("a login cannot be used; the one read before stays in force: %s", error)
                 return not isinstance(error, FileUnreadable)
+            tls = await asyncio.to_thread(self._tls.check)
             before = self.username, self.password
-            if read != before:
+            if (*read, tls) != (*before, self._tls_seen):
                 self.username, self.password = read
                 try:
                     await changed()
@@ -52,6 +60,7 @@ class LoginFiles:
                     self.username, self.password = before
                     log.error("the new login of %s cannot be used yet: %s", self._section, type(error).__name__)
                     return False
+                self._tls_seen = tls
                 log.info("the login of %s was read again; new connections use it", self._section)
             return True
 

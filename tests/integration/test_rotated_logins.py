@@ -1,13 +1,54 @@
 """Passwords of MongoDB and Redis that change while the server runs, and come from files."""
 
+import ipaddress
 from pathlib import Path
 
 import grpc
+from cryptography import x509
 from redis.asyncio import Redis
 
-from feedmux_embedded import RedisServer
+from feedmux_embedded import RedisServer, ReplicaSet
+from tests.documents import Client
+from tests.integration.certificates import Authority
 from tests.integration.servers import Here, guarded, serving, settings, until
 from tests.integration.wire import LATEST, feed
+
+
+async def test_new_connections_use_the_renewed_certificates(tmp_path: Path, redis_server: RedisServer) -> None:
+    authority, both = tmp_path / "ca.pem", tmp_path / "both.pem"
+
+    def renew() -> None:
+        Authority(tmp_path).sign("mongod", x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+        both.write_bytes((tmp_path / "mongod.pem").read_bytes() + (tmp_path / "mongod.key").read_bytes())
+
+    renew()
+    tls = ["--tlsMode", "allowTLS", "--tlsCertificateKeyFile", both, "--tlsCAFile", authority]
+    arguments = [*map(str, tls), "--tlsAllowConnectionsWithoutCertificates"]
+    async with ReplicaSet(oplog_mb=64, arguments=arguments) as mongo:
+        uri = f"{mongo.uri}&tls=true&tlsCAFile={authority}"
+        configuration = settings(uri, redis_server.url) | {"reload_s": 0.05}
+        del configuration["sources"]["other"]
+        async with serving(configuration) as here:
+            with Client(mongo.uri) as admin:
+                session = await here.api.open(feed=feed("shop", "c"))
+                admin.shop.c.insert_one({"n": 1})
+                assert await session.numbers(1) == [1]
+                source = here.server.service.manager.sources["main"]
+                before = source._commands.client
+                renew()
+                admin.admin.command("rotateCertificates")
+
+                async def is_read() -> bool:
+                    return source._commands.client is not before
+
+                await until(is_read)
+                other = await here.api.open(feed=feed("shop", "another"))
+                admin.shop.another.insert_one({"n": 2})
+                assert await other.numbers(1) == [2]
+                admin.shop.c.insert_one({"n": 3})
+                assert await session.numbers(1) == [3], "the open stream continues"
+                session.cancel()
+                other.cancel()
 
 
 async def test_new_connections_use_the_new_passwords(tmp_path: Path) -> None:

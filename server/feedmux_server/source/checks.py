@@ -7,7 +7,9 @@ Reads only. Nothing here opens the cursors that serve feeds.
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote_plus
 
 from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailure
@@ -198,11 +200,20 @@ def unsuitable_option(uri: str) -> str:
 
     The driver would accept it, and then every feed of every tenant would fail.
     """
-    options = [each.partition("=") for each in uri.partition("?")[2].replace(";", "&").split("&")]
-    for name, _, value in options:
+    for name, value in _options(uri):
         if (why := _UNSUITABLE.get(name.lower())) and value.lower() not in _SUITABLE:
             return f"the option {name} {why}. Leave it out"
     return ""
+
+
+def tls_files(uri: str) -> list[Path]:
+    """Return the files that a MongoDB URI names. pymongo reads them once for each client."""
+    return [Path(unquote_plus(value)) for name, value in _options(uri) if value and name.lower() in _TLS_FILES]
+
+
+def _options(uri: str) -> list[tuple[str, str]]:
+    options = [each.partition("=") for each in uri.partition("?")[2].replace(";", "&").split("&")]
+    return [(name, value) for name, _, value in options]
 
 
 def why_unreadable(error: Exception) -> str:
@@ -217,6 +228,7 @@ _UNSUITABLE: Final = {
     "timeoutms": "would end every read that waits for events",
     "loadbalanced": "does not suit change streams of a replica set, whose members the driver must find",
 }
+_TLS_FILES: Final = frozenset({"tlscafile", "tlscertificatekeyfile", "tlscrlfile"})
 _SUITABLE: Final = ("", "majority", "false")
 
 

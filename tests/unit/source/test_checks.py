@@ -1,11 +1,12 @@
 """Which MongoDB can be a source. tests/cli/test_doctor.py tests the other checks on real servers."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from feedmux_server.core.check_result import Level
-from feedmux_server.source.checks import judge_hello, unsuitable_option
+from feedmux_server.source.checks import judge_hello, tls_files, unsuitable_option
 from tests.tables import over
 
 SET: dict[str, Any] = {"setName": "rs0", "hosts": ["a", "b"]}
@@ -109,3 +110,9 @@ def test_faulty_releases() -> None:
 def test_options_of_a_uri_that_do_not_suit_change_streams(scheme: str, options: str, name: str) -> None:
     found = unsuitable_option(scheme + options)
     assert found.startswith(f"the option {name} ") if name else not found
+
+
+def test_the_files_of_a_uri() -> None:
+    uri = "mongodb://u:p@a,b/?tls=true;tlsCAFile=%2Fetc%2Fca.pem&TLSCERTIFICATEKEYFILE=/etc/key+1.pem&tlsCRLFile="
+    assert tls_files(uri) == [Path("/etc/ca.pem"), Path("/etc/key 1.pem")]
+    assert tls_files("mongodb://a/?replicaSet=rs0") == tls_files("") == []
