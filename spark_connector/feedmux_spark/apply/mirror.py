@@ -17,7 +17,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from feedmux_spark.errors import FeedmuxSparkError
+from feedmux_spark.errors import FeedmuxSparkError, OptionError
 from feedmux_spark.offsets import Offset
 from feedmux_spark.rows import SchemaRefused, typed_schema
 from feedmux_spark.rows.columns import TYPE_MISMATCH, key_schema
@@ -121,9 +121,19 @@ class Mirror(ABC):
         """Deletes the rows of documents that are gone, after a stream has read the whole copy of the existing documents
         that began at `offset` (`snapshot_offsets`): those that neither this copy nor a change since then has brought.
 
-        Not while a stream is applied. Raises OptionError if `offset` is not one.
+        Not while a stream is applied. Raises OptionError if `offset` is not one: a later one would delete the rows of
+        documents that exist.
         """
-        seconds, increment = Offset.from_json(json.loads(offset)).time
+        try:
+            begin = Offset.from_json(json.loads(offset))
+        except ValueError:
+            begin = None
+        if begin is None or begin.copied != 0 or begin.time == (0, 0):
+            raise OptionError(
+                "sweep needs the offset at which the copy began, as snapshot_offsets returned it and the stream had it"
+                " in startingOffsets"
+            )
+        seconds, increment = begin.time
         # The documents are read as of the time before the offset, or later.
         before = ((seconds << 32 | increment) - 1).to_bytes(8)
         self._delete_before(before)

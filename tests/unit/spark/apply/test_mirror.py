@@ -1,5 +1,6 @@
 """What a mirror refuses before it has a table, and the names of its states."""
 
+import json
 from typing import Any
 
 import bson
@@ -20,6 +21,8 @@ from pyspark.sql.types import (
 
 from feedmux_spark.apply import ParquetMirror, mirror_schema
 from feedmux_spark.apply.parquet import _State
+from feedmux_spark.errors import OptionError
+from feedmux_spark.offsets import Offset
 from feedmux_spark.rows import SchemaRefused, TypeMismatch, documents_batch
 from tests.tables import over
 
@@ -49,6 +52,23 @@ def test_a_namespace_has_two_parts(namespace: str) -> None:
     spark: Any = None
     with pytest.raises(ValueError, match=r"database\.collection"):
         ParquetMirror(spark, "/nowhere", namespace)
+
+
+@over(
+    "offset",
+    [
+        "snapshot",
+        '{"position": "AA=="}',
+        json.dumps(Offset(b"p", (1000, 1)).as_json()),
+        json.dumps(Offset(b"p", (1000, 1), copied=200).as_json()),
+        json.dumps(Offset(b"p", copied=0).as_json()),
+    ],
+)
+def test_a_sweep_without_the_beginning_of_its_copy_deletes_nothing(offset: str) -> None:
+    """A later offset would delete the documents that were copied before it."""
+    spark: Any = None
+    with pytest.raises(OptionError, match="offset at which the copy began"):
+        ParquetMirror(spark, "/nowhere").sweep(offset)
 
 
 def test_the_schema_has_what_tells_a_delete_from_an_update_without_a_document() -> None:
