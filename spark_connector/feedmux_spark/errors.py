@@ -91,6 +91,11 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 f" ({error})"
             )
         case FeedmuxError(reason="SNAPSHOT_UNSUITABLE"):
+            if error.metadata.get("kind") == "_id":
+                return (
+                    "A micro-batch of existing documents has no end: raise the options maxEventsPerTrigger and"
+                    f" maxBytesPerTrigger. ({error})"
+                )
             if error.metadata.get("kind") != "mode":
                 return f"The existing documents cannot be read (startingOffsets=snapshot). ({error})"
             return (

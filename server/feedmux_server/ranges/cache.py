@@ -143,7 +143,7 @@ class RangeCache:
                 raise unsuitable(
                     "_id",
                     "all documents of the range have an `_id` of more than 2 KiB, which no position can contain: ask"
-                    " for more events and bytes, or leave these documents out by a $match",
+                    " for more events and bytes, or read the copy with Subscribe or Watch",
                 )
             if error is not None and error.reason is ErrorReason.TIMELINE_FORKED:
                 raise error  # also what was read before it may be gone

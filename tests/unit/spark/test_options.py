@@ -102,6 +102,7 @@ def test_options_of_reading_are_no_part_of_the_feed() -> None:
         ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY", {"owner": "spark/x/1"}, "consumerName 'q' (owner 'spark/x/1'"),
         ("FAILED_PRECONDITION", "SUBSCRIPTION_BUSY", {}, "(owner 'unknown')"),
         ("FAILED_PRECONDITION", "SNAPSHOT_UNSUITABLE", {"kind": "view"}, "existing documents cannot be read"),
+        ("FAILED_PRECONDITION", "SNAPSHOT_UNSUITABLE", {"kind": "_id"}, "raise the options maxEventsPerTrigger"),
         ("FAILED_PRECONDITION", "SNAPSHOT_UNSUITABLE", {"kind": "mode"}, "or upgrade all replicas of feedmux"),
         ("FAILED_PRECONDITION", "FEED_CHANGED", {}, "nothing of the batch was read. Restart the query"),
         ("INVALID_ARGUMENT", "POSITION_FOREIGN", {}, "The offset is not a position in this feed"),
