@@ -97,7 +97,9 @@ async def test_a_subscription_stores_what_was_processed(api: Api, database: Docu
     assert (await api.get(name)).position == plan.after
 
 
-async def test_ranges_go_on_behind_an_invalidate(api: Api, database: Documents) -> None:
+@pytest.mark.parametrize("events_max", [5, 1000])
+async def test_ranges_go_on_behind_an_invalidate(api: Api, database: Documents, events_max: int) -> None:
+    """Also behind a range that ends with it, whose reader has not met the end of its stream."""
     wanted, after = feed(database.name, "c"), await start(api, database)
     insert(database, range(3))
     database.c.drop()
@@ -105,7 +107,7 @@ async def test_ranges_go_on_behind_an_invalidate(api: Api, database: Documents) 
     got: list[str] = []
     async with asyncio.timeout(60):
         while len(got) < 7:
-            plan = await api.plan(feed=wanted, after=after, wait=1)
+            plan = await api.plan(feed=wanted, after=after, events_max=events_max, wait=1)
             got += [event.document["operationType"] for part in await read(api, plan, feed=wanted) for event in part]
             after = plan.end
     assert got == ["insert"] * 3 + ["drop", "invalidate"] + ["insert"] * 2

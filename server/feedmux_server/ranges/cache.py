@@ -168,7 +168,9 @@ class RangeCache:
             reader.has_read(wanted.target) if wanted.until is None else not wanted.until.is_after(end)
         )
         # Within a copy, documents may have come that the position does not cover: the next plan begins at the position.
-        if error is None and at.place.copied is None and end.raw == reader.place.raw:
+        # So does the plan after an invalidate: the stream of this reader ends there.
+        continues = error is None and at.place.copied is None and not end.from_invalidate
+        if continues and end.raw == reader.place.raw:
             self._wait(account, key, reader, end)
         else:
             self._close(account, key, reader)
