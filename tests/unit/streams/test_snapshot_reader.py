@@ -24,6 +24,7 @@ from feedmux_server.streams.snapshot_reader import ESTIMATE_EVERY_S, SnapshotRea
 from feedmux_server.telemetry.observer import Observer
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimCursor, SimMongo, SimSource
+from tests.tables import over
 from tests.virtual_time import in_virtual_time
 
 KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
@@ -200,6 +201,23 @@ async def test_documents_and_reads_in_vain_are_counted() -> None:
 
 
 @in_virtual_time
+@over("retry", [False, True])
+async def test_no_document_is_older_than_what_may_have_been_sent(retry: bool) -> None:
+    """Before the reader began: a client hands out a change once. And before MongoDB could not read as of a time: it
+    could not as of the same time again. A majority gets the write late, so that the changes read do not say it."""
+    reader, source, mongo = await make()
+    if retry:
+        await reader.open()
+        source.opening_fails = [OperationFailure("unavailable", 246)]
+    mongo.lag_s = 1.0
+    mongo.insert("db", "a", 0)
+    now = mongo.latest
+    assert mongo.visible < now
+    assert given(await copy(reader)) == [0, 1, 2, 3, 4]
+    assert min(source.times) >= now
+
+
+@in_virtual_time
 async def test_a_time_that_is_never_right_is_tried_with_pauses() -> None:
     reader, source, _ = await make()
     failures: list[bool] = []
@@ -266,7 +284,20 @@ async def test_a_copy_passes_what_a_filter_drops(key: str) -> None:
     up_to = [bson.decode(each.copied.up_to)["_id"] for each in places if each.copied and each.copied.up_to]
     assert (up_to == sorted(up_to), max(up_to)) == (True, 5 if key == "all" else 1)
     assert {each.copied.documents for each in places if each.copied} == {0, 2}
+    assert source.counted == 0, "how many documents there are may be a secret"
     check_order(batches)
+
+
+@in_virtual_time
+async def test_a_collection_that_was_dropped_after_its_last_document_is_not_complete() -> None:
+    reader, _, mongo = await make()
+    await reader.open()
+    batch = await reader.read()
+    while not (batch.copy_complete or batch.exhausted):
+        if given([batch])[-1:] == [4]:
+            mongo.drop("db", "a")
+        batch = await reader.read()
+    assert batch.exhausted
 
 
 @in_virtual_time

@@ -3,6 +3,7 @@
 import bson
 
 from feedmux_server.core.delivery.snapshot_steps import LAG_MAX_S, RETRIES_AT_ONCE, SnapshotSteps
+from feedmux_server.core.positions.position import COPIED_BYTES_MAX
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from tests.sim.events import BEGIN, event_token
 
@@ -87,3 +88,12 @@ def test_it_is_tried_again_at_once_a_few_times_between_documents() -> None:
     assert [one.may_retry_at_once() for _ in range(RETRIES_AT_ONCE + 1)] == [True] * RETRIES_AT_ONCE + [False]
     one.gave_documents(one.place, b"")
     assert one.may_retry_at_once()
+    one.retries = RETRIES_AT_ONCE
+    one.passed(b"", may_be_known=False)
+    assert one.may_retry_at_once(), "documents that a filter drops are no failure"
+
+
+def test_a_large_id_that_was_passed_is_in_no_position() -> None:
+    one, large = steps(), bson.encode({"_id": "x" * COPIED_BYTES_MAX})
+    one.passed(large, may_be_known=True)
+    assert (one.copied.up_to, one.stored.up_to) == (large, b"")

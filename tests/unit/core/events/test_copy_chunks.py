@@ -46,6 +46,8 @@ def test_a_position_has_no_large_id() -> None:
     [chunk] = documents(1, fits, f"{fits}y")
     assert copied(chunk.token(1)) == (fits, 12)
     assert copied(chunk.end) == (-1, 13)
+    assert chunk.end.copied is not None
+    assert chunk.end.copied.is_behind, "a range must not end here"
     assert bson.decode(chunk.last_id()) == {"_id": f"{fits}y"}, "the reader continues after it all the same"
 
 

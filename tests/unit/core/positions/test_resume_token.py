@@ -15,6 +15,7 @@ from feedmux_server.core.positions.resume_token import (
     Copied,
     ResumeToken,
     UnknownTokenLayout,
+    beginning_of_copy,
     describe,
     key_string,
     without_document,
@@ -322,3 +323,10 @@ def test_the_invalidate_event_comes_after_the_event_that_caused_it() -> None:
     invalidate = ResumeToken.from_key_string(data.replace(b"\x6e", b"\x6f", 1))
     assert invalidate.from_invalidate
     assert order_bytes(invalidate) > order_bytes(cause)
+
+
+def test_copies_of_one_time_are_one_only_if_the_feed_is_the_same() -> None:
+    """Its pipeline or grants may have changed, though nothing was written."""
+    one, same, other = (beginning_of_copy(5 << 32 | 1, key).copied for key in (b"\1", b"\1", b"\2"))
+    assert one == same
+    assert one != other
