@@ -89,6 +89,8 @@ class Copier(Reader):
     _stamps: dict[str, int] = field(default_factory=dict, init=False)
     """With which generation a sink that sweeps has applied each of its documents."""
     _must_sweep: bool = field(default=False, init=False)
+    _was_replaced: bool = field(default=False, init=False)
+    """Another collection was renamed to the name of the copied one."""
 
     @property
     def sweeps(self) -> bool:
@@ -141,7 +143,7 @@ class Copier(Reader):
         if not self.sweeps:
             self.state = {}
         self._stored, self.reached = {}, None
-        self._position = b""
+        self._position, self._was_replaced = b"", False
         if self.durable:
             await client.create_subscription(
                 self.subscription,
@@ -188,6 +190,8 @@ class Copier(Reader):
                 elif taken is not None:
                     within = taken.sequence < taken.batch.last_sequence
                     self._apply(taken.document, taken.batch.generation)
+                if self._was_replaced and batch is not None:
+                    self._follow_rename(batch.position)
                 self._settle(session, within_batch=within)
                 if taken is not None and not self.calm and await self._hesitates():
                     return
@@ -197,6 +201,10 @@ class Copier(Reader):
         prefix = f"{event['ns']['coll']}/" if "ns" in event else f"{COLLECTION}/"
         if event["operationType"] == "rename":
             to, self._copied = f"{event['to']['coll']}/", ""  # the copy may go back
+            self._was_replaced = self.shape.collection == event["to"]["coll"]
+            if not self.is_wide:
+                self.state.clear()
+                return
             moved = {to + rank[len(prefix) :]: self.state[rank] for rank in self.state if rank.startswith(prefix)}
             apply(self.state, event, to)
             apply(self.state, event, prefix)
@@ -243,6 +251,12 @@ class Copier(Reader):
         copying = session.copying
         self._follow(copying.generation if copying else 0)
         self.reached = None if copying or self._must_sweep else inspect_position(session.position).token
+
+    def _follow_rename(self, position: bytes) -> None:
+        """Within a copy, the documents of the collection that has the name now come. After it, a program begins another
+        copy."""
+        is_copying = inspect_position(position).token.copied is not None
+        self._was_replaced, self._begins_again = False, self._begins_again or not is_copying
 
     async def _hesitates(self) -> bool:
         """Think, and say whether to close the session."""
@@ -309,7 +323,7 @@ class Documents:
     def __init__(
         self, mongo: SimMongo, rng: Random, drop_share: float, rename_share: float, others: tuple[str, ...]
     ) -> None:
-        """`others` are renamed among themselves."""
+        """`others`: collections beside it. Any is renamed to the name of any other."""
         self.rng = rng
         self.rename_share = rename_share
         self._others = others
@@ -326,10 +340,11 @@ class Documents:
     def write(self, favoured: list[Any]) -> None:
         """Change documents, or drop them all. One of the `favoured` keys is changed often; None is no key."""
         collection = self.rng.choice((COLLECTION, *self._others))
-        there = [each for each in self._others if self._mongo.created(DATABASE, each)]
+        names = (COLLECTION, *self._others)
+        there = [each for each in names if self._mongo.created(DATABASE, each)]
         if there and self.rng.random() < self.rename_share:
             name = self.rng.choice(there)
-            self._mongo.rename(DATABASE, name, self.rng.choice([each for each in self._others if each != name]))
+            self._mongo.rename(DATABASE, name, self.rng.choice([each for each in names if each != name]))
             return
         if self.rng.random() < self._drop_share:
             self._mongo.drop(DATABASE, collection)

@@ -154,7 +154,8 @@ def read_documents(stages: list[dict[str, Any]], state: State) -> Iterator[bytes
         [(name, value)] = stage.items()
         match name:
             case "$match":
-                bounds.append(_bound(value["$expr"], "$_id"))
+                expression = value["$expr"]
+                bounds += [_bound(each, "$_id") for each in expression.get("$and", [expression])]
             case "$sort":
                 assert value == {"_id": 1}
             case "$replaceWith":

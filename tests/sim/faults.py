@@ -949,7 +949,7 @@ class Scenario:
     wide_share: float = 0.0
     """The share of them that copy a database."""
     drop_share: float = 0.0
-    """The share of the changes to the copied collection that drop it; 0: as usual."""
+    """The share of the changes to the copied collection that drop it, or that rename it; 0: as usual."""
     crews: bool = False
     """Crews work in the place of the first users."""
     letters: bool = False

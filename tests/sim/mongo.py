@@ -67,9 +67,9 @@ class Entry:
     event: dict[str, Any]
     data: bytes
     invalidates: bool = False
-    """Whether this is the invalidate event after a drop, which only change streams of that collection show."""
+    """Whether this is the invalidate event after a drop or a rename, which only change streams of collections show."""
     to: str = ""
-    """Of a rename: the new name."""
+    """Of a rename, and of its invalidate event: the new name."""
     moved: State | None = None
     """Of a rename: the documents of the collection."""
 
@@ -281,15 +281,18 @@ class SimMongo:
         self._written(whole=False)
 
     def rename(self, database: str, collection: str, to: str) -> None:
-        """Rename a collection, over another one if there is one."""
+        """Rename a collection, over another one if there is one. This invalidates the change streams of both names."""
         for cursor in self.open:
             if isinstance(cursor, SimDocuments) and (cursor.is_of(database, collection) or cursor.is_of(database, to)):
                 cursor.is_dropped = True
         event = {"operationType": "rename", "ns": {"db": database, "coll": collection}}
         event["to"] = {"db": database, "coll": to}
         moved = self._present(database, collection)
-        self._append(database, collection, self._tick(), event, key=self._next_number)
+        time = self._tick()
+        self._append(database, collection, time, event, key=self._next_number)
         self._writing[-1] = replace(self._writing[-1], to=to, moved=moved)
+        self._append(database, collection, time, {"operationType": "invalidate"}, invalidate=True)
+        self._writing[-1] = replace(self._writing[-1], to=to)
         self._written(whole=False)
 
     def roll_back(self) -> None:
@@ -350,12 +353,16 @@ class SimMongo:
         versions.read = len(self.entries)
         return versions.after(token)
 
+    def is_too_old(self, cluster_time: int) -> bool:
+        """Whether documents can no longer be read as of a time."""
+        return cluster_time >> 32 < self.loop.true_wall_s() - self.snapshot_window_s - 1
+
     def _present(self, database: str, collection: str) -> State:
         """What it holds now, as the primary has it."""
         state = dict(self.state_after(database, collection, self.mark(self._last + 1)))
         for entry in self._uncommitted():
             if entry.to == collection and entry.database == database:
-                state = dict(entry.moved or {})
+                state = state if entry.moved is None else dict(entry.moved)
             elif entry.is_of(database, collection):
                 apply(state, entry.event)
         return state
@@ -766,9 +773,9 @@ class SimCursor:
 
     def _concerns(self, entry: Entry) -> bool:
         scope = self._scope
-        if scope.database not in ("", entry.database) or scope.collection not in ("", entry.collection):
-            return False
-        return bool(scope.collection) or not entry.invalidates
+        if scope.collection:
+            return entry.concerns(scope.database, scope.collection)
+        return scope.database in ("", entry.database) and not entry.invalidates
 
     def _post_batch(self, found: list[Shown]) -> ResumeToken:
         if found and (self._is_full or self._ready):
@@ -864,7 +871,7 @@ class SimDocuments:
         self._check_window()
 
     def _check_window(self) -> None:
-        if self._time >> 32 < self._mongo.loop.true_wall_s() - self._mongo.snapshot_window_s - 1:
+        if self._mongo.is_too_old(self._time):
             raise _operation_failure(
                 239, "SnapshotTooOld", "Read timestamp is older than the oldest available timestamp."
             )

@@ -869,6 +869,22 @@ MUTANTS: Final = (
         scenario="snapshot",
     ),
     Mutant(
+        "a collection that took the name of the copied one is copied from the same document on",
+        "Snapshot exact",
+        "feedmux_server.core.positions.resume_token:ResumeToken.while_copying",
+        'replace(copied, up_to=b"")',
+        "copied",
+        scenario="snapshot of dropped",
+    ),
+    Mutant(
+        "a range of a copy has changes to the documents in it",
+        "Snapshot exact",
+        "feedmux_server.core.delivery.copy_range:is_of_one_step",
+        "return start.from_invalidate or start.copied.up_to == place.copied.up_to",
+        "return True",
+        scenario="snapshot",
+    ),
+    Mutant(
         "changes to collections that were copied are withheld",
         "Snapshot exact",
         "feedmux_server.core.feeds.snapshot_stages:_before",

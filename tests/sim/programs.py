@@ -25,7 +25,7 @@ from tests.sim.tenants import OPERATOR
 from tests.sim.wire import events_in, hex_of
 
 _SERVICE: Final = "/feedmux.v1.ChangeFeed/"
-_RETRIED: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED})
+RETRIED: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.ABORTED})
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,7 @@ class Program(Reader):
                     await self._step(channel)
                 except grpc.aio.AioRpcError as error:
                     self.recorder.note(f"{self.name} got {error.code().name} {error.details()}")
-                    if error.code() not in _RETRIED:
+                    if error.code() not in RETRIED:
                         self.met.add(error.code().name)
                     if error.code() is grpc.StatusCode.OUT_OF_RANGE:
                         self._position, self.begins = b"", None
@@ -165,7 +165,10 @@ class Ranging(Program):
         request.wait.seconds = 4
         acknowledged, restores = len(self.mongo.entries), self.mongo.restores
         plan = await self._call(channel, "PlanRange", request, wire.PlanRangeResponse)
-        parts = [await self._read(channel, feed, part, plan.feed_fingerprint) for part in plan.slices]
+        batches = [
+            await read_slice(channel, feed, part, plan.feed_fingerprint, self.tenant.key) for part in plan.slices
+        ]
+        parts = [[number for batch in each for number in events_in(batch)[0]] for each in batches]
         got = list(chain.from_iterable(parts))
         if granted == self.tenant.granted and restores == self.mongo.restores:
             counts = [(part.event_count, len(read)) for part, read in zip(plan.slices, parts, strict=True)]
@@ -176,18 +179,6 @@ class Ranging(Program):
         if got:
             self.newest = max(self.newest, int(got[-1]) % PART)
         self._position = plan.end
-
-    async def _read(self, channel: SimChannel, feed: Any, part: wire.RangeSlice, fingerprint: bytes) -> list[str]:
-        request = wire.ReadRangeRequest(feed=feed, after=part.after, until=part.until, feed_fingerprint=fingerprint)
-        call = channel.stream_stream(f"{_SERVICE}ReadRange")(metadata=metadata_of(self.tenant.key))
-        await call.write(request.SerializeToString())
-        call.half_close()
-        got: list[str] = []
-        while (message := await call.read()) is not grpc.aio.EOF:
-            response = wire.ReadRangeResponse.FromString(message)
-            if response.HasField("batch"):
-                got += events_in(response.batch)[0]
-        return got
 
     def _judge(self, got: list[str], after: ResumeToken, end: ResumeToken, counts: list[tuple[int, int]]) -> None:
         self.problems += [
@@ -213,7 +204,28 @@ class Ranging(Program):
             self.problems.append(f"Complete: {self.name}: a plan is caught up without {left}, written before it")
 
     async def _call(self, channel: SimChannel, method: str, request: Any, answer: Callable[..., Any]) -> Any:
-        return await _unary(channel, f"{_SERVICE}{method}", request, answer, self.tenant.key)
+        return await call_feeds(channel, method, request, answer, self.tenant.key)
+
+
+async def call_feeds(channel: SimChannel, method: str, request: Any, answer: Callable[..., Any], key: str) -> Any:
+    """Call a method of ChangeFeed. Raises AioRpcError."""
+    return await _unary(channel, f"{_SERVICE}{method}", request, answer, key)
+
+
+async def read_slice(
+    channel: SimChannel, feed: Any, part: wire.RangeSlice, fingerprint: bytes, key: str
+) -> list[wire.Batch]:
+    """Read a slice with ReadRange. Raises AioRpcError."""
+    request = wire.ReadRangeRequest(feed=feed, after=part.after, until=part.until, feed_fingerprint=fingerprint)
+    call = channel.stream_stream(f"{_SERVICE}ReadRange")(metadata=metadata_of(key))
+    await call.write(request.SerializeToString())
+    call.half_close()
+    got: list[wire.Batch] = []
+    while (message := await call.read()) is not grpc.aio.EOF:
+        response = wire.ReadRangeResponse.FromString(message)
+        if response.HasField("batch"):
+            got.append(response.batch)
+    return got
 
 
 class OperatorClient:

@@ -44,7 +44,7 @@ class FeedShape:
 
     def shows(self, entry: Entry, granted: str = "") -> bool:
         """Whether the feed shows an entry; `granted` is a name of `tenants.CHOICES`."""
-        if self.database != entry.database or self.collection not in ("", entry.collection):
+        if self.database != entry.database or self.collection not in ("", entry.collection, entry.to):
             return False
         if not allows(granted, entry):
             return False

@@ -58,6 +58,7 @@ from tests.sim.members import Crew, CrewHabits, Member, SessionDiary, Sick, draw
 from tests.sim.mongo import NOOP_S, PART, Entry, Shown, SimMongo
 from tests.sim.network import SUBSCRIBE, Network, SimChannel, Watcher
 from tests.sim.programs import OperatorClient, Program, Ranging, Unread, Watching, run_apart
+from tests.sim.range_copiers import RangeCopier
 from tests.sim.readers import FeedShape, Reader
 from tests.sim.redis import SimRedis
 from tests.sim.servers import ServerSettings, SimServer, config_of
@@ -473,8 +474,8 @@ class World:
         drop_share = (wanted.drop_share if wanted else 0.0) or 0.02
         wide_share = wanted.wide_share if wanted else rng.choice((0.0, 0.5))
         shapes = [ALL_COPIED if rng.random() < wide_share else COPIED for _ in range(count)]
-        renames = rng.choice((0.0, 0.03, 0.2)) if ALL_COPIED in shapes else 0.0
-        others = OTHERS if ALL_COPIED in shapes else ()
+        renames = rng.choice((0.0, 0.03, 0.2)) if ALL_COPIED in shapes else rng.choice((0.0, drop_share))
+        others = OTHERS if ALL_COPIED in shapes else OTHERS[:1] if renames else ()
         self.documents = Documents(self.mongo, Random(rng.random()), drop_share, renames, others)
         self.document_writes = rng.randint(10, 60) if count else 0
         again = wanted is not None and wanted.copies_again
@@ -501,7 +502,8 @@ class World:
             on_history_lost="snapshot" if copies_again else rng.choice(("fail", "earliest", "snapshot")),
             options=options,
         )
-        return Copier(
+        by_ranges = habits.sink == "stored" and shape is COPIED and rng.random() < 0.5
+        return (RangeCopier if by_ranges else Copier)(
             self.loop,
             Random(rng.random()),
             self.mongo,
