@@ -21,7 +21,6 @@ from release import (
 )
 from tests.tables import over
 
-REPOSITORY = Path(__file__).parents[2]
 WHEEL = {
     "feedmux/py.typed": "",
     "feedmux/cli/__init__.py": "",

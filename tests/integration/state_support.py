@@ -97,16 +97,6 @@ class Recorder:
         self.available.append(available)
 
 
-class Clock:
-    """A monotonic clock that a test can advance."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def __call__(self) -> float:
-        return asyncio.get_running_loop().time() + self.ahead_s
-
-
 async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():

@@ -7,7 +7,7 @@ from feedmux.v1 import feed_pb2
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.documents import Documents
 from tests.integration.servers import Here, Limited, until
-from tests.integration.wire import LATEST, Api, Receiver, feed
+from tests.integration.wire import LATEST, feed
 from tests.integration.wire import at as start_at
 
 MANY = 40
@@ -65,9 +65,3 @@ async def test_an_idle_feed_has_no_more_cursors_than_the_quotas(
         assert manager.slots.may_catch_up("b")
         for receiver in (*receivers, other):
             receiver.cancel()
-
-
-async def opened(api: Api, wanted: feed_pb2.Feed, start: feed_pb2.Start) -> Receiver:
-    receiver = api.watch(wanted, start)
-    await receiver.opened()
-    return receiver

@@ -239,10 +239,6 @@ class _Finding:
             yield each
 
 
-def _sortable(value: Any) -> Any:
-    return bson.encode(value) if isinstance(value, dict) else value
-
-
 def _matches(document: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return all(_fits(_value_at(document, name), condition) for name, condition in wanted.items())
 

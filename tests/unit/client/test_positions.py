@@ -3,7 +3,6 @@
 import base64
 import json
 from pathlib import Path
-from typing import Any
 
 import bson
 import pytest
@@ -17,10 +16,6 @@ from tests.tables import over
 DATA = Path(__file__).parents[3] / "clients" / "testdata"
 EVENTS: list[dict[str, str]] = json.loads((DATA / "resume_tokens.json").read_text())
 NO_TOKENS: list[str] = json.loads((DATA / "no_tokens.json").read_text())
-
-
-def by_id(each: Any) -> str:
-    return str(each["id"])
 
 
 @over("each", EVENTS)

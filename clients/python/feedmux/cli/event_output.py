@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
 from typing import Final
 
 from bson.timestamp import Timestamp
@@ -19,8 +18,6 @@ from feedmux.feeds import Feed, Format
 
 CHECK_EVERY_S: Final = 1.0
 """How often an idle command checks whether its output still has a reader."""
-
-Encode = Callable[[feedmux.Event], bytes]
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:

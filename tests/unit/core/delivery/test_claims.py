@@ -17,8 +17,6 @@ from tests.tables import over
 from tests.unit.core.delivery.group_events import DROPPED
 from tests.unit.core.delivery.ledger_support import Group
 
-Claimed = dict[Hand, tuple[list[int], list[int]]]
-
 
 class Gathering(Group):
     """A group whose ledger gathers, and has read nothing."""

@@ -27,7 +27,6 @@ from pyspark.sql.types import (
 )
 
 BITS = {ByteType: 8, ShortType: 16, IntegerType: 32, LongType: 64}
-EPOCH_ORDINAL = 719_163
 
 
 class DoesNotFit(Exception):
