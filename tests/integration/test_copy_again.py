@@ -13,13 +13,12 @@ import feedmux
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.sessions.session import RESTARTS_MAX
-from tests.conformance.faults import Client, overrun
+from tests.conformance.faults import overrun
+from tests.documents import Client
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.test_restored_database import restorable
 from tests.integration.test_snapshot import SMALL_STEPS, restarts
 from tests.integration.wire import LATEST, feed, refused
-
-SNAPSHOT = feedmux.Start.snapshot()
 
 
 @dataclass
@@ -121,26 +120,6 @@ async def test_what_was_deleted_while_the_oplog_rolled_over_is_gone_when_the_cop
     assert len(sink.gaps) == 1
 
 
-async def test_a_copy_whose_position_is_lost_begins_again_as_another_generation(
-    user: feedmux.AsyncClient, client: Client, name: str
-) -> None:
-    """The consumer is disconnected in the middle of a copy."""
-    documents, sink = client[name].c, Sink()
-    documents.insert_many([{"_id": number, "v": 0} for number in range(200)])
-    await user.create_subscription(name, feedmux.Feed(name, "c"), start="snapshot", on_history_lost="snapshot")
-    await sink.read(user, name, lambda: len(sink.rows) >= 100, window=20)
-    status = (await user.get_subscription(name)).snapshot
-    assert status is not None
-    assert status.generation == sink.generation > 0
-    first = sink.generation
-    documents.delete_many({"_id": {"$lt": 30}})
-    await overrun(client)
-    await sink.read(user, name, lambda: bool(sink.swept))
-    assert sink.swept == [sink.generation]
-    assert sink.generation > first
-    assert sink.documents == held(client, name)
-
-
 async def test_an_end_that_the_consumer_may_not_have_noticed_is_announced_again(
     user: feedmux.AsyncClient, client: Client, name: str
 ) -> None:
@@ -168,19 +147,6 @@ async def test_an_end_that_the_consumer_may_not_have_noticed_is_announced_again(
     documents.insert_one({"_id": 11})
     await sink.read(user, name, lambda: 11 in sink.rows)
     assert len(sink.swept) == count, "an event after the end was acknowledged"
-
-
-async def test_a_seek_to_a_snapshot_begins_another_generation(
-    user: feedmux.AsyncClient, client: Client, name: str
-) -> None:
-    documents, sink = client[name].c, Sink()
-    documents.insert_many([{"_id": number} for number in range(100)])
-    await user.create_subscription(name, feedmux.Feed(name, "c"), start="snapshot")
-    await sink.read(user, name, lambda: len(sink.rows) >= 50, window=10)
-    documents.delete_many({"_id": {"$lt": 30}})
-    await user.seek_subscription(name, SNAPSHOT)
-    await sink.read(user, name, lambda: bool(sink.swept))
-    assert sink.documents == held(client, name)
 
 
 @pytest.mark.full
