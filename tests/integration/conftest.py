@@ -1,7 +1,9 @@
 """Servers that these tests share. Take a database of your own (`database`) and names of your own (`name`)."""
 
+import asyncio
 import json
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,9 +14,22 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.source.deployment import Source
 from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.tenants.registry import hash_key
-from tests.integration.servers import KEY_A, OPERATOR_KEY, Here, Limited, serving, settings, tenants_file
+from tests.integration.servers import (
+    KEY_A,
+    OPERATOR_KEY,
+    SMALL_STEPS,
+    DocumentsRead,
+    Here,
+    Limited,
+    OnRead,
+    serving,
+    settings,
+    tenants_file,
+)
 from tests.integration.state_support import client
 from tests.integration.wire import Api
 
@@ -101,3 +116,34 @@ def store(redis: Redis) -> SubscriptionStore:
 @pytest.fixture
 def tenant() -> str:
     return f"t{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def documents_read(monkeypatch: pytest.MonkeyPatch) -> DocumentsRead:
+    """Has `before` and `after` called around each read of the documents of a copy, with the name of the collection and
+    how often it was read. Returns these counts."""
+
+    def install(before: OnRead = lambda *_: None, after: OnRead = lambda *_: None) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        original = Source.open_documents
+
+        async def open_documents(source: Source, spec: FeedSpec, *asked: Any) -> Any:
+            read = spec.scope.collection
+            counts[read] += 1
+            number = counts[read]
+            await asyncio.to_thread(before, read, number)
+            cursor = await original(source, spec, *asked)
+            await asyncio.to_thread(after, read, number)
+            return cursor
+
+        monkeypatch.setattr(Source, "open_documents", open_documents)
+        return counts
+
+    return install
+
+
+@pytest_asyncio.fixture(scope="module")
+async def stepwise(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
+    """A server whose copies read each batch of documents in a step of its own."""
+    async with serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here:
+        yield here

@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -52,6 +53,11 @@ class Here:
 
 Limited = Callable[..., AbstractAsyncContextManager[Here]]
 """The fixture `limited`."""
+OnRead = Callable[[str, int], object]
+DocumentsRead = Callable[..., Counter[str]]
+"""The fixture `documents_read`."""
+SMALL_STEPS: dict[str, Any] = {"batch_events": 40, "snapshot_step_s": 0}
+"""Limits with which each batch of documents of a copy is a step of its own."""
 
 
 @asynccontextmanager

@@ -15,9 +15,9 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.sessions.session import RESTARTS_MAX
 from tests.conformance.faults import overrun
 from tests.documents import Client
-from tests.integration.servers import Here, serving, settings, until
+from tests.integration.servers import SMALL_STEPS, Here, serving, settings, until
 from tests.integration.test_restored_database import restorable
-from tests.integration.test_snapshot import SMALL_STEPS, restarts
+from tests.integration.test_snapshot import restarts
 from tests.integration.wire import LATEST, feed, refused
 
 

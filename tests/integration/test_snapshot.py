@@ -10,7 +10,6 @@ from typing import Any
 
 import bson
 import pytest
-import pytest_asyncio
 from bson import Binary, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 from bson.code import Code
 from bson.codec_options import CodecOptions
@@ -25,18 +24,14 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import COPIED_BYTES_MAX, POSITION_BYTES_MAX, inspect_position
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
-from feedmux_server.source.deployment import Source
 from tests.conformance.faults import failing as fail_command
 from tests.conftest import ReplicaSetFactory
 from tests.documents import Client, Documents
-from tests.integration.servers import Here, ServerProcess, server_process, serving, settings
+from tests.integration.servers import SMALL_STEPS, DocumentsRead, Here, server_process, serving, settings
 from tests.integration.wire import LATEST, MANY, Api, Receiver, at, feed, refused
 from tests.telemetry.scrape import scrape
 
-OPEN_DOCUMENTS = Source.open_documents
 SNAPSHOT = at(snapshot=feed_pb2.Snapshot())
-SMALL_STEPS: dict[str, Any] = {"batch_events": 40, "snapshot_step_s": 0}
-"""Each batch of documents is a step of its own."""
 KINDS = (
     lambda i: i,
     lambda i: f"s{i}",
@@ -136,12 +131,6 @@ def current(client: Client, database: str) -> dict[bytes, dict[str, Any]]:
     return {bson.encode({"_id": each["_id"]}): each for each in client[database].c.find()}
 
 
-@pytest_asyncio.fixture(scope="module")
-async def stepwise(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
-    async with serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here:
-        yield here
-
-
 @pytest.fixture(params=["mongo", "newer_mongo"])
 def each_version(request: pytest.FixtureRequest) -> ReplicaSet:
     """MongoDB 6.0.5, and 6.0.27."""
@@ -189,73 +178,46 @@ async def test_a_sink_that_keeps_what_it_has_not_acknowledged_has_no_phantoms(
     replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, tmp_path: Path, name: str
 ) -> None:
     """The program dies between its work and its acknowledgement, the server is killed, the primary steps down."""
-    mongo = await replica_set_factory(nodes=3)
-    ids: list[Any] = []
-    sink = Sink()
+    mongo, sink, wanted = await replica_set_factory(nodes=3), Sink(), feedmux.Feed("shop", "c")
     with MongoClient[dict[str, Any]](mongo.uri) as client:
         ids = filled(client, "shop", 1500)
         async with (
             server_process(settings(mongo.uri, redis_server.url, **SMALL_STEPS), tmp_path) as server,
             feedmux.AsyncClient(f"127.0.0.1:{server.ports[0]}") as user,
         ):
+            await user.create_subscription(name, wanted, start="snapshot")
             async with writers(mongo.uri, "shop", ids):
-                await through_disasters(server, mongo, user, name, feedmux.Feed("shop", "c"), sink.apply)
-            await to_the_end(user, name, feedmux.Feed("shop", "c"), sink.apply)
-            assert sink.state == current(client, "shop")
-
-
-Apply = Callable[[dict[str, Any]], None]
-
-
-async def through_disasters(
-    server: ServerProcess, mongo: ReplicaSet, user: feedmux.AsyncClient, name: str, feed: feedmux.Feed, apply: Apply
-) -> None:
-    """Read some of a copy, whatever happens meanwhile."""
-    await user.create_subscription(name, feed, start="snapshot")
-    for disaster in (None, _kill, _kill, _step_down):
-        await _some(user, name, apply, 300)
-        if disaster is not None:
+                for disaster in ("", "server killed", "server killed", "primary steps down"):
+                    async with user.subscription(name).open(takeover=True) as session:
+                        for number in range(300):
+                            event = await session.next()
+                            sink.apply(event.document)
+                            if number == 150:  # in the middle of a batch
+                                session.ack(event)
+                        await session.close()
+                    if not disaster:
+                        continue
+                    async with user.subscription(name).open(takeover=True) as session:
+                        await session.next()
+                        if disaster == "server killed":
+                            await server.kill9()
+                            await server.start()
+                        else:
+                            await mongo.step_down()
+                        sink.apply((await session.next()).document)
+                assert (await user.get_subscription(name)).snapshot is not None, "the copy was over too early"
+            end = await user.resolve("latest", wanted)
             async with user.subscription(name).open(takeover=True) as session:
-                await session.next()
-                await disaster(server, mongo)
-                apply((await session.next()).document)
-    assert (await user.get_subscription(name)).snapshot is not None, "the copy was over too early"
-
-
-async def to_the_end(user: feedmux.AsyncClient, name: str, feed: feedmux.Feed, apply: Apply) -> None:
-    """Read a copy to its end, and all changes until now."""
-    end = await user.resolve("latest", feed)
-    async with user.subscription(name).open(takeover=True) as session:
-        while session.copying or session.cluster_time is None or session.cluster_time < end.cluster_time:
-            event = await session.try_next()
-            if event is not None:
-                apply(event.document)
-
-
-async def _some(user: feedmux.AsyncClient, name: str, apply: Apply, count: int) -> None:
-    """Applies `count` events and acknowledges the first half of them, in the middle of a batch."""
-    async with user.subscription(name).open(takeover=True) as session:
-        for number in range(count):
-            event = await session.next()
-            apply(event.document)
-            if number == count // 2:
-                session.ack(event)
-        await session.close()
+                while session.copying or session.cluster_time is None or session.cluster_time < end.cluster_time:
+                    if (change := await session.try_next()) is not None:
+                        sink.apply(change.document)
+            assert sink.state == current(client, "shop")
 
 
 async def restarts(here: Here, cause: str) -> float:
     """How many copies the server began again."""
     page = await scrape(here.server.metrics_port)
     return page.value("feedmux_snapshot_restarts_total", source="main", tenant="default", error_type=cause)
-
-
-async def _kill(server: ServerProcess, mongo: ReplicaSet) -> None:
-    await server.kill9()
-    await server.start()
-
-
-async def _step_down(server: ServerProcess, mongo: ReplicaSet) -> None:
-    await mongo.step_down()
 
 
 ANY_IDS: list[Any] = [
@@ -329,24 +291,15 @@ DDL: dict[str, Change] = {
 
 @pytest.mark.parametrize("ddl", [*DDL, "rename and back"])
 async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
-    stepwise: Here, database: Documents, monkeypatch: pytest.MonkeyPatch, ddl: str
+    stepwise: Here, database: Documents, documents_read: DocumentsRead, ddl: str
 ) -> None:
     """MongoDB reads it as empty, as of a time before that, without an error. The documents of the one that has its name
     next are copied from the first one on: of one that was renamed, no change says them."""
     database.c.insert_many([{"_id": number} for number in range(100)])
-    steps = 0
-
-    async def open_documents(source: Source, *asked: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        if steps == 2:
-            await asyncio.to_thread(DDL[ddl.removesuffix(" and back")], database)
-        cursor = await OPEN_DOCUMENTS(source, *asked)
-        if steps == 2 and ddl == "rename and back":
-            await asyncio.to_thread(database.other.rename, "c")
-        return cursor
-
-    monkeypatch.setattr(Source, "open_documents", open_documents)
+    documents_read(
+        before=lambda _, number: number == 2 and DDL[ddl.removesuffix(" and back")](database),
+        after=lambda _, number: number == 2 and ddl == "rename and back" and database.other.rename("c"),
+    )
     session = await stepwise.api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
     assert (await session.end()).reason == "FEED_INVALIDATED"
     assert not is_copied(session)
@@ -367,42 +320,29 @@ async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
 @pytest.mark.parametrize("command", ["aggregate", "getMore"])
 @pytest.mark.parametrize("code", [239, 246, 72])
 async def test_documents_that_cannot_be_read_as_of_a_time_are_read_as_of_a_later_one(
-    stepwise: Here, mongo_client: Client, database: Documents, monkeypatch: pytest.MonkeyPatch, command: str, code: int
+    stepwise: Here, mongo_client: Client, database: Documents, documents_read: DocumentsRead, command: str, code: int
 ) -> None:
     database.c.insert_many([{"_id": number} for number in range(100)])
-    steps, fails = 0, contextlib.ExitStack()
+    with contextlib.ExitStack() as fails:
 
-    async def open_documents(source: Source, *asked: Any) -> Any:
-        nonlocal steps
-        steps += 1
-        failing = fail_command(mongo_client, f"{database.name}.c", command, errorCode=code)
-        if steps == 2 and command == "aggregate":
-            fails.enter_context(failing)
-        cursor = await OPEN_DOCUMENTS(source, *asked)
-        if steps == 2:
-            fails.enter_context(failing)
-        return cursor
+        def fail(_: str, number: int) -> None:
+            if number == 2:
+                fails.enter_context(fail_command(mongo_client, f"{database.name}.c", command, errorCode=code))
 
-    monkeypatch.setattr(Source, "open_documents", open_documents)
-    with fails:
+        steps = documents_read(**{"before" if command == "aggregate" else "after": fail})
         session = await stepwise.api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
         await session.until(lambda: is_copied(session))
     assert [each.document["documentKey"]["_id"] for each in await session.take(session.received)] == list(range(100))
-    assert steps > 3
+    assert steps["c"] > 3
     session.cancel()
 
 
 async def test_what_is_copied_again_and_again_in_vain_ends_with_the_reason(
-    stepwise: Here, mongo_client: Client, database: Documents, monkeypatch: pytest.MonkeyPatch
+    stepwise: Here, database: Documents, documents_read: DocumentsRead
 ) -> None:
     """A collection that becomes capped: MongoDB answers with the code of a temporary error each time."""
     database.c.insert_many([{"_id": number} for number in range(100)])
-
-    async def open_documents(source: Source, *asked: Any) -> Any:
-        await asyncio.to_thread(mongo_client[database.name].command, "convertToCapped", "c", size=100_000)
-        return await OPEN_DOCUMENTS(source, *asked)
-
-    monkeypatch.setattr(Source, "open_documents", open_documents)
+    documents_read(before=lambda *_: database.command("convertToCapped", "c", size=100_000))
     session = await stepwise.api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
     end = await session.end()
     assert (end.reason, end.metadata.get("kind")) == ("SNAPSHOT_UNSUITABLE", "capped")
@@ -578,8 +518,7 @@ async def test_the_ranges_of_a_copy_can_be_read_again(
             writers(mongo.uri, database, ids),
         ):
             api, cache = here.api, here.server.service.ranges
-            start = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
-            after = (await api.feeds.ResolvePosition(start)).position
+            after = (await api.resolve(wanted, SNAPSHOT)).position
             while after_copy < 5:
                 plan = await api.plan(feed=wanted, after=after, events_max=rng.choice((7, 60, 500)), slices=3)
                 assert [each.after for each in plan.slices[1:]] == [each.until for each in plan.slices[:-1]]
@@ -615,8 +554,7 @@ async def test_a_range_that_can_no_longer_be_read_as_it_was(
     """MongoDB has no documents of that time any more: they come as they are now, and the changes since then follow."""
     api, wanted = stepwise.api, feed(database.name, "c")
     database.c.insert_many([{"_id": number} for number in range(10)])
-    start = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
-    plan = await api.plan(feed=wanted, after=(await api.feeds.ResolvePosition(start)).position, events_max=5)
+    plan = await api.plan(feed=wanted, after=(await api.resolve(wanted, SNAPSHOT)).position, events_max=5)
     was = inspect_position(plan.end).token
     stepwise.server.service.ranges.close()
     database.c.delete_one({"_id": 1})
@@ -641,8 +579,7 @@ async def test_ranges_of_a_collection_that_is_gone(
     """The feed continues after the invalidate, with the collection that is created next."""
     api, wanted = stepwise.api, feed(database.name, "c")
     database.c.insert_many([{"_id": number} for number in range(100)])
-    start = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
-    plan = await api.plan(feed=wanted, after=(await api.feeds.ResolvePosition(start)).position, events_max=30)
+    plan = await api.plan(feed=wanted, after=(await api.resolve(wanted, SNAPSHOT)).position, events_max=30)
     database.c.delete_one({"_id": 1})
     await asyncio.to_thread(DDL[ddl], database)
     database.c.insert_many([{"_id": 5}, {"_id": 50}])
@@ -681,8 +618,7 @@ async def test_what_is_retained_of_another_step_is_not_read(
 ) -> None:
     api, wanted = stepwise.api, feed(database.name, "c")
     database.c.insert_many([{"_id": number} for number in range(10)])
-    start = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
-    after = (await api.feeds.ResolvePosition(start)).position
+    after = (await api.resolve(wanted, SNAPSHOT)).position
     first = await api.plan(feed=wanted, after=after, events_max=5)
     mongo_client[database.name].other.insert_one({})
     second = await api.plan(feed=wanted, after=after, events_max=8)  # of a later time: it has no document of the first
@@ -698,8 +634,7 @@ async def test_ranges_of_documents_with_large_ids(stepwise: Here, database: Docu
     large = "x" * 3000
     ids = [0, 1, *(f"{large}{number}" for number in range(5)), "y", f"z{large}", "zz"]
     database.c.insert_many([{"_id": each} for each in ids])
-    start = wire.ResolvePositionRequest(feed=wanted, start=SNAPSHOT)
-    after, found = (await api.feeds.ResolvePosition(start)).position, list[Any]()
+    after, found = (await api.resolve(wanted, SNAPSHOT)).position, list[Any]()
     while inspect_position(after).token.copied is not None:
         plan = await api.plan(feed=wanted, after=after, events_max=8, slices=4)
         for retained in (True, False):
@@ -710,7 +645,7 @@ async def test_ranges_of_documents_with_large_ids(stepwise: Here, database: Docu
         after = plan.end
     assert {event["documentKey"]["_id"] for event in found} == set(ids)
     database.c.delete_many({"_id": {"$type": "number"}})
-    after = (await api.feeds.ResolvePosition(start)).position
+    after = (await api.resolve(wanted, SNAPSHOT)).position
     request = wire.PlanRangeRequest(feed=wanted, after=after, events_max=5, bytes_max=1)
     assert (await refused(api.feeds.PlanRange(request))).metadata["kind"] == "_id"
 
@@ -720,8 +655,7 @@ async def test_what_is_no_range_of_a_copy(stepwise: Here, database: Documents, n
     database.c.insert_one({})
 
     async def position(of: feed_pb2.Feed, start: feed_pb2.Start) -> bytes:
-        found: bytes = (await api.feeds.ResolvePosition(wire.ResolvePositionRequest(feed=of, start=start))).position
-        return found
+        return (await api.resolve(of, start)).position
 
     copying, plain = await position(wanted, SNAPSHOT), await position(wanted, LATEST)
     most: dict[str, Any] = {"events_max": 1, "bytes_max": 1}

@@ -26,10 +26,11 @@ from feedmux_server.core.grants.grant import make_grant
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken, key_string
 from feedmux_server.source.deployment import Source
-from tests.integration.grants_support import Documents, granted, key_of
-from tests.integration.servers import Here, serving, settings
+from tests.documents import Documents
+from tests.integration.grants_support import granted, key_of
+from tests.integration.servers import SMALL_STEPS, DocumentsRead, Here, serving, settings
 from tests.integration.test_event_time import asleep
-from tests.integration.test_snapshot import ANY_IDS, DDL, OPEN_DOCUMENTS, SMALL_STEPS, SNAPSHOT, Sink, source_at
+from tests.integration.test_snapshot import ANY_IDS, DDL, SNAPSHOT, Sink, source_at
 from tests.integration.wire import MANY, Api, Receiver, at, feed
 
 HIDE = ["secret", "a.secret", "items.price", "map.deep.secret"]
@@ -284,19 +285,10 @@ async def test_many_documents_that_a_slow_filter_drops_are_no_document_that_take
 
 @pytest.mark.parametrize("ddl", DDL)
 async def test_a_collection_that_is_gone_is_not_taken_for_one_whose_documents_are_dropped(
-    here: Here, database: Documents, monkeypatch: pytest.MonkeyPatch, ddl: str
+    here: Here, database: Documents, documents_read: DocumentsRead, ddl: str
 ) -> None:
     database.c.insert_many([{"_id": number} for number in range(100)])
-    opened = 0
-
-    async def open_documents(source: Source, *asked: Any) -> Any:
-        nonlocal opened
-        opened += 1
-        if opened == 2:
-            await asyncio.to_thread(DDL[ddl], database)
-        return await OPEN_DOCUMENTS(source, *asked)
-
-    monkeypatch.setattr(Source, "open_documents", open_documents)
+    documents_read(before=lambda _, number: number == 2 and DDL[ddl](database))
     receiver = here.api.watch(feed(database.name, "c", stages({"$set": {"x": 1}})), SNAPSHOT)
     assert (await receiver.end()).reason == "FEED_INVALIDATED"
     assert receiver.notices == []

@@ -1,45 +1,25 @@
 """Existing documents of a database and of a deployment: collection after collection, whatever is created, dropped or
 renamed meanwhile."""
 
-import asyncio
-import contextlib
 import json
-import random
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import bson
 import pytest
-import pytest_asyncio
-from bson import ObjectId, Timestamp
-from bson.raw_bson import RawBSONDocument
-from pymongo import AsyncMongoClient, MongoClient
+from bson import ObjectId
 from pymongo.database import Database
-from pymongo.errors import PyMongoError
 
 import feedmux
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
-from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.positions.position import inspect_position
-from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source import deployment
-from feedmux_server.source.deployment import Source
-from tests.conftest import ReplicaSetFactory
 from tests.documents import Client, Documents
 from tests.integration.grants_support import granted, key_of
-from tests.integration.servers import Here, server_process, serving, settings
-from tests.integration.test_snapshot import (
-    OPEN_DOCUMENTS,
-    SMALL_STEPS,
-    SNAPSHOT,
-    is_copied,
-    restarts,
-    through_disasters,
-    to_the_end,
-)
+from tests.integration.servers import SMALL_STEPS, DocumentsRead, Here
+from tests.integration.test_snapshot import SNAPSHOT, is_copied, restarts
 from tests.integration.wire import MANY, refused
 
 State = dict[tuple[str, str], dict[bytes, dict[str, Any]]]
@@ -89,32 +69,6 @@ def current(client: Client, *databases: str) -> State:
     return found
 
 
-def source_at(client: Client, database: str, place: ResumeToken) -> State:
-    """What the collections held at a position, of the documents that the position covers."""
-    time, found = place.cluster_time - 1, State()
-    for name in NAMES:
-        stages: list[dict[str, Any]] = []
-        if place.copied is not None:
-            border = place.copied.namespace
-            if (database, name) > border:
-                continue
-            if (database, name) == border:
-                if not place.copied.up_to:
-                    continue
-                last = RawBSONDocument(place.copied.up_to)["_id"]
-                stages = [{"$match": {"$expr": {"$lte": ["$_id", {"$literal": last}]}}}]
-        command = {
-            "aggregate": name,
-            "pipeline": stages,
-            "cursor": {"batchSize": 100_000},
-            "readConcern": {"level": "snapshot", "atClusterTime": Timestamp(time >> 32, time & 0xFFFF_FFFF)},
-        }
-        documents = client[database].command(command)["cursor"]["firstBatch"]
-        if documents:
-            found[database, name] = {bson.encode({"_id": each["_id"]}): each for each in documents}
-    return found
-
-
 def scope(database: str = "", stages: str = "") -> feed_pb2.Feed:
     wanted = feed_pb2.Feed(source="main", database=database)
     if stages:
@@ -129,99 +83,6 @@ def filled(database: Documents, count: int = 200) -> None:
         database[name].insert_many([{"_id": each, "v": 0} for each in ids])
     database.create_collection("aview", viewOn="a", pipeline=[])
     database.create_collection("bseries", timeseries={"timeField": "t"})
-
-
-async def write(uri: str, database: str, seed: int) -> None:
-    """Changes documents of all collections until it is cancelled."""
-    rng = random.Random(seed)
-    async with AsyncMongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=1000) as client:
-        for number in range(10**9):
-            collection, one, kind = client[database][rng.choice(NAMES)], rng.randrange(300), rng.random()
-            with contextlib.suppress(PyMongoError):
-                if kind < 0.5:
-                    await collection.update_one({"_id": one}, {"$inc": {"v": 1}})
-                elif kind < 0.75:
-                    await collection.delete_one({"_id": one})
-                else:
-                    await collection.replace_one({"_id": one}, {"v": 0, "n": number}, upsert=True)
-
-
-@contextlib.asynccontextmanager
-async def writers(uri: str, database: str) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(write(uri, database, seed)) for seed in range(2)]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-
-@pytest_asyncio.fixture(scope="module")
-async def stepwise(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
-    async with serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here:
-        yield here
-
-
-@pytest.fixture(params=["mongo", "newer_mongo"])
-def each_version(request: pytest.FixtureRequest) -> ReplicaSet:
-    """MongoDB 6.0.5, and 6.0.27."""
-    mongo: ReplicaSet = request.getfixturevalue(request.param)
-    return mongo
-
-
-async def test_each_position_of_a_database_is_exact(
-    each_version: ReplicaSet, redis_server: RedisServer, name: str
-) -> None:
-    """A program that stores its state with its position, and continues there again and again."""
-    mongo = each_version
-    database, rng = f"test_{name[4:]}", random.Random(1)
-    with MongoClient[dict[str, Any]](mongo.uri) as client:
-        filled(client[database])
-        mirror, position, checked, borders = Mirror(), b"", 0, set[str]()
-        async with (
-            serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here,
-            writers(mongo.uri, database),
-            feedmux.AsyncClient(f"127.0.0.1:{here.api.data_port}") as user,
-        ):
-            after_copy = 0
-            while after_copy < 5:
-                start = feedmux.Start.position(position) if position else feedmux.Start.snapshot()
-                async with user.feed(feedmux.Feed(database)).open(
-                    start, window_events=rng.choice((7, 60, 500))
-                ) as session:
-                    async for batch in session.batches():
-                        for event in batch:
-                            mirror.apply(event.document)
-                        position = batch.position
-                        place = inspect_position(position).token
-                        after_copy += place.copied is None
-                        borders.add(place.copied.collection if place.copied else "")
-                        if place.is_high_water_mark:
-                            assert mirror.shown() == await asyncio.to_thread(source_at, client, database, place)
-                            checked += 1
-                        if after_copy >= 5 or rng.random() < 0.1:
-                            break
-        assert checked > 15
-        assert borders >= set(NAMES)
-        client.drop_database(database)
-
-
-async def test_a_copy_of_a_database_outlives_servers_and_primaries(
-    replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, tmp_path: Path, name: str
-) -> None:
-    """A program that keeps what it has not acknowledged ends equal to the database."""
-    mongo, mirror, wanted = await replica_set_factory(nodes=3), Mirror(), feedmux.Feed("shop")
-    with MongoClient[dict[str, Any]](mongo.uri) as client:
-        filled(client["shop"], 600)
-        async with (
-            server_process(settings(mongo.uri, redis_server.url, **SMALL_STEPS), tmp_path) as server,
-            feedmux.AsyncClient(f"127.0.0.1:{server.ports[0]}") as user,
-        ):
-            async with writers(mongo.uri, "shop"):
-                await through_disasters(server, mongo, user, name, wanted, mirror.apply)
-            await to_the_end(user, name, wanted, mirror.apply)
-            assert mirror.shown() == current(client, "shop")
 
 
 def _out_and_drop(database: Documents) -> None:
@@ -255,22 +116,12 @@ WITHOUT_RENAMES = json.dumps([{"$match": {"operationType": {"$ne": "rename"}}}])
 
 @pytest.mark.parametrize("change", CHANGES)
 async def test_whatever_happens_to_collections_meanwhile(
-    stepwise: Here, database: Documents, mongo_client: Client, monkeypatch: pytest.MonkeyPatch, change: str
+    stepwise: Here, database: Documents, mongo_client: Client, documents_read: DocumentsRead, change: str
 ) -> None:
     """In the end a program that follows drops and renames holds what there is, also if it is interrupted after each
     batch and keeps what it has applied."""
     filled(database, 100)
-    reads = 0
-
-    async def open_documents(source: Source, spec: FeedSpec, *asked: Any) -> Any:
-        nonlocal reads
-        if spec.scope.collection == "b":
-            reads += 1
-            if reads == 2:
-                await asyncio.to_thread(CHANGES[change], database)
-        return await OPEN_DOCUMENTS(source, spec, *asked)
-
-    monkeypatch.setattr(Source, "open_documents", open_documents)
+    reads = documents_read(before=lambda *read: read == ("b", 2) and CHANGES[change](database))
     mirror, position, cuts, end = Mirror(), b"", 0, (database.name, "end")
 
     def write_the_end(notice: feedmux.Notice) -> None:
@@ -292,23 +143,17 @@ async def test_whatever_happens_to_collections_meanwhile(
                             break
             except feedmux.FeedInvalidated as error:
                 position = error.position
-    assert reads >= 2
+    assert reads["b"] >= 2
     assert cuts > 3
     assert mirror.shown() == current(mongo_client, database.name)
 
 
 async def test_a_rename_that_the_pipeline_drops(
-    stepwise: Here, database: Documents, monkeypatch: pytest.MonkeyPatch
+    stepwise: Here, database: Documents, documents_read: DocumentsRead
 ) -> None:
     """The documents come with their new name all the same."""
     filled(database, 100)
-
-    async def open_documents(source: Source, spec: FeedSpec, *asked: Any) -> Any:
-        if spec.scope.collection == "b" and "c.d" in database.list_collection_names():
-            await asyncio.to_thread(database["c.d"].rename, "a1")
-        return await OPEN_DOCUMENTS(source, spec, *asked)
-
-    monkeypatch.setattr(Source, "open_documents", open_documents)
+    documents_read(before=lambda *read: read == ("b", 1) and database["c.d"].rename("a1"))
     before = await restarts(stepwise, "RENAMED")
     session = await stepwise.api.open(feed=scope(database.name, WITHOUT_RENAMES), start=SNAPSHOT)
     await session.until(lambda: is_copied(session))
@@ -377,16 +222,10 @@ async def test_a_collection_that_cannot_be_copied_is_named(stepwise: Here, datab
 
 
 async def test_one_that_appears_during_the_copy_ends_it(
-    stepwise: Here, database: Documents, monkeypatch: pytest.MonkeyPatch
+    stepwise: Here, database: Documents, documents_read: DocumentsRead
 ) -> None:
     filled(database, 60)
-
-    async def open_documents(source: Source, spec: FeedSpec, *asked: Any) -> Any:
-        if "log" not in await asyncio.to_thread(database.list_collection_names):
-            await asyncio.to_thread(database.create_collection, "log", capped=True, size=4096)
-        return await OPEN_DOCUMENTS(source, spec, *asked)
-
-    monkeypatch.setattr(Source, "open_documents", open_documents)
+    documents_read(before=lambda *read: read == ("a", 1) and database.create_collection("log", capped=True, size=4096))
     session = await stepwise.api.open(feed=scope(database.name), start=SNAPSHOT)
     end = await session.end()
     assert (end.reason, end.metadata["kind"]) == ("SNAPSHOT_UNSUITABLE", "capped")
@@ -404,20 +243,14 @@ async def test_grants_narrow_a_copy_by_collection(
     mongo: ReplicaSet,
     redis_server: RedisServer,
     database: Documents,
-    monkeypatch: pytest.MonkeyPatch,
+    documents_read: DocumentsRead,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """What a tenant may not see is not read, and no reason to reject its copy."""
     filled(database, 30)
     database["c.d"].insert_many([{"_id": f"x{n}", "owner": "ab"[n % 2], "secret": n} for n in range(10)])
     database.create_collection("log", capped=True, size=4096)
-    read = set[str]()
-
-    async def open_documents(source: Source, spec: FeedSpec, *asked: Any) -> Any:
-        read.add(spec.scope.collection)
-        return await OPEN_DOCUMENTS(source, spec, *asked)
-
-    monkeypatch.setattr(Source, "open_documents", open_documents)
+    read = documents_read()
     folder = tmp_path_factory.mktemp("scopes")
     async with (
         granted(mongo.uri, redis_server.url, folder, GRANTS, **SMALL_STEPS) as here,
@@ -432,7 +265,7 @@ async def test_grants_narrow_a_copy_by_collection(
         ]
         assert session.notices[-1].snapshot.documents_estimated == 0, "how many documents are withheld is a secret"
         session.cancel()
-    assert read == {"a", "c.d"}
+    assert set(read) == {"a", "c.d"}
 
 
 async def test_a_token_does_not_say_to_which_collection_a_copy_has_gone_back(
