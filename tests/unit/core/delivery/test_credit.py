@@ -1,8 +1,6 @@
 """Credit: it adds up, is clamped, and may be overdrawn by one event."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from feedmux_server.core.delivery.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX, CreditLimits, CreditWindow
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -67,16 +65,3 @@ def test_more_events_than_granted_is_a_defect() -> None:
     window.grant(2, 10)
     with pytest.raises(RuntimeError):
         window.spend(3, 1)
-
-
-@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 500))))
-@settings(max_examples=30, derandomize=True)
-def test_never_above_the_maximum(grants: list[tuple[int, int]]) -> None:
-    window = CreditWindow(CreditLimits(events_max=100, bytes_max=1000))
-    for events, size in grants:
-        window.grant(events, size)
-        window.spend(window.events // 2, size)
-        assert 0 <= window.events <= 100
-        assert window.bytes <= 1000
-        if window.bytes <= 0:
-            window.grant(1, 1 - window.bytes)
