@@ -1,6 +1,7 @@
 package dev.feedmux;
 
 import com.google.protobuf.ByteString;
+import java.nio.charset.StandardCharsets;
 import org.bson.BsonBinaryWriter;
 import org.bson.BsonDocument;
 import org.bson.Document;
@@ -30,6 +31,17 @@ final class Documents {
             BSON.encode(writer, document, EncoderContext.builder().build());
         }
         return ByteString.copyFrom(buffer.toByteArray());
+    }
+
+    /**
+     * Throws IllegalArgumentException for a text with half of a surrogate pair, such as one that was cut within an emoji.
+     * UTF-8 has no such text, and protobuf sends another one: another name, another condition. (BSON has the half, which
+     * the server rejects.)
+     */
+    static void checkText(@Nullable String text, String what) {
+        if (text != null && !StandardCharsets.UTF_8.newEncoder().canEncode(text)) {
+            throw new IllegalArgumentException(what + " has half of a surrogate pair, which UTF-8 does not have");
+        }
     }
 
     static Document decode(RawBsonDocument document) {

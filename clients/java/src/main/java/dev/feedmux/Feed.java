@@ -52,14 +52,18 @@ public record Feed(
         List<String> extraOptions) {
 
     /**
-     * Copies the lists. Throws IllegalArgumentException if there are stages in both notations, or if a name is empty: an
-     * unset variable would widen the feed to everybody's events.
+     * Copies the lists. Throws IllegalArgumentException if there are stages in both notations, if a name is empty (an
+     * unset variable would widen the feed to everybody's events), or if a text has half of a surrogate pair.
      */
     public Feed {
         if ("".equals(database) || "".equals(collection)) {
             throw new IllegalArgumentException(
                     "a feed's database or collection is empty; leave it out for all of them");
         }
+        Documents.checkText(source, "a feed's source");
+        Documents.checkText(database, "a feed's database");
+        Documents.checkText(collection, "a feed's collection");
+        Documents.checkText(pipelineJson, "a feed's pipelineJson");
         pipeline = List.copyOf(pipeline);
         extraOptions = List.copyOf(extraOptions);
         if (pipelineJson != null && !pipeline.isEmpty()) {

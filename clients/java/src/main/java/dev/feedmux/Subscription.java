@@ -17,6 +17,7 @@ public final class Subscription {
 
     Subscription(FeedmuxClient client, String name) {
         this.client = client;
+        Documents.checkText(name, "the name of a subscription");
         this.name = name;
     }
 

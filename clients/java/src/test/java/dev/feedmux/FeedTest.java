@@ -3,15 +3,18 @@ package dev.feedmux;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import org.bson.BsonArray;
 import org.bson.BsonDocument;
 import org.bson.BsonNull;
+import org.bson.BsonString;
 import org.bson.BsonValue;
 import org.bson.Document;
 import org.bson.RawBsonDocument;
@@ -39,6 +42,21 @@ final class FeedTest {
         return new RawBsonDocument(
                         Messages.feed(feed, "main").getPipeline().getBson().toByteArray())
                 .toJson();
+    }
+
+    @Test
+    void aTextThatWasCutWithinAnEmojiIsNotSentAsAnother() {
+        String half = "x\ud83d";
+        Feed.Builder feed = Feed.builder().pipelineJson("[{\"$match\": {\"a\": \"" + half + "\"}}]");
+        assertThrows(IllegalArgumentException.class, feed::build);
+        assertThrows(IllegalArgumentException.class, () -> Feed.database(half));
+        assertThrows(IllegalArgumentException.class, () -> Feed.collection("shop", half));
+        try (FeedmuxClient client = FeedmuxClient.builder("localhost:1").build()) {
+            assertThrows(IllegalArgumentException.class, () -> client.subscription(half));
+        }
+        byte[] bytes =
+                Documents.encode(new BsonDocument("a", new BsonString(half))).toByteArray();
+        assertTrue(HexFormat.of().formatHex(bytes).contains("78eda0bd"), "the server must see, and reject, the half");
     }
 
     @Test
