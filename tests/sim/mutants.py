@@ -55,11 +55,11 @@ MUTANTS: Final = (
         "events lose a field that 6.0 does not have",
         "Complete",
         "feedmux_server.source.reader:ChangeStreamReader.read",
-        "raw.data, place",
+        "part, start, None",
         "b''.join(\n"
         "                    bson.encode({name: value for name, value in each.items() if name != 'collectionUUID'})\n"
-        "                    for bson in (__import__('bson'),) for each in bson.decode_all(raw.data)\n"
-        "                ), place",
+        "                    for bson in (__import__('bson'),) for each in bson.decode_all(part)\n"
+        "                ), start, None",
         scenario="MongoDB 8.2",
     ),
     Mutant(
@@ -84,12 +84,12 @@ MUTANTS: Final = (
         "an update whose document was not found is left out",
         "Snapshot exact",
         "feedmux_server.source.reader:ChangeStreamReader.read",
-        "raw.data, place",
+        "part, start, None",
         "b''.join(\n"
         "                    bson.encode(each)\n"
-        "                    for bson in (__import__('bson'),) for each in bson.decode_all(raw.data)\n"
+        "                    for bson in (__import__('bson'),) for each in bson.decode_all(part)\n"
         "                    if each.get('fullDocument', 0) is not None\n"
-        "                ), place",
+        "                ), start, None",
         scenario="MongoDB 9.0.1",
     ),
     Mutant(
