@@ -277,6 +277,14 @@ WRONG: dict[str, tuple[Values, str]] = {
     "a toleration that is no text": ({"tolerations": [{"key": "a", "value": True}]}, "'/tolerations/0/value'"),
     "a constraint of nothing": ({"topologySpreadConstraints": [{"topologyKey": "zone"}]}, "'maxSkew'"),
     "a peer of nothing": ({"networkPolicy": {"clients": [{}]}}, "'/networkPolicy/clients/0'"),
+    "a peer of two kinds": (
+        {"networkPolicy": {"clients": [{"ipBlock": {"cidr": "10.0.0.0/8"}, "podSelector": {}}]}},
+        "'/networkPolicy/clients/0': maxProperties",
+    ),
+    "a peer that is no selector": (
+        {"networkPolicy": {"metrics": [{"podSelector": {"app": "prometheus"}}]}},
+        "'/networkPolicy/metrics/0/podSelector': additional properties 'app'",
+    ),
     "a peer's address without its length": (
         {"networkPolicy": {"egress": [{"ports": [1], "to": [{"ipBlock": {"cidr": "fd00::1"}}]}]}},
         "'/networkPolicy/egress/0/to/0/ipBlock/cidr'",
@@ -309,6 +317,18 @@ WRONG: dict[str, tuple[Values, str]] = {
     "a mount of no volume": (
         {"extraVolumeMounts": [{"name": "jwks", "mountPath": "/etc/jwks"}]},
         "extraVolumeMounts: there is no volume jwks; add it to extraVolumes",
+    ),
+    "a container's mount of no volume": (
+        {"initContainers": [{"name": "x", "image": "x:1", "volumeMounts": [{"name": "jwks", "mountPath": "/x"}]}]},
+        "initContainers (x): there is no volume jwks; add it to extraVolumes",
+    ),
+    "a container twice": (
+        {"initContainers": [{"name": "x", "image": "x:1"}, {"name": "x", "image": "x:2"}]},
+        "initContainers: the name x is there twice",
+    ),
+    "a container of the chart": (
+        {"initContainers": [{"name": "feedmux", "image": "x:1"}]},
+        "initContainers: the name feedmux is there twice, or the chart itself uses it",
     ),
     "a mount in the chart's place": (
         {"extraVolumeMounts": [{"name": "tmp", "mountPath": "/etc/feedmux/config/"}]},

@@ -481,9 +481,20 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- end -}}
 {{- $volumes := list -}}
 {{- range include "feedmux.volumes" . | fromYamlArray }}{{ $volumes = append $volumes .name }}{{ end -}}
-{{- range .Values.extraVolumeMounts -}}
+{{- $mounts := dict "extraVolumeMounts" .Values.extraVolumeMounts -}}
+{{- $containers := list "feedmux" -}}
+{{- range .Values.initContainers -}}
+{{- if has .name $containers -}}
+{{- fail (printf "initContainers: the name %s is there twice, or the chart itself uses it; choose another one" .name) -}}
+{{- end -}}
+{{- $containers = append $containers .name -}}
+{{- $_ := set $mounts (printf "initContainers (%s)" .name) (default (list) .volumeMounts) -}}
+{{- end -}}
+{{- range $value, $of := $mounts -}}
+{{- range $of -}}
 {{- if not (has .name $volumes) -}}
-{{- fail (printf "extraVolumeMounts: there is no volume %s; add it to extraVolumes" .name) -}}
+{{- fail (printf "%s: there is no volume %s; add it to extraVolumes" $value .name) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- with (default (dict) .Values.resources.limits).memory -}}
