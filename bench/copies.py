@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import bson
@@ -59,6 +60,8 @@ class Copied:
     """0: not counted."""
     size_bytes: int
     cpu_s: float
+    begun_s: float = 0.0
+    """Until the first documents came."""
 
 
 def copy_by_feedmux(gate: Gate, task: Copying) -> Copied:
@@ -67,19 +70,20 @@ def copy_by_feedmux(gate: Gate, task: Copying) -> Copied:
 
 
 async def _copy(gate: Gate, task: Copying) -> Copied:
-    count = size_bytes = 0
+    count, size_bytes, begun_s = 0, 0, 0.0
     async with feedmux.AsyncClient(task.address) as client:
         await client.get_subscription(task.name)
         began_s, cpu_s = await gate.wait_async(), time.process_time()
         async with client.subscription(task.name).open() as session:
             async for batch in session.batches():
                 assert isinstance(batch, BsonBatch)
+                begun_s = begun_s or time.monotonic() - began_s
                 count += len(batch)
                 size_bytes += len(batch.raw)
                 session.ack(batch)
                 if count >= task.documents.count:
                     break
-            return Copied(time.monotonic() - began_s, count, size_bytes, time.process_time() - cpu_s)
+            return Copied(time.monotonic() - began_s, count, size_bytes, time.process_time() - cpu_s, begun_s)
 
 
 def find_by_pymongo(gate: Gate, task: Copying) -> Copied:
@@ -100,6 +104,27 @@ def copy_again(gate: Gate, task: Copying) -> int:
     return asyncio.run(_copy_again(gate, task))
 
 
+def find_again(gate: Gate, task: Copying) -> int:
+    """Read the documents again and again by a bare `find`, `copies` at a time, until the gate is stopped. Returns the
+    number of bytes."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with MongoClient[dict[str, object]](task.address) as client, ThreadPoolExecutor(task.copies) as threads:
+        collection = client[DATABASE][task.documents.collection]
+        client.admin.command("ping")
+
+        def one(_: int) -> int:
+            size = 0
+            while not gate.stopped.is_set():
+                for batch in collection.find_raw_batches({}, sort=[("_id", 1)]):
+                    size += len(batch)
+                    if gate.stopped.is_set():
+                        break
+            return size
+
+        gate.wait()
+        return sum(threads.map(one, range(task.copies)))
+
+
 async def _copy_again(gate: Gate, task: Copying) -> int:
     count = 0
     wanted = feedmux.Feed(DATABASE, task.documents.collection)
@@ -108,11 +133,12 @@ async def _copy_again(gate: Gate, task: Copying) -> int:
         nonlocal count
         async with feedmux.AsyncClient(task.address) as client:
             while True:
+                left = task.documents.count
                 async with client.feed(wanted).open(start="snapshot") as session:
                     begun.release()
                     async for batch in session.batches():
-                        count += len(batch)
-                        if not session.copying:
+                        count, left = count + len(batch), left - len(batch)
+                        if left <= 0:  # the notice of the end comes after the last batch, and no batch after it
                             break
 
     begun = asyncio.Semaphore(0)

@@ -62,7 +62,10 @@ async def _by_feedmux(stage: Stage, documents: Documents, name: str, subscriptio
     copied, used = await _measured(stage, (copy_by_feedmux, Copying(stage.endpoint, documents, subscription)))
     if copied.count != documents.count:
         raise CheckFailed(f"copied {copied.count} documents, not {documents.count}")
-    server = {f"server_cpu_us_per_document_{name}": used.server * 1e6 / documents.count}
+    server = {
+        f"server_cpu_us_per_document_{name}": used.server * 1e6 / documents.count,
+        f"begin_ms_{name}": copied.begun_s * 1e3,
+    }
     return _figures(documents, name, copied, used) | server
 
 
