@@ -11,7 +11,7 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from tests.documents import Documents
 from tests.integration.servers import OPERATOR_KEY, until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
-from tests.integration.wire import Api, feed, refused
+from tests.integration.wire import Api, feed
 
 LIST, END, DRAIN = operator_pb2.ListTenantsRequest, operator_pb2.EndSubscriberRequest, operator_pb2.DrainRequest
 
@@ -86,17 +86,3 @@ async def _streams(operator: Api, tenant: str, count: int) -> bool:
 
 async def _gone(operator: Api) -> bool:
     return not (await usage(operator))["b"].configured
-
-
-@pytest.mark.parametrize("key", ["", "wrong", "key-a-canary"])
-async def test_only_operators(site: Tenancy, key: str) -> None:
-    async with site.here.api.with_key(key) as nobody:
-        for method, request in (
-            (nobody.operator.ListTenants, LIST()),
-            (nobody.operator.EndSubscriber, END(subscriber_id="1")),
-            (nobody.operator.Drain, DRAIN()),
-        ):
-            outcome = await refused(method(request, metadata=nobody.metadata))
-            expected = "PERMISSION_DENIED" if key == "key-a-canary" else "UNAUTHENTICATED"
-            assert outcome.code == expected
-    assert not site.here.server.service.stop.is_set()
