@@ -18,9 +18,10 @@ pytestmark = pytest.mark.skipif(
 def package() -> Path:
     """The package's folder, with what it depends on installed as the lock file says, and built."""
     run(FOLDER, "./compile")
-    # As `npm run build` does, which would generate the sources again, and so make others compile again.
+    # As `npm run build` does, which would generate the sources again, and so make others compile again. The types were
+    # checked above.
     shutil.rmtree(FOLDER / "dist", ignore_errors=True)
-    run(FOLDER, "npm", "exec", "--", "tsc", "-p", "tsconfig.dist.json")
+    run(FOLDER, "npm", "exec", "--", "tsc", "--noCheck", "-p", "tsconfig.dist.json")
     return FOLDER
 
 
