@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"time"
+	"unicode/utf8"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/feedmux/feedmux/clients/go/feedmux/feedmuxpb"
@@ -58,6 +60,13 @@ func open(ctx context.Context, client *Client, what opening, options *SessionOpt
 	}
 	if err := chosen.check(); err != nil {
 		return nil, err
+	}
+	// gRPC's error for a text that is not UTF-8 looks like the server's, and is tried again.
+	if !utf8.ValidString(what.subscription) {
+		return nil, fmt.Errorf("feedmux: the name of the subscription is not UTF-8: %q", what.subscription)
+	}
+	if _, err := proto.Marshal(what.feed); err != nil {
+		return nil, fmt.Errorf("feedmux: the feed cannot be sent: %w", err)
 	}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	session := &Session{buffer: newSessionBuffer(what.durable(), &chosen), options: chosen}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -680,6 +681,17 @@ func TestWrongOptionsAreRefusedAtOnce(t *testing.T) {
 	} {
 		if _, err := NewClient("localhost:1", &Options{Session: options}); err == nil {
 			t.Errorf("%+v", options)
+		}
+	}
+}
+
+func TestATextThatIsNotUTF8IsRefusedAtOnce(t *testing.T) {
+	client := connect(t, serve(t, nil, play(openedAt(0, nil))), nil)
+	_, ofFeed := client.Feed(Feed{Database: "a\xff"}).Open(limited(t), Latest(), nil)
+	_, ofName := client.Subscription("a\xff").Open(limited(t), nil)
+	for _, err := range []error{ofFeed, ofName} {
+		if err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "UTF-8") {
+			t.Error(err)
 		}
 	}
 }
