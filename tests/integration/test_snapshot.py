@@ -304,7 +304,8 @@ async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
     assert (await session.end()).reason == "FEED_INVALIDATED"
     assert not is_copied(session)
     events = [each.document for each in await session.take(session.received)]
-    assert [each["operationType"] for each in events[40:]] == [ddl.split()[0], "invalidate"]
+    changes = [each["operationType"] for each in events if "snapshot" not in each["_id"]]
+    assert changes == [ddl.split()[0], "invalidate"]
     position = session.position
     if ddl == "rename and back":
         session = await stepwise.api.open(feed=feed(database.name, "c"), start=at(position=position))

@@ -293,7 +293,8 @@ async def test_a_collection_that_is_gone_is_not_taken_for_one_whose_documents_ar
     assert (await receiver.end()).reason == "FEED_INVALIDATED"
     assert receiver.notices == []
     events = [each.document for each in await receiver.take(receiver.received)]
-    assert [each["operationType"] for each in events[40:]] == [ddl.split()[0], "invalidate"]
+    changes = [each["operationType"] for each in events if "snapshot" not in each["_id"]]
+    assert changes == [ddl.split()[0], "invalidate"]
     copied_to = inspect_position(receiver.position).token.copied
     assert copied_to is not None
     assert copied_to.up_to == b""

@@ -18,7 +18,7 @@ from feedmux_server.source.deployment import CollectionInfo, Source
 from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, check_collection
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Failed
-from feedmux_server.source.timed_reads import TimedReads
+from feedmux_server.source.timed_reads import FIRST_EVENTS, TimedReads
 
 KEY = stream_key(FeedSpec(Scope("main", "shop", "orders")))
 STAGES = bson.encode({"pipeline": [{"$match": {"a": 1}}]})
@@ -215,14 +215,14 @@ async def test_each_read_has_a_secret_of_its_own() -> None:
 
 
 async def test_batches_are_as_large_as_makes_them_cheap() -> None:
-    """Whatever the documents are: 64 of 500 bytes, of 20 KB, of 2 MB."""
+    """Whatever the documents are: of 500 bytes, of 20 KB, of 2 MB."""
     for size, wanted in ((500, 1_000), (20_000, 125), (2_000_000, 1)):
-        mongo = Mongo(found=RawBatch(bytes(64 * size), None, False))
+        mongo = Mongo(found=RawBatch(bytes(FIRST_EVENTS * size), None, False))
         read = DocumentsReader(cast(Source, mongo), KEY, ReadLimits(batch_events=1_000))
         await read.open(Copied(), 5, "t")
         for _ in range(2):
             await read.next_batch("t")
-        assert mongo.cursor.asked == [64, wanted]
+        assert mongo.cursor.asked == [FIRST_EVENTS, wanted]
 
 
 async def test_the_next_batch_is_read_before_it_is_asked_for_where_a_turn_is_free() -> None:

@@ -122,7 +122,7 @@ async def test_a_batch_is_no_larger_than_the_event_loop_should_cut_at_once(monke
         while left:
             found.append(sum(each.count for each in (await reader.read()).chunks))
             left -= found[-1]
-    assert found == [1, FIRST_EVENTS, *[9] * 4, 9, 991]
+    assert found == [1, FIRST_EVENTS, *[9] * 10, 9, 991]
     await reader.close()
 
 
