@@ -45,7 +45,6 @@ async def test_cycles_of_young_objects_are_found_at_once() -> None:
 
 
 async def test_cycles_of_old_objects_are_found_by_a_full_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gc_tuning, "_COLLECTIONS_MIN", 5)
     monkeypatch.setattr(gc_tuning, "_FULL_EVERY_S", 0.01)
     async with looking_for_cycles():
         await asyncio.sleep(0)
@@ -53,9 +52,10 @@ async def test_cycles_of_old_objects_are_found_by_a_full_look(monkeypatch: pytes
         lost = weakref.ref(held)
         kept = [Node() for _ in range(2 * YOUNG)]
         del held
-        kept += [Node() for _ in range(2 * YOUNG)]
-        assert lost() is not None
-        kept += [Node() for _ in range(6 * YOUNG)]
+        kept += [Node() for _ in range(gc.get_freeze_count() // 4)]
+        await asyncio.sleep(0.1)
+        assert lost() is not None, "there are not many more objects"
+        kept += [Node() for _ in range(gc_tuning._GROWTH_MIN + YOUNG)]
         async with asyncio.timeout(60):
             while lost() is not None:
                 await asyncio.sleep(0.01)
