@@ -215,7 +215,7 @@ async def test_every_call_works_while_a_slot_moves(
             assert [each.name for each in (await store.list("t", page_size=9))[0]] == sorted(names)
             for name in names:
                 await store.delete("t", name)
-            assert not caplog.records
+            assert not [each for each in caplog.records if each.name.startswith("feedmux")]
         finally:
             await client.aclose()
 

@@ -108,4 +108,3 @@ def test_a_turn_of_the_event_loop_reads_few_bytes(ledger: KeyLedger, size: int, 
     reader.join(member)
     assert reader.take(member) is None
     assert (1_000 - streams.left, reader.reads_on, streams.room) == (reads, True, room)
-    assert reader.read_events >= reads
