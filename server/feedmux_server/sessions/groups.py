@@ -443,8 +443,9 @@ class Group:
                     session.notice(GapMark(subscriber.at.place, at.place, error.reason.value))
             else:
                 place = self.reader.progress()
-                for session in self._sessions:
-                    session.notice(ProgressMark(place))
+                if error.reason is not ErrorReason.TIMELINE_FORKED:  # MongoDB may no longer have that position
+                    for session in self._sessions:
+                        session.notice(ProgressMark(place))
                 await self.flush(FLUSH_TIMEOUT_S)
                 self.end(error)
                 return

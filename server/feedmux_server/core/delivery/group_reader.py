@@ -313,7 +313,8 @@ class GroupReader:
 
     def progress(self) -> ResumeToken:
         """The position up to which everything is settled; the newest if that is all that was read."""
-        self.ledger.progress(self.subscriber.progress())
+        if self.subscriber.lost is None:  # otherwise its position may be that of an earlier host, and was not read
+            self.ledger.progress(self.subscriber.progress())
         return self.ledger.settled_place()
 
     def _read(self) -> None:

@@ -10,14 +10,17 @@ from feedmux_server.core.delivery.group_reader import READ_BYTES, GroupMember, G
 from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.subscriber import Subscriber
-from feedmux_server.core.delivery.taken import Delivery
+from feedmux_server.core.delivery.taken import Delivery, Ended
+from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.positions.ahead import Ahead
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.timeline import Fork
 from tests.sim.events import BEGIN
 from tests.tables import over
 from tests.unit.core.delivery.group_events import START
 from tests.unit.core.delivery.ledger_support import Group
+from tests.unit.core.delivery.streams_support import Feed, behind, mark
 
 
 class NoStreams:
@@ -108,3 +111,20 @@ def test_a_turn_of_the_event_loop_reads_few_bytes(ledger: KeyLedger, size: int, 
     reader.join(member)
     assert reader.take(member) is None
     assert (1_000 - streams.left, reader.reads_on, streams.room) == (reads, True, room)
+
+
+def test_what_an_earlier_host_has_delivered_is_not_settled_if_a_restore_has_lost_it() -> None:
+    feed = Feed()
+    subscriber = feed.subscriber(behind(1), events=0)
+    ledger = KeyLedger(behind(1).place, 100)
+    reader = GroupReader(feed.streams, subscriber, ledger)
+    members = [GroupMember(number, reader, Hand(), window(), lambda: None) for number in range(2)]
+    for member in members:
+        reader.join(member)
+    subscriber.received = mark(5)
+    feed.port.forks.append(Fork(mark(4).cluster_time, mark(6).cluster_time))
+    ended = reader.take(members[0])
+    assert isinstance(ended, Ended)
+    assert ended.error.reason is ErrorReason.TIMELINE_FORKED
+    assert members[1].progress().cluster_time == mark(1).cluster_time  # by its heartbeat, before it ends, too
+    assert ledger.settled_place().cluster_time == mark(1).cluster_time
