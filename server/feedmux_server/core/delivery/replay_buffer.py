@@ -116,15 +116,15 @@ class ReplayBuffer:
 
     def close(self) -> None:
         """Release all chunks, after the stream has ended and has no reader any more. There may be 50,000, which takes
-        the event loop 40 ms, so they leave in parts."""
+        the event loop 40 ms, so they leave in parts. Their bytes count until they have left."""
         leaving = deque(self._chunks.values())
         self._chunks.clear()
         self.first_seq, self.oldest = self.next_seq, self.newest
-        size, self.bytes, self.events = self.bytes, 0, 0
+        self.events = 0
         self.closed = True
         self.has_takers = _nobody
-        self._rings.changed(self, -size)
-        self._rings.in_parts(partial(_leave, leaving))
+        self._rings.changed(self, 0)  # nothing can be evicted from it any more
+        self._rings.in_parts(partial(_leave, self, leaving))
 
     def is_awaited(self) -> bool:
         return self.has_takers()
@@ -187,13 +187,17 @@ class ReplayBuffer:
         return self.cum_events - self._chunks[seq].cum_events if seq < self.next_seq else 0
 
 
-def _leave(chunks: deque[Chunk]) -> bool:
-    """Let some chunks leave their ring. Returns whether there are more."""
-    cost = 0
+def _leave(ring: ReplayBuffer, chunks: deque[Chunk]) -> bool:
+    """Let some chunks leave a closed ring. Returns whether there are more."""
+    cost, before = 0, ring.bytes
     while chunks and cost < _LEFT_AT_ONCE:
         chunk = chunks.popleft()
         cost += chunk.size_bytes + _CHUNK_COST
+        ring.bytes = max(0, ring.bytes - chunk.size_bytes)
         chunk.retain_whole()
+    if not chunks:
+        ring.bytes = 0
+    ring._rings.changed(ring, ring.bytes - before)
     return bool(chunks)
 
 
