@@ -62,6 +62,8 @@ class _Running(_Mine):
     event: str
     key: str
     session: str
+    is_second: bool
+    """The member processes it once more beside this, from before a seek."""
 
 
 @dataclass(slots=True)
@@ -96,6 +98,8 @@ class _Group:
     last_epochs: dict[str, int] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     running: dict[tuple[str, str], _Running] = field(default_factory=dict)
+    void: set[tuple[str, str]] = field(default_factory=set)
+    """Members and events that they were processing when a seek, or a lost history, made that void."""
     finished: dict[str, _Mine] = field(default_factory=dict)
     """By event."""
     hosted_s: dict[int, float] = field(default_factory=dict)
@@ -183,8 +187,12 @@ class _Group:
         if cause in ("LEASE", "UPDATE"):
             self._others_have_overdue()
         else:
-            self.running.clear()
-            self.finished.clear()
+            self._make_void()
+
+    def _make_void(self) -> None:
+        self.void.update(self.running)
+        self.running.clear()
+        self.finished.clear()
 
     def lost(self) -> None:
         self.stored = None
@@ -218,7 +226,14 @@ class _Group:
             hold = self.held.get(key) if key or event not in self.had_letters else None
             if hold is not None and hold.epoch == epoch and record.at_s < hold.until_s - _MOMENT_S:
                 yield self._violation(HELD, f"{event} came {hold.until_s - record.at_s:.3f} s too early")
-            self.running[member, event] = _Running(member, epoch, event=event, key=key, session=record.session)
+            self.running[member, event] = _Running(
+                member,
+                epoch,
+                event=event,
+                key=key,
+                session=record.session,
+                is_second=(member, event) in self.void,
+            )
         self.held.pop(key, None)
         if event not in self.first:
             self.first.add(event)
@@ -294,8 +309,9 @@ class _Group:
             self.rejected.add(event)
         elif running is None or (event in self.had_letters and not running.key):
             return
-        elif not running.carried and self.epochs.get(record.member) == running.epoch:
-            # Of a carried event, the host may not know how often it has failed.
+        elif not (running.carried or running.is_second) and self.epochs.get(record.member) == running.epoch:
+            # Of a carried event, the host may not know how often it has failed. The failure of one that is void, the
+            # member does not tell.
             self.held[running.key] = _Hold(record.until_s, record.member, running.epoch)
 
     def set_aside(self, record: SetAside) -> Iterator[Violation]:
@@ -375,8 +391,7 @@ class _Group:
     def sought(self, place: str, epoch: int) -> None:
         self.stored = None
         self.sought_epoch = epoch
-        self.running.clear()
-        self.finished.clear()
+        self._make_void()
         self.checked = self.history.rank_after(place)
         self.begun.clear()
         self.held.clear()
