@@ -6,6 +6,7 @@ test calls it for every request.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -171,11 +172,21 @@ def unbounded(kind: Any, seen: frozenset[str] = frozenset()) -> Iterator[str]:
             yield field.full_name
 
 
+@cache
+def _has_bounds(kind: Any) -> bool:
+    """Whether a field of a message, at any depth, has a bound. A Settle may hold a thousand ranges, which have none."""
+    return any(
+        field.full_name in BOUNDS or (field.message_type is not None and _has_bounds(field.message_type))
+        for field in kind.fields
+    )
+
+
 def _check(message: Message, path: str) -> None:
     for field, value in message.ListFields():
         name = f"{path}{field.name}"
         if field.message_type is not None and not field.is_repeated:
-            _check(value, f"{name}.")
+            if _has_bounds(field.message_type):
+                _check(value, f"{name}.")
             continue
         bound = BOUNDS.get(field.full_name)
         if bound is None:
@@ -184,8 +195,9 @@ def _check(message: Message, path: str) -> None:
         if len(values) > bound.count_max:
             raise _over(bound.reason, name, f"must not have more than {bound.count_max} values")
         if field.message_type is not None:
-            for each in values:
-                _check(each, f"{name}.")
+            if _has_bounds(field.message_type):
+                for each in values:
+                    _check(each, f"{name}.")
             continue
         if field.type not in _LONG_TYPES:
             continue

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
 from feedmux_server.core.delivery.taken import BSON
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -321,10 +322,14 @@ async def _applied_to_member(session: MemberSession, request: wire.SubscribeRequ
         case "settle":
             ranges, failures = reported(request.settle, has_letters=session.has_letters)
             # Between the parts only: the next message comes in another turn of the event loop by itself.
+            turns = session.gate.turns
             for number, part in enumerate(session.parts_of_settle(ranges)):
-                if number:
+                if turns.crowded:
+                    await session.gate.turn()
+                elif number:
                     await asyncio.sleep(0)
                 session.settle(part)
+                turns.spend(0, min(sum(last - first + 1 for first, last in part), ENTRIES_AT_ONCE))
             for begin in range(0, len(failures), _FAILURES_AT_ONCE):
                 if begin or ranges:
                     await asyncio.sleep(0)

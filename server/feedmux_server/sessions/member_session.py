@@ -139,7 +139,11 @@ class MemberSession(Session):
         membership = self._membership
         if membership is None:
             return Wait()
-        taken = self.gate.take(membership.reader, membership.member, has_turn=has_turn)
+        reader = membership.reader
+        taken = self.gate.take(reader, membership.member, has_turn=has_turn)
+        if reader.read_events:
+            self.gate.turns.spend(0, reader.read_events)
+            reader.read_events = 0
         if isinstance(taken, Wait) and taken.throttled:
             membership.reader.pass_on()
         elif isinstance(taken, Wait) and membership.reader.reads_on:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from feedmux_server.clock import monotonic_s
+from feedmux_server.core.delivery.key_runs import Runs
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender, NeedsRoom
 from feedmux_server.sessions.outbox import Outbox
@@ -83,7 +84,7 @@ class SendGate:
 
     def sends(self, delivery: Delivery, *, paid: bool = False) -> None:
         """Note that a delivery is sent now; its room in the outbox is held separately. `paid` is that of `Account`."""
-        self.turns.spend(delivery.size)
+        self.turns.spend(delivery.size, delivery.count if isinstance(delivery, Runs) else 0)
         self.quota.sent(delivery, monotonic_s(), paid=paid)
 
     async def turn(self) -> None:

@@ -96,6 +96,23 @@ def test_repeated_fields_have_a_bound_in_count() -> None:
     assert refused(kind, kind(settle=settle(failed=[failed])).SerializeToString()) == "MESSAGE_INVALID"
 
 
+def test_values_without_bounds_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Settle may hold a thousand ranges: a millisecond of the event loop."""
+    visits, check = 0, bounds._check
+
+    def visited(message: Any, path: str) -> None:
+        nonlocal visits
+        visits += 1
+        check(message, path)
+
+    monkeypatch.setattr(bounds, "_check", visited)
+    settle = change_feed_pb2.Settle(done=[{"first": n, "last": n} for n in range(1_000)])
+    settle.failed.add(delivery_sequence=1, reason="r")
+    request = change_feed_pb2.SubscribeRequest(settle=settle)
+    bounds.check_bounds(request, request.ByteSize())
+    assert visits == 3  # the request, the Settle, and the failure
+
+
 def test_a_pipeline_and_a_token_may_both_be_long() -> None:
     kind = change_feed_pb2.WatchRequest
     feed = feed_pb2.Feed(pipeline=feed_pb2.Pipeline(extended_json="x" * 120_000), comment=b"x" * 4000)

@@ -29,6 +29,7 @@ from feedmux_server.rpc.subscription_lease import open_lease, received
 from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.sessions import member_session
 from feedmux_server.sessions.member_session import MemberSession
+from feedmux_server.streams.scheduler import GROUP_EVENT_BYTES, Scheduler
 from tests.sim.loop import SimLoop
 from tests.tables import over
 from tests.unit.rpc.service_support import FEED, INLINE, Served, Stream, call, refused, served
@@ -636,3 +637,28 @@ async def test_what_an_earlier_host_has_settled_is_read_in_portions() -> None:
         change(there, "z")
         assert await again.has(2) == ["a", "z"]
         await again.close()
+
+
+@in_virtual_time
+async def test_settles_take_turns_with_deliveries() -> None:
+    """Else the settles of many members, each of a thousand events, would be applied in one round of the event loop."""
+    settled, turns = list[Any](), Scheduler(1_000 * GROUP_EVENT_BYTES)
+
+    async def settle() -> None:
+        gate = SimpleNamespace(turns=turns, turn=lambda: turns.wait("a"))
+        session: Any = SimpleNamespace(
+            gate=gate, has_letters=False, parts_of_settle=lambda ranges: [list(ranges)], settle=settled.append
+        )
+        await _applied_to_member(session, wire.SubscribeRequest(settle={"done": [{"first": 1, "last": 1_000}]}))
+
+    settling = [asyncio.create_task(settle()) for _ in range(5)]
+    rounds: list[int] = []
+    next_round = turns._next_round
+
+    def count() -> None:
+        rounds.append(len(settled))
+        next_round()
+
+    turns._next_round = count  # type: ignore[method-assign]
+    await asyncio.gather(*settling)
+    assert (rounds[0], len(settled)) == (1, 5)

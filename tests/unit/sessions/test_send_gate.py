@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from feedmux_server.core.delivery.key_runs import Runs
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.memory import Pool
 from feedmux_server.core.limits.quota import Quotas
@@ -14,6 +15,7 @@ from feedmux_server.sessions.send_gate import SendGate
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.scheduler import Scheduler
 from feedmux_server.streams.wakeup import Wakeup
+from tests.unit.core.delivery.streams_support import mark
 from tests.unit.sessions.test_quota_gate import Recorded, delivery
 from tests.virtual_time import in_virtual_time
 
@@ -60,3 +62,15 @@ async def test_a_call_that_ends_gives_back_what_it_holds() -> None:
     assert (pool.bytes, manager.accounts.of("a").outstanding.bytes) == (0, 0)
     assert "b" in woken
     assert other.quota.wait_s(0.0) == 0
+
+
+@in_virtual_time
+async def test_small_events_of_a_group_cost_more_of_a_turn_than_their_bytes() -> None:
+    """A thousand hold the event loop for 3 ms: others have their turn before the next thousand."""
+    for found, crowded in (
+        (delivery(1, 1_000, 300_000), False),
+        (Runs(1, 1_000, (), 300_000, 300_000, mark(1), 0.0, runs=[1_000], attempts=[]), True),
+    ):
+        manager = manager_with(Pool(1000), Scheduler())
+        gate_of(manager, Wakeup()).sends(found)
+        assert manager.turns.crowded is crowded

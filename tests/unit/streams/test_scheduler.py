@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 
-from feedmux_server.streams.scheduler import Scheduler
+from feedmux_server.streams.scheduler import GROUP_EVENT_BYTES, Scheduler
 
 BUDGET = 1000_000
 
@@ -57,3 +57,22 @@ async def test_one_who_left_while_waiting_holds_up_nobody() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
     assert not turns.crowded
+
+
+async def test_a_round_has_as_many_deliveries_as_its_budget_however_large_they_are() -> None:
+    turns = Scheduler(BUDGET)
+    turns.spend(BUDGET)
+    admitted = 0
+
+    async def send() -> None:
+        nonlocal admitted
+        await turns.wait("a")
+        admitted += 1
+        turns.spend(0, BUDGET // GROUP_EVENT_BYTES)
+
+    sending = [asyncio.create_task(send()) for _ in range(10)]
+    before, most = 0, 0
+    while not all(each.done() for each in sending):
+        await asyncio.sleep(0)
+        before, most = admitted, max(most, admitted - before)
+    assert (admitted, most) == (10, 1)

@@ -82,8 +82,8 @@ class GroupReader:
     """The read of one group, and its connected members."""
 
     __slots__ = (
-        "_eager", "_free", "_idle", "_members", "_opening", "_streams", "draining", "ended", "ledger", "reads_on",
-        "subscriber",
+        "_eager", "_free", "_idle", "_members", "_opening", "_streams", "draining", "ended", "ledger", "read_events",
+        "reads_on", "subscriber",
     )  # fmt: skip
 
     def __init__(self, streams: FeedStreams, subscriber: Subscriber, ledger: KeyLedger) -> None:
@@ -99,6 +99,8 @@ class GroupReader:
         self._free: dict[GroupMember, None] = {}
         """Those of `_idle` that have nothing in hand: each settle looks for them while an event must be alone."""
         self._opening: dict[GroupMember, None] = {}
+        self.read_events = 0
+        """How many were read since the session that took them has set this to 0."""
         self.reads_on = False
         """Whether the read stopped for others, and members that got nothing shall ask again soon."""
         self.draining: GroupMember | None = None
@@ -328,6 +330,8 @@ class GroupReader:
             taken = self._streams.take(subscriber)
             if isinstance(taken, Ended):
                 self.ended = taken
+            if isinstance(taken, Delivery):
+                self.read_events += taken.count
             if not (isinstance(taken, Delivery) and subscriber.can_receive):
                 return
             left, size = left - taken.count, size + taken.size

@@ -111,6 +111,7 @@ def test_a_turn_of_the_event_loop_reads_few_bytes(ledger: KeyLedger, size: int, 
     reader.join(member)
     assert reader.take(member) is None
     assert (1_000 - streams.left, reader.reads_on, streams.room) == (reads, True, room)
+    assert reader.read_events >= reads
 
 
 def test_what_an_earlier_host_has_delivered_is_not_settled_if_a_restore_has_lost_it() -> None:
