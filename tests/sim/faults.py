@@ -337,7 +337,7 @@ async def _slow_pipelines(world: "World") -> None:
     """MongoDB computes for a long time on programs' pipelines; or on everything, for which no pipeline is
     responsible."""
     rng, costs = world.rng, world.mongo.costs
-    costs.event_s, costs.open_s = rng.choice(((0.4, 0.0), (15.0, 0.0), (120.0, 0.0), (0.0, 15.0), (0.0, 120.0)))
+    costs.event_s, costs.open_s = rng.choice(((1.0, 0.0), (15.0, 0.0), (120.0, 0.0), (0.0, 15.0), (0.0, 120.0)))
     if rng.random() < 0.3:
         costs.any_event_s = rng.choice((0.4, 8.0))
     failed = "FailedPrecondition"

@@ -63,7 +63,7 @@ class _Running(_Mine):
     key: str
     session: str
     is_second: bool
-    """The member processes it once more beside this, from before a seek."""
+    """The member may process it once more beside this, as it had it before a seek."""
 
 
 @dataclass(slots=True)
@@ -104,6 +104,8 @@ class _Group:
     """By event."""
     hosted_s: dict[int, float] = field(default_factory=dict)
     """By epoch, when a host has taken the lease."""
+    lost_epochs: set[int] = field(default_factory=set)
+    """Of the hosts before the store has lost something: a later host may have a lower epoch."""
     store_lost: bool = False
     """The store may have lost that a host was there."""
     sought_epoch: int = 0
@@ -197,6 +199,7 @@ class _Group:
     def lost(self) -> None:
         self.stored = None
         self.store_lost = True
+        self.lost_epochs.update(self.hosted_s)
 
     def sent(self, record: Sent) -> None:
         self.knows_sent = True
@@ -232,7 +235,7 @@ class _Group:
                 event=event,
                 key=key,
                 session=record.session,
-                is_second=(member, event) in self.void,
+                is_second=(member, event) in self.void or (member, event) in self.running,
             )
         self.held.pop(key, None)
         if event not in self.first:
@@ -263,6 +266,8 @@ class _Group:
             yield self._violation(STAYS, f"{record.event} comes to {record.member}, and {finished.member} settled it")
         stored = self.stored
         if stored is None or epoch < stored.epoch or rank >= stored.high:
+            return
+        if epoch > stored.epoch and epoch in self.lost_epochs:
             return
         if rank < stored.place or (not self.skips and rank < stored.holes.get(key, stored.high)):
             yield self._violation(STAYS, f"{record.event} comes again to {record.member}")

@@ -285,8 +285,8 @@ class StoreWatcher:
         """By key; also of subscriptions that were deleted, because Redis may lose that."""
         self._sought: dict[bytes, bytes] = {}
         """The epochs of the last seeks."""
-        self._nonces: dict[bytes, bytes] = {}
-        """Of the subscriptions whose lease is not released, its nonce."""
+        self._leases: dict[bytes, tuple[bytes, bytes]] = {}
+        """Of the subscriptions whose lease is not released, its nonce and its end."""
         redis.wrote = self._wrote
         redis.lost = self._lost
 
@@ -311,13 +311,15 @@ class StoreWatcher:
 
     def _watch_lease(self, key: bytes, stored: Mapping[bytes, bytes]) -> None:
         name, add = _name_of(key), self._recorder.add
-        nonce, before = stored.get(b"nonce", b""), self._nonces.pop(key, b"")
+        nonce, until = stored.get(b"nonce", b""), stored.get(b"lease_until_ms", b"")
+        before, until_before = self._leases.pop(key, (b"", b""))
         cause = stored.get(b"fence_cause", b"").decode()
         written = stored.get(b"epoch", b"0")
         epoch = int(written) if written.isdigit() else 0  # a damaged one
         if nonce:
-            self._nonces[key] = nonce
-        if before and (nonce == before or (not nonce and cause == "LEASE")):
+            self._leases[key] = nonce, until
+        # Whoever asks for a lease that another has writes the subscription, too: when it was last used.
+        if before and ((nonce == before and until != until_before) or (not nonce and cause == "LEASE")):
             add(records.Renewed(name, epoch, is_last=not nonce))
         if not name.startswith(CREW):
             return
