@@ -223,6 +223,10 @@ func (b *sessionBuffer) say(notice Notice) {
 		b.generation = notice.Generation
 	case SnapshotComplete:
 		b.generation = notice.Generation
+	case Gap:
+		// After a restore of MongoDB, events from before the gap come once more after it. For the server, what it has
+		// sent before counts as acknowledged.
+		b.tracker.forget()
 	}
 	b.put(item{notice: notice})
 }

@@ -10,7 +10,7 @@ from feedmux.connection_states import FIRST_OPENING
 from feedmux.delivery_tracker import DeliveryTracker
 from feedmux.errors import FeedInvalidated, FeedmuxError, SnapshotUnsupported
 from feedmux.feeds import SnapshotStatus, Start
-from feedmux.notices import Draining, Rewound, SnapshotComplete, SnapshotProgress
+from feedmux.notices import Draining, Gap, Rewound, SnapshotComplete, SnapshotProgress
 from feedmux.options import SessionOptions
 from feedmux.responses import Committed, Delivery, Message, Opened, Progress
 from feedmux.session_buffer import NEVER, Ended, QueuedNotice, SessionBuffer
@@ -151,6 +151,11 @@ class Connection(StreamKeeper):
                     self._buffer.confirmed = self._flushed
             case Draining():
                 self._flush_acks()
+                self._buffer.put(QueuedNotice(response))
+            case Gap():
+                # After a restore of MongoDB, events from before the gap come once more after it. For the server, what
+                # it has sent before counts as acknowledged.
+                self._tracker.forget()
                 self._buffer.put(QueuedNotice(response))
             case Rewound():
                 self._say_rewound(response)

@@ -138,7 +138,8 @@ class DeliveryTracker:
         return token_position(key) if key else self._acked_position
 
     def forget(self) -> None:
-        """Forget the unacked events, which may be delivered again: the stored position was moved on purpose."""
+        """Forget the unacked events, which may be delivered again: the stored position was moved on purpose, or to
+        what is left of the history."""
         self._floor = self._received
         self._unacked.clear()
         self._whole.clear()

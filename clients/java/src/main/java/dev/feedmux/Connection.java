@@ -508,6 +508,10 @@ final class Connection implements Transport.Dependent {
             generation = running.status().generation();
         } else if (notice instanceof Notice.SnapshotComplete complete) {
             generation = complete.generation();
+        } else if (notice instanceof Notice.Gap) {
+            // After a restore of MongoDB, events from before the gap come once more after it. For the server, what it
+            // has sent before counts as acknowledged.
+            tracker.forget();
         }
         buffer.put(new Entry.QueuedNotice(notice));
     }
