@@ -50,7 +50,7 @@ async def write(uri: str, database: str, ids: range) -> None:
 async def test_a_mirror_equals_the_collection_whatever_breaks(spark: SparkSession, tmp_path: Path) -> None:
     """Queries fail before and after a batch is applied, and the server is killed, while the collection is written."""
     async with a_site(tmp_path, batch_events=100, snapshot_step_s=0) as (site, _):
-        database, ids = site.client["copied"], range(800)
+        database, ids = site.client["copied"], range(600)
         database.c.insert_many([{"_id": each, "v": 0} for each in ids])
         mirror = ParquetMirror(spark, str(tmp_path / "mirror"))
         # Of an earlier copy: a document that is gone now.
