@@ -311,9 +311,9 @@ async def _restore(world: "World") -> None:
         known_time = int(mongo.loop.true_wall_s()) << 32
         await asyncio.sleep(2 * world.settings.config.limits.oplog_check_interval_s + 1.0)
         known = [time for time, _ in mongo.oplog() if time < known_time]
-    # The next hosts of groups know by what is stored alone that history is lost. Of a session that has lost its server,
-    # `One history` does not know which events are not stored as delivered yet.
-    killed = [each for each in world.servers if each.running] if world.crews and not world.users else []
+    # The next servers of groups and copies know by what is stored alone that history is lost. Of another session that
+    # has lost its server, `One history` does not know which events are not stored as delivered yet.
+    killed = [each for each in world.servers if each.running] if not world.users else []
     if killed:
         for _ in range(rng.randint(1, 8)):
             world.write()
@@ -880,7 +880,7 @@ FAULTS: Final = (
     Fault("oplog moves on", _oplog_moves_on),
     Fault("history lost", _history_lost, ("HistoryLost",)),
     # The oplog may pass the end of the common history before a server has looked.
-    Fault("MongoDB restored", _restore, ("TimelineForked", "HistoryLost"), apart=True),
+    Fault("MongoDB restored", _restore, (*_BUSY, "TimelineForked", "HistoryLost"), apart=True),
     Fault("history lost of a copy", _history_of_copy_lost, ("HistoryLost",), apart=True),
     Fault("Redis down", _redis_down, _BUSY),
     Fault("Redis silent", _redis_silent, _BUSY),
@@ -938,6 +938,8 @@ class Scenario:
     """Servers have this many slots for reading history, and small rings; 0: as drawn."""
     copiers: int = 0
     """So many programs copy a collection; 0: none."""
+    only_copies: bool = False
+    """There are no other users."""
     drawn: int = 0
     """So many faults are drawn."""
     copies_again: bool = False
@@ -1008,6 +1010,9 @@ SCENARIOS: Final = {
         ("history lost of a copy", "connections cut", "history lost of a copy", "user killed"),
         copiers=2,
         copies_again=True,
+    ),
+    "snapshot restored": Scenario(
+        ("MongoDB restored", "connections cut", "MongoDB restored"), copiers=2, only_copies=True, copies_again=True
     ),
     "short of memory": Scenario(("user frozen", "connections cut", "reads fail"), short_of_memory=True),
     "group": Scenario(crews=True, letters=True, deadly_share=0.01, drawn=4),

@@ -263,6 +263,8 @@ class World:
             self._draw_restore()
         self.writes = rng.randint(*size.writes)
         self.copiers: list[Copier] = self._draw_copies(scenario)
+        if scenario and SCENARIOS[scenario].only_copies:
+            self.users = []
         self._keep_only(keep)
         self.rivals: list[User] = []
         """Programs that take over other programs' subscriptions for a while."""

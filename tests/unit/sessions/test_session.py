@@ -13,6 +13,7 @@ from feedmux_server.core.events.copy_chunks import cut_documents
 from feedmux_server.core.limits.quota import Quotas
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied
+from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.sessions.outputs import (
     CommittedMark,
     CopyMark,
@@ -267,4 +268,23 @@ async def test_a_copy_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, copied
         assert client.session.copy_status is None
         log.write(1)
         await client.take(len(client.events) + 1)
+        client.close()
+
+
+@in_virtual_time
+async def test_a_copy_whose_history_a_restore_has_lost_is_not_said_to_be_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with world(monkeypatch) as there:
+        key, _ = there.feed("a")
+        client = there.session(key, "a", JoinPoint(mark(0).while_copying(Copied(b"", 40)), exact=True), durable=True)
+        subscriber = client.session.subscriber
+        subscriber.received = mark(5)  # by an earlier session
+        there.manager.source("main").timeline._forks.append(Fork(mark(4).cluster_time, mark(6).cluster_time))
+        with pytest.raises(FeedmuxError) as caught:
+            await client.next()
+        assert caught.value.reason is ErrorReason.TIMELINE_FORKED
+        copied = subscriber.at.place.copied
+        assert copied is not None
+        assert copied.documents == 40
         client.close()

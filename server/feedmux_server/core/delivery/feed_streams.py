@@ -194,6 +194,8 @@ class FeedStreams:
             subscriber.received = None
         elif subscriber.lost is None and (error := self._port.lost(received)) is not None:
             self.leave(subscriber)
+            if subscriber.at.place.copied is not None:  # otherwise its copy would seem to be complete
+                received = received.while_copying(subscriber.at.place.copied)
             subscriber.at, subscriber.received, subscriber.lost = JoinPoint(received), None, error
 
     def grant(self, subscriber: Subscriber, events: int, size: int, *, zero_allowed: bool = False) -> None:
