@@ -143,24 +143,29 @@ async def test_positions_that_were_stored_before_a_restart_of_everything(
 async def test_events_that_were_received_and_not_acknowledged(
     tmp_path: Path, redis_server: RedisServer, name: str
 ) -> None:
-    """The stored position is of both histories, but the program has received what has never happened now."""
+    """The stored position is of both histories, but the program has received what has never happened now. After a
+    seek to the stored position, it continues there: what follows in both histories was not acknowledged."""
     async with restorable(tmp_path) as database:
         served = settings(database.mongo.uri, redis_server.url)
         async with serving(served) as here:
             for each in (name, f"{name}-calm"):
                 await here.api.create(each, FEED, LATEST)
+        database.insert(0)
         await database.copy()
         async with serving(served) as here:
             session = await here.api.open(name)
             database.insert(1)
-            assert await session.numbers(1) == [1]
+            assert await session.numbers(2) == [0, 1]
             await here.server.service.manager.sources["main"].timeline.check()
             session.cancel()
         await database.restore()
         database.insert(3)
         async with serving(served) as here:
-            assert await (await here.api.open(f"{name}-calm")).numbers(1) == [3], "it has received nothing that is lost"
+            calm = await here.api.open(f"{name}-calm")
+            assert await calm.numbers(2) == [0, 3], "it has received nothing that is lost"
             assert is_forked(await (await here.api.session(name, credit=MANY)).end())
+            await here.api.seek(name, at(position=(await here.api.get(name)).position))
+            assert await (await here.api.open(name)).numbers(2) == [0, 3]
 
 
 async def test_a_restart_alone_is_no_restore_and_neither_is_a_filter_that_hides_the_position(

@@ -102,7 +102,7 @@ def _hint(error: FeedmuxError, endpoint: str) -> str:
             common = error.metadata.get("last_common_time")
             return (
                 f"Start at --start latest, earliest{f' or {common}' if common else ''}; move a subscription with"
-                " `feedmux subscriptions seek`."
+                " `feedmux subscriptions seek`, not past its stored position if that is earlier."
             )
         case FeedInvalidated():
             return "The collection or database was dropped or renamed; run the command again to start afresh."

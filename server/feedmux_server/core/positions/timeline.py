@@ -62,7 +62,12 @@ class Fork:
     def error(self, source: str) -> FeedmuxError:
         """What a reader of a lost position gets."""
         common = f"{datetime.fromtimestamp(self.after >> 32, UTC):%Y-%m-%dT%H:%M:%SZ}" if self.is_exact else ""
-        until = f", or at {common}, up to which the two histories are equal" if common else ""
+        # What was not acknowledged may be before that, and nobody has lost it.
+        until = (
+            f", at {common}, up to which the two histories are equal, or at the stored position, if that is earlier"
+            if common
+            else ""
+        )
         return FeedmuxError(
             ErrorReason.TIMELINE_FORKED,
             f"MongoDB of source {source!r} was restored: it does not have the history that was read up to this"
