@@ -224,9 +224,11 @@ func (b *sessionBuffer) say(notice Notice) {
 	case SnapshotComplete:
 		b.generation = notice.Generation
 	case Gap:
-		// After a restore of MongoDB, events from before the gap come once more after it. For the server, what it has
-		// sent before counts as acknowledged.
-		b.tracker.forget()
+		// After a restore of MongoDB, events from before the gap come once more after it, and are no repeats. For the
+		// server, what it has sent before counts as acknowledged.
+		if notice.Reason == "TIMELINE_FORKED" {
+			b.tracker.forget()
+		}
 	}
 	b.put(item{notice: notice})
 }

@@ -420,9 +420,9 @@ export class Connection {
       this.#flushAcks();
     } else if (notice.kind === "snapshotProgress" || notice.kind === "snapshotComplete") {
       this.#generation = notice.generation;
-    } else if (notice.kind === "gap") {
-      // After a restore of MongoDB, events from before the gap come once more after it. For the server, what it has
-      // sent before counts as acknowledged.
+    } else if (notice.kind === "gap" && notice.reason === "TIMELINE_FORKED") {
+      // Events from before the gap come once more after it, and are no repeats. For the server, what it has sent before
+      // counts as acknowledged.
       this.#tracker.forget();
     }
     this.#say(notice);

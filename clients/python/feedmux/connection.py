@@ -152,9 +152,9 @@ class Connection(StreamKeeper):
             case Draining():
                 self._flush_acks()
                 self._buffer.put(QueuedNotice(response))
-            case Gap():
-                # After a restore of MongoDB, events from before the gap come once more after it. For the server, what
-                # it has sent before counts as acknowledged.
+            case Gap(reason="TIMELINE_FORKED"):
+                # Events from before the gap come once more after it, and are no repeats. For the server, what it has
+                # sent before counts as acknowledged.
                 self._tracker.forget()
                 self._buffer.put(QueuedNotice(response))
             case Rewound():

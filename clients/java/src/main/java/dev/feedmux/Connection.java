@@ -508,9 +508,9 @@ final class Connection implements Transport.Dependent {
             generation = running.status().generation();
         } else if (notice instanceof Notice.SnapshotComplete complete) {
             generation = complete.generation();
-        } else if (notice instanceof Notice.Gap) {
-            // After a restore of MongoDB, events from before the gap come once more after it. For the server, what it
-            // has sent before counts as acknowledged.
+        } else if (notice instanceof Notice.Gap gap && gap.reason().equals("TIMELINE_FORKED")) {
+            // Events from before the gap come once more after it, and are no repeats. For the server, what it has sent
+            // before counts as acknowledged.
             tracker.forget();
         }
         buffer.put(new Entry.QueuedNotice(notice));
