@@ -437,7 +437,7 @@ def snapshot_exact(history: History) -> Iterator[Violation]:
     """At every position of a copy, and after it, a sink holds what the source held at that time, of the documents that
     the position covers."""
     for held in history.holds:
-        if not held.is_last:
+        if not held.is_last and held.place not in history.replaced:
             wanted = history.documents_at(held.place)
             if held.copying:
                 wanted = {rank: version for rank, version in wanted.items() if rank <= held.copied}

@@ -126,6 +126,16 @@ class History:
             versions.append(documents)
         return keys, versions
 
+    @cached_property
+    def replaced(self) -> set[str]:
+        """The places of the events by which another collection was renamed over one. No event shows its documents: a
+        sink has them after the invalidate event that follows, or not at all."""
+        dropped = {
+            (each.place, each.document) for each in self.records if isinstance(each, Changed) and not each.version
+        }
+        renamed = (each for each in self.records if isinstance(each, Changed) and each.version)
+        return {each.place for each in renamed if (each.place, f"{each.document.split('/')[0]}/") in dropped}
+
     def documents_at(self, place: str) -> dict[str, str]:
         """The versions of the documents that the source held at a position."""
         keys, versions = self._versions
