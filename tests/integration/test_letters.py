@@ -89,6 +89,28 @@ async def test_a_host_that_was_frozen_releases_no_key_of_its_successor(
         assert await letters.quarantined("a", "other") == [b"one"]
 
 
+async def test_a_release_that_is_carried_out_late_releases_no_key_that_is_quarantined_again(
+    mongo: ReplicaSet, database: Database[Any]
+) -> None:
+    async with prepared(mongo, database.name) as there:
+        letters, keys, late = there.letters, [b"one", b"two"], list[Callable[[], Awaitable[Any]]]()
+
+        async def not_answered(_: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+            late.append(ask)
+            raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "no answer")
+
+        await letters.quarantine("a", "s", 7, keys, 2, NOW_S)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(letters, "_answer", not_answered)
+            with pytest.raises(FeedmuxError):
+                await letters.release("a", "s", 7, keys)
+        await letters.quarantine("a", "s", 7, keys[:1], 0, NOW_S)
+        await late[0]()
+        assert await letters.quarantined("a", "s") == keys[:1]
+        await letters.release("a", "s", 7, keys)
+        assert await letters.quarantined("a", "s") == []
+
+
 async def test_events_come_back_bit_for_bit(
     mongo: ReplicaSet, database: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ class SimLetters:
             for own in found:
                 del self._primary[own]
 
-        if self.release_s and "epoch" in wanted:
+        if self.release_s and "turn" in wanted:
             self.releasing += 1
             await self._after(self.release_s, at_primary)
         else:
@@ -253,6 +253,10 @@ def _value_at(document: dict[str, Any], path: str) -> Any:
 def _fits(value: Any, condition: Any) -> bool:
     if isinstance(condition, dict) and any(name.startswith("$") for name in condition):
         for name, operand in condition.items():
+            if name in ("$gte", "$lte"):
+                if value is None or (value < operand if name == "$gte" else value > operand):
+                    return False
+                continue
             found = any(_equal(value, each) for each in (operand if name in ("$in", "$nin") else [operand]))
             if found is not (name == "$in"):
                 return False

@@ -58,6 +58,7 @@ _CHECK_AT_ONCE: Final = 100
 _DUPLICATE: Final = 11_000
 _SET_ASIDE: Final = "set_aside"
 _REPLAY: Final = "replay"
+_UNANSWERED_BITS: Final = 20
 _WITHOUT_EVENT: Final = {"event": False}
 _AS_FAILED: Final = [("failed_at", ASCENDING), ("_id", ASCENDING)]
 _IN_ORDER: Final = [("group_key", ASCENDING), ("place", ASCENDING), ("_id", ASCENDING)]
@@ -124,6 +125,8 @@ class Letters:
         self._turns = asyncio.Semaphore(WRITES_AT_ONCE)
         self._turn_of: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._next_line_s = 0.0
+        self._unanswered = 0
+        """How many releases of keys were not answered: MongoDB may carry them out later."""
 
     async def prepare(self) -> None:
         """Create the indexes, and with them the collection."""
@@ -304,8 +307,13 @@ class Letters:
             usage.bytes -= sum(each["bytes"] for each in found)
         return int(deleted.deleted_count)
 
-    # Quarantined keys. Each has a document that is deleted with its last letter. It has the epoch of the group's host:
-    # a host that was frozen, and does not know that another one has taken its place, releases no key.
+    # Quarantined keys. Each has a document that is deleted with its last letter. It has the `turn` of the last write:
+    # the epoch of the group's host, and how many releases of this server were not answered before. So a host that was
+    # frozen, and does not know that another one has taken its place, releases no key; and a release that MongoDB
+    # carries out late releases none that is quarantined again.
+
+    def _turn(self, epoch: int) -> Int64:
+        return Int64((epoch << _UNANSWERED_BITS) + self._unanswered)
 
     async def quarantine(
         self, tenant: str, subscription: str, epoch: int, keys: Collection[bytes], new: int, now_s: float
@@ -316,7 +324,7 @@ class Letters:
         if new and usage.keys + new > self.place.keys_max:
             raise exceeded("dead_letters.quarantined_keys_max", self.place.keys_max)
         values = {"pins": {"tenant": tenant, "subscription": subscription}}
-        expires = {"expires_at": DatetimeMS(int((now_s + self.place.keep_s) * 1000)), "epoch": Int64(epoch)}
+        expires = {"expires_at": DatetimeMS(int((now_s + self.place.keep_s) * 1000)), "turn": self._turn(epoch)}
         updates = [
             UpdateOne({"_id": _pin(tenant, subscription, each)}, {"$set": values, "$max": expires}, upsert=True)
             for each in keys
@@ -328,7 +336,7 @@ class Letters:
         """Return the quarantined keys of a subscription for a host, which has the newest `epoch`. From now on, hosts
         before it release none of them."""
         pins = {"pins.tenant": tenant, "pins.subscription": subscription}
-        newer = {"$max": {"epoch": Int64(epoch)}}
+        newer = {"$max": {"turn": self._turn(epoch)}}
         await self._answer("update", lambda: self._collection.update_many(pins, newer))
         return await self.quarantined(tenant, subscription)
 
@@ -359,8 +367,13 @@ class Letters:
     async def release(self, tenant: str, subscription: str, epoch: int, keys: Sequence[bytes]) -> None:
         """These keys are quarantined no longer, unless the host with this `epoch` has a successor."""
         pins = [_pin(tenant, subscription, each) for each in keys]
-        own = {"_id": {"$in": pins}, "epoch": Int64(epoch)}
-        deleted = await self._answer("delete", lambda: self._collection.delete_many(own))
+        turns = {"$gte": Int64(epoch << _UNANSWERED_BITS), "$lte": self._turn(epoch)}
+        own = {"_id": {"$in": pins}, "turn": turns}
+        try:
+            deleted = await self._answer("delete", lambda: self._collection.delete_many(own))
+        except BaseException:
+            self._unanswered += 1
+            raise
         if (usage := self._usage.get(tenant)) is not None:
             usage.keys -= deleted.deleted_count
 
