@@ -363,7 +363,7 @@ class _Group:
                 continue
             key = history.written[rank].key
             holes[key] = min(rank, holes.get(key, rank))
-        self.stored = _Stored(record.epoch, place, high, holes)
+        self.stored = _Stored(max(record.epoch, self.sought_epoch), place, high, holes)
         self.store_lost = False
         if self.checked is None:
             self.checked = place
