@@ -788,7 +788,9 @@ async def _discard_letters(world: "World") -> None:
         if ids is None or each["_id"]["event"].hex() in ids:
             world.recorder.add(records.Discarded(crew.name, str(number_of(bytes(each["event"])))))
     name = crew.subscription
+    crew.discards_all = ids is None
     await world.administer(crew.tenant, lambda client: client.dead_letters(name).discard(ids, everything=ids is None))
+    crew.discards_all = False
 
 
 async def _crew_with_letters(world: "World") -> "Crew | None":

@@ -91,6 +91,8 @@ class Crew:
     """Someone has moved the subscription past events."""
     is_group: bool = True
     """Whether the subscription is a group now."""
+    discards_all: bool = False
+    """A program discards all its letters, also those that are written meanwhile."""
     newest: int = -1
     """The number of the newest event that a member began to process, or that was set aside."""
     settled: set[int] = field(default_factory=set)
