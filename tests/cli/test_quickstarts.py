@@ -42,6 +42,7 @@ CLIENTS = {"python": 0, "go": 1, "node": 0, "java": 128 + signal.SIGINT}
 """The pages with a program that Ctrl-C ends, and the exit code of its command then. For Go, it is that of `go run`."""
 LONG = {"python", "java", "node", "spark"}
 """To install their packages takes more than the rest of the page."""
+LONG_S = 840.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +140,15 @@ def run(checkout: Path, environment: dict[str, str]) -> Run:
         if not TOOLS[page] and find_spec("ensurepip") is None:
             pytest.skip("this Python makes no virtual environments with pip")
         page_steps = steps(page, environment["KEY"])
-        return page_steps, run_steps([step.script for step in page_steps], checkout, environment, TIMEOUT_S)
+        timeout_s = LONG_S if page in LONG else TIMEOUT_S
+        return page_steps, run_steps([step.script for step in page_steps], checkout, environment, timeout_s)
 
     return run
 
 
 def each(*pages: str) -> pytest.MarkDecorator:
-    marked = [pytest.param(page, marks=pytest.mark.full if page in LONG else ()) for page in pages]
+    long = pytest.mark.full, pytest.mark.timeout(LONG_S + 60)
+    marked = [pytest.param(page, marks=long if page in LONG else ()) for page in pages]
     return pytest.mark.parametrize("page", marked)
 
 

@@ -89,10 +89,12 @@ def start(
     return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
-def drain(spark: SparkSession, options: dict[str, str], sink: Sink, checkpoint: Path) -> StreamingQuery:
+def drain(
+    spark: SparkSession, options: dict[str, str], sink: Sink, checkpoint: Path, patience_s: float = PATIENCE_S
+) -> StreamingQuery:
     """All that is there now."""
     query = start(spark, options, sink, checkpoint, availableNow=True)
-    assert query.awaitTermination(PATIENCE_S), "the query did not end"
+    assert query.awaitTermination(int(patience_s)), "the query did not end"
     return query
 
 

@@ -25,6 +25,9 @@ from tests.spark.support import PATIENCE_S, Sink, drain, offset, shown, start
 from tests.spark.test_faults import a_site, options_of, redis_command
 from tests.tables import over
 
+LONG_S = 600
+"""Beside five other processes, as in `./run test --all`."""
+
 Options = Callable[..., dict[str, str]]
 DOCUMENT = StructType([StructField("_id", LongType()), StructField("v", LongType())])
 KEY = StructType([StructField("_id", LongType())])
@@ -47,6 +50,7 @@ async def write(uri: str, database: str, ids: range) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(3 * LONG_S)
 async def test_a_mirror_equals_the_collection_whatever_breaks(spark: SparkSession, tmp_path: Path) -> None:
     """Queries fail before and after a batch is applied, and the server is killed, while the collection is written."""
     async with a_site(tmp_path, batch_events=100, snapshot_step_s=0) as (site, _):
@@ -73,7 +77,7 @@ async def test_a_mirror_equals_the_collection_whatever_breaks(spark: SparkSessio
             changes = spark.readStream.format("feedmux").options(**options).schema(wanted).load()
             writer = changes.writeStream.foreachBatch(apply).option("checkpointLocation", str(tmp_path / "check"))
             query = writer.trigger(availableNow=True).start()
-            assert query.awaitTermination(PATIENCE_S)
+            assert query.awaitTermination(LONG_S)
             ends.append(offset(shown(query, "sources")[0]["endOffset"]))
 
         ends = list[dict[str, Any]]()
@@ -127,6 +131,7 @@ async def test_a_copy_continues_with_another_server_and_an_empty_redis(tmp_path:
 
 
 @pytest.mark.full
+@pytest.mark.timeout(2 * LONG_S)
 def test_a_batch_of_documents_comes_again_as_it_was(
     spark: SparkSession, database: Documents, options: Options, tmp_path: Path
 ) -> None:
@@ -142,7 +147,7 @@ def test_a_batch_of_documents_comes_again_as_it_was(
     assert len(before) == 100
     database.c.update_many({}, {"$inc": {"n": 1000}})
     database.c.delete_one({"n": 1150})
-    query = drain(spark, chosen, sink, check)
+    query = drain(spark, chosen, sink, check, LONG_S)
     assert events(sink, 1) == before
     seen = [bson.decode(event) for event in events(sink, "*")]
     assert [event["fullDocument"]["n"] for event in seen[:200]] == list(range(200))
