@@ -75,6 +75,19 @@ class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has
             self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
 
+    def remove_node(self, node: WorkerController) -> str | None:
+        """As pytest-xdist does it, but do not run the test again that ended the process: it would end the next one."""
+        work: dict[str, dict[str, bool]] = self.assigned_work.pop(node)
+        pending = [(tests, nodeid) for tests in work.values() for nodeid, is_done in tests.items() if not is_done]
+        if not pending:
+            return None
+        tests, crashed = pending[0]
+        tests[crashed] = True
+        self.workqueue.update((scope, tests) for scope, tests in work.items() if not all(tests.values()))
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return crashed
+
 
 def in_order(nodeid: str) -> int:
     """A key for sorting: what takes longest comes first."""

@@ -3,9 +3,12 @@
 `./run test` loads this plugin and gives `--second-run`. A test that passes in its second run is unstable: the run lists
 it as `UNSTABLE path::name` with both outcomes, and fails if there are more than `UNSTABLE_MAX`. Checks and unit tests
 have no second run (`tests.kinds`).
+
+The plugin also ends the process of a test that hangs after its time limit, because the run would never end.
 """
 
 import ctypes
+import faulthandler
 import json
 import signal
 import subprocess
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.terminal import TerminalReporter
 
 from tests.kinds import may_run_again
@@ -27,6 +31,9 @@ AGAIN_MAX = 20
 """If more tests than this failed, something else is wrong, and none runs again."""
 LINE_MAX = 200
 """Characters of a failure in the last lines."""
+HANG_S = 60.0
+"""A test that runs for this much longer than its time limit hangs: something has caught what pytest-timeout raises, or
+the test failed and its teardown, which then has no limit, does not end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("second run")
     group.addoption("--second-run", action="store_true", help="run failed tests with servers once more, alone")
     group.addoption("--outcomes", type=Path, metavar="FILE", help="write each test's outcome to FILE, as JSON")
+    group.addoption("--hang", type=float, metavar="S", default=HANG_S, help="end a test's process S s after its limit")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,6 +65,32 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.outcomes:
         _die_with_parent()
         config.pluginmanager.register(_Outcomes(config.option.outcomes), "outcomes_file")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    _end_if_it_hangs(item)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    # pytest itself cancels it when a test fails, in case a debugger starts.
+    _end_if_it_hangs(item)
+    return (yield)
+
+
+def _end_if_it_hangs(item: pytest.Item) -> None:
+    """Print the stacks of all threads and end the process if the test still runs at the end of its time. pytest-xdist
+    starts another process for the rest of the tests."""
+    marker = item.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker else item.config.getini("timeout") or 0.0)
+    if limit_s and not item.config.getoption("usepdb"):
+        stderr = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(limit_s + item.config.getoption("hang"), exit=True, file=stderr)
 
 
 class SecondRun:
@@ -158,5 +192,5 @@ def outcome(reports: Iterable[pytest.TestReport]) -> Outcome:
 
 def _first_line(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
-    text = crash.message if crash is not None else report.longreprtext
+    text = crash.message if crash is not None else str(report.longrepr)
     return text.strip().partition("\n")[0][:LINE_MAX]

@@ -16,6 +16,7 @@ FILE = "tests/integration/test_a.py"
 TESTS = """
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 import pytest
 
@@ -46,14 +47,38 @@ def test_hangs_again():
             Path("hangs.pid").write_text(str(os.getpid()))
             time.sleep(600)
         raise ValueError
+
+@pytest.fixture
+def no_end():
+    yield
+    if not again("no_end"):
+        while True:
+            with suppress(BaseException):
+                time.sleep(600)
+
+if {stuck}:
+    @pytest.mark.timeout(2)
+    @pytest.mark.parametrize("number", range(3))
+    def test_stuck(no_end, number):
+        assert number or again("stuck")
+"""
+
+CONFTEST = """
+from tests.scheduling import Scheduling
+
+def pytest_xdist_make_scheduler(config, log):
+    return Scheduling(config, log)
 """
 
 
-def start(folder: Path, *, file: str = FILE, unstable: int = 0, bad: int = 0, hangs: bool = False) -> Started[bytes]:
+def start(
+    folder: Path, *, file: str = FILE, unstable: int = 0, bad: int = 0, hangs: bool = False, stuck: bool = False
+) -> Started[bytes]:
     """Run some of TESTS in a process of pytest-xdist. `test_with_unstable_set_up` is always one of them."""
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib --hang 1\ntimeout = 60\n")
+    (folder / "conftest.py").write_text(CONFTEST)
     (folder / file).parent.mkdir(parents=True)
-    (folder / file).write_text(TESTS.format(unstable=unstable, bad=bad, hangs=hangs))
+    (folder / file).write_text(TESTS.format(unstable=unstable, bad=bad, hangs=hangs, stuck=stuck))
     # Without the variables of the pytest that runs this test.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return Started(
@@ -88,6 +113,16 @@ def test_what_fails_runs_again_alone(
     assert any(line.startswith("    first: failed: AssertionError") for line in lines) == again
     assert any(line.startswith("    alone: passed") for line in lines) == again
     assert sum(line.startswith(f"FAILED TWICE {file}::test_bad") for line in lines) == bad
+
+
+def test_a_process_that_hangs_is_replaced(tmp_path: Path) -> None:
+    with start(tmp_path, stuck=True) as run:
+        output, _ = run.communicate()
+    lines = output.decode().rstrip().splitlines()
+    stuck = f"{FILE}::test_stuck[0]"
+    assert (run.returncode, lines[-1].strip("= ").partition(" in ")[0]) == (0, "3 passed, 2 skipped, 2 unstable"), lines
+    assert f"UNSTABLE {stuck}" in lines
+    assert any(line.endswith("in no_end") for line in lines), "no stack shows where it hung"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal at the parent's death is Linux's")
