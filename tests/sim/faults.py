@@ -1007,6 +1007,7 @@ SCENARIOS: Final = {
     "feature version changes": Scenario(("feature version changes",) * 3, profile=MONGO_8_2, copiers=1),
     "MongoDB 9.0.1": Scenario(("connections cut", "reads fail"), profile=MONGO_9, copiers=2, drawn=1),
     "an idle shard": Scenario(("connections cut", "user killed"), profile=IDLE_SHARD),
+    "copies share a slot": Scenario(("connections cut", "user killed"), copiers=2, slots=1, wide_share=0.5),
     "snapshot of a database": Scenario(copiers=2, drawn=3, wide_share=1.0),
     "snapshot again": Scenario(
         ("history lost of a copy", "connections cut", "history lost of a copy", "user killed"),
@@ -1039,4 +1040,45 @@ SCENARIOS: Final = {
         ("keys released late",) * 3, crews=True, letters=True, sick_share=0.4, deadly_share=0.01
     ),
     "group to session and back": Scenario(("a session meanwhile", "connections cut") * 2, crews=True, letters=True),
+    "mixed": Scenario(),  # as drawn by `_mixed`
 }
+
+_NOT_MIXED: Final = ("many subscriptions", "slow pipelines", "unusual pipelines", "a subscription expires")
+"""What these faults show needs a run in which nothing else happens."""
+
+
+def scenario_of(name: str, seed: int) -> Scenario | None:
+    """The scenario of a run; None if it has no name: then everything is drawn, but no fault that is apart."""
+    if name == "mixed":
+        return _mixed(Random(f"mixed {seed}"))
+    return SCENARIOS[name] if name else None
+
+
+def _mixed(rng: Random) -> Scenario:
+    """Any faults beside each other, and any of what the other scenarios choose."""
+    crews, letters = rng.random() < 0.6, rng.random() < 0.5
+    copiers = rng.choice((0, 0, 1, 2))
+    short_of_memory = rng.random() < 0.15
+    without = set(_NOT_MIXED)
+    if letters:
+        # Dead letters of a history that MongoDB has lost are delivered again, as docs/runbook.md says.
+        without.add("MongoDB restored")
+    if short_of_memory:
+        # Messages that programs of a tenant do not read take the memory that it reads with.
+        without.add("history left unread")
+    names = [fault.name for fault in FAULTS if fault.name not in without]
+    return Scenario(
+        tuple(rng.choice(names) for _ in range(rng.randint(3, 8))),
+        short_of_memory=short_of_memory,
+        slots=rng.choice((0, 0, 0, 1)),
+        copiers=copiers,
+        copies_again=rng.random() < 0.5,
+        # With an idle shard, each step of a copy takes ten seconds.
+        profile=rng.choice((None, None, None, MONGO_8, MONGO_8_2, MONGO_9, None if copiers else IDLE_SHARD)),
+        wide_share=rng.choice((0.0, 0.5)),
+        crews=crews,
+        letters=letters,
+        sick_share=rng.choice((0.1, 0.4)),
+        deadly_share=rng.choice((0.0, 0.01)),
+        think_s=rng.choice((0.0, 5.0, 30.0)),
+    )

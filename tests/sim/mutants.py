@@ -643,6 +643,14 @@ MUTANTS: Final = (
         seeds=20,
     ),
     Mutant(
+        "a copy gives its slot away before it has gone on",
+        "Snapshot ends",
+        "feedmux_server.streams.pump:Pump._is_turn_over",
+        "has_gone_on = newest",
+        "has_gone_on = True or newest",
+        scenario="copies share a slot",
+    ),
+    Mutant(
         "a stream that rests keeps its slot",
         "Convergent",
         "feedmux_server.core.delivery.slots:Slots.next_step",

@@ -47,7 +47,7 @@ from tests.sim import records
 from tests.sim.checkers import check
 from tests.sim.copiers import ALL_COPIED, COPIED, OTHERS, Copier, CopyHabits, Documents, Sink, version_of
 from tests.sim.documents import rank_of
-from tests.sim.faults import FAULTS, SCENARIOS, Fault
+from tests.sim.faults import FAULTS, Fault, scenario_of
 from tests.sim.history import Violation
 from tests.sim.hostile import NAME as HOSTILE
 from tests.sim.hostile import Hostile
@@ -213,6 +213,8 @@ class World:
     ) -> None:
         self.seed = seed
         self.size = size
+        self.scenario = scenario
+        self._wanted = wanted = scenario_of(scenario, seed)
         self.rng = rng = Random(f"feedmux {size.name} {seed}")
         self.loop = SimLoop(Random(rng.random()))
         self.recorder = Recorder(self.loop.time)
@@ -221,8 +223,8 @@ class World:
         self.network = Network(self.loop, Random(rng.random()))
         self.network.watch = self._watch
         self.mongo = SimMongo(self.loop, Random(rng.random()), rng.choice((1, 2)))
-        if scenario and (profile := SCENARIOS[scenario].profile) is not None:
-            self.mongo.token_version, self.mongo.profile = 2, profile
+        if wanted and wanted.profile is not None:
+            self.mongo.token_version, self.mongo.profile = 2, wanted.profile
         elif self.mongo.token_version == 2 and seed % 3 == 1:
             self.mongo.profile = replace(self.mongo.profile, early_marks=True)
         self.arrives_s = ARRIVES_S + NOOP_S * self.mongo.profile.idle_shard
@@ -231,39 +233,39 @@ class World:
         self.redis = SimRedis(self.loop, Random(rng.random()))
         self.redis.replicas = rng.choice((0, 1))
         self._store_watcher = StoreWatcher(self.recorder, self.redis)
-        self.short_of_memory = bool(scenario) and SCENARIOS[scenario].short_of_memory
+        self.short_of_memory = wanted is not None and wanted.short_of_memory
         self.unacked_max = rng.choice((5, 20, 1000))
         self.crowds = seed % 3 == 0
         # Not modelled: how MongoDB resumes within an event that was split, but is not split under other grants.
         self.choices = [name for name in CHOICES if name != HIDING or self.mongo.token_version == 1]
         self.tenants = draw_tenants(rng, self.choices)
-        if scenario and SCENARIOS[scenario].one_is_slowed:
+        if wanted and wanted.one_is_slowed:
             self.crowds, self.tenants = True, draw_unequal(rng)
         # The largest events would take minutes with a rate limit; also in a feed that splits them, because they come in
         # dozens of fragments, of which a small ring holds one.
         large = not self.tenants and rng.random() < 0.1
-        self.settings = self._draw_settings(scenario)
+        self.settings = self._draw_settings()
         self.servers = [
             SimServer(self.loop, f"server{number}", self.settings, self.mongo, self.redis, self.network)
             for number in range(1, rng.randint(*size.servers) + 1)
         ]
-        self.shapes = self._draw_shapes(scenario)
+        self.shapes = self._draw_shapes()
         large = large and not any(shape.split for shape in self.shapes)
         self.paddings = PADDINGS[self.short_of_memory or large]
         self.users = [self._draw_user(number) for number in range(1, rng.randint(*size.users) + 1)]
         self.letters = SimLetters(self.mongo)
-        self.crews = self._draw_crews(scenario)
+        self.crews = self._draw_crews()
         self.programs = self._draw_programs()
         self.faults: list[Fault] = [rng.choice(_DRAWN) for _ in range(rng.randint(*size.faults))]
-        if scenario:
+        if wanted:
             by_name = {fault.name: fault for fault in FAULTS}
-            self.faults = [by_name[name] for name in SCENARIOS[scenario].faults]
-            self.faults += [rng.choice(_DRAWN) for _ in range(SCENARIOS[scenario].drawn)]
+            self.faults = [by_name[name] for name in wanted.faults]
+            self.faults += [rng.choice(_DRAWN) for _ in range(wanted.drawn)]
         else:
             self._draw_restore()
         self.writes = rng.randint(*size.writes)
-        self.copiers: list[Copier] = self._draw_copies(scenario)
-        if scenario and SCENARIOS[scenario].only_copies:
+        self.copiers: list[Copier] = self._draw_copies()
+        if wanted and wanted.only_copies:
             self.users = []
         self._keep_only(keep)
         self.rivals: list[User] = []
@@ -292,8 +294,8 @@ class World:
 
     # Drawing.
 
-    def _draw_settings(self, scenario: str) -> ServerSettings:
-        rng = self.rng
+    def _draw_settings(self) -> ServerSettings:
+        rng, wanted = self.rng, self._wanted
         config = config_of(
             redis=(("lease_s", rng.choice((6.0, 15.0))), ("commit_interval_s", rng.choice((0.05, 0.5)))),
         )
@@ -323,20 +325,22 @@ class World:
             # Rings that only memory bounds, with many chunks each.
             streams = replace(limits.streams, ring=RingLimits())
             limits = replace(limits, streams=streams, read=replace(limits.read, chunk_bytes_max=10_000))
-        if scenario and SCENARIOS[scenario].slots:
+        if wanted and wanted.slots:
             streams = StreamLimits(RingLimits(bytes_max=20_000), 10_000, 0)
-            pump = replace(limits.pump, rest=replace(limits.pump.rest, slot_turn_s=0.5))
-            limits = replace(limits, streams=streams, pump=pump, catch_up_max=SCENARIOS[scenario].slots)
+            # A step of a copy has several reads, and some tenants may cause one in two seconds.
+            turn_s = 1.5 if wanted.copiers else 0.5
+            pump = replace(limits.pump, rest=replace(limits.pump.rest, slot_turn_s=turn_s))
+            limits = replace(limits, streams=streams, pump=pump, catch_up_max=wanted.slots)
             # With less, those who read wait for the memory of messages that other clients of their tenant do not read.
             limits = replace(limits, memory_bytes_max=1 << 30)
         unused_s = rng.choice((0.0, UNUSED_S))
-        if scenario:
-            unused_s = SCENARIOS[scenario].unused_s or unused_s
+        if wanted:
+            unused_s = wanted.unused_s or unused_s
         unused = {"unused_subscription_days": unused_s / DAY_S}
         config = config.model_copy(update={"limits": config.limits.model_copy(update=unused)})
         return ServerSettings(config, limits, [*self.tenants], unused_s, probed=rng.random() < 0.3)
 
-    def _draw_shapes(self, scenario: str) -> list[FeedShape]:
+    def _draw_shapes(self) -> list[FeedShape]:
         everything = [
             FeedShape("db.a", "db", "a"),
             FeedShape("db.b", "db", "b"),
@@ -345,7 +349,7 @@ class World:
         ]
         if self.mongo.token_version == 2:
             everything += [FeedShape("db.a, split", "db", "a", split=True), FeedShape("db, split", "db", split=True)]
-        if scenario and SCENARIOS[scenario].pipelines:
+        if self._wanted and self._wanted.pipelines:
             everything = [
                 replace(shape, name=f"{shape.name} of 1", match=OF_1) for shape in everything if not shape.match
             ]
@@ -383,11 +387,11 @@ class World:
             subscription=f"user{number}",
         )
 
-    def _draw_crews(self, scenario: str) -> list[Crew]:
+    def _draw_crews(self) -> list[Crew]:
         """Let crews work in the place of some users of subscriptions. They draw from numbers of their own, so that
         without them a run is the same."""
-        rng = Random(f"feedmux crews {self.size.name} {self.seed} {scenario}")
-        wanted = SCENARIOS[scenario] if scenario else None
+        rng = Random(f"feedmux crews {self.size.name} {self.seed} {self.scenario}")
+        wanted = self._wanted
         share = (1.0 if wanted.crews else 0.0) if wanted else self.size.crew_share
         users = self.users[:2] if wanted else self.users
         replaced = [
@@ -454,11 +458,11 @@ class World:
         """The dead letters of a crew that a majority has."""
         return self.letters.of(crew.tenant.name, crew.subscription)
 
-    def _draw_copies(self, scenario: str) -> list[Copier]:
+    def _draw_copies(self) -> list[Copier]:
         """Draw the programs that copy a collection. They draw from numbers of their own, so that without them a run is
         the same."""
-        rng = Random(f"feedmux copies {self.size.name} {self.seed} {scenario}")
-        wanted = SCENARIOS[scenario] if scenario else None
+        rng = Random(f"feedmux copies {self.size.name} {self.seed} {self.scenario}")
+        wanted = self._wanted
         count = wanted.copiers if wanted else rng.randint(*self.size.copiers)
         self.mongo.snapshot_window_s = rng.uniform(2.0, 60.0)
         self.mongo.read_ahead = rng.choice((0, 5, 1 << 30))
@@ -875,12 +879,16 @@ class World:
 
     async def _replay_letters(self, limit_s: float) -> None:
         """All dead letters are delivered again, and deleted. Those that are withheld stay."""
-        crews = [crew for crew in self.crews if not crew.moved and self.letters_of(crew)]
-        for crew in crews:
+        crews = {crew.name: crew for crew in self.crews if self.letters_of(crew)}
+        for crew in crews.values():
             if not await self.replay(crew):
                 return  # the tenant has to wait
-        left = await self._until(lambda: [crew.name for crew in crews if self.letters_of(crew)], limit_s, 0.5)
-        self.problems += [f"Convergent: {name} has dead letters {limit_s:g} s after a replay" for name in left]
+        left = await self._until(lambda: [each for each in crews if self.letters_of(crews[each])], limit_s, 0.5)
+        self.problems += [
+            f"Convergent: {name} has dead letters {limit_s:g} s after a replay"
+            for name in left
+            if not crews[name].moved
+        ]
 
     async def _end_copies(self, limit_s: float) -> None:
         """Every copy ends, and its sink gets every change after it."""
