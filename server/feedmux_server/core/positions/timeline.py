@@ -62,16 +62,15 @@ class Fork:
     def error(self, source: str) -> FeedmuxError:
         """What a reader of a lost position gets."""
         common = f"{datetime.fromtimestamp(self.after >> 32, UTC):%Y-%m-%dT%H:%M:%SZ}" if self.is_exact else ""
-        # What was not acknowledged may be before that, and nobody has lost it.
+        # What was not acknowledged may be before that time, and nobody has lost it.
         until = (
-            f", at {common}, up to which the two histories are equal, or at the stored position, if that is earlier"
-            if common
-            else ""
+            f", or at {common}: up to then the two histories are equal. A subscription with an earlier stored position"
+            " seeks to that"
         )
         return FeedmuxError(
             ErrorReason.TIMELINE_FORKED,
             f"MongoDB of source {source!r} was restored: it does not have the history that was read up to this"
-            f" position. Seek to `earliest` or `latest`{until}",
+            f" position. Seek to `earliest` or `latest`{until if common else ''}",
             {"last_common_time": common} if common else {},
         )
 
