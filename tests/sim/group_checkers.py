@@ -189,6 +189,7 @@ class _Group:
         if cause in ("LEASE", "UPDATE"):
             self._others_have_overdue()
         else:
+            self.sought_epoch = max([self.sought_epoch, *self.hosted_s, *self.last_epochs.values()])
             self._make_void()
 
     def _make_void(self) -> None:

@@ -238,6 +238,12 @@ class _Finding:
         for each in await self.to_list():
             yield each
 
+    async def __aenter__(self) -> "_Finding":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
 
 def _matches(document: dict[str, Any], wanted: dict[str, Any]) -> bool:
     return all(_fits(_value_at(document, name), condition) for name, condition in wanted.items())

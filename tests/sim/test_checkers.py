@@ -273,6 +273,7 @@ def test_a_member_carries_nothing_over_that_its_host_may_have_given_to_others() 
     for between in (
         [left, Released("g", "LEASE"), hosted, *joined],
         [Released("g", "SESSION"), hosted, *joined],
+        [Released("g", "SESSION"), before, hosted, *joined],
         [Lost("g", place(19)), hosted, *joined],
         [left, Joined("g", "m1", 1, "crew"), hosted, *joined],
         [Left("g", "m1", for_good=True), hosted, *joined],
