@@ -49,7 +49,9 @@ type connection struct {
 	// openAcked is what was acked when the present stream was asked for, askedForCopy whether its Open has StartSnapshot.
 	openAcked    int64
 	askedForCopy bool
-	rewound      *Rewound
+	// begins is where the present stream begins, and rewound whether that is before what was acknowledged.
+	begins  FeedPosition
+	rewound bool
 }
 
 // open opens a session. The context bounds the opening, not the session.
@@ -333,7 +335,11 @@ func (c *connection) receive(said response) error {
 	case committed:
 		b.confirm(said)
 	case Rewound:
-		c.sayRewound(said)
+		if !c.rewound { // otherwise the client has noticed what the server announces
+			c.rewind(said)
+			b.tracker.begin(c.begins, c.openAcked)
+			b.work.notify()
+		}
 	case Draining:
 		b.flush()
 		b.say(said)
@@ -348,9 +354,9 @@ func (c *connection) onOpened(first *opened) {
 	isFirst := b.state.isFirstOpening()
 	hadReached := b.tracker.ackedPosition(c.openAcked).ClusterTime
 	begins := first.feedPosition.ClusterTime
+	c.begins, c.rewound = first.feedPosition, false
 	if !isFirst && b.durable && !first.atLastAcked && !begins.IsZero() && begins.Before(hadReached) {
-		b.forget()
-		c.sayRewound(Rewound{begins, hadReached})
+		c.rewind(Rewound{begins, hadReached})
 	}
 	b.tracker.begin(first.feedPosition, c.openAcked)
 	b.window.limit(first.credit.events, first.credit.bytes)
@@ -380,12 +386,11 @@ func (c *connection) onOpened(first *opened) {
 	}
 }
 
-// sayRewound keeps the server from announcing again what the client has noticed already.
-func (c *connection) sayRewound(said Rewound) {
-	if c.rewound == nil || c.rewound.BeginsAt != said.BeginsAt {
-		c.buffer.put(item{notice: said})
-	}
-	c.rewound = &said
+// rewind is for a stream that begins before what was acknowledged: what was delivered comes again, acknowledged or not.
+func (c *connection) rewind(said Rewound) {
+	c.buffer.forget()
+	c.buffer.put(item{notice: said})
+	c.rewound = true
 }
 
 // located adds the position to resume from to an ErrFeedInvalidated error.

@@ -98,7 +98,9 @@ export class Connection {
   #ackTimer: NodeJS.Timeout | undefined;
   readonly #watchdog = new Watchdog();
   #openedMs = 0;
-  #rewound: Rewound | undefined;
+  /** Whether this stream began with a rewind. */
+  #rewound = false;
+  #begins: FeedPosition = NO_POSITION;
 
   constructor(transport: Transport, opening: Opening, options: SessionOptions) {
     this.#transport = transport;
@@ -413,7 +415,13 @@ export class Connection {
 
   #hear(notice: Notice): void {
     if (notice.kind === "rewound") {
-      this.#sayRewound(notice);
+      if (!this.#rewound) {
+        // Otherwise the client has noticed what the server announces.
+        this.#rewind(notice);
+        this.#tracker.begin(this.#begins, this.#openAcked);
+        this.#setLatest();
+        this.#grant();
+      }
       return;
     }
     if (notice.kind === "draining") {
@@ -459,10 +467,11 @@ export class Connection {
     const tracker = this.#tracker;
     const hadReached = tracker.ackedPosition(this.#openAcked).clusterTime;
     const beginsAt = opened.feedPosition.clusterTime;
+    this.#begins = opened.feedPosition;
+    this.#rewound = false;
     if (!isFirst && this.#durable && !opened.atLastAcked && beginsAt && hadReached) {
       if (isEarlier(beginsAt, hadReached)) {
-        this.#forget();
-        this.#sayRewound({ kind: "rewound", beginsAt, hadReached });
+        this.#rewind({ kind: "rewound", beginsAt, hadReached });
       }
     }
     this.buffer.dropProgress(opened.copying !== undefined);
@@ -549,12 +558,11 @@ export class Connection {
     this.buffer.put({ notice });
   }
 
-  #sayRewound(rewound: Rewound): void {
-    // The server announces what the client may have noticed already.
-    if (this.#rewound === undefined || !this.#rewound.beginsAt.equals(rewound.beginsAt)) {
-      this.#say(rewound);
-    }
-    this.#rewound = rewound;
+  /** The stream begins before what was acknowledged. What was delivered comes again, acknowledged or not. */
+  #rewind(rewound: Rewound): void {
+    this.#forget();
+    this.#say(rewound);
+    this.#rewound = true;
   }
 
   #located(error: FeedmuxError): FeedmuxError {

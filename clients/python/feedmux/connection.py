@@ -12,6 +12,7 @@ from feedmux.errors import FeedInvalidated, FeedmuxError, SnapshotUnsupported
 from feedmux.feeds import SnapshotStatus, Start
 from feedmux.notices import Draining, Gap, Rewound, SnapshotComplete, SnapshotProgress
 from feedmux.options import SessionOptions
+from feedmux.positions import NO_POSITION
 from feedmux.responses import Committed, Delivery, Message, Opened, Progress
 from feedmux.session_buffer import NEVER, Ended, QueuedNotice, SessionBuffer
 from feedmux.stream_keeper import Attempt, Opening, StreamKeeper, duration
@@ -34,6 +35,8 @@ class Connection(StreamKeeper):
         self._flushed = 0
         buffer.confirmed = 0 if opening.durable else NEVER
         self._rewound: Rewound | None = None
+        """What this stream began with, if it did."""
+        self._begins = NO_POSITION
         self._asked_for_copy = False
         """The present stream asked for `Start.snapshot`."""
         self._generation = 0
@@ -158,7 +161,12 @@ class Connection(StreamKeeper):
                 self._tracker.forget()
                 self._buffer.put(QueuedNotice(response))
             case Rewound():
-                self._say_rewound(response)
+                if self._rewound is None:  # otherwise the client has noticed what the server announces
+                    self._rewind(response)
+                    self._tracker.begin(self._begins, self._open_acked)
+                    self._buffer.latest = self._tracker.received, self._tracker.latest
+                    self._set_refill()
+                    self._work.set()
             case SnapshotProgress(status):
                 if status.generation != self._generation:
                     self._begin_copy(status)
@@ -197,9 +205,9 @@ class Connection(StreamKeeper):
         had_reached = tracker.acked_position(self._open_acked)
         is_first = self._state in FIRST_OPENING
         reopened = not is_first and self._opening.durable
+        self._begins, self._rewound = opened.feed_position, None
         if reopened and not opened.at_last_acked and (0, 0) < opened.feed_position.time < had_reached.time:
-            self._forget()
-            self._say_rewound(Rewound(opened.feed_position.time, had_reached.time))
+            self._rewind(Rewound(opened.feed_position.time, had_reached.time))
         self._withdraw(SnapshotProgress, also_before_documents=opened.copying is not None)
         if not self._completing:  # otherwise the user sees the end of the copy when he has taken its documents
             buffer.copying = opened.copying
@@ -243,10 +251,10 @@ class Connection(StreamKeeper):
             if i < kept or not (isinstance(item, QueuedNotice) and isinstance(item.notice, kind)):
                 self._buffer.put(item)
 
-    def _say_rewound(self, rewound: Rewound) -> None:
-        # The server announces a change that the client may already have noticed.
-        if self._rewound is None or self._rewound.begins_at != rewound.begins_at:
-            self._buffer.put(QueuedNotice(rewound))
+    def _rewind(self, rewound: Rewound) -> None:
+        """The stream begins before what was acknowledged. What was delivered comes again, acknowledged or not."""
+        self._forget()
+        self._buffer.put(QueuedNotice(rewound))
         self._rewound = rewound
 
     def _detached(self) -> None:

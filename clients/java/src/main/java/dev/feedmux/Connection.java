@@ -78,7 +78,10 @@ final class Connection implements Transport.Dependent {
     private long generation;
 
     private int limitBytes;
-    private Notice.@Nullable Rewound rewound;
+    /** Whether this stream began with a rewind. */
+    private boolean rewound;
+
+    private FeedPosition begins = FeedPosition.NONE;
 
     Connection(Transport transport, Opening opening, SessionOptions options, SessionBuffer buffer) {
         this(
@@ -464,12 +467,13 @@ final class Connection implements Transport.Dependent {
         openedAt = nanoTime.getAsLong();
         boolean isFirst = state.isFirstOpening();
         FeedPosition hadReached = tracker.ackedPosition(openAcked);
+        begins = it.feedPosition();
+        rewound = false;
         if (!isFirst
                 && opening.durable()
                 && !it.atLastAcked()
                 && it.feedPosition().isBefore(hadReached)) {
-            forget();
-            rewound(Notice.Rewound.between(it.feedPosition(), hadReached));
+            rewind(Notice.Rewound.between(it.feedPosition(), hadReached));
         }
         tracker.begin(it.feedPosition(), openAcked);
         window.limit(it.creditEventsMax(), it.creditBytesMax());
@@ -499,7 +503,12 @@ final class Connection implements Transport.Dependent {
 
     private void told(Notice notice) {
         if (notice instanceof Notice.Rewound it) {
-            rewound(it);
+            if (!rewound) { // otherwise the client has noticed what the server announces
+                rewind(it);
+                tracker.begin(begins, openAcked);
+                buffer.publish(tracker.received(), tracker.latest());
+                sender.flush();
+            }
             return;
         }
         if (notice instanceof Notice.Draining) {
@@ -516,12 +525,11 @@ final class Connection implements Transport.Dependent {
         buffer.put(new Entry.QueuedNotice(notice));
     }
 
-    private void rewound(Notice.Rewound it) {
-        // The client may already have noticed what the server announces.
-        if (rewound == null || !rewound.beginsAt().equals(it.beginsAt())) {
-            buffer.put(new Entry.QueuedNotice(it));
-        }
-        rewound = it;
+    /** The stream begins before what was acknowledged. What was delivered comes again, acknowledged or not. */
+    private void rewind(Notice.Rewound it) {
+        forget();
+        buffer.put(new Entry.QueuedNotice(it));
+        rewound = true;
     }
 
     private void forget() {
