@@ -1070,7 +1070,8 @@ def _mixed(rng: Random) -> Scenario:
         without.add("history left unread")
     names = [fault.name for fault in FAULTS if fault.name not in without]
     faults = tuple(rng.choice(names) for _ in range(rng.randint(3, 8)))
-    # With an idle shard, each step of a copy takes ten seconds, and the model shows no-op entries that a restore has lost.
+    # With an idle shard, each step of a copy takes ten seconds, and the model shows no-op entries that a restore has
+    # lost.
     may_idle = not copiers and "MongoDB restored" not in faults
     return Scenario(
         faults,

@@ -56,10 +56,11 @@ def decode(text: str, options: CodecOptions[Any]) -> Any:
 def _document(given: Any) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise TypeError
-    return {name: _value(each) for name, each in given.items()}
+    return {name: value_of(each) for name, each in given.items()}
 
 
-def _value(given: Any) -> Any:
+def value_of(given: Any) -> Any:
+    """Return the value that JSON, as `json` has parsed it, stands for."""
     if isinstance(given, dict):
         if len(given) in (1, 2) and (wrapper := _WRAPPERS.get(tuple(given))) is not None:
             try:
@@ -68,7 +69,7 @@ def _value(given: Any) -> Any:
                 pass  # the document's own
         return _document(given)
     if isinstance(given, list):
-        return [_value(each) for each in given]
+        return [value_of(each) for each in given]
     return given
 
 

@@ -1,8 +1,9 @@
-"""Writes events as MongoDB's Extended JSON, for the server and for the Spark connector.
+"""Writes events as MongoDB's Extended JSON, for the server, the Spark connector and the commands.
 
 Canonical text parses back to the same document. The text is written from BSON's bytes, since decoded documents may no
-longer be the same: `relaxed_json`, which is faster, writes those that are, in relaxed Extended JSON. Neither module may
-import another of the client: the server's core imports them. `orjson` comes with the extras `server` and `spark`.
+longer be the same: `relaxed_json`, which is faster, writes those that are, in relaxed Extended JSON. These modules and
+`json_dates` may import no other of the client: the server's core imports them. `relaxed_json` needs `orjson`, which
+comes with the extras `server` and `spark`.
 """
 
 import math
@@ -15,7 +16,15 @@ from typing import Final, NamedTuple
 
 from bson.decimal128 import Decimal128
 
-from feedmux import relaxed_json
+from feedmux.json_dates import date_text
+
+try:
+    from feedmux.relaxed_json import text_of
+except ImportError:
+
+    def text_of(event: bytes) -> bytes | None:
+        return None
+
 
 _INT32: Final = struct.Struct("<i").unpack_from
 _INT64: Final = struct.Struct("<q").unpack_from
@@ -32,7 +41,7 @@ _Value = tuple[str, int]
 
 def event_json(event: bytes, canonical: bool = False) -> bytes:
     """One event, a BSON document, as JSON text in UTF-8. Raises ValueError for bytes that are not one."""
-    if not canonical and (fast := relaxed_json.text_of(event)) is not None:
+    if not canonical and (fast := text_of(event)) is not None:
         return fast
     try:
         text, end = _document(event, 0, _CANONICAL if canonical else _RELAXED)
@@ -47,6 +56,11 @@ def stages_json(data: bytes, at: int) -> str:
     """The array of stages at `at`, for people: with blanks, and each int64 readable as one. Raises ValueError and
     others for anything else."""
     return _array(data, at, _STAGES)[0]
+
+
+def definition_json(data: bytes) -> str:
+    """A BSON document that is no event, as `stages_json` writes its parts."""
+    return _document(data, 0, _STAGES)[0]
 
 
 def _document(data: bytes, at: int, style: "_Style") -> _Value:
@@ -162,7 +176,7 @@ def _boolean(data: bytes, at: int) -> _Value:
 
 def _date(data: bytes, at: int, canonical: bool) -> _Value:
     (ms,) = _INT64(data, at)
-    text = None if canonical else relaxed_json.date(ms)
+    text = None if canonical else date_text(ms)
     return f'{{"$date":"{text}"}}' if text else f'{{"$date":{{"$numberLong":"{ms}"}}}}', at + 8
 
 

@@ -8,8 +8,6 @@ decode events.
 import math
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -24,11 +22,10 @@ from bson.objectid import ObjectId
 from bson.timestamp import Timestamp
 from orjson import Fragment
 
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 written with a Z
+from feedmux.json_dates import date_text
+
 _DECODED_BYTES_MAX: Final = 1 << 20
 """The largest event that is decoded: its objects may take fifty times the memory of its bytes."""
-_SECOND_MAX: Final = 253402300799
-"""The last one of the year 9999. Dates after it, and before 1970, are numbers."""
 
 
 class _Other:
@@ -94,27 +91,13 @@ def text_of(event: bytes) -> bytes | None:
         return None
 
 
-@lru_cache(4096)
-def _second(seconds: int) -> str:
-    """A second since 1970, without a time zone: most dates of a chunk share theirs."""
-    return (_EPOCH + timedelta(seconds=seconds)).isoformat()
-
-
-def date(ms: int) -> str | None:
-    """A date as relaxed Extended JSON writes it; None for one that it writes as a number."""
-    seconds, rest = divmod(ms, 1000)
-    if not 0 <= seconds <= _SECOND_MAX:
-        return None
-    return f"{_second(seconds)}.{rest:03}Z" if rest else f"{_second(seconds)}Z"
-
-
 def _default(value: Any) -> Any:
     return json_util.default(value, json_options=json_util.RELAXED_JSON_OPTIONS)
 
 
 def _date(value: DatetimeMS) -> Fragment:
     ms = int(value)
-    text = date(ms)
+    text = date_text(ms)
     return Fragment(f'{{"$date":"{text}"}}' if text else f'{{"$date":{{"$numberLong":"{ms}"}}}}')
 
 

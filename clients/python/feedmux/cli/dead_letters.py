@@ -7,14 +7,12 @@ import json
 import sys
 from typing import Any
 
-from bson import json_util
-
 import feedmux
 from feedmux.cli.connection import Action, add_action, run_action
 from feedmux.cli.failure import UsageError
 from feedmux.cli.terminal import Terminal, iso_time, plain, print_json, size, table, utc_time
+from feedmux.cli.typed_json import parse, shown
 
-_RELAXED = json_util.RELAXED_JSON_OPTIONS
 _REASON_CHARS = 60
 
 run = run_action
@@ -71,9 +69,9 @@ def _id(text: str) -> str:
 
 def _key(text: str) -> dict[str, Any]:
     try:
-        value = json_util.loads(text)
-    except Exception:  # noqa: BLE001 - json_util lets through whatever its constructors raise
-        raise argparse.ArgumentTypeError('must be Extended JSON, such as {"_id": 5} or "a text"') from None
+        value = parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f'must be Extended JSON, such as {{"_id": 5}} or "a text": {error}') from None
     return value if isinstance(value, dict) else {"_id": value}
 
 
@@ -88,7 +86,7 @@ def _list(client: feedmux.Client, args: argparse.Namespace) -> int:
     rows = [
         (
             each.id,
-            "withheld" if each.withheld else _text(each.key),
+            "withheld" if each.withheld else _key_text(each),
             utc_time(each.fail_time.timestamp()),
             each.attempts,
             size(each.event_bytes),
@@ -110,9 +108,9 @@ def _show(client: feedmux.Client, args: argparse.Namespace) -> int:
         if args.json:
             print_json(as_json(each))
             continue
-        shown = {
+        facts = {
             "id": each.id,
-            "key": _text(each.key),
+            "key": _key_text(each),
             "failed": iso_time(each.fail_time),
             "expires": iso_time(each.expire_time),
             "attempts": each.attempts,
@@ -121,10 +119,10 @@ def _show(client: feedmux.Client, args: argparse.Namespace) -> int:
             "event": "withheld: the subscription has another feed, or other grants" if each.withheld else "",
         }
         print("\n" if number else "", end="")
-        for name, value in shown.items():
+        for name, value in facts.items():
             print(terminal.paint(name.ljust(10), "dim"), plain(value))
         if each.raw:
-            print("\n".join(map(plain, _text(each.document, indent=2).split("\n"))))
+            print("\n".join(map(plain, json.dumps(shown(each.raw), indent=2, ensure_ascii=False).split("\n"))))
     return 0
 
 
@@ -159,7 +157,7 @@ def as_json(letter: feedmux.DeadLetter) -> dict[str, Any]:
     """Return a letter as --json prints it, its documents in relaxed Extended JSON."""
     return {
         "id": letter.id,
-        "key": _extended(letter.key),
+        "key": shown(letter.raw_key) if letter.raw_key else None,
         "fail_time": iso_time(letter.fail_time),
         "expire_time": iso_time(letter.expire_time),
         "cluster_time": f"{letter.cluster_time.time}:{letter.cluster_time.inc}",
@@ -168,15 +166,9 @@ def as_json(letter: feedmux.DeadLetter) -> dict[str, Any]:
         "member": letter.member,
         "event_bytes": letter.event_bytes,
         "withheld": letter.withheld,
-        **({"event": _extended(letter.document)} if letter.raw else {}),
+        **({"event": shown(letter.raw)} if letter.raw else {}),
     }
 
 
-def _extended(document: dict[str, Any] | None) -> Any:
-    return None if document is None else json.loads(_text(document))
-
-
-def _text(document: dict[str, Any] | None, indent: int | None = None) -> str:
-    if document is None:
-        return "-"
-    return json_util.dumps(document, json_options=_RELAXED, indent=indent, ensure_ascii=False)
+def _key_text(letter: feedmux.DeadLetter) -> str:
+    return json.dumps(shown(letter.raw_key), ensure_ascii=False) if letter.raw_key else "-"

@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Final
 
+import bson
 from bson.timestamp import Timestamp
 
 import feedmux
@@ -15,9 +16,12 @@ from feedmux.cli.failure import UsageError, cause_of
 from feedmux.cli.feed_arguments import scope_name
 from feedmux.cli.terminal import Terminal, escaped, plain, reader_has_gone, utc_time
 from feedmux.feeds import Feed, Format
+from feedmux.options import SESSION_CODEC
 
 CHECK_EVERY_S: Final = 1.0
 """How often an idle command checks whether its output still has a reader."""
+_ANY_TEXT: Final = SESSION_CODEC.with_options(unicode_decode_error_handler="replace")
+"""MongoDB stores texts that are not UTF-8, too."""
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +56,8 @@ class EventOutput:
     def encode(self, event: feedmux.Event) -> bytes:
         """Return one event as a line or as a BSON document."""
         if self.for_people:
-            return event_line(self._terminal, event.document, one_collection=self.one_collection).encode() + b"\n"
+            document = bson.decode(event.raw, _ANY_TEXT)
+            return event_line(self._terminal, document, one_collection=self.one_collection).encode() + b"\n"
         return (escaped(event.raw) if self._for_a_terminal else event.raw) + self._end
 
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from bson import json_util
 from bson.timestamp import Timestamp
 
+from feedmux.cli.typed_json import parse
 from feedmux.feeds import Feed, Start
 
 START_HELP = (
@@ -170,9 +170,9 @@ def place_of(text: str, wanted: str = "a resume token or a position") -> bytes |
     text = text.strip()
     if text.startswith("{"):
         try:
-            document = json_util.loads(text)
-        except Exception:  # noqa: BLE001 - json_util lets through whatever its constructors raise
-            document = None
+            document = parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"not a resume token: {error}") from None
         if not isinstance(document, dict) or not isinstance(document.get("_data"), str):
             raise argparse.ArgumentTypeError('a resume token in JSON is {"_data": "82…"}')
         return document

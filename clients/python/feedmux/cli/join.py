@@ -16,16 +16,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from bson import json_util
-
 import feedmux
 from feedmux.cli.connection import OPEN_TIMEOUT_S
 from feedmux.cli.event_output import CHECK_EVERY_S, EventOutput, Notices, remark, write
 from feedmux.cli.failure import CliError, UsageError
 from feedmux.cli.feed_arguments import scope_name
 from feedmux.cli.signals import Signals
-from feedmux.cli.terminal import plain, reader_has_gone
-from feedmux.options import SESSION_CODEC
+from feedmux.cli.terminal import escaped, plain, reader_has_gone
+from feedmux.json_writer import event_json
 
 EX_DATAERR: Final = 65
 NOT_RUN: Final = (126, 127)
@@ -34,9 +32,6 @@ LINE_BYTES_MAX: Final = 4096
 """The most of a line of standard error that is kept as the reason."""
 LEFT_S: Final = 5.0
 """How long what a command has left in the pipe is read after its end."""
-_TEXTS: Final = json_util.JSONOptions(
-    json_mode=json_util.JSONMode.RELAXED, datetime_conversion=SESSION_CODEC.datetime_conversion
-)
 
 
 def check_join(args: argparse.Namespace) -> None:
@@ -212,5 +207,5 @@ class _MemberOutput(EventOutput):
     def encode(self, event: feedmux.Event) -> bytes:
         if self.for_people or self._raw:
             return super().encode(event)
-        text = json_util.dumps(event.document, json_options=_TEXTS, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-8", "backslashreplace") + b"\n"
+        text = event_json(event.raw)
+        return (escaped(text) if self._for_a_terminal else text) + b"\n"

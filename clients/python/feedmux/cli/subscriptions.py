@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import feedmux
@@ -25,6 +26,7 @@ from feedmux.cli.feed_arguments import (
 )
 from feedmux.cli.group_arguments import add_group_options, group_of
 from feedmux.cli.terminal import Terminal, duration, iso_time, plain, print_json, table, utc_time
+from feedmux.cli.typed_json import shown_definition
 from feedmux.feeds import UNCHANGED, Unchanged
 
 _WAIT_S = 2.0
@@ -221,7 +223,11 @@ def _show(info: feedmux.SubscriptionInfo, args: argparse.Namespace) -> int:
     shown = {
         "name": info.name,
         "feed": f"{info.feed.source}:{scope_name(info.feed)}",
-        **{name.replace("_", " "): value for name, value in facts["feed"].items() if name not in _SCOPE},
+        **{
+            name.replace("_", " "): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            for name, value in facts["feed"].items()
+            if name not in _SCOPE
+        },
         "on invalidate": info.on_invalidate,
         "on history lost": info.on_history_lost,
         "stored position": _stored(info),
@@ -241,6 +247,7 @@ def _show(info: feedmux.SubscriptionInfo, args: argparse.Namespace) -> int:
 
 
 _SCOPE = ("source", "database", "collection")
+_TYPED = ("pipeline", "collation", "comment")
 
 
 def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
@@ -248,7 +255,7 @@ def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
     stored = info.cluster_time
     left_out = {name for name in ("snapshot", "group") if getattr(info, name) is None}
     shown = asdict(info) | {
-        "feed": {name: value for name, value in asdict(info.feed).items() if value or name == "source"},
+        "feed": _feed_json(info.feed),
         "position": position_text(info.position),
         "cluster_time": f"{stored.time}:{stored.inc}" if stored else None,
         **{name: iso_time(getattr(info, name)) for name in ("create_time", "update_time", "expire_time")},
@@ -256,6 +263,18 @@ def as_json(info: feedmux.SubscriptionInfo) -> dict[str, Any]:
         "group": info.group and _set_options(info.group),
     }
     return {name: value for name, value in shown.items() if name not in left_out}
+
+
+def _feed_json(feed: feedmux.Feed) -> dict[str, Any]:
+    """Return the options that are set, with the pipeline as `--pipeline` takes it."""
+    values = {each.name: getattr(feed, each.name) for each in fields(feed)}
+    options = {name: values[name] for name in _TYPED if values[name] is not None and not isinstance(values[name], str)}
+    typed = shown_definition(options)
+    return {
+        each.name: typed.get(each.name, values[each.name])
+        for each in fields(feed)
+        if each.name == "source" or values[each.name] != each.default
+    }
 
 
 def _state(info: feedmux.SubscriptionInfo) -> str:

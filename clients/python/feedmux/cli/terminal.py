@@ -115,7 +115,7 @@ def table(terminal: Terminal, headers: Sequence[str], rows: Sequence[Sequence[ob
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on one line, in ASCII if the locale has no more."""
-    text = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", default=str)
+    text = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", allow_nan=False)
     print(escaped(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass"))
 
 
