@@ -20,7 +20,7 @@ from tests.documents import Client, Documents
 from tests.integration.grants_support import granted, key_of
 from tests.integration.servers import SMALL_STEPS, DocumentsRead, Here
 from tests.integration.test_snapshot import SNAPSHOT, is_copied, restarts
-from tests.integration.wire import MANY, refused
+from tests.integration.wire import LATEST, MANY, feed, refused
 
 State = dict[tuple[str, str], dict[bytes, dict[str, Any]]]
 NAMES = ("a", "b", "c.d")
@@ -268,16 +268,18 @@ async def test_grants_narrow_a_copy_by_collection(
     assert set(read) == {"a", "c.d"}
 
 
-async def test_a_token_does_not_say_to_which_collection_a_copy_has_gone_back(
-    stepwise: Here, database: Documents, name: str
+@pytest.mark.parametrize("collection", ["", "a"])
+async def test_a_token_does_not_say_how_far_a_copy_is(
+    stepwise: Here, database: Documents, name: str, collection: str
 ) -> None:
     """So a session begins at the stored position, also if its client has acknowledged a later change."""
+    watched = feed(database.name, collection) if collection else scope(database.name)
     filled(database, 60)
-    await stepwise.api.create(name, scope(database.name), SNAPSHOT)
-    session = await stepwise.api.session(name, credit=wire.Credit(events=70, bytes=1 << 20))
+    await stepwise.api.create(name, watched, SNAPSHOT)
+    session = await stepwise.api.session(name, credit=wire.Credit(events=20, bytes=1 << 20))
     epoch = (await session.opened()).epoch
-    documents = await session.take(70)
-    await session.ack_and_wait(70)
+    documents = await session.take(20)
+    await session.ack_and_wait(20)
     stored = session.position
     database.a.update_one({"_id": documents[0].document["documentKey"]["_id"]}, {"$set": {"v": 1}})
     await session.send(credit=MANY)
@@ -293,6 +295,24 @@ async def test_a_token_does_not_say_to_which_collection_a_copy_has_gone_back(
     assert not opened.at_last_acked
     await session.until(lambda: is_copied(session))
     assert any(notice.HasField("rewound") for notice in session.notices)
+    session.cancel()
+
+
+async def test_the_token_of_a_copied_document_is_no_position_of_a_feed(
+    stepwise: Here, database: Documents, name: str
+) -> None:
+    """The server may have lost the beginning of the copy. Without it, the rest of the documents would be missing."""
+    watched = feed(database.name, "a")
+    await stepwise.api.create(name, watched, LATEST)
+    session = await stepwise.api.session(name)
+    epoch = (await session.opened()).epoch
+    await session.close()
+    filled(database, 60)
+    [document] = await stepwise.api.watch(watched, SNAPSHOT).take(1)
+    token = wire.LastAcked(epoch=epoch, resume_token=bson.encode(document.document["_id"]))
+    session = await stepwise.api.session(name, last_acked=token, credit=MANY)
+    assert not (await session.opened()).at_last_acked
+    assert [each.document["operationType"] for each in await session.take(3)] == ["insert"] * 3
     session.cancel()
 
 

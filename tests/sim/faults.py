@@ -297,6 +297,16 @@ async def _history_of_copy_lost(world: "World") -> None:
         world.loop.thaw(copier.process)
 
 
+async def _kill_after_loss(world: "World") -> None:
+    """Servers are killed before they have stored much of a copy that they have begun again."""
+    await _history_of_copy_lost(world)
+    await asyncio.sleep(world.rng.uniform(0.0, 2.0))
+    for server in world.servers:
+        if server.running:
+            server.kill()
+            server.start()
+
+
 async def _mongo_away(world: "World") -> None:
     world.mongo.away = True
     world.mongo.fail_reads(FAILINGS[0])
@@ -886,6 +896,7 @@ FAULTS: Final = (
     # The oplog may pass the end of the common history before a server has looked.
     Fault("MongoDB restored", _restore, (*_BUSY, "TimelineForked", "HistoryLost"), apart=True),
     Fault("history lost of a copy", _history_of_copy_lost, ("HistoryLost",), apart=True),
+    Fault("killed after a loss", _kill_after_loss, (*_BUSY, "HistoryLost"), apart=True),
     Fault("Redis down", _redis_down, _BUSY),
     Fault("Redis silent", _redis_silent, _BUSY),
     Fault("Redis slow", _redis_slow, _BUSY),
@@ -1016,6 +1027,7 @@ SCENARIOS: Final = {
         copiers=2,
         copies_again=True,
     ),
+    "snapshot again and killed": Scenario(("killed after a loss",) * 4, copiers=2, copies_again=True),
     "snapshot restored": Scenario(
         ("MongoDB restored", "connections cut", "MongoDB restored"), copiers=2, only_copies=True, copies_again=True
     ),

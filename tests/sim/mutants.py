@@ -643,6 +643,14 @@ MUTANTS: Final = (
         seeds=20,
     ),
     Mutant(
+        "the beginning of a copy that begins again is not stored",
+        "Snapshot ends",
+        "feedmux_server.sessions.session:Session._meet_end",
+        "or copies_again) and",
+        "or False) and",
+        scenario="snapshot again and killed",
+    ),
+    Mutant(
         "a copy gives its slot away before it has gone on",
         "Snapshot ends",
         "feedmux_server.streams.pump:Pump._is_turn_over",

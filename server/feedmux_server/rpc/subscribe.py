@@ -18,7 +18,7 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.account import Account
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import inspect_position
-from feedmux_server.core.positions.resume_token import Copied, ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken, without_document
 from feedmux_server.core.positions.start import StartKind
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.caller import caller
@@ -218,13 +218,13 @@ class Subscribe:
         rewound_from, at_last_acked = 0, False
         skipped_from: ResumeToken | None = None
         if request.HasField("last_acked"):
-            acked = await _acked_place(request.last_acked, starts, at.place.copied)
+            acked, is_document = await _acked_place(request.last_acked, starts)
             epoch = request.last_acked.epoch
             if acked.place.is_after(at.place):
-                # The client's position is newer than a store that lost its last second; an older one is never used. A
-                # token does not say to which collection a rename has taken the copy back.
+                # The client's position is newer than a store that lost its last second; an older one is never used. Of
+                # a copy, a token does not say which it is, nor how far it has come.
                 is_token = request.last_acked.HasField("resume_token")
-                is_enough = not (is_token and at.place.copied is not None and at.place.copied.collection)
+                is_enough = not is_token or (not is_document and at.place.copied is None)
                 at_last_acked = is_enough and epoch > stored.seek_epoch
                 if at_last_acked:
                     at = acked
@@ -266,16 +266,15 @@ def _lost(name: str, error: FeedmuxError) -> FeedmuxError:
     )
 
 
-async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver, copied: Copied | None) -> JoinPoint:
-    """`copied` is that of the stored position: a token does not say how far a copy is. It may have come further, and
-    then some documents come again."""
+async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver) -> tuple[JoinPoint, bool]:
+    """And whether it is the token of a copied document."""
     match last_acked.WhichOneof("place"):
         case "position":
-            return await starts.stored_position(last_acked.position, "open.last_acked.position")
+            return await starts.stored_position(last_acked.position, "open.last_acked.position"), False
         case "resume_token":
             raw = convert.resume_token(last_acked.resume_token, "open.last_acked.resume_token")
             at = await starts.acked_token(raw, "open.last_acked.resume_token")
-            return at if copied is None else JoinPoint(at.place.while_copying(copied))
+            return at, without_document(raw) is not raw
     raise FeedmuxError(
         ErrorReason.MESSAGE_INVALID, "last_acked needs a position or a resume token", field="open.last_acked"
     )

@@ -426,10 +426,13 @@ class Session:
             self.streams.rejoin(subscriber, JoinPoint(place))
             if self._policy.snapshot_on_history_lost:
                 self._copy_begun_again(place, error)
-            if error.reason is ErrorReason.TIMELINE_FORKED and subscriber.acks is not None:
-                # The stored position would otherwise remain in the lost history, which is later than this place.
+            copies_again = self._policy.snapshot_on_history_lost
+            if (error.reason is ErrorReason.TIMELINE_FORKED or copies_again) and subscriber.acks is not None:
+                # The stored position would otherwise remain in the lost history, which may be later than this place.
                 subscriber.acks.move_back(place)
                 self.commits.submit(subscriber.acks, moves_back=True)
+                if copies_again:  # before its first document: a token that a client has acknowledged names no copy
+                    await self.commits.flush()
             return
         if self._restarts >= RESTARTS_MAX and error.reason is ErrorReason.HISTORY_LOST:
             error = FeedmuxError(
