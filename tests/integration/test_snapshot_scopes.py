@@ -316,6 +316,32 @@ async def test_the_token_of_a_copied_document_is_no_position_of_a_feed(
     session.cancel()
 
 
+@pytest.mark.parametrize("collection", ["", "c"])
+async def test_a_view_that_takes_the_place_of_a_collection_shows_nothing(
+    here: Here, database: Database[Any], documents_read: DocumentsRead, collection: str
+) -> None:
+    """MongoDB reads it as of a time when there was only the collection. What is behind it may not be granted."""
+    database.c.insert_many([{"_id": number} for number in range(5)])
+    database.d.insert_many([{"_id": number} for number in range(100, 105)])
+
+    def replace(read: str, number: int) -> None:
+        if (read, number) == ("c", 1):
+            database.c.drop()
+            database.create_collection("c", viewOn="d", pipeline=[])
+
+    documents_read(before=replace)
+    watch = here.api.watch(feed(database.name, collection), SNAPSHOT)
+    if collection:
+        assert (await watch.end()).reason == "OPTION_REFUSED", "MongoDB opens no change stream on a view"
+        assert watch.received == 0
+    else:
+        events = [each.document for each in await watch.take(6)]
+        assert [(each["operationType"], each["ns"]["coll"]) for each in events] == [("drop", "c")] + [
+            ("insert", "d")
+        ] * 5
+        watch.cancel()
+
+
 async def test_collections_are_listed_in_parts(
     here: Here, database: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

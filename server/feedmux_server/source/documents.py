@@ -94,6 +94,13 @@ class DocumentsReader:
         """As `check_collection`, but raises Failed where MongoDB does not answer."""
         return await answered(check_collection(self._source, self._key))
 
+    async def reads_a_collection(self) -> bool:
+        """Whether the documents are those of a collection. MongoDB reads a view that has just taken its place, also as
+        of a time before that. Raises Failed."""
+        scope = self._spec.scope
+        info = await answered(self._source.collection(scope.database, scope.collection))
+        return info is None or info.kind == "collection"
+
     async def operation_time(self) -> int:
         """MongoDB's present operation time. Raises Failed."""
         return await answered(self._source.clock.operation_time())

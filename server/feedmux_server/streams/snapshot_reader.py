@@ -178,8 +178,9 @@ class SnapshotReader:
 
     async def _read_documents(self) -> Batch:
         steps, documents = self._steps, self._documents
+        is_first = not documents.is_open
         try:
-            if not documents.is_open:
+            if is_first:
                 if self._names is not None and not await self._find_collection(self._names):
                     return Batch([], steps.place, False)
                 await self._estimate()
@@ -196,6 +197,13 @@ class SnapshotReader:
             if not steps.may_retry_at_once():
                 raise error.failure from error
             return Batch([], None, False)
+        if is_first:
+            self._charge(1)
+            if not await documents.reads_a_collection():
+                await documents.close()
+                self._documents_next = False
+                steps.not_before = await documents.operation_time()  # the changes until now say what has become of it
+                return Batch([], None, False)
         passed = documents.up_to if raw.exhausted else b""
         if passed and not documents.found and not await self._is_same():
             return Batch([], None, False)
