@@ -1,4 +1,7 @@
-/** The client: where the server is, and the calls to it. Every call rejects with FeedmuxError. */
+/**
+ * The client: where the server is, and the calls to it. Every call rejects with FeedmuxError, and with TypeError for an
+ * option that it does not know: a misspelt one would otherwise be ignored.
+ */
 
 import { randomUUID } from "node:crypto";
 
@@ -32,8 +35,18 @@ import {
   UpdateSubscriptionRequestSchema,
 } from "./gen/feedmux/v1/subscriptions_pb.js";
 import type { Feed as FeedMessage } from "./gen/feedmux/v1/feed_pb.js";
-import { type CallOptions, clientClosed, Transport, type Tls } from "./transport.js";
-import { check, checkNames, sessionOptions, type SomeSessionOptions } from "./options.js";
+import { CALL_NAMES, type CallOptions, clientClosed, Transport, type Tls } from "./transport.js";
+import {
+  check,
+  checkBoolean,
+  checkInteger,
+  checkNames,
+  checkText,
+  namesOf,
+  SESSION_NAMES,
+  sessionOptions,
+  type SomeSessionOptions,
+} from "./options.js";
 import {
   explanation,
   feedMessage,
@@ -91,7 +104,47 @@ export interface SubscriptionChange {
   readonly etag?: string | undefined;
 }
 
-const CLIENT_NAMES = Object.keys({
+/** How to open a session of a subscription. */
+export interface SubscriptionOpenOptions extends OpenOptions {
+  /** Ends another client's session instead of failing with SubscriptionBusyError. */
+  readonly takeover?: boolean;
+}
+
+/** How to open a session of a feed. */
+export interface FeedOpenOptions extends OpenOptions {
+  /** By default now. */
+  readonly start?: Start | undefined;
+}
+
+/** How to create a subscription. */
+export interface CreateOptions extends CallOptions {
+  /** By default now. */
+  readonly start?: Start;
+  /** Default `stop`. */
+  readonly onInvalidate?: OnInvalidate;
+  /** Default `fail`. */
+  readonly onHistoryLost?: OnHistoryLost;
+}
+
+/** How to delete a subscription. */
+export interface DeleteOptions extends CallOptions {
+  /** If set, must be the stored one: it guards against another client's change in between. */
+  readonly etag?: string;
+  readonly allowMissing?: boolean;
+}
+
+/** What to explain besides the feed. */
+export interface ExplainOptions extends CallOptions {
+  readonly start?: Start;
+}
+
+/** How to list subscriptions. */
+export interface ListOptions extends CallOptions {
+  /** How many to request at once, at most. Default 100. */
+  readonly pageSize?: number;
+}
+
+const CLIENT_NAMES = namesOf<ClientOptions>({
   apiKey: true,
   token: true,
   source: true,
@@ -99,7 +152,19 @@ const CLIENT_NAMES = Object.keys({
   timeoutMs: true,
   session: true,
   channelOptions: true,
-} satisfies Record<keyof ClientOptions, true>);
+});
+const TLS_NAMES = namesOf<Tls>({ ca: true, cert: true, key: true, serverName: true });
+const OPEN_NAMES = [...SESSION_NAMES, ...namesOf<OpenOptions, SomeSessionOptions>({ onNotice: true, signal: true })];
+const SUBSCRIPTION_OPEN_NAMES = [...OPEN_NAMES, ...namesOf<SubscriptionOpenOptions, OpenOptions>({ takeover: true })];
+const FEED_OPEN_NAMES = [...OPEN_NAMES, ...namesOf<FeedOpenOptions, OpenOptions>({ start: true })];
+const CREATE_NAMES = [
+  ...namesOf<CreateOptions, CallOptions>({ start: true, onInvalidate: true, onHistoryLost: true }),
+  ...CALL_NAMES,
+];
+const CHANGE_NAMES = namesOf<SubscriptionChange>({ feed: true, onInvalidate: true, onHistoryLost: true, etag: true });
+const DELETE_NAMES = [...namesOf<DeleteOptions, CallOptions>({ etag: true, allowMissing: true }), ...CALL_NAMES];
+const EXPLAIN_NAMES = [...namesOf<ExplainOptions, CallOptions>({ start: true }), ...CALL_NAMES];
+const LIST_NAMES = [...namesOf<ListOptions, CallOptions>({ pageSize: true }), ...CALL_NAMES];
 
 interface Shared {
   readonly transport: Transport;
@@ -115,7 +180,7 @@ export class Client implements AsyncDisposable {
 
   /**
    * `target` is `host:port`, or any gRPC target. Throws TypeError for an unknown option, for a key or token that cannot
-   * be sent and for a certificate without its key, RangeError for session options out of range.
+   * be sent, for a certificate without its key and for a value of another type, RangeError for a number out of range.
    */
   constructor(target: string, options: ClientOptions = {}) {
     if (typeof target !== "string") {
@@ -127,7 +192,7 @@ export class Client implements AsyncDisposable {
       throw new TypeError("give apiKey or token, not both");
     }
     const secure = tls === true ? {} : tls === false ? undefined : tls;
-    checkNames(secure ?? {}, ["ca", "cert", "key", "serverName"], "tls");
+    checkNames(secure ?? {}, TLS_NAMES, "tls");
     if ((secure?.cert === undefined) !== (secure?.key === undefined)) {
       throw new TypeError("mutual TLS needs both: cert and key");
     }
@@ -136,20 +201,23 @@ export class Client implements AsyncDisposable {
     sessionOptions(options.session);
     const timeoutMs = options.timeoutMs ?? 30_000;
     check(timeoutMs, 0, Infinity, "timeoutMs");
+    const source = options.source ?? "main";
+    checkText(source, "source");
     this.#shared = {
       transport: new Transport(
         { address: target, token: clean, tls: secure, channelOptions: options.channelOptions ?? {} },
         timeoutMs,
       ),
-      source: options.source ?? "main",
+      source,
       session: options.session,
       connections: new Set(),
       isClosed: false,
     };
   }
 
-  /** Returns the durable subscription with this name. It sends nothing. */
+  /** Returns the durable subscription with this name. It sends nothing. Throws TypeError for what is no text. */
   subscription(name: string): Subscription {
+    checkText(name, "a subscription's name");
     return new Subscription(this.#shared, name);
   }
 
@@ -161,10 +229,10 @@ export class Client implements AsyncDisposable {
   /**
    * Iterates over all of the tenant's subscriptions, in order of their names, and requests each page when it is needed.
    */
-  async *listSubscriptions({
-    pageSize = 100,
-    ...call
-  }: CallOptions & { readonly pageSize?: number } = {}): AsyncGenerator<SubscriptionInfo, undefined> {
+  async *listSubscriptions(options: ListOptions = {}): AsyncGenerator<SubscriptionInfo, undefined> {
+    checkNames(options, LIST_NAMES, "the options of listSubscriptions()");
+    const { pageSize = 100, ...call } = options;
+    checkInteger(pageSize, 0, 2 ** 31 - 1, "pageSize");
     let pageToken = "";
     do {
       const request = create(ListSubscriptionsRequestSchema, { pageSize, pageToken });
@@ -205,30 +273,20 @@ export class Subscription {
   }
 
   /** A session. `takeover` ends another client's session instead of failing with SubscriptionBusyError. */
-  async open<T extends Document = Document>({
-    takeover = false,
-    ...options
-  }: OpenOptions & { readonly takeover?: boolean } = {}): Promise<Session<T>> {
-    return await openSession(this.#shared, { subscription: this.name, takeover, instanceId: randomUUID() }, options);
+  async open<T extends Document = Document>(options: SubscriptionOpenOptions = {}): Promise<Session<T>> {
+    checkNames(options, SUBSCRIPTION_OPEN_NAMES, "the options of open()");
+    const { takeover = false, ...others } = options;
+    checkBoolean(takeover, "takeover");
+    return await openSession(this.#shared, { subscription: this.name, takeover, instanceId: randomUUID() }, others);
   }
 
   /**
    * Creates it; `start` is by default now. Creating it again with the same content changes nothing; different content
    * rejects with SubscriptionExistsError.
    */
-  async create(
-    feed: Feed = {},
-    {
-      start,
-      onInvalidate = "stop",
-      onHistoryLost = "fail",
-      ...call
-    }: CallOptions & {
-      readonly start?: Start;
-      readonly onInvalidate?: OnInvalidate;
-      readonly onHistoryLost?: OnHistoryLost;
-    } = {},
-  ): Promise<SubscriptionInfo> {
+  async create(feed: Feed = {}, options: CreateOptions = {}): Promise<SubscriptionInfo> {
+    checkNames(options, CREATE_NAMES, "the options of create()");
+    const { start, onInvalidate = "stop", onHistoryLost = "fail", ...call } = options;
     const { transport, source } = this.#shared;
     const stored =
       start === undefined
@@ -248,10 +306,10 @@ export class Subscription {
   }
 
   /** Changes what is given; the position stays. */
-  async update(
-    { feed, onInvalidate, onHistoryLost, etag = "" }: SubscriptionChange,
-    call?: CallOptions,
-  ): Promise<SubscriptionInfo> {
+  async update(change: SubscriptionChange, call?: CallOptions): Promise<SubscriptionInfo> {
+    checkNames(change, CHANGE_NAMES, "what update() changes");
+    const { feed, onInvalidate, onHistoryLost, etag = "" } = change;
+    checkText(etag, "etag");
     const given = { feed, on_invalidate: onInvalidate, on_history_lost: onHistoryLost };
     const paths = Object.entries(given).flatMap(([path, value]) => (value === undefined ? [] : [path]));
     if (paths.length === 0) {
@@ -278,11 +336,11 @@ export class Subscription {
   }
 
   /** Deletes it. Rejects with SubscriptionNotFoundError unless `allowMissing`. */
-  async delete({
-    etag = "",
-    allowMissing = false,
-    ...call
-  }: CallOptions & { readonly etag?: string; readonly allowMissing?: boolean } = {}): Promise<void> {
+  async delete(options: DeleteOptions = {}): Promise<void> {
+    checkNames(options, DELETE_NAMES, "the options of delete()");
+    const { etag = "", allowMissing = false, ...call } = options;
+    checkText(etag, "etag");
+    checkBoolean(allowMissing, "allowMissing");
     const request = create(DeleteSubscriptionRequestSchema, { name: this.name, etag, allowMissing });
     await this.#shared.transport.unary(Subscriptions.method.deleteSubscription, request, call);
   }
@@ -292,7 +350,7 @@ export class Subscription {
     onInvalidate: OnInvalidate | undefined,
     onHistoryLost: OnHistoryLost | undefined,
   ): SubscriptionInit {
-    const message = feed && feedMessage(feed, this.#shared.source);
+    const message = feed === undefined ? undefined : feedMessage(feed, this.#shared.source);
     return subscriptionInit(this.name, message, onInvalidate, onHistoryLost);
   }
 }
@@ -309,20 +367,21 @@ export class InlineFeed {
   }
 
   /** A session at `start`, by default now. */
-  async open<T extends Document = Document>({
-    start,
-    ...options
-  }: OpenOptions & { readonly start?: Start | undefined } = {}): Promise<Session<T>> {
+  async open<T extends Document = Document>(options: FeedOpenOptions = {}): Promise<Session<T>> {
+    checkNames(options, FEED_OPEN_NAMES, "the options of open()");
+    const { start, ...others } = options;
     const opening = {
       feed: feedMessage(this.feed, this.#shared.source),
       start: start === undefined ? undefined : startMessage(start),
       instanceId: randomUUID(),
     };
-    return await openSession(this.#shared, opening, options);
+    return await openSession(this.#shared, opening, others);
   }
 
   /** Reports what `open` would do. A refusal is part of the result, not an error. */
-  async explain({ start, ...call }: CallOptions & { readonly start?: Start } = {}): Promise<Explanation> {
+  async explain(options: ExplainOptions = {}): Promise<Explanation> {
+    checkNames(options, EXPLAIN_NAMES, "the options of explain()");
+    const { start, ...call } = options;
     const request = create(ExplainRequestSchema, {
       feed: feedMessage(this.feed, this.#shared.source),
       ...(start !== undefined && { start: startMessage(start) }),
@@ -384,6 +443,9 @@ async function openSession<T extends Document>(
 ): Promise<Session<T>> {
   if (isClosed) {
     throw clientClosed();
+  }
+  if (onNotice !== undefined && typeof onNotice !== "function") {
+    throw new TypeError("onNotice is a function");
   }
   return await Session.open<T>(transport, opening, sessionOptions(options, session), onNotice, signal, connections);
 }

@@ -15,10 +15,16 @@ export { Batch, BsonBatch, ChangeEvent, JsonBatch } from "./batches.js";
 export {
   Client,
   type ClientOptions,
+  type CreateOptions,
+  type DeleteOptions,
+  type ExplainOptions,
+  type FeedOpenOptions,
   InlineFeed,
+  type ListOptions,
   type OpenOptions,
   Subscription,
   type SubscriptionChange,
+  type SubscriptionOpenOptions,
 } from "./client.js";
 export * from "./errors.js";
 export type * from "./feeds.js";
@@ -26,6 +32,6 @@ export type { CallOptions, Tls } from "./transport.js";
 export type * from "./notices.js";
 export type { Format, SessionOptions, SomeSessionOptions } from "./options.js";
 export { FeedPosition } from "./positions.js";
-export { type OnNotice, Session, type WaitOptions } from "./session.js";
+export { type CloseOptions, type OnNotice, Session, type WaitOptions } from "./session.js";
 export type { Token } from "./token.js";
 export { VERSION } from "./version.js";

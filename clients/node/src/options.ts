@@ -72,14 +72,38 @@ const DEFAULTS: SessionOptions = {
   bson: {},
 };
 
+/** The names of a session's options. */
+export const SESSION_NAMES: readonly string[] = Object.keys(DEFAULTS);
+
+const FORMATS = namesOf<Record<Format, unknown>>({
+  bson: true,
+  extendedJsonRelaxed: true,
+  extendedJsonCanonical: true,
+});
+const BSON_NAMES = namesOf<DeserializeOptions>({
+  useBigInt64: true,
+  promoteLongs: true,
+  promoteBuffers: true,
+  promoteValues: true,
+  fieldsAsRaw: true,
+  bsonRegExp: true,
+  allowObjectSmallerThanBufferSize: true,
+  index: true,
+  raw: true,
+  validation: true,
+});
+
 /** What a timer of JavaScript can wait at most. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
-/** The first of `chosen` that says something decides, then the defaults. Throws RangeError, TypeError for an unknown name. */
+/**
+ * The first of `chosen` that says something decides, then the defaults. Throws RangeError for a value that cannot be,
+ * TypeError for an unknown name and for what is no number, or no integer where only those can be.
+ */
 export function sessionOptions(...chosen: readonly (SomeSessionOptions | undefined)[]): SessionOptions {
   const options = { ...DEFAULTS };
   for (const some of chosen.toReversed()) {
-    checkNames(some ?? {}, Object.keys(DEFAULTS), "a session's options");
+    checkNames(some ?? {}, SESSION_NAMES, "a session's options");
     Object.assign(options, Object.fromEntries(Object.entries(some ?? {}).filter(isGiven)));
   }
   checkInteger(options.windowEvents, 1, 2 ** 31 - 1, "windowEvents");
@@ -92,13 +116,22 @@ export function sessionOptions(...chosen: readonly (SomeSessionOptions | undefin
   check(options.reconnectTimeoutMs, 0, Infinity, "reconnectTimeoutMs");
   check(options.backoffFirstMs, 0, LONGEST_TIMER_MS, "backoffFirstMs");
   check(options.backoffMostMs, 0, LONGEST_TIMER_MS, "backoffMostMs");
+  if (!FORMATS.includes(options.format)) {
+    throw new RangeError(`format is one of ${FORMATS.join(", ")}`);
+  }
+  checkNames(options.bson, BSON_NAMES, "bson");
   return options;
+}
+
+/** The names of a type with options, without those of another one: the compiler rejects a list that is not complete. */
+export function namesOf<T, Without = unknown>(names: Record<Exclude<keyof T, keyof Without>, true>): readonly string[] {
+  return Object.keys(names);
 }
 
 /** Throws TypeError for what is no object with some of these names, for example a misspelt one, which would be ignored. */
 export function checkNames(given: unknown, names: readonly string[], what: string): void {
   if (typeof given !== "object" || given === null) {
-    throw new TypeError(`${what}: an object with ${names.join(", ")}, not ${typeof given}`);
+    throw new TypeError(`${what}: an object with ${names.join(", ")}, not ${typeName(given)}`);
   }
   const unknown = Object.keys(given).find((name) => !names.includes(name));
   if (unknown !== undefined) {
@@ -110,16 +143,41 @@ function isGiven([, value]: [string, unknown]): boolean {
   return value !== undefined;
 }
 
-function checkInteger(value: number, least: number, most: number, name: string): void {
+/** Throws TypeError for what is no integer, RangeError for one that is not between the two. */
+export function checkInteger(value: unknown, least: number, most: number, name: string): void {
   check(value, least, most, name);
   if (!Number.isInteger(value)) {
-    throw new RangeError(`${name} is an integer`);
+    throw new TypeError(`${name} is an integer, not ${String(value)}`);
   }
 }
 
-/** Throws RangeError for anything but a number between the two: a text would be compared as one, and then added as a text. */
+/**
+ * Throws TypeError for what is no number, RangeError for one that is not between the two: a text would be compared as a
+ * number, and then added as a text.
+ */
 export function check(value: unknown, least: number, most: number, name: string): void {
-  if (!(typeof value === "number" && value >= least && value <= most)) {
+  if (typeof value !== "number") {
+    throw new TypeError(`${name} is a number, not ${typeName(value)}`);
+  }
+  if (!(value >= least && value <= most)) {
     throw new RangeError(`${name} is ${String(least)} to ${String(most)}`);
   }
+}
+
+/** Throws TypeError for anything but a text: another value would fail when it is sent, or be sent as none. */
+export function checkText(value: unknown, name: string): void {
+  if (typeof value !== "string") {
+    throw new TypeError(`${name} is a text, not ${typeName(value)}`);
+  }
+}
+
+/** Throws TypeError for anything but a boolean: "false" would be true. */
+export function checkBoolean(value: unknown, name: string): void {
+  if (typeof value !== "boolean") {
+    throw new TypeError(`${name} is true or false`);
+  }
+}
+
+function typeName(value: unknown): string {
+  return value === null ? "null" : typeof value;
 }

@@ -42,7 +42,7 @@ import {
 } from "./gen/feedmux/v1/feed_pb.js";
 import type { Subscription, SubscriptionSchema } from "./gen/feedmux/v1/subscriptions_pb.js";
 import type { SnapshotStatus } from "./notices.js";
-import { checkNames, type Format } from "./options.js";
+import { checkBoolean, checkInteger, checkNames, checkText, type Format, namesOf } from "./options.js";
 import type { FeedPosition } from "./positions.js";
 import type { Grant } from "./window.js";
 
@@ -66,7 +66,7 @@ const ON_HISTORY_LOST: Record<OnHistoryLost, OnHistoryLostMessage> = {
   snapshot: OnHistoryLostMessage.SNAPSHOT,
 };
 
-const FEED_NAMES = Object.keys({
+const FEED_NAMES = namesOf<Feed>({
   database: true,
   collection: true,
   pipeline: true,
@@ -82,7 +82,9 @@ const FEED_NAMES = Object.keys({
   matchCollectionUuidForUpdateLookup: true,
   extraOptions: true,
   source: true,
-} satisfies Record<keyof Feed, true>);
+});
+
+const INT32_MAX = 2 ** 31 - 1;
 
 type Request = NonNullable<MessageInitShape<typeof SubscribeRequestSchema>["message"]>;
 
@@ -139,9 +141,23 @@ export function feedMessage(feed: Feed, defaultSource: string): FeedMessage {
     }
   }
   for (const name of ["showExpandedEvents", "matchCollectionUuidForUpdateLookup"] as const) {
-    if (feed[name] !== undefined && typeof feed[name] !== "boolean") {
-      throw new TypeError(`a feed's ${name} is true or false`); // "false" would be true
+    if (feed[name] !== undefined) {
+      checkBoolean(feed[name], `a feed's ${name}`);
     }
+  }
+  for (const name of ["batchSize", "maxAwaitTimeMs"] as const) {
+    if (feed[name] !== undefined) {
+      checkInteger(feed[name], 0, INT32_MAX, `a feed's ${name}`);
+    }
+  }
+  for (const name of ["source", "fullDocument", "fullDocumentBeforeChange", "readPreference", "readConcern"] as const) {
+    if (feed[name] !== undefined) {
+      checkText(feed[name], `a feed's ${name}`);
+    }
+  }
+  const extraOptions: unknown = feed.extraOptions ?? [];
+  if (!Array.isArray(extraOptions) || !extraOptions.every((each) => typeof each === "string")) {
+    throw new TypeError("a feed's extraOptions is an array of names"); // of a text, its letters would be sent
   }
   const { pipeline } = feed;
   if (pipeline !== undefined && typeof pipeline !== "string" && !Array.isArray(pipeline)) {
@@ -166,7 +182,7 @@ export function feedMessage(feed: Feed, defaultSource: string): FeedMessage {
     readPreference: feed.readPreference ?? "",
     readConcern: feed.readConcern ?? "",
     matchCollectionUuidForUpdateLookup: feed.matchCollectionUuidForUpdateLookup ?? false,
-    extraOptions: [...(feed.extraOptions ?? [])],
+    extraOptions: [...extraOptions],
   });
 }
 
@@ -227,8 +243,8 @@ export function subscriptionInit(
   return {
     name,
     ...(feed && { feed }),
-    ...(onInvalidate && { onInvalidate: known(ON_INVALIDATE, onInvalidate, "onInvalidate") }),
-    ...(onHistoryLost && { onHistoryLost: known(ON_HISTORY_LOST, onHistoryLost, "onHistoryLost") }),
+    ...(onInvalidate !== undefined && { onInvalidate: known(ON_INVALIDATE, onInvalidate, "onInvalidate") }),
+    ...(onHistoryLost !== undefined && { onHistoryLost: known(ON_HISTORY_LOST, onHistoryLost, "onHistoryLost") }),
   };
 }
 

@@ -8,7 +8,7 @@ import { SessionClosedError } from "./errors.js";
 import type { SessionBuffer, Item } from "./session-buffer.js";
 import type { Transport } from "./transport.js";
 import type { Notice, Skipped, SnapshotStatus } from "./notices.js";
-import { check, LONGEST_TIMER_MS, type SessionOptions } from "./options.js";
+import { check, checkNames, LONGEST_TIMER_MS, namesOf, type SessionOptions } from "./options.js";
 import { NO_POSITION, type FeedPosition } from "./positions.js";
 import { type Opening, Connection } from "./connection.js";
 
@@ -24,6 +24,15 @@ export interface WaitOptions {
   /** Rejects the wait with its reason; `AbortSignal.timeout(…)` makes a deadline of it. */
   readonly signal?: AbortSignal | undefined;
 }
+
+/** What bounds a close. */
+export interface CloseOptions {
+  /** By default the session's `closeTimeoutMs`. */
+  readonly timeoutMs?: number;
+}
+
+const WAIT_NAMES = namesOf<WaitOptions>({ signal: true });
+const CLOSE_NAMES = namesOf<CloseOptions>({ timeoutMs: true });
 
 /** Ends the call of a session that was never closed and is no longer referenced. */
 const abandoned = new FinalizationRegistry<Connection>((connection) => {
@@ -103,8 +112,9 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   }
 
   /** The next event; waits for it. Undefined after `close()`. Throws the error that ended the session. */
-  async next({ signal }: WaitOptions = {}): Promise<ChangeEvent<T> | undefined> {
-    return await this.#next(signal);
+  async next(options: WaitOptions = {}): Promise<ChangeEvent<T> | undefined> {
+    checkNames(options, WAIT_NAMES, "the options of next()");
+    return await this.#next(options.signal);
   }
 
   /** Returns the next event if it has already arrived, otherwise undefined. Throws as `next` does. */
@@ -120,7 +130,9 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   }
 
   /** Batches as they arrive, for bulk work: `for await (const batch of session.batches()) { …; session.ack(batch); }`. */
-  async *batches({ signal }: WaitOptions = {}): AsyncGenerator<Batch<T>, undefined> {
+  async *batches(options: WaitOptions = {}): AsyncGenerator<Batch<T>, undefined> {
+    checkNames(options, WAIT_NAMES, "the options of batches()");
+    const { signal } = options;
     while (!this.#isOver()) {
       const rest = this.#rest();
       if (rest !== undefined) {
@@ -219,7 +231,9 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
    * be confirmed, the next session repeats events, but none is lost; a process warning says so. Closing again does
    * nothing.
    */
-  async close({ timeoutMs = this.#options.closeTimeoutMs }: { readonly timeoutMs?: number } = {}): Promise<void> {
+  async close(options: CloseOptions = {}): Promise<void> {
+    checkNames(options, CLOSE_NAMES, "the options of close()");
+    const { timeoutMs = this.#options.closeTimeoutMs } = options;
     check(timeoutMs, 0, Infinity, "timeoutMs");
     abandoned.unregister(this);
     this.#isClosedByUser = true;

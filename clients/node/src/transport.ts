@@ -16,7 +16,7 @@ import {
 import { checkTexts } from "./documents.js";
 import { SessionClosedError, UnavailableError } from "./errors.js";
 import { ChangeFeed } from "./gen/feedmux/v1/change_feed_pb.js";
-import { check, LONGEST_TIMER_MS } from "./options.js";
+import { check, checkNames, LONGEST_TIMER_MS, namesOf } from "./options.js";
 import { errorFromStatus } from "./status.js";
 import { type Call } from "./stream.js";
 import { freshToken, type Token } from "./token.js";
@@ -63,6 +63,9 @@ export interface CallOptions {
   /** By default the client's. */
   readonly timeoutMs?: number | undefined;
 }
+
+/** The names of a unary call's options. */
+export const CALL_NAMES = namesOf<CallOptions>({ signal: true, timeoutMs: true });
 
 interface Cancellable {
   cancel(): void;
@@ -154,12 +157,14 @@ export class Transport {
     }
   }
 
-  /** One unary call. Throws FeedmuxError, or the signal's reason. */
+  /** One unary call. Throws FeedmuxError, the signal's reason, or TypeError for an option that there is not. */
   async unary<I extends DescMessage, O extends DescMessage>(
     method: DescMethodUnary<I, O>,
     request: MessageShape<I>,
-    { signal, timeoutMs = this.#timeoutMs }: CallOptions = {},
+    options: CallOptions = {},
   ): Promise<MessageShape<O>> {
+    checkNames(options, CALL_NAMES, "a call's options");
+    const { signal, timeoutMs = this.#timeoutMs } = options;
     check(timeoutMs, 0, Infinity, "timeoutMs");
     checkTexts(request, method.name);
     // gRPC rejects a time that is very far away, but knows that one may be without end.

@@ -338,7 +338,10 @@ test("what a program without types gets wrong is named, and not ignored", LIMIT,
     await assert.rejects(client.feed(wrong("shop.orders")).open(), /a feed: an object with database, collection/);
     await assert.rejects(client.feed(wrong({ database: "shop", coll: "orders" })).open(), /a feed: there is no "coll"/);
     await assert.rejects(client.feed({ pipeline: wrong({ $match: {} }) }).open(), /pipeline is an array of stages/);
-    await assert.rejects(orders.open(wrong("earliest")), /a session's options: there is no "0"/);
+    await assert.rejects(
+      orders.open(wrong("earliest")),
+      /the options of open\(\): an object with windowEvents, .*start/,
+    );
     await assert.rejects(orders.open(wrong({ windowEvent: 5 })), /there is no "windowEvent"; there are windowEvents/);
     const times = [{ time: new Date("x") }, { time: "2026-01-01" }, { operationTime: 5 }, { operationTime: { T: 5 } }];
     for (const start of [
@@ -372,4 +375,117 @@ test("what a program without types gets wrong is named, and not ignored", LIMIT,
   } finally {
     await client.close();
   }
+});
+
+test("a misspelt option is named by every method that takes options, and nothing is sent", LIMIT, async () => {
+  const wrong = (options: object): never => options as never;
+  const sent: string[] = [];
+  const refuse = (name: string) => [name, () => (sent.push(name), { status: "INTERNAL" as const })];
+  const unary = Object.fromEntries(
+    [
+      ...["Create", "Get", "Update", "Seek", "Delete"].map((verb) => `Subscriptions/${verb}Subscription`),
+      "Subscriptions/ListSubscriptions",
+      "ChangeFeed/ResolvePosition",
+      "ChangeFeed/Explain",
+    ].map(refuse),
+  ) as Unary;
+  await answering(unary, async (client) => {
+    const one = client.subscription("s");
+    const feed = client.feed({ database: "shop" });
+    const misspelt: [work: () => Promise<unknown>, unknown: string, known: string][] = [
+      [
+        () => one.create({ database: "shop" }, wrong({ strat: "earliest" })),
+        "strat",
+        "start, onInvalidate, onHistoryLost",
+      ],
+      [() => one.create({ database: "shop" }, wrong({ onInvalidat: "continue" })), "onInvalidat", "onInvalidate"],
+      [
+        () => one.create({ database: "shop" }, wrong({ start: "snapshot", timeout: 5 })),
+        "timeout",
+        "signal, timeoutMs",
+      ],
+      [() => one.get(wrong({ timeout: 5 })), "timeout", "signal, timeoutMs"],
+      [
+        () => one.update(wrong({ onInvalidate: "continue", onHistoryLosst: "fail" })),
+        "onHistoryLosst",
+        "onHistoryLost",
+      ],
+      [() => one.update(wrong({ onInvalidate: "continue", etg: "e" })), "etg", "etag"],
+      [() => one.update({ onInvalidate: "continue" }, wrong({ etag: "e" })), "etag", "signal, timeoutMs"],
+      [() => one.seek("latest", wrong({ timeout: 5 })), "timeout", "signal, timeoutMs"],
+      [() => one.seek("snapshot", wrong({ timeout: 5 })), "timeout", "signal, timeoutMs"],
+      [() => one.delete(wrong({ etg: "e" })), "etg", "etag, allowMissing"],
+      [() => one.open(wrong({ takeOver: true })), "takeOver", "takeover"],
+      [() => one.open(wrong({ start: "earliest" })), "start", "onNotice, signal, takeover"],
+      [() => feed.open(wrong({ strat: "earliest" })), "strat", "start"],
+      [() => feed.open(wrong({ takeover: true })), "takeover", "start"],
+      [() => feed.explain(wrong({ strat: "earliest" })), "strat", "start"],
+      [() => feed.resolve("latest", wrong({ timeout: 5 })), "timeout", "signal, timeoutMs"],
+      [() => client.listSubscriptions(wrong({ pagesize: 5 })).next(), "pagesize", "pageSize"],
+    ];
+    for (const [work, unknown, known] of misspelt) {
+      await assert.rejects(work, (error) => {
+        assert.ok(error instanceof TypeError, `${unknown}: ${String(error)}`);
+        assert.match(error.message, new RegExp(`there is no "${unknown}"; there are .*${known}`));
+        return true;
+      });
+    }
+    for (const work of [
+      () => one.create({}, wrong(["earliest"])),
+      () => one.delete("e" as never),
+      () => one.get(null as never),
+    ]) {
+      await assert.rejects(work, TypeError);
+    }
+  });
+  assert.deepEqual(sent, []);
+});
+
+test("a value of another type is a TypeError with its name, and nothing is sent", LIMIT, async () => {
+  const wrong = (value: unknown): never => value as never;
+  const sent: string[] = [];
+  const note = (name: string) => () => (sent.push(name), { status: "INTERNAL" as const });
+  const unary: Unary = {
+    "Subscriptions/CreateSubscription": note("create"),
+    "Subscriptions/UpdateSubscription": note("update"),
+    "Subscriptions/DeleteSubscription": note("delete"),
+    "Subscriptions/ListSubscriptions": note("list"),
+    "Subscriptions/GetSubscription": note("get"),
+  };
+  await answering(unary, async (client) => {
+    const one = client.subscription("s");
+    for (const name of ["batchSize", "maxAwaitTimeMs"]) {
+      for (const value of [1.5, "7", 7n, null, true]) {
+        const told = { name: "TypeError", message: new RegExp(`^a feed's ${name} is a(n integer| number), not `) };
+        await assert.rejects(client.feed({ [name]: value }).open(), told);
+        await assert.rejects(one.create({ [name]: value }), told);
+      }
+      await assert.rejects(client.feed({ [name]: -1 }).open(), RangeError);
+      await assert.rejects(client.feed({ [name]: 2 ** 31 }).open(), RangeError);
+    }
+    for (const name of ["source", "fullDocument", "fullDocumentBeforeChange", "readPreference", "readConcern"]) {
+      const told = { name: "TypeError", message: new RegExp(`^a feed's ${name} is a text, not number`) };
+      await assert.rejects(client.feed({ [name]: 5 }).open(), told);
+    }
+    await assert.rejects(client.feed({ extraOptions: wrong("abc") }).open(), /extraOptions is an array of names/);
+    await assert.rejects(client.feed({ extraOptions: wrong([5]) }).open(), /extraOptions is an array of names/);
+    await assert.rejects(one.delete({ etag: wrong(null) }), { name: "TypeError", message: "etag is a text, not null" });
+    await assert.rejects(one.delete({ allowMissing: wrong("no") }), /^TypeError: allowMissing is true or false/);
+    await assert.rejects(one.update({ onInvalidate: "stop", etag: wrong(5) }), /^TypeError: etag is a text/);
+    await assert.rejects(one.update({ onInvalidate: "stop", feed: wrong(null) }), /^TypeError: a feed: .* not null/);
+    await assert.rejects(one.update({ onInvalidate: wrong(null) }), /onInvalidate is one of stop, continue/);
+    await assert.rejects(one.create({}, { onHistoryLost: wrong("") }), /onHistoryLost is one of fail/);
+    await assert.rejects(one.open({ takeover: wrong("no") }), /^TypeError: takeover is true or false/);
+    await assert.rejects(one.open({ onNotice: wrong("log") }), /^TypeError: onNotice is a function/);
+    await assert.rejects(one.open({ format: wrong("json") }), /^RangeError: format is one of bson, /);
+    await assert.rejects(one.get({ timeoutMs: wrong("5") }), /^TypeError: timeoutMs is a number, not string/);
+    await assert.rejects(client.listSubscriptions({ pageSize: 1.5 }).next(), /^TypeError: pageSize is an integer/);
+    assert.throws(() => client.subscription(wrong(5)), /^TypeError: a subscription's name is a text, not number/);
+    assert.throws(() => new feedmux.Client("localhost:1", { source: wrong(5) }), /^TypeError: source is a text/);
+    assert.throws(
+      () => new feedmux.Client("localhost:1", { timeoutMs: wrong("5") }),
+      /^TypeError: timeoutMs is a number/,
+    );
+  });
+  assert.deepEqual(sent, []);
 });

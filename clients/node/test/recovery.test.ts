@@ -130,10 +130,26 @@ test("options that cannot be are refused; what is left out is the client's or th
       "closeTimeoutMs",
       "backoffFirstMs",
       "backoffMostMs",
-    ].flatMap((name) => [{ [name]: -1 }, { [name]: NaN }, { [name]: "5" }]),
+    ].flatMap((name) => [{ [name]: -1 }, { [name]: NaN }]),
+    { format: "json" as never },
   ]) {
     assert.throws(() => sessionOptions(wrong), RangeError);
   }
+  for (const name of ["windowEvents", "windowBytes", "messageBytesMax", "heartbeatMs", "backoffMostMs"]) {
+    for (const value of ["70000", 70_000n, null, true]) {
+      assert.throws(() => sessionOptions({ [name]: value }), {
+        name: "TypeError",
+        message: new RegExp(`^${name} is a number, not`),
+      });
+    }
+  }
+  for (const name of ["windowEvents", "windowBytes", "messageBytesMax"]) {
+    assert.throws(() => sessionOptions({ [name]: 70_000.5 }), {
+      name: "TypeError",
+      message: `${name} is an integer, not 70000.5`,
+    });
+  }
+  assert.throws(() => sessionOptions({ bson: { useBigint64: true } as never }), /bson: there is no "useBigint64"/);
   assert.throws(() => new feedmux.Client("x:1", { apiKey: "a", token: "b" }), TypeError);
   assert.throws(() => new feedmux.Client("x:1", { timeoutMs: NaN }), RangeError);
 });

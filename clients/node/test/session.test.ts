@@ -150,6 +150,21 @@ test("a wait that was given up loses nothing", LIMIT, async () => {
   });
 });
 
+test("a misspelt option of a session's methods is named, and changes nothing", LIMIT, async () => {
+  await serving([play(opened(), batch(1, [1]))], async (client) => {
+    await using session = await open(client);
+    const misspelt = (unknown: string, known: string): object => ({
+      name: "TypeError",
+      message: new RegExp(`there is no "${unknown}"; there are ${known}`),
+    });
+    await assert.rejects(session.next({ timeoutMs: 200 } as never), misspelt("timeoutMs", "signal"));
+    await assert.rejects(session.batches({ timeoutMs: 200 } as never).next(), misspelt("timeoutMs", "signal"));
+    await assert.rejects(session.close({ timeout: 200 } as never), misspelt("timeout", "timeoutMs"));
+    await assert.rejects(session.close({ timeoutMs: "200" as never }), TypeError);
+    assert.deepEqual(await take(session, 1), [1]);
+  });
+});
+
 test("credit is refilled as events are taken", LIMIT, async () => {
   const batches = range(0, 4).map((each) => batch(1 + 2 * each, [1 + 2 * each, 2 + 2 * each]));
   await serving([play(opened(), ...batches)], async (client, server) => {
