@@ -398,12 +398,18 @@ export class DeliveryTracker {
   }
 }
 
-/** The resume token of an event. Empty for an event that cannot be decoded: its decoding reports the error. */
+/**
+ * The resume token of an event. Empty for what is neither BSON nor JSON: its decoding reports the error, and as it has no
+ * `_id`, it is no repeat when it comes again.
+ */
 function keyOf(batch: Batch, index: number): Buffer {
   try {
     return batch.eventKey(index);
-  } catch {
-    return Buffer.alloc(0);
+  } catch (error) {
+    if (error instanceof ProtocolError) {
+      return Buffer.alloc(0);
+    }
+    throw error;
   }
 }
 

@@ -1,6 +1,6 @@
 /** Positions in a feed: feedmux's position, MongoDB's resume token and the cluster time, as they travel together. */
 
-import { Binary, deserialize, type Document, serialize, Timestamp } from "bson";
+import { Binary, BSONType, deserialize, type Document, onDemand, serialize, Timestamp } from "bson";
 
 import { ProtocolError } from "./errors.js";
 
@@ -34,19 +34,32 @@ export const NO_POSITION = new FeedPosition();
 
 /**
  * The `_id` of an event as BSON bytes, its resume token, as a view on the event's bytes. Empty where the event has no
- * document as `_id`. `_id` need not be the first field: a pipeline with $replaceRoot moves it.
+ * document as `_id`. `_id` need not be the first field: a pipeline with $replaceRoot moves it. Nothing is decoded: an event
+ * with a text that is not UTF-8 has its `_id` too, and is recognised by it when it comes again. Throws ProtocolError for
+ * what is not BSON.
  */
 export function eventId(event: Buffer): Buffer {
   if (event.length >= ID_FIRST_END + 4 && event.compare(ID_FIRST, 0, ID_FIRST.length, 4, ID_FIRST_END) === 0) {
-    return event.subarray(ID_FIRST_END, ID_FIRST_END + event.readInt32LE(ID_FIRST_END));
+    const size = event.readInt32LE(ID_FIRST_END);
+    if (size > 0 && size < event.length - ID_FIRST_END) {
+      return event.subarray(ID_FIRST_END, ID_FIRST_END + size);
+    }
   }
-  let id: unknown;
   try {
-    id = deserialize(event, { raw: true })["_id"];
+    return field(event, "_id", BSONType.object) ?? NO_BYTES;
   } catch (error) {
     throw new ProtocolError("an event is not BSON", error);
   }
-  return Buffer.isBuffer(id) ? id : NO_BYTES;
+}
+
+/** A field's bytes, as a view; undefined where there is none of the type. Throws BSONError for what is not BSON. */
+function field(document: Buffer, name: string, type: number): Buffer | undefined {
+  for (const [found, nameAt, nameSize, at, size] of onDemand.parseToElements(document)) {
+    if (document.toString("latin1", nameAt, nameAt + nameSize) === name) {
+      return found === type ? document.subarray(at, at + size) : undefined;
+    }
+  }
+  return undefined;
 }
 
 /**
@@ -102,16 +115,16 @@ export function tokenPosition(key: Buffer): FeedPosition {
 
 /**
  * The cluster time inside a resume token. Undefined for a layout that is not MongoDB's hex key string beginning with a
- * timestamp: such a token is not compared.
+ * timestamp: such a token is not compared. A copied document's token has the document's `_id`, which is not decoded.
  */
 export function tokenTime(token: Buffer): Timestamp | undefined {
-  let data: unknown;
+  let data: string | undefined;
   try {
-    data = deserialize(token)["_data"];
+    data = field(token, "_data", BSONType.string)?.toString("latin1", 4);
   } catch {
     return undefined;
   }
-  if (typeof data !== "string" || !/^82[0-9a-f]{16}/i.test(data)) {
+  if (data === undefined || !/^82[0-9a-f]{16}/i.test(data)) {
     return undefined;
   }
   return new Timestamp({ t: parseInt(data.slice(2, 10), 16), i: parseInt(data.slice(10, 18), 16) });

@@ -9,7 +9,7 @@ import { type Batch, BsonBatch, JsonBatch } from "../src/batches.js";
 import { ProtocolError } from "../src/errors.js";
 import { DeliveryTracker } from "../src/delivery-tracker.js";
 import { FeedPosition, tokenTime } from "../src/positions.js";
-import { event, feedPosition, token } from "./scripted-server.js";
+import { event, feedPosition, notUtf8, token } from "./scripted-server.js";
 
 function at(number: number): FeedPosition {
   const { position, resumeToken, clusterTime } = feedPosition(number);
@@ -325,6 +325,30 @@ test("a batch that is only recognised holds none of the memory that small buffer
   for (const bytes of [position, token]) {
     assert.equal(bytes.buffer.byteLength, Buffer.byteLength("P2") + 3 * feedPosition(2).resumeToken.length);
   }
+});
+
+test("an event whose text is not UTF-8 is recognised when it comes again", () => {
+  // $replaceRoot has moved its _id.
+  const bytes = Buffer.concat([1, 2, 3].map((n) => notUtf8(serialize({ text: "é", _id: token(n), n }))));
+  const batch = (): Batch => new BsonBatch(bytes, 3, at(3), undefined, {});
+  for (const wholeBytesMax of [0, 2 ** 40]) {
+    const tracker = begun(true, wholeBytesMax);
+    tracker.arrive(1n, batch());
+    assert.deepEqual(tracker.ackedPosition(2).resumeToken, token(2));
+    tracker.begin(at(0), 0);
+    assert.deepEqual(tracker.arrive(1n, batch()), []);
+    assert.ok(!tracker.expectsRepeats());
+    assert.equal(tracker.ackedSequence(3), 3);
+  }
+});
+
+test("a defect is not taken for an event without a token", () => {
+  const tracker = begun(true, 0);
+  const batch = events(1);
+  batch.eventKey = () => {
+    throw new TypeError("a defect");
+  };
+  assert.throws(() => tracker.arrive(1n, batch), { message: "a defect" });
 });
 
 test("an event that cannot be decoded is kept, repeated and acked as any other", () => {

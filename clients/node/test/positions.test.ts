@@ -4,10 +4,12 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
 
-import { serialize } from "bson";
+import { BSONRegExp, serialize } from "bson";
 
 import { JsonBatch } from "../src/batches.js";
-import { eventId, jsonEventId, FeedPosition } from "../src/positions.js";
+import { ProtocolError } from "../src/errors.js";
+import { eventId, jsonEventId, FeedPosition, tokenTime } from "../src/positions.js";
+import { notUtf8, token } from "./scripted-server.js";
 
 interface Sample {
   readonly id: string;
@@ -36,6 +38,40 @@ test("a token is the same bytes in every format", () => {
     }
   }
   assert.ok(samples.filter(({ canonical }) => canonical.includes("_typeBits")).length > 10);
+});
+
+test("the token of an event is found without decoding the event", () => {
+  const id = Buffer.from(serialize(token(1)));
+  const values = { text: "é", inner: { text: "é" }, é: 1, filter: new BSONRegExp("(?x)é") };
+  for (const event of [
+    { ...values, _id: token(1) },
+    { _id: token(1), ...values },
+  ]) {
+    assert.deepEqual(eventId(notUtf8(serialize(event))), id);
+    assert.deepEqual(eventId(Buffer.from(serialize(event))), id);
+  }
+  for (const none of [
+    { text: "é" },
+    { text: "é", _id: "é" },
+    { text: "é", _ids: token(1), inner: { _id: token(1) } },
+  ]) {
+    assert.equal(eventId(notUtf8(serialize(none))).length, 0);
+  }
+});
+
+test("what is not BSON has no token, and says so", () => {
+  for (const event of [{ _id: token(1) }, { n: 1, _id: token(1) }]) {
+    const broken = Buffer.from(serialize(event));
+    broken.writeInt32LE(-1, broken.indexOf("_id\0") + 4);
+    assert.throws(() => eventId(broken), ProtocolError);
+    broken.writeInt32LE(1000, broken.indexOf("_id\0") + 4);
+    assert.throws(() => eventId(broken), ProtocolError);
+  }
+});
+
+test("the time of a copied document's token is known, whatever the document's _id is", () => {
+  const time = tokenTime(notUtf8(serialize({ ...token(5), snapshot: { _id: "é" } })));
+  assert.deepEqual([time?.t, time?.i], [1005, 1]);
 });
 
 test("what is no token gives none", () => {

@@ -284,6 +284,11 @@ export function event(number: number, pad = 0): Uint8Array {
   return serialize({ _id: token(number), operationType: "insert", n: number, pad: "x".repeat(pad) });
 }
 
+/** A document with the same lengths and without UTF-8: each é becomes two bytes that are no text. */
+export function notUtf8(document: Uint8Array): Buffer {
+  return Buffer.from(Buffer.from(document).toString("latin1").replaceAll("\u00c3\u00a9", "\u00ff\u00fe"), "latin1");
+}
+
 interface OpenedOptions {
   readonly at?: number;
   readonly epoch?: bigint;

@@ -4,6 +4,8 @@ import assert from "node:assert/strict";
 import { setTimeout as sleep } from "node:timers/promises";
 import { test } from "node:test";
 
+import { serialize } from "bson";
+
 import { SnapshotStatus_State } from "../src/gen/feedmux/v1/feed_pb.js";
 import * as feedmux from "../src/index.js";
 import {
@@ -14,6 +16,7 @@ import {
   playThenEnd,
   progress,
   type Response,
+  notUtf8,
   type Script,
   ScriptedServer,
   token,
@@ -839,6 +842,33 @@ test("an event that cannot be decoded fails alone, and the session goes on", LIM
     assert.deepEqual(seen, [1, "broken", 3, "broken"], "without a token it is no repeat");
     session.ack();
     await (await server.call(1)).untilAcked(3);
+  });
+});
+
+test("an event with a text that is not UTF-8 is delivered once, and can be acked", LIMIT, async () => {
+  const bytes = [1, 2, 3].map((n) => notUtf8(serialize({ text: "é", _id: token(n), n })));
+  const message: Response = {
+    case: "batch",
+    value: { firstDeliverySequence: 1n, eventCount: 3, bson: Buffer.concat(bytes) },
+  };
+  const scripts = [
+    playThenEnd({ status: "UNAVAILABLE" }, opened(), message),
+    play(opened({ epoch: 2n }), message, batch(4, [4])),
+  ];
+  await serving(scripts, async (client, server) => {
+    await using session = await open(client, { onNotice: () => undefined });
+    const tokens: unknown[] = [];
+    for await (const event of session) {
+      tokens.push(event.resumeToken);
+      if (event.sequence < 4) {
+        assert.throws(() => event.document, { name: "BSONError" });
+      } else {
+        break;
+      }
+    }
+    assert.deepEqual(tokens, [1, 2, 3, 4].map(token));
+    session.ack();
+    await (await server.call(1)).untilAcked(4);
   });
 });
 
