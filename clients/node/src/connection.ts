@@ -22,6 +22,7 @@ import {
   FeedmuxError,
   InternalError,
   ProtocolError,
+  SessionClosedError,
   SnapshotUnsupportedError,
   UnavailableError,
 } from "./errors.js";
@@ -82,6 +83,8 @@ export class Connection {
   #endPause: () => void = () => undefined;
   #state: State = "OPENING";
   #closing = false;
+  /** A close is over: nothing sends acks any more. */
+  #closed = false;
   #cancelled: { readonly reason: Error | undefined } | undefined;
   #route = "";
   #limitBytes: number;
@@ -127,8 +130,11 @@ export class Connection {
     return this.#closing;
   }
 
-  /** Everything up to this ordinal has been processed. */
+  /** Everything up to this ordinal has been processed. Throws SessionClosedError once a close is over. */
   ack(ordinal: number): void {
+    if (this.#closed) {
+      throw new SessionClosedError("the session is closed: acks are no longer sent");
+    }
     if (ordinal <= this.#acked) {
       return;
     }
@@ -171,8 +177,9 @@ export class Connection {
     }
   }
 
-  /** Warns once, after a close, that the server has not confirmed all acks. */
-  warnUnconfirmed(): void {
+  /** A close is over: warns once if the server has not confirmed all acks, and rejects later ones. */
+  closed(): void {
+    this.#closed = true;
     if (this.#durable && this.#acked > this.#confirmed) {
       this.#confirmed = Infinity;
       process.emitWarning(

@@ -148,7 +148,8 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   /**
    * Says that everything up to and including this event or batch has been processed; without argument, everything
    * handed out. It is cumulative and cheap: the client sends acks together, after `ackIntervalMs` at most. On an inline
-   * feed, it stores nothing. Throws TypeError if the event belongs to another session, or is undefined.
+   * feed, it stores nothing. Throws TypeError if the event belongs to another session, or is undefined, and
+   * SessionClosedError once `close()` of the session or its client has returned: until then, acks are accepted.
    */
   ack(...given: [] | [ChangeEvent<T> | Batch<T>]): void {
     if (given.length === 0) {
@@ -376,7 +377,7 @@ export async function closeConnection(connection: Connection, timeoutMs: number,
   clearTimeout(timer);
   connection.cancel(undefined);
   await connection.done;
-  connection.warnUnconfirmed();
+  connection.closed();
 }
 
 function warn(notice: Notice): void {

@@ -557,6 +557,46 @@ test("a close says once that acks were not confirmed", LIMIT, async () => {
   }
 });
 
+test("an ack after a close is an error, one during the close is not", LIMIT, async () => {
+  const confirms: Script = async (call) => {
+    call.send(opened(), batch(1, [1, 2]));
+    await call.untilClosed();
+    await call.untilAcked(1);
+    call.send({ case: "committed", value: { deliverySequence: 1n, position: Buffer.from("P1") } });
+    call.end();
+  };
+  for (const close of [
+    (session: feedmux.Session<Numbered>) => session.close(),
+    (_: feedmux.Session<Numbered>, client: feedmux.Client) => client.close(),
+  ]) {
+    await serving([confirms], async (client, server) => {
+      const session = await open(client);
+      const [first, second] = [await session.next(), await session.next()];
+      assert.ok(first && second);
+      const closing = close(session, client);
+      session.ack(first);
+      await closing;
+      assert.equal(session.committed.toString(), "P1");
+      for (const acked of [[second], [second.batch], [first], []] as Parameters<typeof session.ack>[]) {
+        assert.throws(() => {
+          session.ack(...acked);
+        }, feedmux.SessionClosedError);
+      }
+      await session.close();
+      assert.deepEqual((await server.call(0)).acks, [1]);
+    });
+  }
+  await serving([play(opened(), batch(1, [1]))], async (client) => {
+    const session = await client.feed().open<Numbered>();
+    await take(session, 1);
+    session.ack();
+    await session.close();
+    assert.throws(() => {
+      session.ack();
+    }, feedmux.SessionClosedError);
+  });
+});
+
 test("a close while reconnecting does not wait", LIMIT, async () => {
   const never: Script = async (call) => {
     await call.cancelled;
