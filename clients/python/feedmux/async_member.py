@@ -137,6 +137,8 @@ class AsyncMember(MemberBase):
     async def close(self, timeout_s: float | None = None) -> None:
         """Report what is settled, give the rest to other members, and end. Waits at most `timeout_s` (default 5)
         seconds for the server. While `run` runs, wait until it returns; in a handler, only ask for it.
+
+        What the server has not confirmed then may be delivered again; a warning is logged.
         """
         most_s = wait_s(self._options.close_timeout_s if timeout_s is None else timeout_s)
         workers = self._workers
@@ -148,6 +150,7 @@ class AsyncMember(MemberBase):
         self._buffer.close()
         if self._task is not None:
             await finish(self._task, most_s)
+            self._buffer.warn_unconfirmed()
 
     async def _open(self) -> Self:
         if self._task is not None:

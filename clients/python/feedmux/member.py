@@ -108,6 +108,8 @@ class Member(MemberBase):
     def close(self, timeout_s: float | None = None) -> None:
         """Report what is settled, give the rest to other members, and end. Waits at most `timeout_s` (default 5)
         seconds for the server. While `run` runs, wait until it returns; in a handler, only ask for it.
+
+        What the server has not confirmed then may be delivered again; a warning is logged.
         """
         most_s = wait_s(self._options.close_timeout_s if timeout_s is None else timeout_s)
         self._buffer.check_process()
@@ -119,6 +121,7 @@ class Member(MemberBase):
             return
         self._buffer.close()
         self._background_loop.call(finish(self._task, most_s))
+        self._buffer.warn_unconfirmed()
 
     def __enter__(self) -> Self:
         return self

@@ -4,11 +4,11 @@ The user's side, in one thread or in several, takes events and settles them; the
 what is settled. A lock protects both, because what an event costs here is small beside its handling.
 """
 
+import logging
 import os
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 
 from feedmux.errors import SessionClosed
 from feedmux.member_event import MemberEvent
@@ -16,13 +16,15 @@ from feedmux.outcomes import Outcome
 from feedmux.session_buffer import Ended, Item, QueuedNotice, UserSide
 from feedmux.settlements import Settlements
 
+_log = logging.getLogger("feedmux")
+
 
 class MemberBuffer(UserSide):
     """Shared state of one member."""
 
     __slots__ = (
-        "_items", "_process", "_reports_soon", "_woken", "cluster_time", "ended", "lock", "notify", "settlements",
-        "stopping",
+        "_has_warned", "_items", "_late", "_process", "_reports_soon", "_woken", "cluster_time", "ended", "lock",
+        "notify", "settlements", "stopping",
     )  # fmt: skip
 
     def __init__(self, window_events: int, notify: Callable[[int], None], lock: threading.Lock) -> None:
@@ -41,6 +43,9 @@ class MemberBuffer(UserSide):
         self._woken = False
         self._reports_soon = False
         self._process = os.getpid()
+        self._late = 0
+        """Events whose handler has ended after the member had."""
+        self._has_warned = False
 
     def take(self) -> MemberEvent | QueuedNotice | Ended | None:
         """Return what comes next for a taker; None: nothing yet. After the end, always an Ended. With the lock held."""
@@ -68,20 +73,25 @@ class MemberBuffer(UserSide):
 
     def settle_quietly(self, event: MemberEvent, outcome: Outcome) -> None:
         """Settle an event for its handler, who cannot do anything about a member that is closed."""
-        with suppress(SessionClosed):
+        try:
             self.settle(event, outcome)
+        except SessionClosed:
+            self._note_late()
 
     def settle_and_take(self, event: MemberEvent, outcome: Outcome) -> MemberEvent | None:
         """Settle an event for its handler, and return another one that waits: the next of the same run, if it has
         any."""
         self.check_process()
-        wakes = False
+        wakes = is_late = False
         with self.lock:
-            if event.outcome is None and not self.closing and self.ended is None:
-                wakes = self._settle(event, outcome)
+            if event.outcome is None:
+                is_late = self.closing or self.ended is not None
+                wakes = not is_late and self._settle(event, outcome)
             found = None if self.stopping or self.closing else self.settlements.take()
         if wakes:
             self.wake()
+        if is_late:
+            self._note_late()
         return found
 
     def _settle(self, event: MemberEvent, outcome: Outcome) -> bool:
@@ -114,6 +124,24 @@ class MemberBuffer(UserSide):
             self.closing = True
             self.notify(_ALL)
         self.wake()
+
+    def warn_unconfirmed(self) -> None:
+        with self.lock:
+            count = self.settlements.unconfirmed + self._late if not self._has_warned else self._late
+            self._has_warned, self._late = True, 0
+        if count:
+            _log.warning(
+                "the member ended before the server confirmed all that was settled: %d of the events may be delivered"
+                " again",
+                count,
+            )
+
+    def _note_late(self) -> None:
+        with self.lock:
+            self._late += 1
+            has_warned = self._has_warned
+        if has_warned:
+            self.warn_unconfirmed()
 
     def _put(self, item: Item) -> None:
         with self.lock:

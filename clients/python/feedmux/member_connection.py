@@ -26,6 +26,8 @@ class MemberConnection(StreamKeeper):
         self._sent_s = float("-inf")
         self._epoch = 0
         """Of the last stream that was open."""
+        self._asked_to_end = False
+        """The last stream sends Close."""
 
     @property
     def _must_report(self) -> bool:
@@ -46,6 +48,11 @@ class MemberConnection(StreamKeeper):
             call.channel.leave()
             # If the host was lost, the next one soon takes its place, and waits for its members for some seconds.
             self._backoff.reset()
+
+    def _stream_ended(self) -> None:
+        if self._asked_to_end:
+            with self._buffer.lock:
+                self._buffer.settlements.all_stored()
 
     def _woken(self, attempt: Attempt) -> None:
         """Report what is settled: at once if it is much or if nothing else is in hand, else when `ack_interval_s` have
@@ -79,6 +86,7 @@ class MemberConnection(StreamKeeper):
         if closing:
             self._move(self._close_event)
             if not must_wait:
+                self._asked_to_end = True
                 messages.append(requests.CLOSE)
         return messages
 

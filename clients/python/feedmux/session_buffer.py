@@ -55,7 +55,7 @@ class UserSide:
         """Set by the user: the error for a batch that does not hold what it announced; the session must end with it."""
 
     def warn_unconfirmed(self) -> None:
-        """Log, after the end, that the server has not confirmed all acks."""
+        """Log, after the end, that the server has not confirmed all that was acked or settled. Once."""
 
 
 class SessionBuffer(UserSide):

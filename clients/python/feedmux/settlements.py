@@ -61,6 +61,10 @@ class _Finished:
     told: bool = False
     """A host that follows a lost one knows from `Open` that it is settled, or, if it has failed, that nobody holds it:
     it need not come again to this member."""
+    sequence: int = 0
+    """By which it was reported last; 0 before."""
+    stored: bool = False
+    """The server has stored that it is settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,22 @@ class Settlements:
         if any(0 < each <= sequence for each, _ in self._settled):
             left = [each for each in self._settled if not 0 < each[0] <= sequence]
             self._settled = deque(left, CLAIMS_MAX)
+        for finished in self._unconfirmed:
+            finished.stored = finished.stored or finished.sequence <= sequence
+
+    def all_stored(self) -> None:
+        """Note that the server has ended the stream as asked: it has stored all that was reported, or told to it."""
+        self._unconfirmed.clear()
+        self._unconfirmed_events = 0
+        for token in [token for token, what in self._expected.items() if isinstance(what, _Finished) and what.told]:
+            del self._expected[token]
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many settled events the server may not know as settled."""
+        expected = (each for each in self._expected.values() if isinstance(each, _Finished))
+        finished = (*self._unconfirmed, *(each for _, each in self._unsent), *expected)
+        return sum(not each.stored for each in finished)
 
     @property
     def ready(self) -> int:
@@ -274,7 +294,8 @@ class Settlements:
                 failed.append((sequence, outcome))
         if ranges or failed:
             messages.append(Settlement(ranges, failed))
-        for _, finished in self._unsent:
+        for sequence, finished in self._unsent:
+            finished.sequence = sequence
             events = 1 + finished.returned
             self._unconfirmed.append(finished)
             self._unconfirmed_events += events
@@ -336,6 +357,7 @@ class Settlements:
         elif known is not None:
             if isinstance(known.outcome, Failed) and event.attempt > known.attempt:
                 return None  # The server knows that it failed, and tries again.
+            known.stored = False
             self._unsent.append((event.delivery, known))
         return known
 

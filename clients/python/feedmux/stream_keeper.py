@@ -150,6 +150,9 @@ class StreamKeeper(ABC):
     def _stream_failed(self, call: Stream, error: FeedmuxError) -> None:  # noqa: B027 - most errors change nothing
         """The stream ends with the error."""
 
+    def _stream_ended(self) -> None:  # noqa: B027 - a session is told by Committed
+        """The server has ended the stream with OK."""
+
     def launch(self, owner: object) -> asyncio.Task[None]:
         """Run in a task on the running event loop, which ends if `owner` is dropped without `close()`."""
         self._user.wake = self._wake
@@ -301,6 +304,7 @@ class StreamKeeper(ABC):
             writer = asyncio.create_task(self._write(call, self._open_request()), name="feedmux-writer")
             try:
                 await self._read(attempt)
+                self._stream_ended()
             except grpc.aio.AioRpcError as failure:
                 error = error_from_call(failure)
                 self._stream_failed(call, error)

@@ -433,6 +433,96 @@ async def test_a_close_does_not_wait_for_what_the_next_host_was_told() -> None:
         assert server.calls[1].closed
 
 
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("ends", ["member", "client", "run"])
+async def test_the_end_says_what_the_server_did_not_confirm(ends: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Of four events, two are stored when the server dies, and it does not come back."""
+    dead = asyncio.Event()
+
+    async def dies(call: Call) -> None:
+        await call.send(joined(), runs(1, [1], [2], [3], [4], [5]))
+        await call.until_settled(1, 2)
+        await call.send(pb.SubscribeResponse(committed=pb.Committed(delivery_sequence=2)), progress(0))
+        await dead.wait()
+        await call.abort(grpc.StatusCode.UNAVAILABLE)
+
+    async def is_away(call: Call) -> None:
+        await call.abort(grpc.StatusCode.UNAVAILABLE)
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        if number(event) > 2:
+            while (await server.call(0)).settled < {1, 2}:
+                await asyncio.sleep(0.01)
+            dead.set()
+            await server.call(1)
+        if number(event) == 4:
+            await member.close()
+        if number(event) == 5:
+            raise feedmux.RetryAfter(1)
+
+    async with serving(dies, is_away) as (server, client):
+        member = await client.subscription("s").join(close_timeout_s=0.1)
+        if ends == "run":
+            await member.run(handle, concurrency=5)
+        else:
+            events = [await member.next() for _ in range(5)]
+            for event in events[:2]:
+                event.ack()
+            await (await server.call(0)).until_settled(1, 2)
+            while member.cluster_time is None:
+                await asyncio.sleep(0.01)
+            dead.set()
+            await server.call(1)
+            for event in events[2:4]:
+                event.ack()
+            events[4].nack()
+            await (member.close() if ends == "member" else client.close())
+        await member.close()
+        said = [each for each in warnings_of(caplog) if "confirmed" in each]
+        expected = (
+            "the member ended before the server confirmed all that was settled: 3 of the events may be delivered again"
+        )
+        assert said == [expected]
+
+
+async def test_the_end_says_what_handlers_settled_too_late(caplog: pytest.LogCaptureFixture) -> None:
+    ended = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.send(joined(), runs(1, [1], [2]))
+        await begun.wait()
+        await call.abort(grpc.StatusCode.ABORTED, "ENDED_BY_OPERATOR")
+
+    begun = asyncio.Event()
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        begun.set()
+        await ended.wait()
+
+    async with serving(script) as (_, client):
+        member = await client.subscription("s").join()
+        running = asyncio.create_task(member.run(handle))
+        while not member.closed:
+            await asyncio.sleep(0.01)
+        ended.set()
+        with pytest.raises(feedmux.EndedByOperator):
+            await running
+        assert ["settled: 2 of" in each for each in warnings_of(caplog) if "confirmed" in each] == [True]
+
+
+async def test_an_end_that_the_server_confirms_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(playing(runs(1, [1], [2], [3]))) as (_, client):
+        async with client.subscription("s").join() as member:
+            (await member.next()).ack()
+            (await member.next()).nack()
+            await member.next()
+        await client.close()
+        assert not warnings_of(caplog)
+
+
 async def test_a_client_that_is_closed_ends_its_members() -> None:
     async with serving(playing(runs(1, [1]), progress(1))) as (_, client):
         member = await client.subscription("s").join()

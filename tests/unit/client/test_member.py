@@ -51,6 +51,24 @@ async def test_iterates_settles_and_closes() -> None:
         assert server.calls[0].closed
 
 
+async def test_the_end_says_what_the_server_did_not_confirm(caplog: pytest.LogCaptureFixture) -> None:
+    def work(client: feedmux.Client) -> None:
+        member = client.subscription("s").join()
+        events = [member.next() for _ in range(2)]
+        for event in events:
+            event.ack()
+        member.close(0.1)
+
+    async def silent(call: Call) -> None:
+        await call.send(joined(), runs(1, [1], [2], [3]))
+        await call.ended.wait()
+
+    async with ScriptedServer(silent) as server:
+        await using(server, work)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert ["settled: 2 of" in each for each in said] == [True]
+
+
 async def test_threads_share_the_events_and_those_of_a_key_are_never_in_two() -> None:
     busy: set[int] = set()
     order: dict[int, list[int]] = {key: [] for key in range(10)}
