@@ -112,8 +112,8 @@ class AsyncMember(MemberBase):
         An event is settled when its handler returns. A handler that raises returns its event, which is delivered again,
         with the error's text as the reason; `raise feedmux.RetryAfter(seconds)` says when, and
         `raise feedmux.Reject("…")` makes the event a dead letter. After `timeout_s` seconds a handler is cancelled, and
-        its event has failed. SystemExit, and whatever else is no Exception, ends `run`, and the event has failed; after
-        KeyboardInterrupt, others get it.
+        its event has failed; so it has if anything but `run` cancels the handler. SystemExit, and whatever else is no
+        Exception, ends `run`, and the event has failed; after KeyboardInterrupt, others get it.
 
         Returns after `close()` or SIGTERM (unless the program handles that itself), when the handlers in progress have
         ended; then the member is closed, and others get what it has left. Raises the FeedmuxError that ended the
@@ -192,21 +192,28 @@ class _Workers:
         self._concurrency = concurrency
         self._timeout_s = timeout_s
         self.ended = asyncio.Event()
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], MemberEvent | None] = {}
+        """And the event in progress of each."""
         self._stuck: dict[asyncio.Task[None], None] = {}
         """Those of `_tasks` whose handler does not end."""
         self._changed = asyncio.Event()
         self._fatal: BaseException | None = None
+        self._runner: asyncio.Task[Any] | None = None
+        """The task of `run`; `_cancels` is how often it had been cancelled before."""
+        self._cancels = 0
+        self._cancels_handlers = False
         self._loop = asyncio.get_running_loop()
         self._turn_ends_s: float | None = None
         """When the handlers that run in this turn of the event loop let others run; None before the first has ended."""
 
     async def run(self, take: Callable[[], Any]) -> None:
         error: BaseException | None = None
+        self._runner = asyncio.current_task()
+        self._cancels = self._runner.cancelling() if self._runner is not None else 0
         try:
             while await self._has_slot() and (event := await take()) is not None:
                 task = asyncio.create_task(self._work(event), name="feedmux-handler")
-                self._tasks[task] = None
+                self._tasks[task] = event
                 task.add_done_callback(self._done)
             await self._drain()
         except Exception as failure:  # noqa: BLE001 - raised when the handlers have ended
@@ -214,6 +221,7 @@ class _Workers:
             await self._drain()
         finally:
             self._buffer.stop()
+            self._cancels_handlers = True
             for task in self._tasks:
                 task.cancel()
             if left := self._not_stuck():
@@ -237,10 +245,23 @@ class _Workers:
             self._changed.clear()
             await self._changed.wait()
 
+    @property
+    def _is_ending(self) -> bool:
+        """Whether `run` cancels the handlers, or was cancelled with them: others get their events."""
+        runner = self._runner
+        return self._cancels_handlers or (runner is not None and runner.cancelling() > self._cancels)
+
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+        event = self._tasks.pop(task, None)
         self._changed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
+        try:
+            error = task.exception()
+        except asyncio.CancelledError as cancelled:
+            # By its own handler, or by something else that is not `run`.
+            if event is not None and event.outcome is None and not self._is_ending:
+                self._buffer.settle_quietly(event, failure_of(event, cancelled))
+            return
+        if error is not None:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
@@ -252,13 +273,20 @@ class _Workers:
     async def _work(self, first: MemberEvent) -> None:
         """Handle an event, and then others, as long as some wait."""
         _inside.set(self)
+        me = asyncio.current_task()
+        assert me is not None
         event: MemberEvent | None = first
         while event is not None:
             timeout_s = self._timeout_s
             outcome = await (self._call(event) if timeout_s is None else self._call_in_time(event, timeout_s))
             if outcome is None:
                 return
-            event = self._buffer.settle_and_take(event, outcome)
+            if me.cancelling():
+                # Its handler has cancelled this task, and no other handler is to notice: `run` starts another task.
+                self._tasks[me] = None
+                self._buffer.settle_quietly(event, outcome)
+                return
+            event = self._tasks[me] = self._buffer.settle_and_take(event, outcome)
             now_s = self._loop.time()
             if self._turn_ends_s is None:
                 self._turn_ends_s = now_s + _TURN_S

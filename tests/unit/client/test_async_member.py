@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -54,6 +54,10 @@ def playing(*messages: pb.SubscribeResponse) -> Script:
 def number(event: feedmux.MemberEvent) -> int:
     found: int = event.document["n"]
     return found
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 async def test_run_acks_fails_and_rejects_and_keeps_the_order_of_a_run() -> None:
@@ -292,6 +296,98 @@ async def test_an_event_that_ends_the_program_has_failed_but_not_by_an_interrupt
         assert [each.reason for each in call.failed.values()] == [error.__name__] * (error is not KeyboardInterrupt)
 
 
+async def cancels_itself() -> None:
+    current = asyncio.current_task()
+    assert current is not None
+    current.cancel()
+
+
+async def ends_cancelled() -> None:
+    await cancels_itself()
+    await asyncio.sleep(0)
+
+
+async def ends_with_another_error() -> None:
+    await cancels_itself()
+    try:
+        await asyncio.sleep(1)
+    except asyncio.CancelledError:
+        raise ValueError from None
+
+
+async def awaits_what_is_cancelled() -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+@pytest.mark.parametrize(
+    ("cancel", "timeout_s", "reasons"),
+    [
+        (cancels_itself, None, []),
+        (cancels_itself, 60.0, ["CancelledError"]),
+        *(
+            (cancel, timeout_s, [reason])
+            for timeout_s in (None, 60.0)
+            for cancel, reason in (
+                (ends_cancelled, "CancelledError"),
+                (ends_with_another_error, "ValueError"),
+                (awaits_what_is_cancelled, "CancelledError"),
+            )
+        ),
+    ],
+)
+async def test_a_handler_that_is_cancelled_has_failed_and_others_go_on(
+    cancel: Callable[[], Awaitable[None]], timeout_s: float | None, reasons: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[int] = []
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        seen.append(number(event))
+        if number(event) == 2:
+            await cancel()
+            return
+        async with asyncio.TaskGroup():  # notices whether its task was cancelled
+            await asyncio.sleep(0)
+
+    async with serving(playing(runs(1, [1, 2], [3], [4, 5]))) as (server, client):
+        member = client.subscription("s").join()
+        running = asyncio.create_task(member.run(handle, concurrency=1, timeout_s=timeout_s))
+        call = await server.call(0)
+        await call.until(lambda call: len(call.settled) + len(call.failed) == 5)
+        assert seen == [1, 2, 3, 4, 5]
+        assert [each.reason for each in call.failed.values()] == reasons
+        assert sum("attempt 1 of an event failed" in each for each in warnings_of(caplog)) == len(reasons)
+        await member.close()
+        await running
+        assert call.closed
+
+
+async def test_tasks_of_handlers_that_are_cancelled_lose_no_event() -> None:
+    """Whatever cancels them, at whatever moment."""
+    begun = asyncio.Event()
+    tasks: set[Any] = set()
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        begun.set()
+        tasks.add(asyncio.current_task())
+        await asyncio.sleep(0)
+
+    async with serving(playing(runs(1, *([each] for each in range(1, 41))))) as (server, client):
+        member = client.subscription("s").join()
+        running = asyncio.create_task(member.run(handle, concurrency=3))
+        await begun.wait()
+        call = await server.call(0)
+        while len(call.settled) + len(call.failed) < 40:
+            for task in asyncio.all_tasks():
+                if task.get_name() == "feedmux-handler" and task not in tasks:
+                    tasks.add(task)
+                    task.cancel()
+            await asyncio.sleep(0)
+        await member.close()
+        await running
+
+
 async def test_a_handler_that_returns_its_work_settles_nothing() -> None:
     async def handle(event: feedmux.MemberEvent) -> Any:
         return asyncio.get_running_loop().create_future()
@@ -431,10 +527,6 @@ async def test_a_close_does_not_wait_for_what_the_next_host_was_told() -> None:
             (await member.next()).ack()
             await server.call(1)
         assert server.calls[1].closed
-
-
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 @pytest.mark.parametrize("ends", ["member", "client", "run"])
