@@ -5,7 +5,6 @@ import inspect
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
-from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,7 +21,7 @@ from feedmux.member_base import (
     sigterm,
     too_late,
 )
-from feedmux.member_buffer import MemberBuffer
+from feedmux.member_buffer import MemberBuffer, current_worker
 from feedmux.member_connection import MemberConnection
 from feedmux.member_event import MemberEvent
 from feedmux.options import SessionOptions, wait_s
@@ -124,6 +123,7 @@ class AsyncMember(MemberBase):
         if self._workers is not None:
             raise RuntimeError("the member runs already")
         workers = self._workers = _Workers(self._buffer, handler, concurrency, timeout_s)
+        self._buffer.is_at_work = workers.are_at_work
         try:
             with sigterm(self._buffer.stop, _on_sigterm):
                 await workers.run(self._take)
@@ -144,7 +144,7 @@ class AsyncMember(MemberBase):
         workers = self._workers
         if workers is not None:
             self._buffer.stop()
-            if _inside.get() is not workers:
+            if not workers.is_inside():
                 await workers.ended.wait()
             return
         self._buffer.close()
@@ -231,6 +231,14 @@ class _Workers:
         if error is not None:
             raise error
 
+    def is_inside(self) -> bool:
+        """Whether the caller is a handler."""
+        return current_worker.get() in self._tasks
+
+    def are_at_work(self, apart_from: object) -> bool:
+        """Whether handlers are in progress, apart from that of this task, and those that have exceeded their time."""
+        return any(task is not apart_from for task in self._not_stuck())
+
     def _not_stuck(self) -> list[asyncio.Task[None]]:
         return [task for task in self._tasks if task not in self._stuck]
 
@@ -272,9 +280,9 @@ class _Workers:
 
     async def _work(self, first: MemberEvent) -> None:
         """Handle an event, and then others, as long as some wait."""
-        _inside.set(self)
         me = asyncio.current_task()
         assert me is not None
+        current_worker.set(me)
         event: MemberEvent | None = first
         while event is not None:
             timeout_s = self._timeout_s
@@ -355,10 +363,6 @@ class _Workers:
             await asyncio.wait((call,))
         finally:
             self._stuck.pop(task, None)
-
-
-_inside: ContextVar[_Workers | None] = ContextVar("feedmux_inside_run", default=None)
-"""Set in handlers: whose they are."""
 
 
 def _on_sigterm(react: Callable[[], None]) -> Callable[[], None]:

@@ -101,6 +101,9 @@ class Client(WatchClient):
     def close(self) -> None:
         """Close the open sessions, after sending their acks, then the connection.
 
+        Handlers of a member's `run` that are in progress have the member's `close_timeout_s` to end. What is still
+        running then keeps its event for the group's reconnect time, as does a handler that calls this.
+
         A thread or task that waits for an event of such a session, or requests another one, gets SessionClosed. The
         client can be used again: the next call reconnects.
         """

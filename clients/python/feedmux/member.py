@@ -24,7 +24,7 @@ from feedmux.member_base import (
     sigterm,
     too_late,
 )
-from feedmux.member_buffer import MemberBuffer
+from feedmux.member_buffer import MemberBuffer, current_worker
 from feedmux.member_connection import MemberConnection
 from feedmux.member_event import MemberEvent
 from feedmux.options import SessionOptions, wait_s
@@ -83,7 +83,8 @@ class Member(MemberBase):
         `raise feedmux.Reject("…")` makes the event a dead letter. After `timeout_s` seconds the event of a handler has
         failed; its thread cannot be stopped, and takes no other event before the handler ends. What a handler returns
         is ignored, but for coroutines, generators and futures, whose work is not done: these end `run` with a
-        TypeError. SystemExit, and whatever else is no Exception, ends `run`, and the event has failed.
+        TypeError. SystemExit, and whatever else is no Exception, ends `run`, and the event has failed; the other
+        handlers in progress have `close_timeout_s` to end.
 
         Returns after `close()` or SIGTERM (unless the program handles that itself), when the handlers in progress have
         ended; then the member is closed, and others get what it has left. KeyboardInterrupt, and SystemExit from a
@@ -94,7 +95,9 @@ class Member(MemberBase):
         self._buffer.check_process()
         if self._workers is not None:
             raise RuntimeError("the member runs already")
-        workers = self._workers = _Workers(self._buffer, handler, concurrency, timeout_s)
+        workers = _Workers(self._buffer, handler, concurrency, timeout_s, self._options.close_timeout_s)
+        self._workers = workers
+        self._buffer.is_at_work = workers.are_at_work
         try:
             with sigterm(workers.stop, _on_sigterm):
                 workers.run(self._take)
@@ -161,11 +164,15 @@ _SIGNALS_S: Final = 0.5
 class _Workers:
     """The threads of one `run`. They are daemons: a handler that never ends does not keep the process."""
 
-    def __init__(self, buffer: MemberBuffer, handler: Handler, concurrency: int, timeout_s: float | None) -> None:
+    def __init__(
+        self, buffer: MemberBuffer, handler: Handler, concurrency: int, timeout_s: float | None, stopping_s: float
+    ) -> None:
         self._buffer = buffer
         self._handler = handler
         self._concurrency = concurrency
         self._timeout_s = timeout_s
+        self._stopping_s = stopping_s
+        """How long the handlers in progress may take to end after one has ended the program."""
         self.ended = threading.Event()
         self._signals: queue.SimpleQueue[str] = queue.SimpleQueue()
         """To the thread of `run`. A signal handler may put into a SimpleQueue at any moment."""
@@ -177,6 +184,8 @@ class _Workers:
         self._stuck: set[threading.Thread] = set()
         """The threads whose handler has exceeded its time."""
         self._fatal: BaseException | None = None
+        self._until_s = float("inf")
+        """When `run` ends at the latest."""
         self._runner = threading.get_ident()
 
     def stop(self) -> None:
@@ -212,18 +221,22 @@ class _Workers:
         self._threads.append(thread)
         thread.start()
 
+    def are_at_work(self, apart_from: object) -> bool:
+        """Whether handlers are in progress, or may be, apart from that of this thread, and those that have exceeded
+        their time."""
+        with self._lock:
+            return any(
+                each.is_alive() and each not in self._ended and each not in self._stuck and each is not apart_from
+                for each in self._threads
+            )
+
     def _is_needed(self) -> bool:
         """Whether handlers are in progress, or may be, that `run` waits for."""
-        with self._lock:
-            # They may end before an error of the member is raised, but not before any other.
-            is_waiting = self._fatal is None or isinstance(self._fatal, FeedmuxError)
-            return is_waiting and any(
-                each.is_alive() and each not in self._ended and each not in self._stuck for each in self._threads
-            )
+        return time.monotonic() < self._until_s and self.are_at_work(None)
 
     def _wait(self) -> None:
         """Wait until something happens, or the time of a handler is over."""
-        left_s = _SIGNALS_S
+        left_s = min(_SIGNALS_S, self._until_s - time.monotonic())
         with self._lock:
             if self._began:
                 left_s = min(left_s, min(until_s for _, until_s in self._began.values()) - time.monotonic())
@@ -251,10 +264,14 @@ class _Workers:
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._fatal = self._fatal or error
+            # All may end before an error of the member is raised: they end for it alone.
+            if not isinstance(error, FeedmuxError):
+                self._until_s = min(self._until_s, time.monotonic() + self._stopping_s)
         self._buffer.stop()
         self._signals.put(_CHANGED)
 
     def _work(self, take: Callable[[float | None], MemberEvent | None]) -> None:
+        current_worker.set(threading.current_thread())
         try:
             event = take(None)
             while event is not None:

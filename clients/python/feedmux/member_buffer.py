@@ -9,6 +9,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Final
 
 from feedmux.errors import SessionClosed
 from feedmux.member_event import MemberEvent
@@ -18,13 +20,16 @@ from feedmux.settlements import Settlements
 
 _log = logging.getLogger("feedmux")
 
+current_worker: Final[ContextVar[object]] = ContextVar("feedmux_worker", default=None)
+"""The thread or task of `run` in which a handler calls, to close the client for example."""
+
 
 class MemberBuffer(UserSide):
     """Shared state of one member."""
 
     __slots__ = (
-        "_has_warned", "_items", "_late", "_process", "_reports_soon", "_woken", "cluster_time", "ended", "lock",
-        "notify", "settlements", "stopping",
+        "_has_warned", "_items", "_late", "_process", "_reports_soon", "_woken", "cluster_time", "ended", "is_at_work",
+        "keeps", "lock", "notify", "settlements", "stopping",
     )  # fmt: skip
 
     def __init__(self, window_events: int, notify: Callable[[int], None], lock: threading.Lock) -> None:
@@ -36,6 +41,11 @@ class MemberBuffer(UserSide):
         self.settlements = Settlements(window_events, self)
         self.stopping = False
         """Set by the user: nothing more is handed out; what is in hand may be settled."""
+        self.is_at_work: Callable[[object], bool] = lambda _: False
+        """Set by `run`: whether handlers are in progress, apart from that of this worker."""
+        self.keeps = False
+        """Set before `closing`: handlers are still in progress, so the session ends without Close, and what they work
+        on is not given to others before `reconnect_time` is over."""
         self.ended: Ended | None = None
         self.cluster_time: tuple[int, int] = (0, 0)
         """Set by the connection: all members have settled everything up to here."""
@@ -118,9 +128,11 @@ class MemberBuffer(UserSide):
             self.notify(_ALL)
 
     def close(self) -> None:
-        """End the session: the server gives what is not settled to others."""
+        """End the session: the server gives what is not settled to others, unless handlers are in progress."""
+        keeps = self.is_at_work(None)
         with self.lock:
             self.ended_by = None
+            self.keeps = self.keeps or keeps
             self.closing = True
             self.notify(_ALL)
         self.wake()

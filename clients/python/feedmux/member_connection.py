@@ -4,9 +4,12 @@
 became of them goes back.
 """
 
+import asyncio
+from typing import Final
+
 from feedmux import requests
 from feedmux.errors import FeedmuxError, GroupsUnsupported
-from feedmux.member_buffer import MemberBuffer
+from feedmux.member_buffer import MemberBuffer, current_worker
 from feedmux.notices import Draining
 from feedmux.options import SessionOptions
 from feedmux.recovery import Step
@@ -15,6 +18,12 @@ from feedmux.session_buffer import QueuedNotice
 from feedmux.stream_keeper import Attempt, Opening, StreamKeeper, duration
 from feedmux.transport import Stream, Transport
 from feedmux.v1 import change_feed_pb2
+
+_POLL_S: Final = 0.02
+"""How often the close of a client looks whether handlers are in progress."""
+_LAST_REPORT_S: Final = 0.1
+"""What the last report may take to the server, where the stream then ends without Close. To cancel a call can overtake
+what was written, and nothing confirms it."""
 
 
 class MemberConnection(StreamKeeper):
@@ -28,6 +37,7 @@ class MemberConnection(StreamKeeper):
         """Of the last stream that was open."""
         self._asked_to_end = False
         """The last stream sends Close."""
+        self._leaves = False
 
     @property
     def _must_report(self) -> bool:
@@ -54,6 +64,15 @@ class MemberConnection(StreamKeeper):
             with self._buffer.lock:
                 self._buffer.settlements.all_stored()
 
+    async def _stop_work(self) -> None:
+        buffer, worker = self._buffer, current_worker.get()
+        buffer.stop()
+        until_s = self.loop.time() + self._options.close_timeout_s
+        while not buffer.closing and buffer.is_at_work(worker) and self.loop.time() < until_s:  # noqa: ASYNC110 - threads
+            await asyncio.sleep(_POLL_S)
+        if buffer.is_at_work(None):
+            buffer.keeps = True
+
     def _woken(self, attempt: Attempt) -> None:
         """Report what is settled: at once if it is much or if nothing else is in hand, else when `ack_interval_s` have
         passed since the last report."""
@@ -77,7 +96,7 @@ class MemberConnection(StreamKeeper):
         buffer = self._buffer
         with buffer.lock:
             buffer.begin_work(reports_soon=False)
-            closing = buffer.closing  # What was settled before the close is sent before it.
+            closing, keeps = buffer.closing, buffer.keeps  # What was settled before the close is sent before it.
             settled = buffer.settlements.outgoing()
             must_wait = buffer.settlements.awaits_repeats
         if settled:
@@ -85,10 +104,17 @@ class MemberConnection(StreamKeeper):
         messages = [requests.settle_bytes(each) for each in settled]
         if closing:
             self._move(self._close_event)
-            if not must_wait:
+            if keeps and not must_wait:
+                self._end_without_close()
+            elif not must_wait:
                 self._asked_to_end = True
                 messages.append(requests.CLOSE)
         return messages
+
+    def _end_without_close(self) -> None:
+        if not self._leaves and self._task is not None:
+            self._leaves = True
+            self.loop.call_later(_LAST_REPORT_S, self._task.cancel)
 
     def _open_request(self) -> bytes:
         options, settlements = self._options, self._buffer.settlements

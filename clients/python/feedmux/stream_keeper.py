@@ -153,6 +153,9 @@ class StreamKeeper(ABC):
     def _stream_ended(self) -> None:  # noqa: B027 - a session is told by Committed
         """The server has ended the stream with OK."""
 
+    async def _stop_work(self) -> None:  # noqa: B027 - the user of a session works by himself
+        """The client is being closed: wait, not for long, for what the user's side has begun."""
+
     def launch(self, owner: object) -> asyncio.Task[None]:
         """Run in a task on the running event loop, which ends if `owner` is dropped without `close()`."""
         self._user.wake = self._wake
@@ -197,6 +200,8 @@ class StreamKeeper(ABC):
         user = self._user
         if not user.closing:
             user.ended_by = SessionClosed("the client was closed")
+            await self._stop_work()
+        if not user.closing:
             user.closing = True
             user.put(Ended(user.ended_by))
             self.on_wake()

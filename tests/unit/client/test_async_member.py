@@ -471,6 +471,71 @@ async def test_a_function_is_no_handler_here() -> None:
             await member.run(asyncio.sleep, **arguments)  # type: ignore[arg-type]
 
 
+async def test_a_client_that_is_closed_waits_for_the_handlers_in_progress() -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        begun.set()
+        await gate.wait()
+        assert not call.closed
+
+    async with serving(playing(runs(1, [1, 2], [3], [4]))) as (server, client):
+        member = await client.subscription("s").join()
+        running = asyncio.create_task(member.run(handle, concurrency=2))
+        await begun.wait()
+        call = await server.call(0)
+        closing = asyncio.create_task(client.close())
+        while not member._buffer.stopping:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        gate.set()
+        await closing
+        with pytest.raises(feedmux.SessionClosed, match="the client was closed"):
+            await running
+        assert call.settled == {1, 3}
+        assert call.closed
+
+
+async def test_a_client_that_is_closed_keeps_what_handlers_have_at_the_limit(caplog: pytest.LogCaptureFixture) -> None:
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        if number(event) == 2:
+            begun.set()
+            await gate.wait()
+
+    async with serving(playing(runs(1, [1], [2], [3]))) as (server, client):
+        member = await client.subscription("s").join(close_timeout_s=0.2, ack_interval_s=3600)
+        running = asyncio.create_task(member.run(handle))
+        await begun.wait()
+        await client.close()
+        (call,) = server.calls
+        await call.ended.wait()
+        assert call.settled == {1, 3}
+        assert not call.closed, "the server would give event 2 to others"
+        gate.set()
+        with pytest.raises(feedmux.SessionClosed):
+            await running
+        assert warnings_of(caplog)[-1].endswith("1 of the events may be delivered again")
+
+
+async def test_a_handler_may_close_its_client() -> None:
+    async def handle(event: feedmux.MemberEvent) -> None:
+        if number(event) == 1:
+            await client.close()
+        else:
+            await asyncio.sleep(0.05)
+
+    async with serving(playing(runs(1, [1], [2], [3]))) as (server, client):
+        member = client.subscription("s").join()
+        with pytest.raises(feedmux.SessionClosed, match="the client was closed"):
+            await member.run(handle, concurrency=2)
+        (call,) = server.calls
+        await call.ended.wait()
+        assert call.settled == {2}
+        assert not call.closed
+
+
 async def test_a_closed_member_says_that_others_get_the_event() -> None:
     async with serving(playing(runs(1, [1]))) as (server, client):
         async with client.subscription("s").join() as member:

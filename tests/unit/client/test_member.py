@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -190,6 +191,69 @@ async def test_an_event_that_ends_the_program_has_failed(error: Any) -> None:
         assert reason.startswith(kind.__name__)
 
 
+@pytest.mark.parametrize("is_in_time", [True, False])
+async def test_a_handler_that_ends_the_program_frees_no_key_of_another(is_in_time: bool) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def work(client: feedmux.Client) -> None:
+        def handle(event: feedmux.MemberEvent) -> None:
+            if number(event) == 1:
+                begun.wait()
+                threading.Timer(0.1, gate.set if is_in_time else print).start()
+                raise SystemExit(3)
+            begun.set()
+            gate.wait()
+
+        member = client.subscription("s").join(close_timeout_s=10 if is_in_time else 0.2)
+        with pytest.raises(SystemExit):
+            member.run(handle, concurrency=2)
+
+    async with ScriptedServer(playing(runs(1, [1], [2, 3]))) as server:
+        await using(server, work)
+        (call,) = server.calls
+        await call.ended.wait()
+        assert call.failed.keys() == {1}
+        assert call.settled == ({2} if is_in_time else set())
+        assert call.closed == is_in_time
+        gate.set()
+
+
+@pytest.mark.parametrize("is_in_time", [True, False])
+async def test_a_client_that_is_closed_waits_for_the_handlers_in_progress(is_in_time: bool) -> None:
+    begun, other, gate = threading.Event(), threading.Event(), threading.Event()
+
+    def work(client: feedmux.Client) -> None:
+        def handle(event: feedmux.MemberEvent) -> None:
+            if number(event) == 1:
+                other.wait()
+                begun.set()
+                gate.wait()
+            else:
+                other.set()
+
+        def run() -> None:
+            with pytest.raises(feedmux.SessionClosed, match="the client was closed"):
+                member.run(handle, concurrency=2)
+            ended.set()
+
+        ended = threading.Event()
+        member = client.subscription("s").join(close_timeout_s=10 if is_in_time else 0.2)
+        threading.Thread(target=run).start()
+        begun.wait()
+        if is_in_time:
+            threading.Timer(0.1, gate.set).start()
+        client.close()
+        gate.set()
+        assert ended.wait(30)
+
+    async with ScriptedServer(playing(runs(1, [1, 2], [3]))) as server:
+        await using(server, work)
+        (call,) = server.calls
+        await call.ended.wait()
+        assert call.settled == ({1, 3} if is_in_time else {3})
+        assert call.closed == is_in_time
+
+
 async def coroutine(event: feedmux.MemberEvent) -> None: ...
 
 
@@ -260,6 +324,26 @@ async def test_signals_drain(number_: signal.Signals, words: bytes) -> None:
         assert await process.wait() == 0
         assert server.calls[0].closed
         assert server.calls[0].settled == {1, 3}
+
+
+async def test_a_second_interrupt_frees_no_key_whose_handler_is_at_work() -> None:
+    async with ScriptedServer(playing(runs(1, [1, 2], [3]))) as server, asyncio.timeout(60):
+        program = PROGRAM.replace("not member._buffer.stopping", "True")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, server.address, stdout=asyncio.subprocess.PIPE
+        )
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"begun\n"
+        (call,) = server.calls
+        await call.until_settled(3)
+        reading = asyncio.create_task(process.stdout.read())
+        while not reading.done():
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+            await asyncio.wait((reading,), timeout=1.0)
+        await call.ended.wait()
+        assert call.settled == {3}
+        assert not call.closed
 
 
 async def test_a_forked_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
