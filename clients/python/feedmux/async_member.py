@@ -150,7 +150,7 @@ class AsyncMember(MemberBase):
         self._buffer.close()
         if self._task is not None:
             await finish(self._task, most_s)
-            self._buffer.warn_unconfirmed()
+            self._buffer.close_ended()
 
     async def _open(self) -> Self:
         if self._task is not None:

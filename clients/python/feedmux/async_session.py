@@ -147,7 +147,7 @@ class AsyncSession(SessionBase):
         self._queue.put(Ended(None))
         self._buffer.wake()
         await finish(self._task, most_s)
-        self._buffer.warn_unconfirmed()
+        self._buffer.close_ended()
 
     async def _open(self) -> Self:
         if self._task is not None:

@@ -124,7 +124,7 @@ class Member(MemberBase):
             return
         self._buffer.close()
         self._background_loop.call(finish(self._task, most_s))
-        self._buffer.warn_unconfirmed()
+        self._buffer.close_ended()
 
     def __enter__(self) -> Self:
         return self

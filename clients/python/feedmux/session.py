@@ -107,7 +107,7 @@ class Session(SessionBase):
         self._queue.put(Ended(None))
         self._buffer.wake()
         self._background_loop.call(finish(self._task, most_s))
-        self._buffer.warn_unconfirmed()
+        self._buffer.close_ended()
 
     def __enter__(self) -> Self:
         return self

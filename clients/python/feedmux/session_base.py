@@ -14,7 +14,7 @@ from typing import Any
 from bson.timestamp import Timestamp
 
 from feedmux.batches import Batch, Event
-from feedmux.errors import ProtocolError
+from feedmux.errors import ProtocolError, SessionClosed
 from feedmux.feeds import SnapshotStatus
 from feedmux.notices import Notice, SnapshotComplete, SnapshotProgress
 from feedmux.positions import NO_POSITION, FeedPosition
@@ -58,7 +58,7 @@ class SessionBase:
 
         Cumulative: acking an earlier event has no effect. Cheap: acks are sent together, after at most `ack_interval_s`
         (default 100 ms). On an inline feed an ack is accepted but not stored. Raises ValueError for another session's
-        event, TypeError for None.
+        event, TypeError for None, and SessionClosed once `close()` has returned: nothing sends the ack.
         """
         if type(what) is Event:
             batch = what.batch
@@ -77,6 +77,8 @@ class SessionBase:
         with self._acking:
             if ordinal <= buffer.acked:
                 return
+            if buffer.closed:
+                raise SessionClosed("the session was closed before this ack")
             buffer.acked = ordinal
         if ordinal >= buffer.alarm:
             buffer.alarm = NEVER

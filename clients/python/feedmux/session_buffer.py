@@ -40,7 +40,7 @@ Item = Batch | QueuedNotice | Ended
 class UserSide:
     """What any session shares with its connection: how it ends."""
 
-    __slots__ = ("broken", "closing", "ended_by", "put", "wake")
+    __slots__ = ("broken", "closed", "closing", "ended_by", "put", "wake")
 
     def __init__(self, put: Callable[[Item], None]) -> None:
         self.put = put
@@ -49,10 +49,17 @@ class UserSide:
         """Called by the user, from any thread: wake the connection, because it has work, or `closing` was set."""
         self.closing = False
         """Set by the user: the session must end."""
+        self.closed = False
+        """The close is over: nothing more is sent."""
         self.ended_by: FeedmuxError | None = None
         """Set by the connection before `closing`: the error that ends the session, if its user did not close it."""
         self.broken: FeedmuxError | None = None
         """Set by the user: the error for a batch that does not hold what it announced; the session must end with it."""
+
+    def close_ended(self) -> None:
+        """Accept no more acks, and log if the server has not confirmed those before."""
+        self.closed = True
+        self.warn_unconfirmed()
 
     def warn_unconfirmed(self) -> None:
         """Log, after the end, that the server has not confirmed all that was acked or settled. Once."""

@@ -207,7 +207,7 @@ class StreamKeeper(ABC):
             self.on_wake()
         if self._task is not None:
             await finish(self._task, self._options.close_timeout_s)
-            user.warn_unconfirmed()
+            user.close_ended()
 
     def _wake(self) -> None:
         with suppress(RuntimeError):  # The loop is closed: nothing is left to notify.

@@ -107,6 +107,26 @@ async def test_batches_and_events_share_one_position() -> None:
         await (await server.call(0)).until_acked(4)
 
 
+async def test_acks_are_accepted_while_the_close_is_under_way_and_not_after_it() -> None:
+    gate = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.send(opened(), batch(1, [1, 2]))
+        await call.until_closed()
+        await gate.wait()
+
+    async with serving(script) as (server, client):
+        session = await client.subscription("s").open()
+        one, two = await session.next(), await session.next()
+        closing = asyncio.create_task(session.close())
+        await (await server.call(0)).until_closed()
+        session.ack(one)
+        gate.set()
+        await closing
+        with pytest.raises(feedmux.SessionClosed, match="before this ack"):
+            session.ack(two)
+
+
 async def test_a_session_not_opened_says_so() -> None:
     client = feedmux.AsyncClient("127.0.0.1:1")
     with pytest.raises(feedmux.SessionClosed):

@@ -137,6 +137,27 @@ async def test_close_from_another_thread_wakes_who_waits(waiting: str) -> None:
         await using(server, work)
 
 
+@pytest.mark.parametrize("closes", ["session", "client"])
+async def test_a_closed_session_accepts_no_ack(closes: str) -> None:
+    def work(client: feedmux.Client) -> None:
+        session = client.subscription("s").open()
+        one, two = next(session), next(session)
+        session.ack(one)
+        if closes == "session":
+            session.close()
+        else:
+            client.close()
+        session.ack(one)
+        with pytest.raises(feedmux.SessionClosed, match="before this ack"):
+            session.ack(two)
+        with pytest.raises(feedmux.SessionClosed, match="before this ack"):
+            session.ack()
+
+    async with ScriptedServer(play(opened(), batch(1, [1, 2, 3]))) as server:
+        await using(server, work)
+        assert server.calls[0].acked == 1
+
+
 async def test_close_within_the_loop_ends_it() -> None:
     def work(client: feedmux.Client) -> int:
         count = 0
