@@ -657,6 +657,8 @@ class KeyLedger:
                 run = run[:most]
             if has_tries:
                 alone = full = self.retries.is_alone(run[0])
+                if alone and queue is again and (numbers or not self.retries.of(run[0]).sent_alone):
+                    alone = full = False  # an earlier host has sent it with others, which the member still has
                 run = run[:1] if alone else self._before_failed(key, run)
             if letters:
                 run = self._of_one_kind(run)
@@ -977,10 +979,11 @@ class KeyLedger:
         return waiting[: next(stops, len(waiting))]
 
     def _before_failed(self, key: Key, waiting: list[int]) -> list[int]:
-        """Those of `waiting`, the first events of a key, that come before one which waits or is to be set aside."""
+        """Those of `waiting`, the first events of a key, that come before one which waits, must be alone, or is to be
+        set aside."""
         # The order is not that of the numbers if a member of an earlier host holds a later event.
-        held = key.failed if key.held_until_s is not None else None
-        stops = (index for index, number in enumerate(waiting) if number == held or self.retries.of(number).exhausted)
+        held, ends_run = key.failed if key.held_until_s is not None else None, self.retries.ends_run
+        stops = (index for index, number in enumerate(waiting) if number == held or ends_run(number, index))
         return waiting[: next(stops, len(waiting))]
 
     def _size(self, number: int) -> int:

@@ -57,6 +57,7 @@ class Untried:
     failures: int = 0
     losses: int = 0
     deliveries: int = 0
+    sent_alone: bool = False
     exhausted: bool = False
     member: str = ""
     reasons: tuple[str, ...] = ()
@@ -150,8 +151,17 @@ class Retries:
     def is_alone(self, number: int) -> bool:
         """Whether the event must be the only one at its member: it may be what ended earlier members. Before such an
         event is set aside, it has shown that alone."""
-        tries, most = self.of(number), self._policy.attempts_max
+        return self._is_alone(self.of(number))
+
+    def _is_alone(self, tries: Tries | Untried) -> bool:
+        most = self._policy.attempts_max
         return tries.losses >= _ALONE_AFTER or bool(tries.losses and most and tries.failures >= most)
+
+    def ends_run(self, number: int, index: int) -> bool:
+        """Whether a run ends before this event at `index`: it is to be set aside, or must be alone and is not the
+        first."""
+        tries = self._tries.get(number)
+        return tries is not None and (tries.exhausted or (index > 0 and self._is_alone(tries)))
 
     def sent_alone(self, number: int) -> None:
         self._tries[number].sent_alone = True

@@ -13,16 +13,17 @@ from feedmux_server.core.delivery.claims import CLAIM_BYTES, Claims, claim_of
 from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, SPAN_BYTES, KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.events.chunk import event_id
+from feedmux_server.core.positions.ahead import Ahead
 from tests.tables import over
-from tests.unit.core.delivery.group_events import DROPPED
+from tests.unit.core.delivery.group_events import DROPPED, number_of
 from tests.unit.core.delivery.ledger_support import Group
 
 
 class Gathering(Group):
     """A group whose ledger gathers, and has read nothing."""
 
-    def __init__(self, *keys: object) -> None:
-        super().__init__(*keys, reads=0, per_chunk=10_000)
+    def __init__(self, *keys: object, **options: Any) -> None:
+        super().__init__(*keys, reads=0, per_chunk=10_000, **options)
         self.ledger.gather()
         (self.chunk,) = self.chunks
 
@@ -160,6 +161,44 @@ def test_a_later_event_that_failed_does_not_stop_the_repeat_of_the_held_one() ->
     assert group.has_nothing_for(one)
     assert group.ledger.due(1000.0)
     assert group.runs(one) == [[0, 1]]
+
+
+def failed_often(*keys: object) -> Ahead:
+    """Of a group that has failed three times with the first event of the second key."""
+    group, hand = Group(*keys), Hand()
+    group.runs(hand)
+    for _ in range(3):
+        group.fail(hand, hand.sequence, retry_after_s=0.0)
+        group.ledger.due(0.0)
+        group.runs(hand)
+    ahead = group.ledger.ahead(10)
+    assert ahead is not None
+    return ahead
+
+
+def test_what_a_member_holds_with_others_is_not_sent_as_if_it_were_alone() -> None:
+    keys = ("slow", "poison")
+    group, holder, other = Gathering(*keys, ahead=failed_often(*keys), attempts_max=2), Hand(), Hand()
+    group.claim(holder, held=[0, 1])
+    group.deliver()
+    assert group.runs(holder) == [[0], [1]]
+    group.ledger.give_back(holder, lost=True)
+    assert [*group.ledger.to_set_aside()] == [], "nothing has shown yet which of them ends a member"
+    assert (group.runs(other), other.is_alone) == ([[1]], True)
+    group.ledger.give_back(other, lost=True)
+    assert [number_of(each.event) for each in group.ledger.to_set_aside()] == [1]
+
+
+def test_an_event_that_must_be_alone_is_in_no_run_of_a_holder() -> None:
+    keys = ("slow", "poison", "poison")
+    group, holder = Gathering(*keys, ahead=failed_often("slow", "poison"), attempts_max=2), Hand()
+    group.claim(holder, held=[2])
+    group.deliver()
+    assert group.runs(holder) == [[2], [0]]
+    group.ledger.settle(holder, 1, 1)
+    assert group.has_nothing_for(holder)
+    group.ledger.settle(holder, 2, 2)
+    assert (group.runs(holder), holder.is_alone) == ([[1]], True)
 
 
 def test_claims_count_as_memory() -> None:
