@@ -391,7 +391,7 @@ class Group:
             self._timer.cancel()
             self._timer = None
         ledger = self.ledger
-        if self.ended or ledger.restores or self._commits is None:
+        if self.ended or self._commits is None:
             return
         state = ledger.settled_place(), ledger.changes
         if state != self._committed:
@@ -399,7 +399,8 @@ class Group:
             place, changes = state
             position = self._positions.encode_ahead(place, ledger.ahead)
             order = group_order(place, self.definition.epoch, changes)
-            self._commits.submit(position, place.cluster_time, order, ledger.acked)
+            # While it restores, what is settled may come again if the server is lost.
+            self._commits.submit(position, place.cluster_time, order, 0 if ledger.restores else ledger.acked)
 
     def committed(self, delivery_sequence: int, position: bytes) -> None:
         told = [

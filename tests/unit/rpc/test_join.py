@@ -640,6 +640,27 @@ async def test_what_an_earlier_host_has_settled_is_read_in_portions() -> None:
 
 
 @in_virtual_time
+async def test_what_happens_before_a_new_host_has_read_on_is_stored_too() -> None:
+    """An event that ends its worker each time is the only one that it gets."""
+    async with group_served(reconnect_time={}) as there:
+        member = await joined(there, "one", credit={"events": 1_000, "bytes": 1 << 24})
+        change(there, "a", "a", *range(900))
+        await until(lambda: member.batches and sum(each.event_count for each in member.batches) == 902)
+        member.settle((3, 902))
+        await until_stored(there, 1)
+        await other_host(there)
+        await member.error()
+        for attempt in (1, 2, 3):
+            member = await joined(there, f"one {attempt}", credit={"events": 1, "bytes": 1 << 24})
+            await member.has(1)
+            assert (member.events, member.attempts) == (["a"], [attempt])
+            (group,) = there.service.groups
+            await until(lambda group=group: not group.ledger.restores)  # type: ignore[misc]
+            await member.cut()
+            await until_stored(there, attempt + 1)
+
+
+@in_virtual_time
 async def test_settles_take_turns_with_deliveries() -> None:
     """Else the settles of many members, each of a thousand events, would be applied in one round of the event loop."""
     settled, turns = list[Any](), Scheduler(1_000 * GROUP_EVENT_BYTES)

@@ -82,8 +82,8 @@ class GroupReader:
     """The read of one group, and its connected members."""
 
     __slots__ = (
-        "_eager", "_free", "_idle", "_members", "_opening", "_streams", "draining", "ended", "ledger", "read_events",
-        "reads_on", "subscriber",
+        "_eager", "_free", "_full", "_idle", "_members", "_opening", "_streams", "draining", "ended", "ledger",
+        "read_events", "reads_on", "subscriber",
     )  # fmt: skip
 
     def __init__(self, streams: FeedStreams, subscriber: Subscriber, ledger: KeyLedger) -> None:
@@ -98,6 +98,8 @@ class GroupReader:
         """Members that could take events, and found none. The one that has waited longest comes first."""
         self._free: dict[GroupMember, None] = {}
         """Those of `_idle` that have nothing in hand: each settle looks for them while an event must be alone."""
+        self._full: dict[GroupMember, None] = {}
+        """Members that wait for room in their windows, while the group reads on all the same."""
         self._opening: dict[GroupMember, None] = {}
         self.read_events = 0
         """How many were read since the session that took them has set this to 0."""
@@ -168,6 +170,8 @@ class GroupReader:
             self.draining = member
             self._count(member)
         if not member.can_receive:
+            if self.ledger.restores:
+                self._full[member] = None
             return None
         ledger, credit = self.ledger, member.credit
         was_blocked = not self.subscriber.can_receive
@@ -285,6 +289,7 @@ class GroupReader:
     def _waits_no_longer(self, member: GroupMember) -> None:
         self._idle.pop(member, None)
         self._free.pop(member, None)
+        self._full.pop(member, None)
 
     def busy(self, member: GroupMember) -> None:
         """Note that a member does something else than to wait for events, and wake another for it."""
@@ -296,8 +301,9 @@ class GroupReader:
         for the state, not for events."""
         for opening in self._opening:
             opening.wake()
-        if self._idle:
-            member = next(iter(self._idle))
+        waiting = self._idle or (self._full if self.ledger.restores else None)
+        if waiting:
+            member = next(iter(waiting))
             self._waits_no_longer(member)
             member.wake()
 
@@ -333,6 +339,8 @@ class GroupReader:
             if isinstance(taken, Delivery):
                 self.read_events += taken.count
             if not (isinstance(taken, Delivery) and subscriber.can_receive):
+                if taken is None and self.ledger.restores:
+                    self.progress()  # where no event is left, what was settled ahead is passed, too
                 return
             left, size = left - taken.count, size + taken.size
             if left <= 0 or size > READ_BYTES // 2 or looks_up:

@@ -184,8 +184,8 @@ class _Restored:
 
     def __init__(self, ahead: Ahead) -> None:
         self._ahead = ahead
-        self._open: dict[bytes | None, None] = {}
-        """The keys of the holes that were found."""
+        self._open: dict[bytes | None, bytes | None] = {}
+        """The keys of the holes that were found, each with the mark of its hole."""
 
     def is_passed_by(self, place: ResumeToken) -> bool:
         """Whether everything up to the higher position was read."""
@@ -203,13 +203,25 @@ class _Restored:
             passed = first if self.is_of_other_version(chunk.end) else chunk.first_after(ahead.high)
             for index in range(first, min(stop, passed)):
                 name = names[index - first]
-                attempts = ahead.holes.get(mark_of(event_id(rendition.data, rendition.offsets[index])), 0)
+                mark = mark_of(event_id(rendition.data, rendition.offsets[index]))
+                attempts = ahead.holes.get(mark, 0)
                 if attempts or name in self._open:
-                    self._open[name] = None
+                    self._open.setdefault(name, mark)
                     found[index] = attempts or 1
         except FeedmuxError:  # the pipeline has removed an `_id`
             passed, found = first, {}
         return found | dict.fromkeys(range(max(first, passed), stop), 1)
+
+    def ahead(self, firsts: dict[bytes | None, bytes], attempts: dict[bytes, int]) -> Ahead:
+        """What is settled now, by the marks of the first unsettled events of some keys. The hole of a key with such an
+        event has moved there. That of another key stays where it was: what follows it may not have been read."""
+        holes = dict(self._ahead.holes)
+        for name, mark in firsts.items():
+            before = self._open.get(name)
+            if before is not None:
+                holes.pop(before, None)
+                holes[mark] = attempts[mark]
+        return Ahead(self._ahead.high, holes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +356,8 @@ class KeyLedger:
     @property
     def room(self) -> int:
         """Events that may be read before delivery pauses: none while the members have enough to take."""
-        if self.gathers and self._passed is None and self.may_grow():
+        # What an earlier host has read is read whoever may take it: until then, little that is settled can be stored.
+        if (self._restored is not None or (self.gathers and self._passed is None)) and self.may_grow():
             return self.outstanding_max - len(self.events)
         if self._behind or None in self.keys or len(self._ready) >= self.wanted or not self.may_grow():
             return 0
@@ -391,7 +404,8 @@ class KeyLedger:
     @property
     def restores(self) -> bool:
         """Whether it reads what an earlier host has read, and has settled in part. Until that is passed, the stored
-        position stays: an event that is settled now may be before one that is known to be settled."""
+        position stays: an event that is settled now may be before one that is known to be settled. What is stored with
+        it (`ahead`) changes as far as is known."""
         return self._restored is not None
 
     def _record_again(self, chunk: Chunk, first: int, stop: int) -> None:
@@ -610,7 +624,7 @@ class KeyLedger:
 
     def ahead(self, holes_max: int) -> Ahead | None:
         """What is settled after `place`; None if nothing is known to be."""
-        holes, names, high, bytes_left = dict[bytes, int](), set[bytes | None](), self._end, _MARKED_BYTES
+        holes, names, high, bytes_left = dict[bytes, int](), dict[bytes | None, bytes](), self._end, _MARKED_BYTES
         for seen, (number, (span, index, key)) in enumerate(self.events.items()):
             if isinstance(span, _Replay) or (key.name in names and key is not self._nobodys and seen < _EXAMINED_MAX):
                 continue
@@ -624,8 +638,10 @@ class KeyLedger:
                     high = span.before(index)
                     break
                 key.mark = number, mark_of(raw)
-            names.add(key.name)
+            names[key.name] = key.mark[1]
             holes[key.mark[1]] = self.retries.of(number).failures + 1
+        if self._restored is not None:
+            return self._restored.ahead(names, holes)
         return Ahead(high, holes) if holes and high.is_after(self.place) else None
 
     def take(

@@ -12,7 +12,7 @@ from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended
 from feedmux_server.core.errors import ErrorReason
-from feedmux_server.core.positions.ahead import Ahead
+from feedmux_server.core.positions.ahead import Ahead, mark_of
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.timeline import Fork
@@ -112,6 +112,25 @@ def test_a_turn_of_the_event_loop_reads_few_bytes(ledger: KeyLedger, size: int, 
     assert reader.take(member) is None
     assert (1_000 - streams.left, reader.reads_on, streams.room) == (reads, True, room)
     assert reader.read_events >= reads
+
+
+def test_members_with_full_windows_read_what_an_earlier_host_has_read() -> None:
+    streams, woken = NoStreams(100, 0), list[int]()
+    ledger = Group("a", "b", ahead=Ahead(ResumeToken.high_water_mark(BEGIN + 100), {mark_of(b""): 1})).ledger
+    subscriber = Subscriber(0, "default", JoinPoint(START), CreditWindow(CreditLimits()), lambda: None)
+    reader = GroupReader(cast(FeedStreams, streams), subscriber, ledger)
+    member = GroupMember(0, reader, Hand(), window(), lambda: woken.append(1))
+    reader.join(member)
+    reader.opened(member)
+    member.credit.spend(10, 10)
+    woken.clear()
+    assert reader.take(member) is None
+    reader.wake()
+    reader.wake()
+    assert woken == [1], "once, until it has looked"
+    streams.left = 3
+    assert reader.take(member) is None
+    assert (streams.left, reader.reads_on) == (2, True)
 
 
 def test_what_an_earlier_host_has_delivered_is_not_settled_if_a_restore_has_lost_it() -> None:

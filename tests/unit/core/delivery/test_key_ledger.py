@@ -1,6 +1,7 @@
 """What the members of a group get, and what is settled by that."""
 
 import random
+from typing import cast
 
 import bson
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from feedmux_server.core.delivery import key_ledger
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, PIN_BYTES, RUN_MAX, SPAN_BYTES, SetAside, Stored
-from feedmux_server.core.delivery.key_runs import Hand
+from feedmux_server.core.delivery.key_runs import Hand, Runs
 from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import event_id
@@ -200,6 +201,69 @@ def test_an_idle_feed_passes_the_higher_position_too() -> None:
     later = ResumeToken.high_water_mark(BEGIN + 100)
     assert after.ledger.progress(later)
     assert (after.ledger.restores, after.ledger.settled_place()) == (False, later)
+
+
+def test_what_an_earlier_host_has_read_is_read_although_nobody_can_take_it() -> None:
+    keys = ("a", "b", "a", "c")
+    group, hand = Group(*keys), Hand()
+    group.runs(hand)
+    group.ledger.settle(hand, hand.sequence, hand.sequence)
+    after = Group(*keys, ahead=ahead_of(group), per_chunk=1, reads=1, outstanding_max=3)
+    after.ledger.wanted = 0
+    assert after.ledger.room == 2
+    after.may_grow = False
+    assert after.ledger.room == 0
+    after.may_grow = True
+    after.read(*after.chunks[1:])
+    assert (after.ledger.restores, after.ledger.room) == (False, 0)
+
+
+def test_a_host_that_has_not_read_everything_yet_stores_what_it_knows() -> None:
+    keys = ("a", "b", "c", "a", "d", "c", "b")
+    group, hand = Group(*keys), Hand()
+    group.runs(hand)
+    group.ledger.settle(hand, 7, 7)
+    assert list(ahead_of(group).holes.values()) == [1, 1, 1]
+    after = Group(*keys, ahead=ahead_of(group), per_chunk=1, reads=4)
+    hand = Hand()
+    assert after.runs(hand) == [[0, 3], [1], [2]]
+    after.ledger.settle(hand, 1, 1)
+    after.ledger.settle(hand, 3, 3)
+    after.fail(hand, 4)
+    assert after.ledger.settled_place() == START, "the event after 0 may be unsettled"
+    last = Group(*keys, ahead=ahead_of(after))
+    taken = last.take(Hand())
+    assert list(map(number_of, taken.parts)) == [1, 6, 2, 5, 3], "what follows 1 in its key was not read, and 2 failed"
+    assert taken.attempts == [1, 1, 2, 1, 1]
+
+
+@over("seed", range(100))
+def test_hosts_that_are_lost_while_they_read_what_earlier_ones_have_settled(seed: int) -> None:
+    """None of them stores as settled what is not."""
+    rng = random.Random(seed)
+    keys = [rng.randrange(8) if rng.random() < 0.97 else DROPPED for _ in range(60)]
+    settled, ahead = set[int](), None
+    for host in range(8):
+        group = Group(*keys, ahead=ahead, per_chunk=5, reads=60 if not host else rng.randint(0, 12))
+        hand = Hand()
+        for _ in range(rng.randint(0, 6)):
+            taken = group.ledger.take(
+                hand, events_max=15, credit_bytes=1 << 20, payload_max=1 << 20, event_max=1 << 20, runs_max=10
+            )
+            numbers = [] if taken is None else [number_of(each) for each in cast(Runs, taken).parts]
+            for sequence, number in enumerate(numbers, hand.sequence - len(numbers) + 1):
+                if rng.random() < 0.7 and group.ledger.settle(hand, sequence, sequence)[0]:
+                    settled.add(number)
+                elif rng.random() < 0.5:
+                    group.fail(hand, sequence, retry_after_s=0.0)
+                    group.ledger.due(0.0)
+        group.ledger.settled_place()
+        if group.ledger.place != START:
+            break
+        ahead = group.ledger.ahead(HOLES_MAX)
+        again = Group(*keys, ahead=ahead)
+        left = {number_of(span.rendition.cut(at, at + 1)) for span, at, _ in again.ledger.events.values()}
+        assert {*range(len(keys))} - settled <= left
 
 
 def test_with_tokens_of_another_version_everything_comes_again() -> None:
