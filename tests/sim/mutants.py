@@ -1019,9 +1019,9 @@ MUTANTS: Final = (
     Mutant(
         "a failed event holds nothing",
         "Held",
-        "feedmux_server.core.delivery.key_ledger:KeyLedger.fail",
-        "key.failed, key.held_until_s = number, max(due_s, key.held_until_s or due_s)",
-        "pass",
+        "feedmux_server.core.delivery.retry:Retries.failed",
+        "tries.due_s = now_s + ",
+        "tries.due_s = now_s + 0 * ",
         scenario="group",
         seeds=40,
     ),

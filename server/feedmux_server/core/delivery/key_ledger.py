@@ -675,7 +675,7 @@ class KeyLedger:
                 alone = full = self.retries.is_alone(run[0])
                 if alone and queue is again and (numbers or not self.retries.of(run[0]).sent_alone):
                     alone = full = False  # an earlier host has sent it with others, which the member still has
-                run = run[:1] if alone else self._before_failed(key, run)
+                run = run[:1] if alone else self._before_failed(run)
             if letters:
                 run = self._of_one_kind(run)
             before = len(parts)
@@ -765,10 +765,7 @@ class KeyLedger:
         at = key.flight.index(number)
         back, key.flight = key.flight[at:], key.flight[:at]
         hand.take_back(failure.sequence, len(back))
-        due_s = self.retries.failed(number, failure, hand.member, now_s)
-        if due_s is not None:
-            # Events before it may be with the member still, and one that is after it may have failed already.
-            key.failed, key.held_until_s = number, max(due_s, key.held_until_s or due_s)
+        self.retries.failed(number, failure, hand.member, now_s)
         key.waiting[:0] = back
         if not key.flight:
             self._freed(key)
@@ -778,7 +775,6 @@ class KeyLedger:
         """Make keys ready whose time has come, some of them (`Retries.due`). Returns whether there were some."""
         keys = self.retries.due(now_s)
         for key in keys:
-            key.held_until_s = None
             self._offer(key)
         return bool(keys)
 
@@ -977,10 +973,10 @@ class KeyLedger:
                 return
         if not retries:
             (self._ready.appendleft if first else self._ready.append)(key)
-        elif retries.of(number).exhausted:
+        elif (tries := retries.of(number)).exhausted:
             self._aside[number] = key
-        elif key.held_until_s is not None:
-            retries.hold(key, key.held_until_s)
+        elif tries.due_s is not None:
+            retries.hold(key, tries.due_s)
         elif retries.is_alone(number):
             self._alone.append(key)
         else:
@@ -994,12 +990,11 @@ class KeyLedger:
         stops = (index for index, number in enumerate(waiting) if (number in letters) is not are_letters)
         return waiting[: next(stops, len(waiting))]
 
-    def _before_failed(self, key: Key, waiting: list[int]) -> list[int]:
+    def _before_failed(self, waiting: list[int]) -> list[int]:
         """Those of `waiting`, the first events of a key, that come before one which waits, must be alone, or is to be
         set aside."""
-        # The order is not that of the numbers if a member of an earlier host holds a later event.
-        held, ends_run = key.failed if key.held_until_s is not None else None, self.retries.ends_run
-        stops = (index for index, number in enumerate(waiting) if number == held or ends_run(number, index))
+        ends_run = self.retries.ends_run
+        stops = (index for index, number in enumerate(waiting) if ends_run(number, index))
         return waiting[: next(stops, len(waiting))]
 
     def _size(self, number: int) -> int:

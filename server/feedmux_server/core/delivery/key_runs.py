@@ -31,10 +31,8 @@ class Key:
 
     __slots__ = (
         "deleting",
-        "failed",
         "flight",
         "hand",
-        "held_until_s",
         "is_parked",
         "letters",
         "mark",
@@ -49,10 +47,6 @@ class Key:
         self.flight: list[int] = []
         """The numbers of the events of its run that are not settled."""
         self.waiting = [number]
-        self.held_until_s: float | None = None
-        """Until when `failed` waits, and what comes after it."""
-        self.failed = number
-        """The number of the event that failed last."""
         self.letters = 0
         """How many letters of it were loaded and are not deleted yet."""
         self.deleting = 0

@@ -58,6 +58,7 @@ class Untried:
     losses: int = 0
     deliveries: int = 0
     sent_alone: bool = False
+    due_s: float | None = None
     exhausted: bool = False
     member: str = ""
     reasons: tuple[str, ...] = ()
@@ -69,7 +70,7 @@ _UNTRIED: Final = Untried()
 class Tries:
     """The failed deliveries of one event."""
 
-    __slots__ = ("before", "exhausted", "failures", "losses", "member", "reasons", "sent_alone")
+    __slots__ = ("before", "due_s", "exhausted", "failures", "losses", "member", "reasons", "sent_alone")
 
     def __init__(self, failures: int = 0) -> None:
         self.failures = failures
@@ -79,6 +80,8 @@ class Tries:
         self.losses = 0
         """Of these, by the loss of the member that had it first in a run."""
         self.sent_alone = False
+        self.due_s: float | None = None
+        """Until when it waits, and what comes after it in its key."""
         self.exhausted = False
         """It is not delivered again, but set aside."""
         self.member = ""
@@ -158,24 +161,27 @@ class Retries:
         return tries.losses >= _ALONE_AFTER or bool(tries.losses and most and tries.failures >= most)
 
     def ends_run(self, number: int, index: int) -> bool:
-        """Whether a run ends before this event at `index`: it is to be set aside, or must be alone and is not the
-        first."""
+        """Whether a run ends before this event at `index`: it waits, is to be set aside, or is not the first and must
+        be alone."""
         tries = self._tries.get(number)
-        return tries is not None and (tries.exhausted or (index > 0 and self._is_alone(tries)))
+        if tries is None:
+            return False
+        return tries.exhausted or tries.due_s is not None or (index > 0 and self._is_alone(tries))
 
     def sent_alone(self, number: int) -> None:
         self._tries[number].sent_alone = True
 
-    def failed(self, number: int, failure: Failure, member: str, now_s: float) -> float | None:
-        """Note a failure at a member. Returns when the event is due again; None if it is to be set aside."""
+    def failed(self, number: int, failure: Failure, member: str, now_s: float) -> None:
+        """Note a failure at a member: the event waits now, or is to be set aside."""
         tries, most = self._note(number, failure.reason), self._policy.attempts_max
         tries.member = member
         tries.exhausted = failure.reject or 0 < most <= tries.failures
         if tries.exhausted:
-            return None
+            return
         if failure.retry_after_s is not None:
-            return now_s + min(failure.retry_after_s, HELD_MAX_S)
-        return now_s + self._policy.delay_s(tries.failures, self._chance())
+            tries.due_s = now_s + min(failure.retry_after_s, HELD_MAX_S)
+        else:
+            tries.due_s = now_s + self._policy.delay_s(tries.failures, self._chance())
 
     def lost(self, number: int) -> None:
         """Note that the member was lost that had the event first in a run."""
@@ -219,14 +225,18 @@ class Retries:
                 self._pays(-tries.size)
 
     def hold(self, key: Key, until_s: float) -> None:
-        """Keep a key, of which no member has anything, until its time."""
+        """Keep a key, of which no member has anything, until the time of its first event."""
         heapq.heappush(self._held, (until_s, key.waiting[0], key))
 
     def due(self, now_s: float) -> list[Key]:
         """Keys whose time has come, as many as fit into one turn of the event loop. They are held no longer."""
         keys = list[Key]()
         while self._held and self._held[0][0] <= now_s and len(keys) < ENTRIES_AT_ONCE:
-            keys.append(heapq.heappop(self._held)[2])
+            key = heapq.heappop(self._held)[2]
+            tries = self._tries.get(key.waiting[0])
+            if tries is not None:
+                tries.due_s = None
+            keys.append(key)
         return keys
 
     def release(self) -> None:

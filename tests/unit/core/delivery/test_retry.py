@@ -6,6 +6,7 @@ from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.retry import HELD_MAX_S, REASONS_MAX, RetryPolicy
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from tests.tables import over
 from tests.unit.core.delivery.group_events import number_of
 from tests.unit.core.delivery.ledger_support import Group
 
@@ -28,23 +29,30 @@ def test_what_is_before_the_failed_event_in_its_run_stays_with_the_member() -> N
     assert group.runs(other) == [[1, 2]]
 
 
-def test_an_earlier_event_that_fails_does_not_shorten_the_wait_of_a_later_one() -> None:
-    group, hand = Group("a", "a"), Hand()
+def test_each_event_waits_for_its_own_time() -> None:
+    group, hand = Group("a", "a", "a"), Hand()
     group.runs(hand)
     group.fail(hand, 2, retry_after_s=9.0)
     group.fail(hand, 1, retry_after_s=1.0)
-    assert (group.ledger.due(8.9), group.ledger.due(9.0)) == (False, True)
-    assert group.runs(hand) == [[0, 1]]
+    assert (group.ledger.due(0.9), group.ledger.due(1.0)) == (False, True)
+    assert group.runs(hand) == [[0]]
+    group.ledger.settle(hand, hand.sequence, hand.sequence)
+    assert (group.ledger.due(8.9), group.has_nothing_for(hand), group.ledger.due(9.0)) == (False, True, True)
+    assert group.runs(hand) == [[1, 2]]
 
 
-def test_a_lost_member_does_not_end_the_wait() -> None:
+@over("lost", [False, True])
+def test_what_is_before_a_failed_event_does_not_wait_with_it_when_its_member_leaves(*, lost: bool) -> None:
     group, one, other = Group("a", "a"), Hand(), Hand()
     group.runs(one)
     group.fail(one, 2, retry_after_s=5.0)
-    group.ledger.give_back(one, lost=True)
-    assert group.has_nothing_for(other)
+    group.ledger.give_back(one, lost=lost)
+    taken = group.take(other)
+    assert (list(map(number_of, taken.parts)), list(taken.attempts)) == ([0], [2] if lost else [])
+    group.ledger.settle(other, 1, 1)
+    assert (group.ledger.due(4.9), group.has_nothing_for(other)) == (False, True)
     group.ledger.due(5.0)
-    assert group.take(other).attempts == [2, 2]
+    assert group.take(other).attempts == [2]
 
 
 def test_failing_twice_what_is_settled_and_what_was_never_sent() -> None:
