@@ -150,6 +150,30 @@ async def test_events_come_back_bit_for_bit(
         assert database.letters.count_documents({}) == 2, "all parts are gone"
 
 
+async def test_an_event_that_is_set_aside_again_is_kept_as_long_as_a_new_one(
+    mongo: ReplicaSet, database: Database[Any]
+) -> None:
+    large = event(1, fullDocument={"text": "x" * (2 * PART_BYTES)})
+    async with prepared(mongo, database.name, letters_max=1) as dead:
+        first, again = letter(large), letter(large, now_s=NOW_S + 86_400)
+        assert await dead.letters.insert([first]) == 1
+
+        async def stored(sent: DeadLetter) -> tuple[int, tuple[str, ...], float]:
+            assert await dead.letters.insert([sent]) == 1
+            found = await dead.letters.get("a", "s", sent.id, with_event=True)
+            assert found is not None
+            assert found.event == large
+            (expires,) = database.letters.distinct("expires_at")
+            assert expires.timestamp() * 1000 == found.expires_ms, "no part expires before its letter"
+            return found.attempts, found.reasons, found.failed_ms / 1000 - NOW_S
+
+        assert await stored(replace(again, attempts=2, reasons=("again",))) == (2, ("again",), 86_400)
+        assert await stored(replace(first, attempts=3)) == (3, first.reasons, 86_400), "a clock was set back"
+        follows = replace(again, attempts=0, reasons=(), member="")
+        assert await stored(follows) == (3, first.reasons, 86_400), "it follows another letter this time"
+        assert (await dead.letters.usage("a")).letters == 1
+
+
 async def test_pages_keys_and_other_tenants(mongo: ReplicaSet, database: Database[Any]) -> None:
     async with prepared(mongo, database.name) as dead:
         sent = [letter(event(number), now_s=NOW_S + number // 2) for number in range(7)]

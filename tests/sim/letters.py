@@ -103,6 +103,8 @@ class SimLetters:
             self._primary[own] = new
             owns.append(own)
         await self._after_lag(lambda: self._replicate(owns, is_news="failed_at" in change.get("$set", {})))
+        if any(own not in self._majority for own in owns):
+            raise FAILINGS[1].make()
         return len(found), int(upsert and not found)
 
     async def deleted(self, wanted: dict[str, Any]) -> int:
@@ -201,8 +203,9 @@ class _View:
     update_one = update_many
 
     async def bulk_write(self, updates: Sequence[UpdateOne], **_: Any) -> Any:
-        done = [await self._letters.updated(each._filter, each._doc, upsert=True) for each in updates]  # type: ignore[arg-type]
-        return SimpleNamespace(upserted_count=sum(inserted for _, inserted in done))
+        done = [await self._letters.updated(each._filter, each._doc, upsert=bool(each._upsert)) for each in updates]  # type: ignore[arg-type]
+        matched, inserted = map(sum, zip(*done, strict=True))
+        return SimpleNamespace(matched_count=matched, upserted_count=inserted)
 
     async def aggregate(self, stages: list[dict[str, Any]], **_: Any) -> "_Listed":
         found = await self._letters.found(stages[0]["$match"], is_majority=self._is_majority)

@@ -24,7 +24,6 @@ from bson.timestamp import Timestamp
 from pymongo import ASCENDING, IndexModel, UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError, OperationFailure
-from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
@@ -147,9 +146,9 @@ class Letters:
             yield
 
     async def insert(self, letters: Sequence[DeadLetter]) -> int:
-        """Store letters of a tenant on a majority of the members, those that are not there yet. Returns how many of
-        the first were stored: those for which the tenant has room. Raises QUOTA_EXCEEDED if it has none for the
-        first."""
+        """Store letters of a tenant on a majority of the members; those that are there say what is known now, and are
+        kept as long as new ones. Returns how many of the first were stored: those for which the tenant has room. Raises
+        QUOTA_EXCEEDED if it has none for the first."""
         usage = await self.usage(letters[0].tenant)
         count, size = 0, usage.bytes
         full: FeedmuxError | None = None
@@ -159,9 +158,9 @@ class Letters:
                 break
             count, size = count + 1, size + _size(each)
         if full is not None and not count:
-            if not await self._are_durable([_id(letters[0])]):
+            if not await self._renew([self._document(letters[0])]):
                 raise full
-            return 1
+            count = 1
         for number in await self._insert(letters[:count]):
             usage.letters += 1
             usage.bytes += _size(letters[number])
@@ -211,14 +210,23 @@ class Letters:
             return set()
 
         there = await self._answer("insert", insert)
-        if there and not await self._are_durable([documents[index]["_id"] for index in there]):
-            raise self._unavailable("a letter is not on a majority of the members yet")
+        if there and not await self._renew([documents[index] for index in there]):
+            raise self._unavailable("a letter that was there has expired, or was discarded")
         return set(range(len(documents))) - there
 
-    async def _are_durable(self, own: Sequence[dict[str, Any]]) -> bool:
-        """Whether an earlier write of documents has reached a majority of the members."""
-        majority = self._collection.with_options(read_concern=ReadConcern("majority"))
-        return await self._answer("count", lambda: majority.count_documents({"_id": {"$in": own}})) == len(own)
+    async def _renew(self, documents: Sequence[dict[str, Any]]) -> bool:
+        """Whether documents are there. A majority of the members has them then, with what is known now. What was set
+        aside because an earlier event of its key was, without a delivery, says no more of its own."""
+        updates = list[UpdateOne]()
+        for each in documents:
+            change: dict[str, Any] = {
+                "$max": {name: each[name] for name in ("expires_at", "failed_at") if name in each}
+            }
+            if each.get("attempts"):
+                change["$set"] = {name: each[name] for name in ("attempts", "reasons", "member")}
+            updates.append(UpdateOne({"_id": each["_id"]}, change))
+        done = await self._answer("update", lambda: self._collection.bulk_write(updates, ordered=False))
+        return done.matched_count == len(documents)
 
     async def page(
         self, tenant: str, subscription: str, *, of: OfKey | None, after: tuple[int, bytes] | None, most: int
