@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from feedmux.v1 import change_feed_pb2 as wire
@@ -219,6 +220,8 @@ class MemberWatcher(Watcher):
         self.notes_sent = True
         """A server may take events for a session and not write them, if the tenant has to wait. Then nobody knows which
         events a member may have begun."""
+        self.is_asked_for_claims = True
+        """Members are not asked what they have from a lost host where their tenant's memory has no room."""
         self._is_asked = self._is_open = self._is_over = False
         self._fragment: list[bytes] = []
         self._answered_s = 0.0
@@ -258,7 +261,7 @@ class MemberWatcher(Watcher):
         response = wire.SubscribeResponse.FromString(message)
         if response.HasField("opened") and not self._is_over:
             self._is_open = True
-            epoch, at_s = response.opened.epoch, self._answered_s
+            epoch, at_s = response.opened.epoch, self._answered_s if self.is_asked_for_claims else inf
             self._recorder.add(records.Joined(self._group, self._member, epoch, self._feed, at_s))
 
     def finished(self, status: Status) -> None:

@@ -248,7 +248,7 @@ class Group:
             self._leave(instance, session)
 
         if self.definition.seek_epoch < had.epoch < self.definition.epoch:
-            self.ledger.claim(seat.hand, had.held, had.settled)
+            self.ledger.claim(seat.hand, had.held, had.settled, had.epoch)
         membership = Membership(self.reader, member, self._settled, self._met_end, left)
         session = MemberSession(
             self._manager, self.definition.key, self._positions, policy, membership, payload_max, signal, self

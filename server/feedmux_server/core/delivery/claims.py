@@ -29,7 +29,7 @@ def claim_of(raw_id: bytes) -> int:
 class Claims:
     """The claims on events that were not delivered yet."""
 
-    __slots__ = ("_claimed", "_held", "_holders", "_met", "_pays", "_settled", "gathers", "waits")
+    __slots__ = ("_claimed", "_epochs", "_held", "_holders", "_met", "_pays", "_settled", "gathers", "waits")
 
     def __init__(self, pays: Callable[[int], None]) -> None:
         """`pays` receives by how many bytes its memory changes."""
@@ -44,6 +44,8 @@ class Claims:
         """Who holds events that were read, by their numbers in the ledger."""
         # The same by holder: hundreds of members may leave at once, and each looks only through its own.
         self._claimed: dict[Hand, set[int]] = {}
+        self._epochs: dict[Hand, int] = {}
+        """Of the host at which each was last."""
         self._met: dict[Hand, set[int]] = {}
         self._settled = set[int]()
 
@@ -55,14 +57,20 @@ class Claims:
         """The number of events that members hold and that were not read yet."""
         return len(self._held)
 
-    def add(self, hand: Hand, held: Iterable[int], settled: Iterable[int]) -> None:
-        """Note what a member says. Whoever holds an event first keeps it, also if another has settled it: the holder
-        works."""
+    def add(self, hand: Hand, held: Iterable[int], settled: Iterable[int], epoch: int = 0) -> None:
+        """Note what a member says that was at the host of this epoch last. What two hold is that of the later host: the
+        other one was away when it was given to others. At the same host, it is that of the first. Whoever holds an event
+        keeps it also if another has settled it: the holder works."""
         before, own = len(self), self._claimed.setdefault(hand, set())
+        self._epochs[hand] = epoch
         for each in held:
-            if each not in self._held:
-                self._held[each] = hand
-                own.add(each)
+            holder = self._held.get(each)
+            if holder is not None and self._epochs[holder] >= epoch:
+                continue
+            if holder is not None:
+                self._claimed[holder].remove(each)
+            self._held[each] = hand
+            own.add(each)
         self._settled.update(settled)
         self._pays(CLAIM_BYTES * (len(self) - before))
 
@@ -73,6 +81,7 @@ class Claims:
     def withdraw(self, hand: Hand) -> None:
         """The member holds nothing any more."""
         before = len(self)
+        self._epochs.pop(hand, None)
         for each in self._claimed.pop(hand, ()):
             del self._held[each]
         for number in self._met.pop(hand, ()):

@@ -463,11 +463,11 @@ class KeyLedger:
         in_hand = any(key.hand is not None for key in self.keys.values())
         return in_hand or self._restored is not None or self._claims is not None
 
-    def claim(self, hand: Hand, held: Iterable[int], settled: Iterable[int]) -> None:
-        """Note what a member holds and has settled, by `claims.claim_of`. It counts for events that were not read yet.
-        Without effect at a host that need not gather, and when the memory has no room."""
+    def claim(self, hand: Hand, held: Iterable[int], settled: Iterable[int], epoch: int = 0) -> None:
+        """Note what a member holds from the host of this epoch, and has settled, by `claims.claim_of`. It counts for
+        events that were not read yet. Without effect at a host that need not gather, and when the memory has no room."""
         if self._claims is not None and self.may_grow():
-            self._claims.add(hand, held, settled)
+            self._claims.add(hand, held, settled, epoch)
 
     def holds(self, hand: Hand) -> bool:
         """Whether a member without a connection has something that nobody else gets."""

@@ -32,8 +32,8 @@ class Gathering(Group):
         assert rendition is not None
         return claim_of(event_id(rendition.data, rendition.offsets[number]))
 
-    def claim(self, hand: Hand, held: Iterable[int] = (), settled: Iterable[int] = ()) -> None:
-        self.ledger.claim(hand, map(self.mark, held), map(self.mark, settled))
+    def claim(self, hand: Hand, held: Iterable[int] = (), settled: Iterable[int] = (), epoch: int = 0) -> None:
+        self.ledger.claim(hand, map(self.mark, held), map(self.mark, settled), epoch)
 
     def deliver(self) -> None:
         self.ledger.gathered()
@@ -117,6 +117,17 @@ def test_claims_that_contradict(
     group.ledger.settle(hands[ONE], 1, 2)
     group.ledger.forget_claims()
     assert (group.paid, group.ledger.keys) == (0, {})
+
+
+@pytest.mark.parametrize("later_tells_first", [True, False])
+def test_who_was_at_the_later_host_has_what_two_hold(later_tells_first: bool) -> None:
+    """The other was away when that host gave its events to others, and may be at work still."""
+    group, earlier, later = Gathering("a", "a"), Hand(), Hand()
+    for hand, epoch in ((later, 3), (earlier, 2))[:: 1 if later_tells_first else -1]:
+        group.claim(hand, held=[0], epoch=epoch)
+    group.deliver()
+    assert group.has_nothing_for(earlier)
+    assert group.runs(later) == [[0, 1]]
 
 
 def test_a_key_in_quarantine_is_nobodys() -> None:
