@@ -221,7 +221,7 @@ class MemberWatcher(Watcher):
         """A server may take events for a session and not write them, if the tenant has to wait. Then nobody knows which
         events a member may have begun."""
         self.is_asked_for_claims = True
-        """Members are not asked what they have from a lost host where their tenant's memory has no room."""
+        """Whether a host that follows a lost one asks the member what it has."""
         self._is_asked = self._is_open = self._is_over = False
         self._fragment: list[bytes] = []
         self._answered_s = 0.0

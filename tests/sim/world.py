@@ -36,6 +36,7 @@ from feedmux_server.core.delivery.feed_streams import StreamLimits
 from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.stream_steps import RestLimits
 from feedmux_server.core.delivery.wide_plan import WideLimits
+from feedmux_server.core.limits.quota import UNLIMITED
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.sessions.groups import COMMIT_S
@@ -118,6 +119,8 @@ RANGE_BYTES: Final = 8 << 20
 """A server with less memory has no room beside the data that one reader of a range may hold."""
 READY_S: Final = 10.0
 """A server reports readiness within this time if MongoDB and Redis are available: it checks them every 2 s, twice."""
+MEMORY_MIN: Final = 800_000
+"""Bytes: room for little more than one large batch."""
 UNUSED_S: Final = 900.0
 """The time after which subscriptions expire; no user is gone for so long."""
 _DRAWN: Final = [fault for fault in FAULTS if not fault.apart]
@@ -316,7 +319,7 @@ class World:
             wide=WideLimits(rng.random() < 0.5, feeds_min=2, retry_s=rng.choice((1.0, 60.0))),
             catch_up_max=rng.choice((1, 2, 32)),
             unacked_events_max=self.unacked_max,
-            memory_bytes_max=800_000 if self.short_of_memory else rng.choice((800_000, 1 << 30)),
+            memory_bytes_max=MEMORY_MIN if self.short_of_memory else rng.choice((MEMORY_MIN, 1 << 30)),
             round_bytes=rng.choice((1_000, 2 << 20)),
             view_inbox_bytes=rng.choice((3_000, 4 << 20)),
             wide_stream=WideStreamLimits(RingLimits(*rng.choice(((20, 10_000), (200_000, 32 << 20))))),
@@ -420,6 +423,9 @@ class World:
             habits = replace(habits, think_s=think_s)
         name = f"{CREW}{number}"
         crew = Crew(self.loop, Random(rng.random()), self.mongo, self.recorder, name, user.shape, user.tenant, habits)
+        crew.has_memory = (
+            self.settings.limits.memory_bytes_max > MEMORY_MIN and user.tenant.quotas.outstanding_bytes == UNLIMITED
+        )
         for each in range(1, rng.randint(2, 3) + 1):
             crew.members.append(
                 Member(
