@@ -651,11 +651,11 @@ MUTANTS: Final = (
         scenario="snapshot again and killed",
     ),
     Mutant(
-        "a copy gives its slot away before it has gone on",
+        "a copy gives its slot away before it has made progress",
         "Snapshot ends",
         "feedmux_server.streams.pump:Pump._is_turn_over",
-        "has_gone_on = newest",
-        "has_gone_on = True or newest",
+        "has_progress = newest",
+        "has_progress = True or newest",
         scenario="copies share a slot",
     ),
     Mutant(

@@ -150,7 +150,7 @@ class StreamKeeper(ABC):
     def _stream_failed(self, call: Stream, error: FeedmuxError) -> None:  # noqa: B027 - most errors change nothing
         """The stream ends with the error."""
 
-    def _stream_ended(self) -> None:  # noqa: B027 - a session is told by Committed
+    def _stream_ended(self) -> None:  # noqa: B027 - Committed says so to a session
         """The server has ended the stream with OK."""
 
     async def _stop_work(self) -> None:  # noqa: B027 - the user of a session works by himself

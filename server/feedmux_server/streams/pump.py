@@ -30,7 +30,7 @@ _MESSAGE_MAX_S = 250e-6
 _TURNS_TO_WRITE = 2
 """Turns of the event loop after which the woken subscribers have taken and written their events."""
 _TURNS_MAX = 6
-"""A stream that does not go on keeps its slot for so many turns while others wait."""
+"""A stream without progress keeps its slot for so many turns while others wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +127,15 @@ class Pump:
         return self._host.slots.next_step(self._streams, self._stream, turn_over=self._is_turn_over())
 
     def _is_turn_over(self) -> bool:
-        """Whether the stream has read for as long as it may while others wait for slots. One that has not gone on would
+        """Whether the stream has read for as long as it may while others wait for slots. One without progress would
         begin again where it is, and never end, so it may read for longer."""
         stream, began, newest = self._stream, self._began_at, self._stream.ring.newest
         read_s, turn_s = asyncio.get_running_loop().time() - self._began_s, self._limits.rest.slot_turn_s
         if read_s < turn_s:
             return False
         # A copy that has read changes has to read those that come meanwhile, before any document.
-        has_gone_on = newest.copied != began.copied if stream.copies else newest != began
-        return has_gone_on or bool(stream.resumes) or read_s >= _TURNS_MAX * turn_s
+        has_progress = newest.copied != began.copied if stream.copies else newest != began
+        return has_progress or bool(stream.resumes) or read_s >= _TURNS_MAX * turn_s
 
     async def _advance(self) -> None:
         """Take one step: open the cursor if there is none, then do one getMore."""

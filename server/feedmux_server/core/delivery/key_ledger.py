@@ -465,7 +465,8 @@ class KeyLedger:
 
     def claim(self, hand: Hand, held: Iterable[int], settled: Iterable[int], epoch: int = 0) -> None:
         """Note what a member holds from the host of this epoch, and has settled, by `claims.claim_of`. It counts for
-        events that were not read yet. Without effect at a host that need not gather, and when the memory has no room."""
+        events that were not read yet. Without effect at a host that need not gather, and when the memory has no
+        room."""
         if self._claims is not None and self.may_grow():
             self._claims.add(hand, held, settled, epoch)
 
