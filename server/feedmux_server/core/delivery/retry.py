@@ -178,10 +178,10 @@ class Retries:
         tries.exhausted = failure.reject or 0 < most <= tries.failures
         if tries.exhausted:
             return
-        if failure.retry_after_s is not None:
-            tries.due_s = now_s + min(failure.retry_after_s, HELD_MAX_S)
-        else:
-            tries.due_s = now_s + self._policy.delay_s(tries.failures, self._chance())
+        wait_s = failure.retry_after_s
+        if wait_s is None:
+            wait_s = self._policy.delay_s(tries.failures, self._chance())
+        tries.due_s = now_s + min(wait_s, HELD_MAX_S)
 
     def lost(self, number: int) -> None:
         """Note that the member was lost that had the event first in a run."""
