@@ -58,9 +58,9 @@ class Claims:
         return len(self._held)
 
     def add(self, hand: Hand, held: Iterable[int], settled: Iterable[int], epoch: int = 0) -> None:
-        """Note what a member says whose last host had this epoch. Of two that hold an event, the one with the later host
-        keeps it: the other one had no connection when that host delivered it again. With the same host, the first one
-        does. Whoever holds an event keeps it also if another has settled it: the holder works."""
+        """Note what a member says whose last host had this epoch. Of two that hold an event, the one with the later
+        host keeps it: the other one had no connection when that host delivered it again. With the same host, the first
+        one does. Whoever holds an event keeps it also if another has settled it: the holder works."""
         before, own = len(self), self._claimed.setdefault(hand, set())
         self._epochs[hand] = epoch
         for each in held:

@@ -121,7 +121,7 @@ def test_claims_that_contradict(
 
 @pytest.mark.parametrize("later_tells_first", [True, False])
 def test_who_was_at_the_later_host_has_what_two_hold(later_tells_first: bool) -> None:
-    """The other was away when that host gave its events to others, and may be at work still."""
+    """The other had no connection when that host delivered its events again, and may be at work still."""
     group, earlier, later = Gathering("a", "a"), Hand(), Hand()
     for hand, epoch in ((later, 3), (earlier, 2))[:: 1 if later_tells_first else -1]:
         group.claim(hand, held=[0], epoch=epoch)
