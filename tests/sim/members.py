@@ -25,6 +25,7 @@ from feedmux import (
 from feedmux.feeds import OnHistoryLost
 from feedmux.notices import Gap, Notice
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_server.core.limits.quota import UNLIMITED
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim import records
@@ -83,7 +84,7 @@ class Crew:
     habits: CrewHabits
     members: "list[Member]" = field(default_factory=list)
     has_memory: bool = True
-    """Its tenant's memory always has room: otherwise its members are not asked what they have from a lost host."""
+    """Whether servers have room for what its members tell of a lost host."""
     calm: bool = False
     """The members process everything, without leaving."""
     begins: ResumeToken | None = None
@@ -242,7 +243,7 @@ class Member(Reader):
             self.recorder, session, self.crew.name, name, feed, answered, lambda: self._lost(name)
         )
         watcher.notes_sent = not is_slowed(self.tenant)
-        watcher.is_asked_for_claims = self.crew.has_memory
+        watcher.is_asked_for_claims = self.crew.has_memory and self.tenant.quotas.outstanding_bytes == UNLIMITED
         return watcher
 
     def _lost(self, name: str) -> None:

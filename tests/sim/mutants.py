@@ -898,7 +898,7 @@ MUTANTS: Final = (
         "feedmux_server.core.delivery.copy_range:is_of_one_step",
         "return start.from_invalidate or start.copied.up_to == place.copied.up_to",
         "return True",
-        scenario="snapshot",
+        scenario="MongoDB 9.0.1",
     ),
     Mutant(
         "changes to collections that were copied are withheld",

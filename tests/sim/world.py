@@ -36,7 +36,6 @@ from feedmux_server.core.delivery.feed_streams import StreamLimits
 from feedmux_server.core.delivery.replay_buffer import RingLimits
 from feedmux_server.core.delivery.stream_steps import RestLimits
 from feedmux_server.core.delivery.wide_plan import WideLimits
-from feedmux_server.core.limits.quota import UNLIMITED
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.sessions.groups import COMMIT_S
@@ -319,12 +318,16 @@ class World:
             wide=WideLimits(rng.random() < 0.5, feeds_min=2, retry_s=rng.choice((1.0, 60.0))),
             catch_up_max=rng.choice((1, 2, 32)),
             unacked_events_max=self.unacked_max,
-            memory_bytes_max=MEMORY_MIN if self.short_of_memory else rng.choice((MEMORY_MIN, 1 << 30)),
+            memory_bytes_max=rng.choice((MEMORY_MIN, 1 << 30)),
             round_bytes=rng.choice((1_000, 2 << 20)),
             view_inbox_bytes=rng.choice((3_000, 4 << 20)),
             wide_stream=WideStreamLimits(RingLimits(*rng.choice(((20, 10_000), (200_000, 32 << 20))))),
         )
+        if wanted and wanted.crews:
+            # With less, members may not be asked what they have from a lost host.
+            limits = replace(limits, memory_bytes_max=1 << 30)
         if self.short_of_memory:
+            limits = replace(limits, memory_bytes_max=MEMORY_MIN)
             # Rings that only memory bounds, with many chunks each.
             streams = replace(limits.streams, ring=RingLimits())
             limits = replace(limits, streams=streams, read=replace(limits.read, chunk_bytes_max=10_000))
@@ -423,9 +426,7 @@ class World:
             habits = replace(habits, think_s=think_s)
         name = f"{CREW}{number}"
         crew = Crew(self.loop, Random(rng.random()), self.mongo, self.recorder, name, user.shape, user.tenant, habits)
-        crew.has_memory = (
-            self.settings.limits.memory_bytes_max > MEMORY_MIN and user.tenant.quotas.outstanding_bytes == UNLIMITED
-        )
+        crew.has_memory = self.settings.limits.memory_bytes_max > MEMORY_MIN
         for each in range(1, rng.randint(2, 3) + 1):
             crew.members.append(
                 Member(
