@@ -252,7 +252,8 @@ class _Group:
                 continue
             if {other.event, record.event} & self.had_letters and not (other.key and key):
                 continue  # a letter without a key, or beside one without
-            if other.overdue:
+            # The next host does not know the key of an event that the oplog no longer has.
+            if other.overdue or (other.carried and self.skips):
                 del self.running[where]
             else:
                 yield self._violation(
