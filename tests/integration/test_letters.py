@@ -172,6 +172,12 @@ async def test_an_event_that_is_set_aside_again_is_kept_as_long_as_a_new_one(
         follows = replace(again, attempts=0, reasons=(), member="")
         assert await stored(follows) == (3, first.reasons, 86_400), "it follows another letter this time"
         assert (await dead.letters.usage("a")).letters == 1
+        await dead.letters.failed_in_replay("a", "s", {first.id: (3, 2), b"gone": (1, 1)})
+        for expected in ((3, 2), (0, 0)):
+            found = await dead.letters.get("a", "s", first.id, with_event=False)
+            assert found is not None
+            assert (found.failures, found.losses) == expected, "of one replay"
+            await dead.letters.insert([again])
 
 
 async def test_pages_keys_and_other_tenants(mongo: ReplicaSet, database: Database[Any]) -> None:

@@ -97,7 +97,8 @@ class LetterWriter:
 
     def look(self) -> None:
         """There may be something to do."""
-        if self._reader.ledger.aside or self._reader.ledger.replayed:
+        ledger = self._reader.ledger
+        if ledger.aside or ledger.replayed or ledger.failed_letters:
             self._work.set()
 
     @property
@@ -115,9 +116,13 @@ class LetterWriter:
             self._task = None
 
     async def _run(self) -> None:
-        ledger, delete_s = self._reader.ledger, 0.0
+        ledger, delete_s, note_s = self._reader.ledger, 0.0, 0.0
         while True:
             try:
+                if ledger.failed_letters and monotonic_s() >= note_s:
+                    note_s = monotonic_s() + LOOK_S
+                    await self._replays.note_failures()
+                    note_s = 0.0
                 if ledger.replayed and monotonic_s() >= delete_s:
                     delete_s = monotonic_s() + LOOK_S
                     if await self._replays.delete():
@@ -138,6 +143,8 @@ class LetterWriter:
                 due_s = min(due_s, self._write_s)
             if ledger.replayed:
                 due_s = min(due_s, delete_s)
+            if ledger.failed_letters:
+                due_s = min(due_s, note_s)
             await self._work.wait(due_s - monotonic_s())
 
     async def _write(self) -> None:

@@ -305,11 +305,16 @@ class Group:
             seat.expiry.cancel()
         self._leaves_work |= lost and self.draining() and self.ledger.holds(seat.hand)
         self._give_back(seat.hand, lost=lost)
-        if not self._seats and self.ledger.failed_aside and not self.draining():
-            # What has failed with its last member becomes a dead letter first: it may end each member that comes.
+        if not self._seats and self._has_unwritten and not self.draining():
+            # What has failed with its last member becomes a dead letter first: it may end each member that comes. So
+            # may a letter that is delivered again, whose failures no position has.
             self._empty_timer = asyncio.get_running_loop().call_later(FLUSH_TIMEOUT_S, self._close_empty)
         else:
             self._close_empty()
+
+    @property
+    def _has_unwritten(self) -> bool:
+        return self.ledger.failed_aside > 0 or bool(self.ledger.failed_letters)
 
     def _close_empty(self) -> None:
         if not self._seats:
@@ -381,7 +386,7 @@ class Group:
         if self.ended:
             return
         self._plan_retry()
-        if self._empty_timer is not None and not self.ledger.failed_aside:
+        if self._empty_timer is not None and not self._has_unwritten:
             self._close_empty()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(COMMIT_S, self._commit)

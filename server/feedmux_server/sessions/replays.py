@@ -86,6 +86,16 @@ class Replays:
         self._settled()
         return len(ledger.loaded) < LETTERS_MAX // 2
 
+    async def note_failures(self) -> None:
+        """Store how often letters have failed since they are delivered again: the next host continues with that."""
+        failed = self._reader.ledger.failed_letters
+        stored = dict(failed)
+        await self._letters.letters.failed_in_replay(*self._of, stored)
+        for letter, tries in stored.items():
+            if failed.get(letter) == tries:
+                del failed[letter]
+        self._settled()
+
     async def look(self) -> None:
         """Find what is to be delivered again, and the keys that have no letters any more."""
         letters, ledger = self._letters.letters, self._reader.ledger
@@ -139,7 +149,8 @@ class Replays:
             for each in letters:
                 letter = await self._letters.letters.get(*self._of, each.id, with_event=True)
                 if letter is not None:  # otherwise it was discarded meanwhile
-                    found.setdefault(each.group_key, []).append(Stored(each.id, letter.event, letter.attempts))
+                    stored = Stored(each.id, letter.event, letter.attempts, letter.failures, letter.losses)
+                    found.setdefault(each.group_key, []).append(stored)
         return found
 
     async def _check(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +59,7 @@ _SET_ASIDE: Final = "set_aside"
 _REPLAY: Final = "replay"
 _UNANSWERED_BITS: Final = 20
 _WITHOUT_EVENT: Final = {"event": False}
+_OF_DELIVERIES: Final = ("attempts", "failures", "losses", "reasons", "member")
 _AS_FAILED: Final = [("failed_at", ASCENDING), ("_id", ASCENDING)]
 _IN_ORDER: Final = [("group_key", ASCENDING), ("place", ASCENDING), ("_id", ASCENDING)]
 # A value that Python has no type for is nobody's mistake here: keys stay as they are.
@@ -190,6 +191,8 @@ class Letters:
             "event_bytes": letter.event_bytes,
             "bytes": Int64(_size(letter)),
             "attempts": letter.attempts,
+            "failures": letter.failures,
+            "losses": letter.losses,
             "reasons": list(letter.reasons),
             "member": letter.member,
             "cluster_time": Timestamp(letter.cluster_time >> 32, letter.cluster_time & 0xFFFF_FFFF),
@@ -223,7 +226,7 @@ class Letters:
                 "$max": {name: each[name] for name in ("expires_at", "failed_at") if name in each}
             }
             if each.get("attempts"):
-                change["$set"] = {name: each[name] for name in ("attempts", "reasons", "member")}
+                change["$set"] = {name: each[name] for name in _OF_DELIVERIES}
             updates.append(UpdateOne({"_id": each["_id"]}, change))
         done = await self._answer("update", lambda: self._collection.bulk_write(updates, ordered=False))
         return done.matched_count == len(documents)
@@ -444,7 +447,7 @@ class Letters:
         """Store what is known of the deliveries of a letter, which is not delivered again now. Returns whether it is
         still there."""
         new = self._document(letter)
-        fields = {name: new[name] for name in ("attempts", "reasons", "member", "failed_at", "expires_at", "state")}
+        fields = {name: new[name] for name in (*_OF_DELIVERIES, "failed_at", "expires_at", "state")}
         own = _key(tenant, subscription, id_)
         if parts := list(_parts(own, letter.event_bytes)):
             kept = {"$set": {"expires_at": new["expires_at"]}}
@@ -452,6 +455,15 @@ class Letters:
         wanted = {"_id": own}
         done = await self._answer("update", lambda: self._collection.update_one(wanted, {"$set": fields}))
         return bool(done.matched_count)
+
+    async def failed_in_replay(self, tenant: str, subscription: str, failures: Mapping[bytes, tuple[int, int]]) -> None:
+        """Store how often letters have failed since they are delivered again, and how often by the loss of a member."""
+        updates = [
+            UpdateOne({"_id": _key(tenant, subscription, each)}, {"$set": {"failures": failed, "losses": losses}})
+            for each, (failed, losses) in failures.items()
+        ]
+        if updates:
+            await self._answer("update", lambda: self._collection.bulk_write(updates, ordered=False))
 
     async def to_replay(
         self, tenant: str, subscription: str, stream_key: bytes, most: int, *, without: Collection[bytes]
@@ -614,6 +626,8 @@ def _letter(document: Any, event: bytes = b"") -> DeadLetter:
         place=document["place"],
         event_bytes=document["event_bytes"],
         attempts=document["attempts"],
+        failures=document.get("failures", 0),
+        losses=document.get("losses", 0),
         reasons=tuple(document["reasons"]),
         member=document["member"],
         cluster_time=time.time << 32 | time.inc,

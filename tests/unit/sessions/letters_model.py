@@ -118,9 +118,16 @@ class Collection(NoLetters):
         await asyncio.sleep(0.01)
         if id_ not in self.written:
             return False
-        self.written[id_] = replace(self.written[id_], attempts=letter.attempts, reasons=letter.reasons)
+        self.written[id_] = replace(
+            self.written[id_], attempts=letter.attempts, reasons=letter.reasons, failures=0, losses=0
+        )
         self.marked.discard(id_)
         return True
+
+    async def failed_in_replay(self, tenant: str, subscription: str, failures: dict[bytes, tuple[int, int]]) -> None:
+        await asyncio.sleep(0.01)
+        for id_, (failed, losses) in failures.items():
+            self.written[id_] = replace(self.written[id_], failures=failed, losses=losses)
 
     async def to_replay(
         self, tenant: str, subscription: str, stream_key: bytes, most: int, *, without: Several[bytes]

@@ -252,6 +252,10 @@ class Stored:
     event: bytes
     deliveries: int
     """How often it was delivered before."""
+    failures: int = 0
+    """How often it has failed since it is delivered again, at earlier hosts."""
+    losses: int = 0
+    """Of these, by the loss of a member."""
 
 
 class KeyLedger:
@@ -272,6 +276,7 @@ class KeyLedger:
         "_restored",
         "changes",
         "events",
+        "failed_letters",
         "keys",
         "loading_bytes",
         "may_grow",
@@ -335,6 +340,9 @@ class KeyLedger:
         """The keys of which all events are to be set aside."""
         self._letters: dict[int, bytes] = {}
         """The ids of the letters that are unsettled events now, by number."""
+        self.failed_letters: dict[bytes, tuple[int, int]] = {}
+        """The ids of letters that have failed and are delivered again: how often they have in their replay, and how
+        often by the loss of a member. Whoever stores that removes them."""
         self.loading_bytes = 0
         """The bytes of letters that are read now, to be delivered again."""
         self.replayed: dict[int, tuple[bytes, Key]] = {}
@@ -565,6 +573,7 @@ class KeyLedger:
         self._behind.clear()
         self._passed = None
         self._letters.clear()
+        self.failed_letters.clear()
         self.replayed.clear()
         self.forget_claims()
         for name in list(self.pinned):
@@ -742,6 +751,7 @@ class KeyLedger:
             if not span.left:
                 span.close()
             if letters and (letter := letters.pop(number, None)) is not None:
+                self.failed_letters.pop(letter, None)
                 self.replayed[number] = letter, key
                 key.deleting += 1
             if len(key.flight) > 1:
@@ -767,6 +777,7 @@ class KeyLedger:
         back, key.flight = key.flight[at:], key.flight[:at]
         hand.take_back(failure.sequence, len(back))
         self.retries.failed(number, failure, hand.member, now_s)
+        self._note_letter(number)
         key.waiting[:0] = back
         if not key.flight:
             self._freed(key)
@@ -822,7 +833,8 @@ class KeyLedger:
             span.left -= 1
             if not span.left:
                 span.close()
-            if self._letters.pop(each, None) is not None:
+            if (letter := self._letters.pop(each, None)) is not None:
+                self.failed_letters.pop(letter, None)
                 key.letters -= 1
         if len(left) == 1:
             key.waiting.remove(number)
@@ -901,7 +913,7 @@ class KeyLedger:
         for index, (number, each) in enumerate(zip(numbers, letters, strict=True)):
             self.events[number] = span, index, key
             self._letters[number] = each.letter
-            self.retries.delivered(number, each.deliveries)
+            self.retries.delivered(number, each.deliveries, each.failures, each.losses)
         if is_pinned and last:
             self.pinned.remove(name)
             self.pays(-PIN_BYTES)
@@ -948,9 +960,20 @@ class KeyLedger:
             if lost:
                 self.changes += 1
                 self.retries.lost(key.waiting[0])
+                self._note_letter(key.waiting[0])
             key.hand = None
             self._offer(key, first=True)
         return bool(hand.again)
+
+    def _note_letter(self, number: int) -> None:
+        """An event has failed. If it comes from a letter, only there can the next host find that."""
+        letter = self._letters.get(number)
+        if letter is not None:
+            tries = self.retries.of(number)
+            if tries.exhausted:
+                self.failed_letters.pop(letter, None)
+            else:
+                self.failed_letters[letter] = tries.failures, tries.losses
 
     def _freed(self, key: Key) -> None:
         """No member has anything of a key any more."""

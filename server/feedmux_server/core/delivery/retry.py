@@ -197,11 +197,11 @@ class Retries:
             tries.losses = int(0 < self._policy.attempts_max < attempts)
             self._pays(TRIES_BYTES)
 
-    def delivered(self, number: int, deliveries: int) -> None:
-        """Note how often an event was delivered before it was set aside."""
-        if deliveries:
-            tries = self._tries[number] = Tries()
-            tries.before = deliveries
+    def delivered(self, number: int, deliveries: int, failures: int, losses: int) -> None:
+        """Note how often an event was delivered before it was set aside, and has failed since then."""
+        if deliveries or failures:
+            tries = self._tries[number] = Tries(failures)
+            tries.before, tries.losses = deliveries, losses
             self._pays(TRIES_BYTES)
 
     def _note(self, number: int, reason: str) -> Tries:

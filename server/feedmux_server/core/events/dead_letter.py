@@ -44,6 +44,10 @@ class DeadLetter:
     """0: not known."""
     failed_ms: int
     expires_ms: int = 0
+    failures: int = 0
+    """How often it has failed since it is delivered again."""
+    losses: int = 0
+    """Of these, by the loss of the member that had it first in a run."""
     event: bytes = b""
     """The event as MongoDB sent it; empty where it was not asked for."""
 
