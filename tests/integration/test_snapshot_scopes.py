@@ -320,7 +320,7 @@ async def test_the_token_of_a_copied_document_is_no_position_of_a_feed(
 async def test_a_view_that_takes_the_place_of_a_collection_shows_nothing(
     here: Here, database: Database[Any], documents_read: DocumentsRead, collection: str
 ) -> None:
-    """MongoDB reads it as of a time when there was only the collection. What is behind it may not be granted."""
+    """MongoDB reads it as of a time when there was only the collection. The one shown may not be granted."""
     database.c.insert_many([{"_id": number} for number in range(5)])
     database.d.insert_many([{"_id": number} for number in range(100, 105)])
 

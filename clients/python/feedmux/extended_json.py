@@ -9,6 +9,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -62,14 +63,18 @@ def _document(given: Any) -> dict[str, Any]:
 def value_of(given: Any) -> Any:
     """Return the value that JSON, as `json` has parsed it, stands for."""
     if isinstance(given, dict):
-        if len(given) in (1, 2) and (wrapper := _WRAPPERS.get(tuple(given))) is not None:
-            try:
-                return wrapper(*given.values())
-            except (ValueError, TypeError, ArithmeticError):
-                pass  # the document's own
-        return _document(given)
+        value = unwrapped(given)
+        return _document(given) if value is given else value
     if isinstance(given, list):
         return [value_of(each) for each in given]
+    return given
+
+
+def unwrapped(given: dict[str, Any]) -> Any:
+    """Return the value of a type that an object stands for, or the object itself, which is a document."""
+    if len(given) in (1, 2) and (wrapper := _WRAPPERS.get(tuple(given))) is not None:
+        with suppress(ValueError, TypeError, ArithmeticError):  # the document's own
+            return wrapper(*given.values())
     return given
 
 

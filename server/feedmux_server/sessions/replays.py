@@ -90,7 +90,9 @@ class Replays:
         """Store how often letters have failed since they are delivered again: the next host continues with that."""
         failed = self._reader.ledger.failed_letters
         stored = dict(failed)
-        await self._letters.letters.failed_in_replay(*self._of, stored)
+        letters = self._letters.letters
+        async with letters.writing(self._of[0]):
+            await letters.failed_in_replay(*self._of, stored)
         for letter, tries in stored.items():
             if failed.get(letter) == tries:
                 del failed[letter]

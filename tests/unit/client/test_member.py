@@ -204,7 +204,7 @@ async def test_a_handler_that_ends_the_program_frees_no_key_of_another(is_in_tim
             begun.set()
             gate.wait()
 
-        member = client.subscription("s").join(close_timeout_s=10 if is_in_time else 0.2)
+        member = client.subscription("s").join(close_timeout_s=60 if is_in_time else 0.2)
         with pytest.raises(SystemExit):
             member.run(handle, concurrency=2)
 
@@ -237,7 +237,7 @@ async def test_a_client_that_is_closed_waits_for_the_handlers_in_progress(is_in_
             ended.set()
 
         ended = threading.Event()
-        member = client.subscription("s").join(close_timeout_s=10 if is_in_time else 0.2)
+        member = client.subscription("s").join(close_timeout_s=60 if is_in_time else 0.2)
         threading.Thread(target=run).start()
         begun.wait()
         if is_in_time:

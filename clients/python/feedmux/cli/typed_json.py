@@ -8,7 +8,7 @@ from uuid import UUID
 import bson
 from bson.binary import Binary
 
-from feedmux.extended_json import value_of
+from feedmux.extended_json import unwrapped
 from feedmux.json_writer import definition_json, event_json
 
 _OF_A_DBREF: Final = frozenset({"$ref", "$id", "$db"})
@@ -59,16 +59,16 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def _value(given: Any) -> Any:
-    """As `value_of`, but what looks like a value of a type has to be one."""
+    """As `extended_json.value_of`, but what looks like a value of a type has to be one."""
     if isinstance(given, list):
         return [_value(each) for each in given]
     if not isinstance(given, dict):
         return given
-    if tuple(given) == ("$uuid",):
+    if tuple(given) == ("$uuid",) and isinstance(given["$uuid"], str):
         return Binary.from_uuid(UUID(given["$uuid"]))
-    value = value_of(given)
-    if not isinstance(value, dict):
+    value = unwrapped(given)
+    if value is not given:
         return value
-    if unknown := [name for name in value if name.startswith("$") and name not in _OF_A_DBREF]:
+    if unknown := [name for name in given if name.startswith("$") and name not in _OF_A_DBREF]:
         raise ValueError(f"{unknown[0]} is not written as in Extended JSON version 2")
     return {name: _value(each) for name, each in given.items()}

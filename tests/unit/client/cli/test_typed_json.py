@@ -4,6 +4,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -15,11 +16,12 @@ from bson.raw_bson import RawBSONDocument
 
 import feedmux
 from feedmux import json_writer
-from feedmux.cli import subscriptions
+from feedmux.cli import subscriptions, typed_json
 from feedmux.cli.event_output import EventOutput
 from feedmux.cli.feed_arguments import place_of
 from feedmux.cli.join import _MemberOutput
 from feedmux.cli.typed_json import parse, shown
+from feedmux.extended_json import unwrapped
 from feedmux_server.core.feeds.query_json import parse_query
 from tests.tables import over
 from tests.unit.client.cli.test_event_output import Shown
@@ -111,11 +113,25 @@ def test_what_is_typed(text: str, value: object) -> None:
         (str(1 << 63), "BSON"),
         ("{", "not JSON"),
         ('{"$uuid": "x"}', "UUID"),
+        ('{"_id": {"$uuid": 5}}', r"\$uuid"),
     ],
 )
 def test_what_is_typed_is_not_taken_for_something_else(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse(text)
+
+
+def test_depth_costs_no_more_than_length() -> None:
+    visits = Counter[str]()
+
+    def visited(given: dict[str, Any]) -> Any:
+        visits.update(list(given))
+        return unwrapped(given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typed_json, "unwrapped", visited)
+        parse('{"a":' * 100 + "1" + "}" * 100)
+    assert visits == {"a": 100}
 
 
 def test_a_resume_token_in_which_a_name_comes_twice() -> None:
