@@ -365,11 +365,15 @@ class KeyLedger:
     def room(self) -> int:
         """Events that may be read before delivery pauses: none while the members have enough to take."""
         # What an earlier host has read is read whoever may take it: until then, little that is settled can be stored.
-        if (self._restored is not None or (self.gathers and self._passed is None)) and self.may_grow():
+        if (self._restored is not None or (self.gathers and self._passed is None)) and self._may_read():
             return self.outstanding_max - len(self.events)
-        if self._behind or None in self.keys or len(self._ready) >= self.wanted or not self.may_grow():
+        if self._behind or None in self.keys or len(self._ready) >= self.wanted or not self._may_read():
             return 0
         return self.outstanding_max - len(self.events)
+
+    def _may_read(self) -> bool:
+        # Claims and pinned keys may fill the memory by themselves, and are freed by what is read: so a part at a time.
+        return self.may_grow() or (not self.events and (self._claims is not None or bool(self.pinned)))
 
     def record(self, chunk: Chunk, first: int, stop: int) -> None:
         """Record that events `first` to `stop - 1` of `chunk` were read."""

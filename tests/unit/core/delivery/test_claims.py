@@ -231,6 +231,20 @@ def test_claims_count_as_memory() -> None:
     assert group.paid == 0
 
 
+@over("restored", [True, False])
+def test_claims_that_fill_the_memory_do_not_stop_the_group(restored: bool) -> None:
+    keys = ("slow", "poison", "c")
+    group, one, other = Gathering(*keys, ahead=failed_often(*keys) if restored else None), Hand(), Hand()
+    group.claim(one, held=[0], settled=[1])
+    group.may_grow = False
+    group.ledger.gathered()
+    assert group.ledger.room > 0
+    group.read(group.chunk)
+    assert group.ledger.room == 0, "until that is settled"
+    group.ledger.end_gather()
+    assert (group.runs(one, runs_max=0), group.runs(other)) == ([[0]], [[2]])
+
+
 def test_the_next_host_gathers_if_members_have_events_in_hand() -> None:
     group, one = Group("a"), Hand()
     found = [group.ledger.recovers]
