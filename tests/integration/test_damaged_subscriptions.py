@@ -27,6 +27,7 @@ GARBAGE: dict[str, dict[Any, Any]] = {
     "used": {"used_ms": str(2**52)},
     "lease": {"lease_until_ms": "soon"},
     "delivered": {"delivered": str(2**70)},
+    "members": {"members": "-1"},
     "etag": {"etag": b"\xff"},
 }
 

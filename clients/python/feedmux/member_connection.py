@@ -5,6 +5,7 @@ became of them goes back.
 """
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
 from feedmux import requests
@@ -19,6 +20,9 @@ from feedmux.stream_keeper import Attempt, Opening, StreamKeeper, duration
 from feedmux.transport import Stream, Transport
 from feedmux.v1 import change_feed_pb2
 
+_BACKOFF_MOST_S: Final = 1.0
+"""The longest delay between two attempts: a host that follows a lost one waits for its members only for some
+seconds."""
 _POLL_S: Final = 0.02
 """How often the close of a client looks whether handlers are in progress."""
 _LAST_REPORT_S: Final = 0.1
@@ -30,6 +34,8 @@ class MemberConnection(StreamKeeper):
     """Drives one member until it is closed or an error ends it. Lives on one event loop."""
 
     def __init__(self, transport: Transport, opening: Opening, options: SessionOptions, buffer: MemberBuffer) -> None:
+        first_s, most_s = (min(each, _BACKOFF_MOST_S) for each in (options.backoff_first_s, options.backoff_most_s))
+        options = replace(options, backoff_first_s=first_s, backoff_most_s=most_s)
         super().__init__(transport, opening, options, buffer)
         self._buffer = buffer
         self._sent_s = float("-inf")

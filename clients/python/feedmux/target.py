@@ -32,7 +32,8 @@ _CHANNEL_OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # A server that is back should not wait for long for its clients, nor a group for its members.
+    ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.primary_user_agent", "feedmux-python"),
 )
 _ROUTE_KEY = "x-feedmux-route"

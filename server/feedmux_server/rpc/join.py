@@ -65,6 +65,7 @@ async def _hosted(service: Service, name: str, tenant: str) -> Group:
             quarantine=content.group.after_dead_letter == subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE,
             follows_lost=lease.follows_lost,
             seek_epoch=stored.seek_epoch,
+            members=stored.members,
         )
         quarantined = list[bytes]()
         if definition.quarantine and service.letters is not None:

@@ -10,7 +10,7 @@ import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from feedmux_server.clock import monotonic_s
@@ -40,7 +40,11 @@ from feedmux_server.streams.wakeup import Wakeup
 
 GATHER_S: Final = 2.5
 """How long a host waits for the members of one that was lost: they try each 1.0 to 1.2 s, and the first try may lead to
-another server."""
+another server. It waits longer for those that it knows of, and no longer when all of them have come."""
+GATHER_LEAST_S: Final = 1.0
+"""It waits so long in any case: a member that had just joined the lost host may not be counted."""
+_GATHER_MOST_S: Final = 10.0
+"""And no longer than this, or `reconnect_s`."""
 _MEET_S: Final = 1.0
 """How long it then reads, at most, before it delivers, to meet the events that they hold. Some never come: a member may
 hold what others have settled."""
@@ -72,6 +76,8 @@ class GroupDefinition:
     """The host before this one has not released its lease: its members still have what it gave them."""
     seek_epoch: int = 0
     """What members have from hosts up to this epoch is void."""
+    members: int = 0
+    """How many members the host before this one had; 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,14 @@ class _Seat:
     member: GroupMember | None = None
     expiry: asyncio.TimerHandle | None = None
     """When its events go to others; None while it has a connection."""
+    is_back: bool = False
+    """It was a member of an earlier host."""
+
+
+class GroupCommits(Commits, Protocol):
+    """Where the positions of a group are committed, with the number of its members."""
+
+    def has_members(self, count: int) -> None: ...
 
 
 class Group:
@@ -153,14 +167,19 @@ class Group:
         """Whether `_go_on` is called soon."""
         streams = manager.streams_of(key).streams
         self._gather_timer: asyncio.TimerHandle | None = None
+        self._expected = self._back = 0
+        """While it gathers: the members of the host before, and how many of them have come."""
+        self._began_s = asyncio.get_running_loop().time()
         if definition.follows_lost:
             self.ledger.gather()
-            self._gather_timer = asyncio.get_running_loop().call_later(GATHER_S, self._gathered)
+            self._expected = definition.members
+            most_s = min(definition.reconnect_s, _GATHER_MOST_S) if self._expected else 0.0
+            self._gather_until(max(GATHER_S, most_s))
         subscriber = manager.subscriber(key, tenant, at, self._wake, durable=False, payload_max=0, wire_format=BSON)
         self.reader = GroupReader(streams, subscriber, self.ledger)
         self._positions = positions
         self._committed = self.ledger.place, self.ledger.changes
-        self._commits: Commits | None = None
+        self._commits: GroupCommits | None = None
         self._letters: LetterWriter | None = None
         if letters is not None:
             self._letters = LetterWriter(
@@ -174,8 +193,12 @@ class Group:
             )
             self._letters.begin(manager.tasks)
 
-    def store_with(self, commits: Commits) -> None:
+    def store_with(self, commits: GroupCommits) -> None:
         self._commits = commits
+
+    def _store_members(self) -> None:
+        if self._commits is not None and not self.ended:
+            self._commits.has_members(max(len(self._seats), self._expected))
 
     def _wake(self) -> None:
         self.reader.wake()
@@ -187,7 +210,14 @@ class Group:
         outstanding.when_room(self._wake)
         return False
 
+    def _gather_until(self, after_s: float) -> None:
+        if self._gather_timer is not None:
+            self._gather_timer.cancel()
+        self._gather_timer = asyncio.get_running_loop().call_at(self._began_s + after_s, self._gathered)
+
     def _gathered(self) -> None:
+        self._expected = 0
+        self._store_members()
         self.ledger.gathered()
         if self._letters is not None and self.ledger.awaits_held:
             # What is not met in the feed by then may be letters, which take memory, too.
@@ -249,6 +279,7 @@ class Group:
 
         if self.definition.seek_epoch < had.epoch < self.definition.epoch:
             self.ledger.claim(seat.hand, had.held, had.settled, had.epoch)
+            self._is_back(seat)
         membership = Membership(self.reader, member, self._settled, self._met_end, left)
         session = MemberSession(
             self._manager, self.definition.key, self._positions, policy, membership, payload_max, signal, self
@@ -256,7 +287,14 @@ class Group:
         session.has_letters = self._letters is not None
         seat.session, seat.member = session, member
         self.reader.join(member)
+        self._store_members()
         return session
+
+    def _is_back(self, seat: _Seat) -> None:
+        self._back += not seat.is_back
+        seat.is_back = True
+        if self._expected and self._back >= self._expected:
+            self._gather_until(GATHER_LEAST_S)  # or at once
 
     @property
     def connected(self) -> int:
@@ -301,6 +339,7 @@ class Group:
     def _vacate(self, instance: object, *, lost: bool) -> None:
         """Give what a member without a connection has in hand to the others."""
         seat = self._seats.pop(instance)
+        self._store_members()
         if seat.expiry is not None:
             seat.expiry.cancel()
         self._leaves_work |= lost and self.draining() and self.ledger.holds(seat.hand)

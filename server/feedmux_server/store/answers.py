@@ -88,6 +88,7 @@ def _parse(name: str, fields: dict[bytes, bytes], now_ms: int) -> StoredSubscrip
         update_ms=_number(fields, b"update_ms"),
         used_ms=max(_number(fields, name) for name in (b"used_ms", b"lease_until_ms", b"update_ms")),
         delivered_time=_cluster_time(fields.get(b"delivered", digits(0).encode())),
+        members=_number(fields, b"members"),
     )
 
 

@@ -66,6 +66,7 @@ class CommitHandle:
         "delivered_time",
         "fence_cause",
         "lease",
+        "members",
         "not_before_s",
         "stored_number",
         "stored_sequence",
@@ -88,6 +89,7 @@ class CommitHandle:
         self.attached = True
         self.confirmed_s = now_s
         self.delivered_time = stored.delivered_time
+        self.members: int | None = None
         self.fence_cause: FenceCause | None = None
         self.not_before_s = 0.0
         """End of the backoff after Redis rejected this key alone."""
@@ -123,6 +125,13 @@ class CommitHandle:
         """Note that events up to this time are delivered. It is stored with the next commit or renewal."""
         self.delivered_time = max(self.delivered_time, cluster_time)
 
+    def has_members(self, count: int) -> None:
+        """Note how many members the group has, and store it soon."""
+        if self.members != count:
+            self.members = count
+            if self.attached:
+                self._committer.wake(self)
+
     async def flush(self, timeout_s: float) -> None:
         """Store now what was submitted before. Raises FENCED, or STATE_UNAVAILABLE after `timeout_s`."""
         await self._committer.flush(self, timeout_s)
@@ -140,7 +149,7 @@ class CommitHandle:
 
     def request(self) -> CommitRequest:
         place = None if self.waiting is None else self.waiting.place
-        return CommitRequest(self.lease, place, self.delivered_time)
+        return CommitRequest(self.lease, place, self.delivered_time, self.members)
 
     def restore_request(self) -> RestoreRequest:
         return RestoreRequest(self.lease, self._stored)

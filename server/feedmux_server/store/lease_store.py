@@ -92,7 +92,8 @@ class LeaseStore:
     def _commit_call(self, request: CommitRequest) -> ScriptCall:
         lease, place = request.lease, request.place
         delivered = digits(request.delivered_time)
-        arguments: tuple[Argument, ...] = (lease.epoch, lease.nonce, self.rules.lease_ms, delivered)
+        members = "" if request.members is None else request.members
+        arguments: tuple[Argument, ...] = (lease.epoch, lease.nonce, self.rules.lease_ms, delivered, members)
         if place is not None:
             arguments += (place.position, digits(place.cluster_time), place.order, int(place.moves_back))
         return ScriptCall("commit", self._scripts.key(lease.tenant, lease.name), arguments)

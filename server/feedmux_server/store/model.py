@@ -49,6 +49,8 @@ class StoredSubscription:
     delivered_time: int = 0
     """The cluster time up to which sessions have delivered events since the last seek, acknowledged or not. 0: none
     was delivered, or by an older server alone."""
+    members: int = 0
+    """The members of a group at its last host, with those that it waited for. 0: an older server has hosted it."""
 
     def expires_ms(self, unused_days: float) -> int | None:
         """When the server will delete the subscription if nobody uses it; None if never, or while it is open."""
@@ -102,6 +104,8 @@ class CommitRequest:
     place: StoredPlace | None
     delivered_time: int = 0
     """See `StoredSubscription`."""
+    members: int | None = None
+    """The same; None of an ordinary subscription."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from feedmux_server.core.delivery.claims import claim_of
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.rpc.subscription_lease import open_lease
 from feedmux_server.rpc.subscriptions import Subscriptions
-from feedmux_server.sessions.groups import GATHER_S
+from feedmux_server.sessions.groups import GATHER_LEAST_S, GATHER_S
 from feedmux_server.store.model import Lease
 from tests.tables import over
 from tests.unit.rpc.service_support import Served, call
@@ -134,6 +134,52 @@ async def test_what_members_say_in_vain(what: str) -> None:
             await member.close()
 
 
+@over("known", [True, False])
+@in_virtual_time
+async def test_it_waits_for_the_members_that_the_lost_host_had(known: bool) -> None:
+    async with group_served() as there:
+        one, has = await with_work(there)
+        other = await joined(there, "other")
+        await asyncio.sleep(1.0)
+        epoch = await epoch_of(other)
+        if not known:  # as an older server leaves it
+            del there.redis.hash_of(b"feedmux:1:{default/orders}")[b"members"]
+        await lost(there)
+        for member in (one, other):
+            await member.error()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        other = await joined(there, "other", epoch=epoch)
+        change(there, "a", "c")
+        if not known:
+            assert await other.has(1) != []
+            assert loop.time() - began_s >= GATHER_S
+            await other.close()
+            return
+        await asyncio.sleep(GATHER_S + 1)
+        assert other.events == []
+        one = await joined(there, "one", **has)
+        came_s = loop.time()
+        await until(lambda: len(one.events + other.events) == 3)
+        assert one.events[:2] == ["a", "a"]
+        assert loop.time() - came_s < 0.5, "all have come"
+        for member in (one, other):
+            await member.close()
+
+
+@in_virtual_time
+async def test_it_waits_no_longer_when_all_have_come() -> None:
+    async with group_served() as there:
+        one, has = await with_work(there)
+        await lost(there)
+        await one.error()
+        began_s = asyncio.get_running_loop().time()
+        one = await joined(there, "one", **has)
+        assert await one.has(1) == ["a"]
+        assert GATHER_LEAST_S <= asyncio.get_running_loop().time() - began_s < GATHER_S
+        await one.close()
+
+
 @in_virtual_time
 async def test_an_event_that_never_comes_is_waited_for_a_second_only() -> None:
     async with group_served() as there:
@@ -146,7 +192,7 @@ async def test_an_event_that_never_comes_is_waited_for_a_second_only() -> None:
         change(there, "c")
         await until(lambda: one.events + other.events in (["a", "c"], ["c", "a"]))
         assert "a" in one.events
-        assert asyncio.get_running_loop().time() - began_s >= GATHER_S
+        assert asyncio.get_running_loop().time() - began_s >= GATHER_LEAST_S
         await one.close()
         await other.close()
 

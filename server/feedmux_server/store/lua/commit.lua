@@ -1,4 +1,5 @@
--- ARGV: epoch, nonce, lease_ms, delivered [, position, cluster_time, order, moves_back ('1' or '0')]
+-- ARGV: epoch, nonce, lease_ms, delivered, members (of a group, else '')
+--   [, position, cluster_time, order, moves_back ('1' or '0')]
 -- Never creates a hash. A stored epoch below the caller's means that Redis lost the caller's open: MISSING too, as for
 -- a hash that was damaged since.
 local stored = read('epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order', 'position', 'etag')
@@ -9,20 +10,21 @@ if epoch ~= mine or stored[2] ~= ARGV[2] then return {'FENCED', stored[4] or 'LE
 local whole = is_cluster_time(stored[5]) and stored[6] and stored[7] and stored[8]
 if not whole or redis.call('HEXISTS', key, 'definition') == 0 then return {'MISSING'} end
 local lease_until = int(now_ms() + tonumber(ARGV[3]))
-if not ARGV[5] then
+if ARGV[5] ~= '' then redis.call('HSET', key, 'members', ARGV[5]) end
+if not ARGV[6] then
   redis.call('HSET', key, 'lease_until_ms', lease_until, 'delivered', ARGV[4])
   return {'OK', ''}
 end
-if ARGV[8] == '1' then
+if ARGV[9] == '1' then
   -- As after a seek, no client's last ack may lead back to the position that MongoDB no longer has.
   redis.call('HSET', key, 'seek_epoch', ARGV[1])
   stored[5], stored[6] = '', ''
 end
 -- Cluster times have one width, so a time and its order compare as one string.
-if before(stored[5] .. stored[6], ARGV[6] .. ARGV[7]) then
+if before(stored[5] .. stored[6], ARGV[7] .. ARGV[8]) then
   redis.call('HSET', key, 'lease_until_ms', lease_until, 'delivered', ARGV[4],
-    'position', ARGV[5], 'cluster_time', ARGV[6], 'order', ARGV[7], 'commit_epoch', ARGV[1])
-  return {'OK', ARGV[5]}
+    'position', ARGV[6], 'cluster_time', ARGV[7], 'order', ARGV[8], 'commit_epoch', ARGV[1])
+  return {'OK', ARGV[6]}
 end
 redis.call('HSET', key, 'lease_until_ms', lease_until, 'delivered', ARGV[4])
 return {'OK', stored[7]}

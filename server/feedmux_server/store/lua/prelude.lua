@@ -81,7 +81,7 @@ local function damaged()
   for _, field in ipairs({'definition', 'etag', 'position', 'order'}) do
     if redis.call('HEXISTS', key, field) == 0 then return true end
   end
-  local numbers = {'epoch', 'seek_epoch', 'commit_epoch', 'lease_until_ms', 'used_ms', 'create_ms', 'update_ms'}
+  local numbers = {'epoch', 'seek_epoch', 'commit_epoch', 'lease_until_ms', 'used_ms', 'create_ms', 'update_ms', 'members'}
   for _, field in ipairs(numbers) do
     local stored = redis.call('HGET', key, field)
     if stored and not number(stored) then return true end
