@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -38,6 +36,7 @@ from feedmux.cli.feed_arguments import (
     start,
 )
 from feedmux.cli.join import check_join, consume_group
+from feedmux.cli.shell_command import begin, ending
 from feedmux.cli.signals import Signals
 
 PRINTED_AT_ONCE: Final = 1000
@@ -61,7 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "With --join, any number of commands share the events of a group, in order per key. The exit status of an\n"
         "--exec command settles its event: 0 is processed, 65 makes it a dead letter, after any other it is delivered\n"
         "again, with the last line of standard error as the reason. After 126 and 127 (the command does not run) this\n"
-        "worker ends. SIGINT and SIGTERM let commands end first."
+        "worker ends.\n\n"
+        "After SIGINT or SIGTERM, no command is started any more, and those in progress may end; a second signal\n"
+        "kills them and their children. Without --join, SIGINT (Ctrl-C) is passed on to the command. A command has no\n"
+        "terminal to read from."
     )
     parser.add_argument("name", metavar="NAME", help="the durable subscription")
     add_output_options(parser)
@@ -109,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     output = EventOutput(args, to_stdout=args.command_line is None)
     signals, notices = Signals(), Notices()
     signals.handle()
-    sink: Sink = _Printer(output) if args.command_line is None else _Command(args.command_line, output, signals)
+    sink: Sink = _Printer(output) if args.command_line is None else Command(args.command_line, output, signals)
     with connected(args, lambda error: _explained(error, args.name, joins=args.join)) as client:
         if args.namespace is not None:
             group = feedmux.Group() if args.join else None
@@ -250,23 +252,28 @@ class _Printer(Sink):
 
 
 @dataclass(frozen=True, slots=True)
-class _Command(Sink):
+class Command(Sink):
+    """The command of --exec."""
+
     command_line: str
     output: EventOutput
     signals: Signals
     defers_signals = True
 
     def process(self, events: Sequence[feedmux.Event]) -> None:
-        data = b"".join(map(self.output.encode, events))
-        status = subprocess.run(self.command_line, shell=True, input=data).returncode
+        again = f"The next run delivers {'it' if len(events) == 1 else 'them'} again."
+        given = b"".join(map(self.output.encode, events))
+        try:
+            status = self.signals.run(partial(begin, self.command_line, given))
+        except OSError as error:
+            raise CliError(f"the command cannot be started: {error.strerror}", again) from None
         if status == 0:
             return
         self.signals.check()
         what = "the event" if len(events) == 1 else f"the {len(events)} events"
-        how = f"exited with {status}" if status > 0 else f"was killed by {signal.Signals(-status).name}"
         raise CliError(
-            f"the command {how}: {what} it was given {'is' if len(events) == 1 else 'are'} not acknowledged",
-            f"The next run delivers {'it' if len(events) == 1 else 'them'} again.",
+            f"the command {ending(status)}: {what} it was given {'is' if len(events) == 1 else 'are'} not acknowledged",
+            again,
         )
 
 

@@ -6,11 +6,8 @@ Events of different keys are processed at the same time, by `--jobs` commands; t
 from __future__ import annotations
 
 import argparse
-import os
-import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +18,7 @@ from feedmux.cli.connection import OPEN_TIMEOUT_S
 from feedmux.cli.event_output import CHECK_EVERY_S, EventOutput, Notices, remark, write
 from feedmux.cli.failure import CliError, UsageError
 from feedmux.cli.feed_arguments import scope_name
+from feedmux.cli.shell_command import begin, end, ending
 from feedmux.cli.signals import Signals
 from feedmux.cli.terminal import escaped, plain, reader_has_gone
 from feedmux.json_writer import event_json
@@ -116,12 +114,12 @@ class Commands:
     def handle(self, event: feedmux.MemberEvent) -> None:
         """Run the command, with the event on its standard input. Raises OSError if that cannot be tried."""
         try:
-            command = self._begin(event)
+            with self._lock:  # `end` finds every command that was started
+                command = begin(self._command_line, self._output.encode(event), stderr=subprocess.PIPE)
+                self._running.add(command)
         except OSError as error:
             self._give_up(f"cannot be started: {error.strerror}")
             raise
-        with self._lock:
-            self._running.add(command)
         said = _LastLine(command)
         try:
             status = command.wait()
@@ -131,7 +129,7 @@ class Commands:
                 self._running.discard(command)
         if status == 0:
             return
-        how = f"exited with {status}" if status > 0 else f"was killed by {_signal_name(-status)}"
+        how = ending(status)
         is_rejected = status == EX_DATAERR
         settle = event.reject if is_rejected else event.nack
         try:
@@ -143,26 +141,15 @@ class Commands:
         if status in NOT_RUN:
             self._give_up(how)
 
-    def _begin(self, event: feedmux.MemberEvent) -> subprocess.Popen[bytes]:
-        # A file: a command that does not read its input would block a pipe.
-        with tempfile.TemporaryFile() as given:
-            given.write(self._output.encode(event))
-            given.seek(0)
-            # A group of its own, because Ctrl-C in a terminal goes to the whole group of this process.
-            return subprocess.Popen(
-                self._command_line, shell=True, stdin=given, stderr=subprocess.PIPE, process_group=0
-            )
-
     def _give_up(self, how: str) -> None:
         self.cannot_run = CliError(f"the command {how}", "Check --exec. The event is delivered again.")
         self._stop()
 
     def end(self) -> None:
-        """End the commands that still run: nobody waits for them."""
+        """End the commands that still run, with their children: nobody waits for them."""
         with self._lock:
             for command in self._running:
-                with suppress(ProcessLookupError):
-                    os.killpg(command.pid, signal.SIGTERM)
+                end(command)
 
 
 class _LastLine:
@@ -188,13 +175,6 @@ class _LastLine:
                     sys.stderr.buffer.write(line)
                     sys.stderr.buffer.flush()
                 self._last = line.strip() or self._last
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class _MemberOutput(EventOutput):

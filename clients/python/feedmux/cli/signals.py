@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from subprocess import Popen
+
+from feedmux.cli.shell_command import end
 
 
 class Signals:
@@ -16,6 +20,10 @@ class Signals:
     def __init__(self) -> None:
         self._deferring = False
         self._received = 0
+        self._is_second = False
+        self._is_starting = False
+        """A command is being started. An exception would lose it: nobody would know its process."""
+        self._interrupt: Callable[[], None] = lambda: None
 
     def handle(self) -> None:
         """Install the handlers, except for a signal that is ignored (nohup)."""
@@ -32,12 +40,36 @@ class Signals:
         finally:
             self._deferring = False
 
+    def run(self, begin: Callable[[], Popen[bytes]]) -> int:
+        """Run a command, and return its exit status. Pass SIGINT on to it; a second signal kills it."""
+        command = None
+        self._is_starting = True
+        try:
+            command = begin()
+            self._interrupt = partial(end, command, signal.SIGINT)  # in a terminal, Ctrl-C is for the command, too
+            self._is_starting = False
+            if self._received == signal.SIGINT:
+                self._interrupt()
+            if self._is_second:
+                self.check()
+            return command.wait()
+        except BaseException:
+            if command is not None:
+                end(command)
+                command.wait()
+            raise
+        finally:
+            self._is_starting = False
+            self._interrupt = lambda: None
+
     def check(self) -> None:
         """Raise SystemExit if a signal has arrived."""
         if self._received:
             raise SystemExit(128 + self._received)
 
     def _receive(self, number: int, _: object) -> None:
-        again, self._received = self._received, number
-        if again or not self._deferring:
+        self._is_second, self._received = self._received != 0, number
+        if number == signal.SIGINT:
+            self._interrupt()
+        if (self._is_second or not self._deferring) and not self._is_starting:
             self.check()

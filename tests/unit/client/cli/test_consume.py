@@ -1,7 +1,9 @@
 """`feedmux consume` with scripted sessions: what is processed together, acknowledged, and left for the next run."""
 
+import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -9,8 +11,9 @@ from bson.timestamp import Timestamp
 
 import feedmux
 from feedmux.cli import main
-from feedmux.cli.consume import Sink, process_events
-from feedmux.cli.event_output import Notices
+from feedmux.cli.consume import Command, Sink, process_events
+from feedmux.cli.event_output import EventOutput, Notices
+from feedmux.cli.failure import CliError
 from feedmux.cli.signals import Signals
 
 
@@ -76,7 +79,18 @@ def test_a_limit_is_kept_within_batches() -> None:
     assert session.script == ["f", "g"]
 
 
-def test_a_signal_while_a_command_runs_waits_for_its_ack() -> None:
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    """Signals whose handlers are installed."""
+    signals = Signals()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    signals.handle()
+    yield signals
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_while_a_command_runs_waits_for_its_ack(signals: Signals) -> None:
     class Signalled(Recorded):
         defers_signals = True
 
@@ -84,17 +98,56 @@ def test_a_signal_while_a_command_runs_waits_for_its_ack() -> None:
             super().process(events)
             signal.raise_signal(signal.SIGTERM)
 
-    signals, session, sink = Signals(), ScriptedSession(*"ab"), Signalled()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    signals.handle()
-    try:
-        with pytest.raises(SystemExit) as ended:
-            process_events(cast(feedmux.Session, session), sink, signals, Notices(), 1, None, None, lambda: None)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    session, sink = ScriptedSession(*"ab"), Signalled()
+    with pytest.raises(SystemExit) as ended:
+        process_events(cast(feedmux.Session, session), sink, signals, Notices(), 1, None, None, lambda: None)
     assert ended.value.code == 143
     assert (sink.processed, session.acked) == ([["a"]], ["a"])
+
+
+class Output:
+    def encode(self, event: object) -> bytes:
+        return bytes(100_000)  # more than a pipe holds
+
+
+def run_command(command_line: str, signals: Signals) -> None:
+    with signals.deferred():
+        Command(command_line, cast(EventOutput, Output()), signals).process([cast(feedmux.Event, "event")])
+
+
+def test_what_a_command_leaves_in_the_background_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    run_command(f"exec 3<&0; read line < {tmp_path}/pipe &", Signals())
+    (tmp_path / "pipe").write_text("end\n")
+
+
+@pytest.mark.parametrize(("command_line", "how"), [("exit 3", "exited with 3"), ("kill -40 $$", "killed by signal 40")])
+def test_a_command_that_fails_ends_it(command_line: str, how: str) -> None:
+    with pytest.raises(CliError, match=how):
+        run_command(command_line, Signals())
+
+
+def test_a_command_that_cannot_be_started_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/no-such-folder")
+    with pytest.raises(CliError, match="cannot be started: No such file"):
+        run_command("true", Signals())
+
+
+def test_a_second_signal_ends_a_command_with_its_children(signals: Signals, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    held = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    both = "trap '' TERM HUP; kill -TERM $PPID; kill -HUP $PPID"
+    with pytest.raises(SystemExit):
+        run_command(f"({both}; sleep 60; echo left) > {tmp_path}/pipe & wait", signals)
+    os.set_blocking(held, True)
+    with os.fdopen(held) as pipe:
+        assert pipe.read() == ""
+
+
+def test_an_interrupt_is_passed_on_to_the_command(signals: Signals) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_command("trap 'exit 7' INT; kill -INT $PPID; for _ in $(seq 600); do sleep 0.1; done", signals)
+    assert ended.value.code == 130
 
 
 @pytest.mark.parametrize(

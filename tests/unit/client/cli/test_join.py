@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import sys
+import threading
 from typing import Any, cast
 
 import bson
@@ -133,6 +134,20 @@ def test_what_a_command_leaves_in_the_background_is_not_waited_for(
     (outcome,) = owner.outcomes
     assert isinstance(outcome, Failed)
     assert outcome.reject
+
+
+def test_commands_are_ended_with_their_children(tmp_path: Any) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    command = f"(trap '' TERM; echo begun; sleep 60; echo left) > {path} & wait"
+    commands = Commands(command, cast(EventOutput, Output()), lambda: None)
+    handling = threading.Thread(target=commands.handle, args=(event(Owner()),))
+    handling.start()
+    with path.open() as pipe:
+        assert pipe.readline() == "begun\n"
+        commands.end()
+        assert pipe.read() == ""
+    handling.join()
 
 
 def test_commands_have_a_process_group_of_their_own(tmp_path: Any) -> None:
