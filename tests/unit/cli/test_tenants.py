@@ -1,8 +1,11 @@
 """`feedmux tenants`, `keys` and `token`."""
 
+import errno
 import hashlib
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import bson
@@ -75,20 +78,91 @@ def test_a_new_key_for_people(run: Run) -> None:
 
 def test_a_new_key_creates_a_tenants_file_once(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "tenants.yaml"
-    made = run("keys", "new", "--create", str(file), "--tenant", "search", "--label", "first")
+    made = run("keys", "new", "--create", str(file), "--tenant", "search", "--label", "first\x7f")
     assert made.returncode == 0, made.stderr
     [key] = set(re.findall(r"fmx_[A-Za-z0-9_-]{43}", made.stdout))
     assert f"FEEDMUX_API_KEY={key} feedmux watch" in made.stdout
     (tenant,) = load_tenants(file).tenants
     assert tenant.name == "search"
     assert [(each.sha256, each.label) for each in tenant.api_keys] == [
-        (hashlib.sha256(key.encode()).hexdigest(), "first")
+        (hashlib.sha256(key.encode()).hexdigest(), "first\x7f")
     ]
     written = file.read_bytes()
     again = run("keys", "new", "--create", str(file))
     assert again.returncode == 0, again.stderr
     assert again.stdout == f"{file} exists. No key was made.\n"
     assert file.read_bytes() == written
+
+
+@pytest.mark.parametrize("what", ["a folder", "a link to nothing", "an empty file", "another file"])
+def test_a_new_key_needs_a_name_for_its_file_that_nothing_else_has(run: Run, tmp_path: Path, what: str) -> None:
+    file = tmp_path / "tenants.yaml"
+    if what == "a folder":
+        file.mkdir()
+    elif what == "a link to nothing":
+        file.symlink_to(tmp_path / "missing")
+    else:
+        file.write_text("" if what == "an empty file" else "sources: {}\n")
+    done = run("keys", "new", "--create", str(file))
+    assert done.returncode == 1
+    assert f"{file} exists, but it is no tenants file. No key was made." in done.stderr
+    assert "fmx_" not in done.stdout
+
+
+@pytest.mark.parametrize("end", ["a pipe that nobody reads", os.devnull])
+def test_a_key_that_nobody_gets_makes_no_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    file = tmp_path / "tenants.yaml"
+    if end == os.devnull:
+        writer = os.open(end, os.O_WRONLY)
+    else:
+        reader, writer = os.pipe()
+        os.close(reader)
+    with os.fdopen(writer, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        done = run("keys", "new", "--create", str(file))
+    assert done.returncode == 1
+    assert "Run the command with another standard output." in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_completed_is_not_left(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    done = run("keys", "new", "--create", str(tmp_path / "tenants.yaml"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "No space left on device" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_another_run_has_made_is_not_replaced(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tenants.yaml"
+    monkeypatch.setattr(os, "fsync", lambda _: file.write_text("of the other"))
+    done = run("keys", "new", "--create", str(file))
+    assert done.returncode == 1
+    assert f"the printed key is of no use: cannot write {file} (File exists)" in done.stderr
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["of the other"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--tenant", ""),
+        ("--tenant", "a b"),
+        ("--label", "x" * 121),
+        ("--expires", "0001-01-01T00:00:00+14:00"),
+        ("--create", "tenants.toml"),
+    ],
+)
+def test_a_key_that_no_tenants_file_may_have(run: Run, arguments: tuple[str, str]) -> None:
+    done = run("keys", "new", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
 
 
 def test_a_tenants_file_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
