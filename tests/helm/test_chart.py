@@ -236,13 +236,8 @@ WRONG: dict[str, tuple[Values, str]] = {
         {"sources": {"main": {"certificateSecret": {"name": "mongodb-client"}}}},
         "'/sources/main/certificateSecret'",
     ),
-    "another database": ({"redis": {"url": "mysql://x"}}, "'/redis/url'"),
+    "another database": ({"redis": {"url": "mysql://x"}}, "redis.url: it is no URL of a known form"),
     "a secret without a key": ({"redis": {"passwordSecret": {"name": "redis"}}}, "'/redis/passwordSecret"),
-    "a password in a URL": ({"redis": {"url": "redis+cluster://:secret@a,b"}}, "redis.url: it has a password"),
-    "a password of the collection for dead letters": (
-        {"config": {"dead_letters": {"uri": "mongodb://feedmux:secret@db/"}}},
-        "config.dead_letters.uri: it has a password",
-    ),
     "a user of the chart's own Redis": (
         {"redis": {"url": "", "username": "feedmux", "bundled": {"enabled": True}}},
         "redis.bundled: it has only the user `default`",
@@ -382,7 +377,7 @@ WRONG: dict[str, tuple[Values, str]] = {
     ),
     "Prometheus without a URL": (
         {"autoscaling": {"keda": {"serverAddress": "prometheus:9090"}}},
-        "'/autoscaling/keda/",
+        "autoscaling.keda.serverAddress: it is no URL",
     ),
     "credentials without a name": (
         {"autoscaling": {"keda": {"authentication": {"modes": "bearer"}}}},
@@ -596,6 +591,43 @@ def test_wrong_values_are_refused_in_words(case: str) -> None:
     with pytest.raises(HelmError) as caught:
         render(merged(LEAST, values))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "url"),
+    [
+        ("redis.url", "redis+cluster://:canary@a,b"),
+        ("redis.url", "redis://:can/canary@redis"),
+        ("redis.url", "redis+sentinel://:can/canary@a,b/primary"),
+        ("redis.url", "redis://redis/0?password=canary"),
+        ("redis.url", ":canary@redis"),
+        ("config.dead_letters.uri", "mongodb://u:canary@db/"),
+        ("config.dead_letters.uri", "mongodb://u:can/canary@db/"),
+        ("config.dead_letters.uri", "mongodb://db/?tlsCertificateKeyFilePassword=canary"),
+        ("config.dead_letters.uri", "mongodb://db/?authMechanismProperties=AWS_SESSION_TOKEN:canary"),
+        ("config.jwt.jwks_url", "https://u:canary@issuer/keys"),
+        ("config.jwt.jwks_url", "https://issuer/keys?access_token=canary"),
+        ("autoscaling.keda.serverAddress", "http://u:canary@prometheus"),
+        ("autoscaling.keda.serverAddress", "u:canary@prometheus"),
+    ],
+)
+def test_no_url_has_a_password(path: str, url: str) -> None:
+    with pytest.raises(HelmError, match=rf" {path}: it ") as caught:
+        render(merged(LEAST, under(tuple(path.split(".")), url)))
+    assert "canary" not in str(caught.value)
+
+
+def test_urls_without_a_password_are_taken() -> None:
+    urls = {
+        "redis.url": "rediss+sentinel://feedmux@a:26379,b:26379/primary/0",
+        "config.dead_letters.uri": "mongodb://u@db:1,db:2/?authMechanismProperties=TOKEN_RESOURCE:x"
+        "&tlsCertificateKeyFile=/etc/client.pem",
+        "config.jwt.jwks_url": "https://issuer:8443/keys?tenant=feedmux",
+    }
+    values = LEAST
+    for path, url in urls.items():
+        values = merged(values, under(tuple(path.split(".")), url))
+    assert "mongodb://u@db" in "".join(render(values).values())
 
 
 OPTIONAL = {"redis.bundled.resources", "resources", "podDisruptionBudget.maxUnavailable",

@@ -358,11 +358,21 @@ sum(feedmux_subscriber_active{{ $of }}) or 0 * sum(feedmux_ready{{ $of }})
 {{- if and .Values.redis.bundled.enabled (or .Values.redis.username .Values.redis.caSecret) -}}
 {{- fail "redis.bundled: it has only the user `default`, and no TLS; leave redis.username and redis.caSecret empty" -}}
 {{- end -}}
-{{- $uris := dict "redis.url" (dict "value" .Values.redis.url "instead" "use redis.passwordSecret, or redis.urlSecret for the whole URL") -}}
-{{- $letters := dict "value" (default "" (default (dict) .Values.config.dead_letters).uri) "instead" "set FEEDMUX_DEAD_LETTERS__URI in `env` from a Secret" -}}
-{{- range $name, $uri := set $uris "config.dead_letters.uri" $letters -}}
-{{- if regexMatch "://[^/@]*:[^/@]*@" $uri.value -}}
-{{- fail (printf "%s: it has a password, which everybody who reads ConfigMaps would see; %s" $name $uri.instead) -}}
+{{- /* URLs that the chart renders elsewhere than in Secrets must have no credentials. No message has the URL itself; the
+schema checks no pattern of them, because Helm would print the URL. */ -}}
+{{- $urls := dict "redis.url" (dict "value" .Values.redis.url "form" "^((redis|rediss)([+](sentinel|cluster))?|unix)://." "example" "redis://HOST:6379/0" "instead" "use redis.passwordSecret, or redis.urlSecret for the whole URL") -}}
+{{- $_ := set $urls "config.dead_letters.uri" (dict "value" (default (dict) .Values.config.dead_letters).uri "instead" "set FEEDMUX_DEAD_LETTERS__URI in `env` from a Secret") -}}
+{{- $_ := set $urls "config.jwt.jwks_url" (dict "value" (default (dict) .Values.config.jwt).jwks_url "instead" "set FEEDMUX_JWT__JWKS_URL in `env` from a Secret") -}}
+{{- $_ := set $urls "autoscaling.keda.serverAddress" (dict "value" .Values.autoscaling.keda.serverAddress "form" "^https?://." "example" "http://prometheus.monitoring:9090" "instead" "use autoscaling.keda.authentication") -}}
+{{- range $name, $url := $urls -}}
+{{- with $url.value -}}
+{{- if and $url.form (not (regexMatch $url.form .)) -}}
+{{- fail (printf "%s: it is no URL of a known form, such as %s" $name $url.example) -}}
+{{- end -}}
+{{- $rest := trimPrefix (regexFind "^[a-zA-Z0-9+.-]+://" .) . -}}
+{{- if or (regexMatch "(?s):.*@" $rest) (regexMatch "(?is)[?#].*(pass|password|passwd|passphrase|pwd|secret|token|api_?key|sig|signature)(=|:|%3a|%3d)" $rest) -}}
+{{- fail (printf "%s: it has a password, which everybody who reads ConfigMaps would see; %s" $name $url.instead) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if ne (len $redis) 1 -}}
