@@ -309,6 +309,39 @@ WRONG: dict[str, tuple[Values, str]] = {
         {"env": [{"name": "FEEDMUX_SOURCES__MAIN__URI", "value": "mongodb://db"}]},
         "env: the name FEEDMUX_SOURCES__MAIN__URI is there twice, or the chart itself uses it",
     ),
+    "a variable of two kinds": (
+        {"env": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]},
+        "env: A has both value and valueFrom",
+    ),
+    "a container's variable of two kinds": (
+        {
+            "initContainers": [
+                {"name": "x", "image": "x:1", "env": [{"name": "A", "value": "x", "valueFrom": {"y": {}}}]}
+            ]
+        },
+        "initContainers (x): A has both value and valueFrom",
+    ),
+    "a variable from two places": (
+        {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {}, "configMapKeyRef": {}}}]},
+        "env: the valueFrom of A names 2 sources",
+    ),
+    "variables of two places": (
+        {"envFrom": [{"configMapRef": {"name": "x"}, "secretRef": {"name": "x"}}]},
+        "envFrom: name a configMapRef or a secretRef",
+    ),
+    "a volume of two kinds": (
+        {"extraVolumes": [{"name": "a", "secret": {"secretName": "a"}, "emptyDir": {}}]},
+        "extraVolumes: a has more than one source: emptyDir, secret",
+    ),
+    "too many tenants": (
+        {
+            "tenants": {
+                "existingConfigMap": "",
+                "inline": [{"name": f"t{n}", "grants": [{"database": "d" * 60}]} for n in range(12_000)],
+            }
+        },
+        "tenants.inline: it has more than 1 MiB",
+    ),
     "a mount of no volume": (
         {"extraVolumeMounts": [{"name": "jwks", "mountPath": "/etc/jwks"}]},
         "extraVolumeMounts: there is no volume jwks; add it to extraVolumes",
@@ -1229,6 +1262,23 @@ def test_the_schema_accepts_the_servers_own_defaults() -> None:
 def test_what_the_chart_sets_is_refused_in_words(name: str) -> None:
     with pytest.raises(HelmError, match=rf"config\.{name}: the chart sets this itself"):
         render(merged(LEAST, {"config": {name: {"any": 1}}}))
+
+
+def test_variables_do_not_pass_by_the_chart() -> None:
+    """Those of what the chart renders in the configuration, of what it reads from `config`, and of JSON for a part."""
+    values = LEAST
+    for more in ("several sources", "secrets for everything", "small"):
+        values = merged(values, MATRIX[more])
+    values = merged(values, {"service": {"mtlsPort": 7120}, "operator": {"keyHashes": [HASH]}})
+    values = merged(values, {"config": {"limits": {"drain_delay_s": 5}}})
+    (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
+    names = {"FEEDMUX_" + "__".join(path).upper() for path, _ in nested(yaml.safe_load(text))}
+    assert {"FEEDMUX_LIMITS__DRAIN_S", "FEEDMUX_LISTEN__DATA_MTLS", "FEEDMUX_SOURCES__MAIN__ID"} <= names
+    for name in (*sorted(names), "FEEDMUX_REDIS__URL", "FEEDMUX_REDIS__PASSWORD", "feedmux_limits__drain_s"):
+        with pytest.raises(HelmError, match=f"env: {name}: the chart sets this itself; use "):
+            render(merged(LEAST, {"env": [{"name": name, "value": "1"}]}))
+    others = ["FEEDMUX_REDIS__LEASE_S", "FEEDMUX_SOURCES__MAIN__HISTORY_READS", "FEEDMUX_LIMITS__RING_BYTES"]
+    render(merged(LEAST, {"env": [{"name": name, "value": "1"} for name in others]}))
 
 
 def test_the_memory_limit_is_what_a_server_may_use_and_a_quarter() -> None:

@@ -431,9 +431,6 @@ schema checks no pattern of them, because Helm would print the URL. */ -}}
 {{- if gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling: minReplicas is above maxReplicas; lower minReplicas or raise maxReplicas" -}}
 {{- end -}}
-{{- if hasKey (default (dict) .Values.config.limits) "drain_s" -}}
-{{- fail "config.limits.drain_s: the chart sets this itself; use drain.seconds, from which the chart also derives the pod's termination grace period" -}}
-{{- end -}}
 {{- if and (eq .Values.service.ipFamilyPolicy "SingleStack") (gt (len .Values.service.ipFamilies) 1) -}}
 {{- fail "service.ipFamilies: a Service of ipFamilyPolicy SingleStack has one family; name one, or set PreferDualStack or RequireDualStack" -}}
 {{- end -}}
@@ -528,11 +525,59 @@ schema checks no pattern of them, because Helm would print the URL. */ -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- range $name := list "sources" "redis" "positions" "listen" "tls" "tenants_file" "operator_key_hashes" -}}
-{{- if hasKey $.Values.config $name -}}
-{{- fail (printf "config.%s: the chart sets this itself; use the value of that name at the top level" $name) -}}
+{{- range $option, $instead := include "feedmux.chartsOptions" . | fromYaml -}}
+{{- $section := splitList "." $option | first -}}
+{{- $limits := and (eq $section "limits") (hasKey (default (dict) $.Values.config.limits) (trimPrefix "limits." $option)) -}}
+{{- if or $limits (and (ne $section "limits") (hasKey $.Values.config $section)) -}}
+{{- fail (printf "config.%s: the chart sets this itself; use %s" (ternary $option $section $limits) $instead) -}}
+{{- end -}}
+{{- $inner := sub (splitList "." $option | len) 1 | int -}}
+{{- $variables := printf "(?i)^FEEDMUX_%s%s$" ($option | replace "." "(__" | replace "*" "([^_]|_[^_])+") (repeat $inner ")?") -}}
+{{- range $.Values.env -}}
+{{- if regexMatch $variables .name -}}
+{{- fail (printf "env: %s: the chart sets this itself; use %s" .name $instead) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- $variables := dict "env" .Values.env -}}
+{{- range .Values.initContainers }}{{ $_ := set $variables (printf "initContainers (%s)" .name) (default (list) .env) }}{{ end -}}
+{{- range $value, $of := $variables -}}
+{{- range $of -}}
+{{- if and .value .valueFrom -}}
+{{- fail (printf "%s: %s has both value and valueFrom; remove one" $value .name) -}}
+{{- end -}}
+{{- if and (kindIs "map" .valueFrom) (ne (len .valueFrom) 1) -}}
+{{- fail (printf "%s: the valueFrom of %s names %d sources, and Kubernetes requires one" $value .name (len .valueFrom)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.extraVolumes -}}
+{{- if gt (len .) 2 -}}
+{{- fail (printf "extraVolumes: %s has more than one source: %s" .name (omit . "name" | keys | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.envFrom -}}
+{{- if ne (omit . "prefix" | len) 1 -}}
+{{- fail "envFrom: name a configMapRef or a secretRef in each item, not both" -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (printf "tenants:%s" (toYaml .Values.tenants.inline | nindent 2) | len) 1048576 -}}
+{{- fail "tenants.inline: it has more than 1 MiB, which Kubernetes does not accept in a ConfigMap; remove entries" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Options of the configuration that the chart sets, or that it reads from the values, and what to use instead. `*` is
+any name. The check rejects them in `env`, where they would pass by the chart, and all but those of config in `config`. */}}
+{{- define "feedmux.chartsOptions" -}}
+"sources.*.(uri|id)": the values of `sources`; `env` sets further options
+"redis.(url|username|password|key_prefix|ca_file)": the values of `redis`; `env` sets further options
+positions.*: positions.keySecret
+listen.*: the values of `service`, `operator` and `metrics`, and tls.acceptPlaintext
+tls.*: the values of `tls`
+tenants_file: the values of `tenants`
+operator_key_hashes: operator.keyHashes
+limits.drain_s: drain.seconds, from which the chart also derives the pod's termination grace period
+limits.(memory_bytes|retained_bytes|sessions|connections|drain_delay_s): config.limits, from which the chart also derives what a pod needs
 {{- end -}}
 
 {{/* The server's configuration, without secrets: the servers read secrets from the environment. */}}
