@@ -76,7 +76,7 @@ def test_of_each_document_the_latest_change_is_left(spark: SparkSession) -> None
         assert {row.document_key._id: row.document.state for row in found} == {1: "third", 2: "again"}
 
 
-def test_changes_are_applied_once(spark: SparkSession, mirror: ParquetMirror) -> None:
+def test_changes_that_are_applied_again_do_no_harm(spark: SparkSession, mirror: ParquetMirror) -> None:
     assert content(mirror) == {1: "copied", 2: "copied", 3: "copied"}
     first = frame(
         spark,
@@ -92,14 +92,44 @@ def test_changes_are_applied_once(spark: SparkSession, mirror: ParquetMirror) ->
     mirror.apply(first, 0)
     state = {1: "updated", 3: "copied", 4: "inserted"}
     assert content(mirror) == state
-    folders = sorted(path.name for path in Path(mirror.path).iterdir())
     mirror.apply(first, 0)
-    assert sorted(path.name for path in Path(mirror.path).iterdir()) == folders
+    assert content(mirror) == state
     # A later batch with changes that are not later: nothing goes backwards.
-    mirror.apply(frame(spark, [change(1, "update", 1, "old"), change(2, "replace", 4, "old")]), 1)
+    mirror.apply(frame(spark, [change(0, "update", 1, "old"), change(2, "replace", 4, "old")]), 1)
     assert content(mirror) == state
     mirror.apply(frame(spark, [change(7, "replace", 1, "replaced"), change(8, "insert", 2, "back")]), 2)
     assert content(mirror) == {1: "replaced", 2: "back", 3: "copied", 4: "inserted"}
+
+
+def test_batches_that_come_again_end_in_the_same_table(spark: SparkSession, mirror: ParquetMirror) -> None:
+    """Under the numbers of other batches, as with an older checkpoint that was put back."""
+    changes = [
+        [change(1, "insert", 4, "short-lived"), change(2, "update", 1, "updated")],
+        [change(3, "delete", 4), change(4, "delete", 3)],
+        [change(5, "insert", 3, "back"), change(6, "insert", 5, "lost"), change(7, "delete", 2)],
+        [change(8, "drop", None), change(9, "insert", 6, "after")],
+        [change(10, "insert", 7, "new"), change(11, "delete", 6)],
+        [change(12, "insert", 2, "last")],
+    ]
+    runs: list[tuple[list[tuple[int, int]], dict[int, str]]] = [
+        ([(0, 2), (2, 4)], {6: "after"}),
+        ([(2, 4)], {6: "after"}),  # the last batch
+        ([(2, 5)], {7: "new"}),  # the last batch, longer
+        ([(1, 3), (3, 6)], {2: "last", 7: "new"}),  # in other parts
+        ([(0, 1), (1, 4), (4, 6)], {2: "last", 7: "new"}),  # all
+    ]
+    for batches, state in runs:
+        for batch_id, (begin, end) in enumerate(batches):
+            named(spark, mirror).apply(frame(spark, [one for some in changes[begin:end] for one in some]), batch_id)
+        assert content(mirror) == state, batches
+
+
+def test_a_batch_that_comes_again_has_the_new_feed(spark: SparkSession, mirror: ParquetMirror) -> None:
+    """As with onFeedChange=update: documents that the former pipeline left out, or had in another form."""
+    mirror.apply(frame(spark, [change(1, "insert", 4, "former"), change(2, "delete", 1)]), 0)
+    changes = [change(1, "insert", 4, "new"), change(2, "delete", 1), change(3, "insert", 5, "new")]
+    mirror.apply(frame(spark, changes), 0)
+    assert content(mirror) == {2: "copied", 3: "copied", 4: "new", 5: "new"}
 
 
 def test_a_crash_while_writing_leaves_the_old_state_and_is_written_over(

@@ -5,9 +5,9 @@
     changes.writeStream.foreachBatch(mirror.apply).option("checkpointLocation", "/data/orders.checkpoint").start()
     mirror.read().select("document.*")
 
-Changes are rows of `mirror_schema`, a typed schema, of one collection. A row is replaced only by a later change (by
-`sort_key`), so applying changes that the copy already contains does no harm. After a crash, a table has the old state
-or the new state, and a repeated batch is skipped: Spark's query id and batch id are stored with the table.
+Changes are rows of `mirror_schema`, a typed schema, of one collection. No row is replaced by an earlier change (by
+`sort_key`), so applying changes that the table already contains does no harm. After a crash, a table has the old state
+or the new state, and the batch that comes again is applied again.
 """
 
 from feedmux_spark.apply.delta import DeltaMirror

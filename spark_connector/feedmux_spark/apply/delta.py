@@ -1,22 +1,16 @@
 """A mirror in a Delta table: each batch is one MERGE, which writes only the files that hold changed documents.
 
-The session needs Delta's jars and its extension. A MERGE of a batch that is already in the table changes nothing,
-because none of its changes is later than the matching row; the batch ids in the table's history only save the work.
+The session needs Delta's jars and its extension.
 """
 
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
 
 from feedmux_spark.apply.mirror import Mirror, as_copy
 
-_MARK: Final = "spark.databricks.delta.commitInfo.userMetadata"
 _NAMESPACE: Final = "feedmux.namespace"
-_LOOK_BACK: Final = 100
-"""How many commits are searched for the mark of a query's last batch; other commits, such as OPTIMIZE, may follow
-it."""
 
 
 class DeltaMirror(Mirror):
@@ -42,20 +36,12 @@ class DeltaMirror(Mirror):
     def _delete_before(self, sort_key: bytes) -> None:
         self._spark.sql(f"DELETE FROM {self._table} WHERE sort_key < X'{sort_key.hex()}'")
 
-    def _applied(self, query_id: str, batch_id: int) -> bool:
-        marks = self._spark.sql(f"DESCRIBE HISTORY {self._table} LIMIT {_LOOK_BACK}").where(
-            f.col("userMetadata").startswith(_mark(query_id))
-        )
-        return any(int(row.userMetadata.rpartition(" ")[2]) >= batch_id for row in marks.collect())
-
     def _stored_namespace(self) -> str | None:
         detail: Any = self._spark.sql(f"DESCRIBE DETAIL {self._table}").first()
         found: str | None = (detail.properties or {}).get(_NAMESPACE)
         return found
 
-    def _merge(
-        self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int, namespace: str | None
-    ) -> None:
+    def _merge(self, latest: DataFrame, emptied_at: bytes | None, namespace: str | None) -> None:
         session = latest.sparkSession
         if namespace is not None and self._stored_namespace() != namespace:
             text = namespace.replace("\\", "\\\\").replace("'", "\\'")
@@ -63,27 +49,21 @@ class DeltaMirror(Mirror):
         if emptied_at is not None:
             session.sql(f"DELETE FROM {self._table} WHERE sort_key <= X'{emptied_at.hex()}'")
         latest.createOrReplaceTempView("feedmux_latest")
-        session.conf.set(_MARK, f"{_mark(query_id)}{batch_id}")
         try:
             session.sql(
                 f"""
                 MERGE INTO {self._table} old USING feedmux_latest new ON old.document_key = new.document_key
                 WHEN MATCHED AND new.sort_key > old.sort_key AND new.gone THEN DELETE
-                WHEN MATCHED AND new.sort_key > old.sort_key
+                WHEN MATCHED AND new.sort_key >= old.sort_key AND NOT new.gone
                   THEN UPDATE SET old.sort_key = new.sort_key, old.document = new.document
                 WHEN NOT MATCHED AND NOT new.gone
                   THEN INSERT (document_key, sort_key, document) VALUES (new.document_key, new.sort_key, new.document)
                 """
             )
         finally:
-            session.conf.unset(_MARK)
             session.catalog.dropTempView("feedmux_latest")
 
     @property
     def _table(self) -> str:
         path = self.path.replace("`", "``")
         return f"delta.`{path}`"
-
-
-def _mark(query_id: str) -> str:
-    return f"feedmux {query_id} "

@@ -27,7 +27,6 @@ COLUMNS: Final = ("document_key", "sort_key", "document")
 
 _CHANGES: Final = ("insert", "update", "replace", "delete")
 _EMPTYING: Final = ("drop", "dropDatabase")
-_QUERY_ID: Final = "sql.streaming.queryId"
 
 
 class CannotApply(FeedmuxSparkError):
@@ -143,24 +142,21 @@ class Mirror(ABC):
         """Deletes the rows with a smaller `sort_key`."""
 
     @abstractmethod
-    def _applied(self, query_id: str, batch_id: int) -> bool:
-        """Whether this batch, or a later one of its query, is in the table."""
-
-    @abstractmethod
     def _stored_namespace(self) -> str | None:
         """The namespace passed to the last `_merge`; None before the first."""
 
     @abstractmethod
-    def _merge(
-        self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int, namespace: str | None
-    ) -> None:
-        """Merges `latest` (COLUMNS and `gone`) into the table, without the rows up to `emptied_at`."""
+    def _merge(self, latest: DataFrame, emptied_at: bytes | None, namespace: str | None) -> None:
+        """Merges `latest` (COLUMNS and `gone`) into the table, without the rows up to `emptied_at`. A row gives way to
+        a later `sort_key`, and to the same one that is not `gone`."""
 
     def apply(self, changes: DataFrame, batch_id: int) -> None:
-        """Applies a batch, for `foreachBatch`. Does nothing if the batch has been applied. Raises CannotApply."""
-        query_id = changes.sparkSession.sparkContext.getLocalProperty(_QUERY_ID) or ""
-        if self._applied(query_id, batch_id):
-            return
+        """Applies a batch, for `foreachBatch`. Raises CannotApply.
+
+        `batch_id` does not count: after a change of the feed, or with an older checkpoint that was put back, a batch of
+        the same number has other changes. Changes may be applied again, because all later ones follow again. Until
+        then, documents that were deleted since may be there again.
+        """
         stored = self._stored_namespace()
         if self.namespace is not None:
             if stored not in (None, self.namespace):
@@ -175,7 +171,7 @@ class Mirror(ABC):
             latest = latest_changes(changes.where(f.col("operation").isin(*_CHANGES)))
             # An update whose document updateLookup no longer found is followed by its delete.
             gone = (f.col("operation") == "delete") | f.col("document").isNull()
-            self._merge(latest.select(*COLUMNS, gone.alias("gone")), emptied_at, query_id, batch_id, namespace)
+            self._merge(latest.select(*COLUMNS, gone.alias("gone")), emptied_at, namespace)
         finally:
             changes.unpersist()
 

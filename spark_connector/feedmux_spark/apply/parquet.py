@@ -7,8 +7,7 @@ retained for its current readers. Use `DeltaMirror` for tables that are too larg
 
 import logging
 import re
-from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -19,32 +18,14 @@ from feedmux_spark.apply.mirror import CannotApply, Mirror, as_copy
 log = logging.getLogger("feedmux_spark")
 
 _KEPT: Final = 2
-_COPY: Final = "copy"
+_STATE: Final = re.compile(r"state-\d+-\d+-")
+"""The folder of a state. Only its number counts; earlier versions wrote the batch and the query that created it, and
+read no other names."""
 _GLOB: Final = re.compile(r"[][{}*?\\]")
 """What Spark takes for a pattern in a path that it reads, and not in one that it writes."""
 _NAMESPACE: Final = "feedmux.namespace"
 """Stored as metadata of the column sort_key in the Parquet files, so it is written together with a state or not at
 all."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _State:
-    """One state of the table, and the batch that created it."""
-
-    number: int
-    query_id: str
-    batch_id: int
-
-    @property
-    def folder(self) -> str:
-        return f"state-{self.number:012}-{self.batch_id}-{self.query_id}"
-
-    @classmethod
-    def parse(cls, folder: str) -> Self | None:
-        match folder.split("-", 3):
-            case ["state", number, batch_id, query_id] if number.isdecimal() and batch_id.isdecimal():
-                return cls(int(number), query_id, int(batch_id))
-        return None
 
 
 class ParquetMirror(Mirror):
@@ -54,8 +35,7 @@ class ParquetMirror(Mirror):
         states = self._states()
         if states and not replace:
             raise CannotApply(f"{self.path} already contains a mirror")
-        self._write(as_copy(documents), _State(states[-1].number + 1 if states else 0, _COPY, 0))
-        self._delete_old()
+        self._write(as_copy(documents))
 
     def exists(self) -> bool:
         return bool(self._states())
@@ -64,37 +44,23 @@ class ParquetMirror(Mirror):
         states = self._states()
         if not states:
             raise CannotApply(f"{self.path} contains no mirror: create it with a copy first")
-        return self._spark.read.parquet(_GLOB.sub(r"\\\g<0>", f"{self.path}/{states[-1].folder}"))
+        return self._spark.read.parquet(_GLOB.sub(r"\\\g<0>", f"{self.path}/{states[-1]}"))
 
     def _delete_before(self, sort_key: bytes) -> None:
-        last = self._states()[-1]
-        rows = self.read().where(f.col("sort_key") >= f.lit(sort_key))
-        self._write(rows, replace(last, number=last.number + 1))
-        self._delete_old()
-
-    def _applied(self, query_id: str, batch_id: int) -> bool:
-        return any(state.query_id == query_id and state.batch_id >= batch_id for state in self._states())
+        self._write(self.read().where(f.col("sort_key") >= f.lit(sort_key)))
 
     def _stored_namespace(self) -> str | None:
         found: str | None = self.read().schema["sort_key"].metadata.get(_NAMESPACE)
         return found
 
-    def _merge(
-        self, latest: DataFrame, emptied_at: bytes | None, query_id: str, batch_id: int, namespace: str | None
-    ) -> None:
+    def _merge(self, latest: DataFrame, emptied_at: bytes | None, namespace: str | None) -> None:
         before = self._in_schema_of(latest)
         if emptied_at is not None:
             before = before.where(f.col("sort_key") > f.lit(emptied_at))
-        number = self._states()[-1].number + 1
         rows = _merged(before, latest)
         if namespace is not None:
             rows = rows.withMetadata("sort_key", {_NAMESPACE: namespace})
-        self._write(rows, _State(number, query_id, batch_id))
-        self._delete_old()
-
-    def _delete_old(self) -> None:
-        for state in self._states()[:-_KEPT]:
-            self._files.delete(self._hadoop_path(state.folder), True)
+        self._write(rows)
 
     def _in_schema_of(self, latest: DataFrame) -> DataFrame:
         """The table with the types of the stream: each batch writes all rows anew. Raises CannotApply."""
@@ -123,20 +89,27 @@ class ParquetMirror(Mirror):
                 )
         return table
 
-    def _write(self, rows: DataFrame, state: _State) -> None:
-        rows.write.mode("overwrite").parquet(f"{self.path}/{state.folder}")
-        if state not in self._states():
+    def _write(self, rows: DataFrame) -> None:
+        """Writes the next state, and deletes those that no reader needs any more."""
+        before = self._states()
+        state = _folder(_number(before[-1]) + 1 if before else 0)
+        rows.write.mode("overwrite").parquet(f"{self.path}/{state}")
+        states = self._states()
+        if state not in states:
             raise CannotApply(
                 "mapreduce.fileoutputcommitter.marksuccessfuljobs is off: the mirror needs `_SUCCESS` files"
             )
+        for old in states[:-_KEPT]:
+            self._files.delete(self._hadoop_path(old), True)
 
-    def _states(self) -> list[_State]:
-        """Returns the complete states, in order."""
+    def _states(self) -> list[str]:
+        """Returns the folders of the complete states, in order."""
         if not self._files.exists(self._hadoop_path("")):
             return []
         names = [entry.getPath().getName() for entry in self._files.listStatus(self._hadoop_path(""))]
-        found = [state for name in names if (state := _State.parse(name)) is not None]
-        return sorted(state for state in found if self._files.exists(self._hadoop_path(f"{state.folder}/_SUCCESS")))
+        found = [name for name in names if _STATE.match(name)]
+        complete = [name for name in found if self._files.exists(self._hadoop_path(f"{name}/_SUCCESS"))]
+        return sorted(complete, key=_number)
 
     def _hadoop_path(self, name: str) -> Any:
         assert self._spark._jvm is not None
@@ -147,11 +120,23 @@ class ParquetMirror(Mirror):
         return self._hadoop_path("").getFileSystem(self._spark._jsc.hadoopConfiguration())
 
 
+def _folder(number: int) -> str:
+    return f"state-{number:012}-0-table"
+
+
+def _number(folder: str) -> int:
+    return int(folder.split("-")[1])
+
+
 def _merged(before: DataFrame, latest: DataFrame) -> DataFrame:
     content = f.struct("sort_key", "document")
     old = before.select("document_key", content.alias("old"))
     new = latest.select("document_key", content.alias("new"), "gone")
-    later = f.col("new").isNotNull() & (f.col("old").isNull() | (f.col("new.sort_key") > f.col("old.sort_key")))
+    order = f.col("new.sort_key"), f.col("old.sort_key")
+    # As in DeltaMirror: of one sort_key, a delete is the earlier change, and a document that comes again may be another
+    # one: the feed or the schema may have changed, and updateLookup finds the present document.
+    beats = (order[0] > order[1]) | ((order[0] == order[1]) & ~f.col("gone"))
+    later = f.col("new").isNotNull() & (f.col("old").isNull() | beats)
     return (
         old.join(new, "document_key", "full_outer")
         .where(~(later & f.col("gone")))

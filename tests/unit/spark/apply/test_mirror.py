@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from feedmux_spark.apply import ParquetMirror, mirror_schema
-from feedmux_spark.apply.parquet import _State
+from feedmux_spark.apply.parquet import _STATE, _folder, _number
 from feedmux_spark.errors import OptionError
 from feedmux_spark.offsets import Offset
 from feedmux_spark.rows import SchemaRefused, TypeMismatch, documents_batch
@@ -78,14 +78,12 @@ def test_the_schema_has_what_tells_a_delete_from_an_update_without_a_document() 
     assert "sort_key" in schema.fieldNames()
 
 
-def test_states_are_sorted_by_their_number_whatever_the_batch() -> None:
-    states = [_State(0, "copy", 0), _State(9, "b-query", 7), _State(10, "a-query", 0)]
-    folders = [state.folder for state in states]
-    assert sorted(folders) == folders
-    parsed = [state for each in reversed(folders) if (state := _State.parse(each)) is not None]
-    assert sorted(parsed) == states
+def test_states_have_a_number_also_those_that_name_their_batch() -> None:
+    for name in (_folder(12), "state-000000000012-7-b-query"):
+        assert _STATE.match(name)
+        assert _number(name) == 12
 
 
 def test_what_else_is_in_the_folder_is_no_state() -> None:
     for name in ("state-1", "state-x-0-q", "state-1-x-q", "other-1-0-q", "_temporary", ".state-1-0-q", ""):
-        assert _State.parse(name) is None
+        assert not _STATE.match(name)
