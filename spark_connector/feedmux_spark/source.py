@@ -16,7 +16,7 @@ from feedmux_spark.batch import FeedmuxBatchReader
 from feedmux_spark.errors import OptionError
 from feedmux_spark.options import Options, parse_options
 from feedmux_spark.rows import default_schema
-from feedmux_spark.stream import FeedmuxStreamReader
+from feedmux_spark.stream import FeedmuxStreamReader, RejectedStreamReader
 
 _CREATING: Final = "provider"
 """A property that only CREATE TABLE passes, beside `owner`, the table's properties and comment."""
@@ -53,7 +53,11 @@ class FeedmuxSource(DataSource):
         return FeedmuxBatchReader(self._options(schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 Spark's name
-        return FeedmuxStreamReader(_for_stream(self._options(schema)), schema)
+        try:
+            return FeedmuxStreamReader(_for_stream(self._options(schema)), schema)
+        except Exception as error:  # noqa: BLE001 - raised by the reader
+            # Where this raises, Spark then stops the reader that it has not got, and ends with an error about that.
+            return RejectedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         raise OptionError(_READ_ONLY)

@@ -95,6 +95,23 @@ class FeedmuxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from self._maker.record_batches(events)
 
 
+class RejectedStreamReader(FeedmuxStreamReader):
+    """Raises an error at Spark's first call, whichever that is."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+        self._progress = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error
+
+    def _driver(self) -> "Progress":
+        raise self._error
+
+
 def _of(after: Offset, slices: Sequence[Slice]) -> Sequence[Slice]:
     """The slices of a range that begins at `after`."""
     return slices if after.copied is None else [replace(each, copying=True) for each in slices]

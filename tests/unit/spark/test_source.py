@@ -6,23 +6,48 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 import pyspark_feedmux
 from feedmux_spark.batch import FeedmuxBatchReader
 from feedmux_spark.errors import OptionError
+from feedmux_spark.rows import default_schema
 from feedmux_spark.source import FeedmuxSource
+from feedmux_spark.stream import FeedmuxStreamReader
 from tests.tables import over
 
 
-@over("more", [{}, {"consumerName": "q", "endingOffsets": "earliest"}])
-def test_a_stream_needs_a_name_and_no_end(more: dict[str, str]) -> None:
-    source = FeedmuxSource({"endpoint": "x:1", **more})
-    with pytest.raises(OptionError, match=r"consumerName|endingOffsets"):
-        source.streamReader(source.schema())
+@over(
+    ("more", "says"),
+    [
+        ({}, "consumerName is missing"),
+        ({"consumerName": "q", "endingOffsets": "earliest"}, "endingOffsets is for batches"),
+        ({"consumerName": "q", "startingOffsets": "snapshot"}, "needs the option collection"),
+        ({"consumerName": "q", "schemaMode": "typed"}, "schemaMode typed needs a schema"),
+    ],
+)
+def test_what_a_stream_lacks_is_an_error_of_each_first_call(more: dict[str, str], says: str) -> None:
+    """Where streamReader raises, Spark's last line is that it cannot stop a reader that it has not got."""
+    reader = FeedmuxSource({"endpoint": "x:1", **more}).streamReader(default_schema("envelope"))
+    assert isinstance(reader, FeedmuxStreamReader)
+    calls: list[Callable[[], object]] = [
+        reader.initialOffset,
+        reader.getDefaultReadLimit,
+        reader.prepareForTriggerAvailableNow,
+        lambda: reader.latestOffset({"position": ""}, reader.getDefaultReadLimit()),
+        reader.reportLatestOffset,
+        lambda: reader.partitions({"position": ""}, {"position": ""}),
+        lambda: reader.read(InputPartition(None)),
+    ]
+    for call in calls:
+        with pytest.raises(OptionError, match=says):
+            call()
+    reader.stop()
 
 
 def test_a_table_carries_its_options_in_its_schema() -> None:
