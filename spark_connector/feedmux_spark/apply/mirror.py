@@ -220,10 +220,14 @@ def _check(changes: DataFrame, known: str | None) -> str | None:
             f" name the collection to apply only its changes, as in ParquetMirror(spark, path, {names[0]!r})"
         )
     if found.mismatch is not None:
+        advice = (
+            "If no type fits, merge the changes by document_key as BINARY instead of with a mirror"
+            if found.mismatch.startswith("document_key")
+            else "Values of `document` may also become null, with the option onTypeMismatch=null"
+        )
         raise CannotApply(
             f"a change of {names[0] if names else 'the collection'} does not fit the schema of the stream:"
-            f" {found.mismatch}. Change the type in the schema. Values of `document` alone may also become null, with"
-            " the option onTypeMismatch=null"
+            f" {found.mismatch}. Change the type in the schema. {advice}"
         )
     if found.without_document:
         raise CannotApply("updates came without their document: set the option fullDocument to updateLookup")

@@ -29,6 +29,7 @@ _DAY_MS: Final = 86_400_000
 _UUID_BYTES: Final = 16
 _UUID_SUBTYPE: Final = 4
 _OLD_BINARY_SUBTYPE: Final = 2
+_PLAIN_SUBTYPE: Final = 0
 _HEX: Final = np.frombuffer(bytes(range(256)).hex().encode(), "<u2")
 
 TAKES: Final[Mapping[str, str]] = MappingProxyType({
@@ -48,6 +49,18 @@ TAKES: Final[Mapping[str, str]] = MappingProxyType({
 })  # fmt: skip
 """What a column of a Spark type takes, in the names of MongoDB's `$type`. `docs/rows.md` shows it."""
 
+KEY_TAKES: Final[Mapping[str, str]] = MappingProxyType({
+    "STRING": "string and symbol; objectId and UUID, as long as no other document has its text",
+    "BINARY": "binary of subtype 0",
+    "FLOAT": "what it holds exactly",
+    "TIMESTAMP, TIMESTAMP_NTZ": "date",
+    "DATE": "date at midnight in UTC",
+    "STRUCT": "document with all fields of the type, in their order, and no others",
+})  # fmt: skip
+"""What a column of these types takes in `document_key`, if not all that it takes elsewhere: values from which MongoDB
+cannot have another `_id` of the same content in the column. A number in another type, and a symbol with a string's
+text, are the same `_id` for MongoDB."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -58,7 +71,7 @@ class Policy:
     """Where mismatches are collected, as places in the buffer and what is wrong there, instead of being raised. The
     columns are then of no use in the rows of these places."""
     of_key: bool = False
-    """The columns identify a document: they take no BSON timestamp by its seconds, which others share."""
+    """The columns identify a document: they take only what `KEY_TAKES` says."""
 
     def refuse(self, places: Ints, message: str, place: int | None) -> None:
         """Notes a mismatch, or raises TypeMismatch."""
@@ -77,12 +90,18 @@ def column(values: Values, field: pa.Field, path: str, policy: Policy, parents: 
         return array
     if policy.fail:
         kind = values.kind
-        refused = ~taken & (kind != bson.MISSING) & (kind != bson.NULL) & (kind != bson.UNDEFINED)
+        refused = ~taken & (kind != bson.MISSING) & (kind != bson.NULL)
+        if not policy.of_key:  # there, undefined and null are two values
+            refused &= kind != bson.UNDEFINED
         while refused.any():
             row = int(np.argmax(refused))
             alike = refused & (kind == kind[row])
             name = bson.NAMES[int(kind[row])]
-            message = f"{path}: a BSON {name} that a column of type {_spark_name(field.type)} cannot hold"
+            wanted = _spark_name(field.type)
+            message = f"{path}: a BSON {name} that a column of type {wanted} cannot hold"
+            for types, takes in KEY_TAKES.items() if policy.of_key else ():
+                if wanted.partition("<")[0] in types.split(", "):
+                    message += f" in a key, where it takes {takes}"
             policy.refuse(values.start[alike], message, int(values.start[row]))
             refused &= ~alike
     if not field.nullable:
@@ -165,7 +184,7 @@ def _integers(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> B
     return pa.array(numbers, arrow_type, mask=_mask(taken)), taken
 
 
-def _doubles(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> Built:
+def _doubles(values: Values, arrow_type: Any, _path: str, policy: Policy) -> Built:
     numbers = np.zeros(len(values), np.float64)
     taken = (values.kind == bson.DOUBLE) | (values.kind == bson.INT32)
     for kind, dtype in ((bson.DOUBLE, "<f8"), (bson.INT32, "<i4")):
@@ -176,10 +195,12 @@ def _doubles(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> Bu
         longs = values.buffer.at(places, "<i8")
         numbers[rows] = longs
         taken[rows] = (longs <= _EXACT_IN_DOUBLE) & (longs >= -_EXACT_IN_DOUBLE)
-    finite = np.isfinite(numbers)
+    exact, finite = numbers, np.isfinite(numbers)
     with np.errstate(over="ignore"):
         numbers = numbers.astype(arrow_type.to_pandas_dtype())
     taken &= ~(finite & np.isinf(numbers))
+    if policy.of_key:
+        taken &= (numbers == exact) | np.isnan(exact)
     return pa.array(numbers, arrow_type, mask=_mask(taken), from_pandas=False), taken
 
 
@@ -211,8 +232,10 @@ def _timestamps(values: Values, arrow_type: Any, _path: str, policy: Policy) -> 
     return pa.array(numbers, mask=_mask(taken)).view(arrow_type), taken
 
 
-def _dates(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> Built:
+def _dates(values: Values, arrow_type: Any, _path: str, policy: Policy) -> Built:
     numbers, taken = _microseconds(values)
+    if policy.of_key:
+        taken &= (values.kind != bson.TIMESTAMP) & (numbers % (_DAY_MS * 1000) == 0)
     return pa.array((numbers // (_DAY_MS * 1000)).astype(np.int32), mask=_mask(taken)).view(arrow_type), taken
 
 
@@ -221,9 +244,9 @@ def _decimals(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> B
     return pa.Array.from_buffers(arrow_type, len(values), [_validity(taken), pa.py_buffer(words)]), taken
 
 
-def _strings(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> Built:
+def _strings(values: Values, arrow_type: Any, _path: str, policy: Policy) -> Built:
     kind = values.kind
-    taken = (kind == bson.STRING) | (kind == bson.SYMBOL) | (kind == bson.CODE)
+    taken = (kind == bson.STRING) | (kind == bson.SYMBOL) | ((kind == bson.CODE) & (not policy.of_key))
     array = spans(values.buffer, values.start + 4, values.end - 1, taken, arrow_type)
     rows, places = _of_kind(values, bson.OBJECT_ID)
     if rows.size:
@@ -263,7 +286,7 @@ def _scattered(array: pa.Array, rows: Ints, count: int) -> pa.Array:
     return array.take(pa.array(places, mask=missing))
 
 
-def _binaries(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> Built:
+def _binaries(values: Values, arrow_type: Any, _path: str, policy: Policy) -> Built:
     kind, start = values.kind, values.start.copy()
     taken = (kind == bson.BINARY) | (kind == bson.OBJECT_ID) | (kind == bson.DOCUMENT) | (kind == bson.ARRAY)
     rows, places = _of_kind(values, bson.BINARY)
@@ -276,16 +299,34 @@ def _binaries(values: Values, arrow_type: Any, _path: str, _policy: Policy) -> B
         measured = (size >= 4) & (inner == size - 4)
         start[rows[measured]] += 4
         taken[rows] = measured | (size == 0)
+    if policy.of_key:
+        taken &= kind == bson.BINARY
+        rows, places = _of_kind(values, bson.BINARY)
+        taken[rows] &= values.buffer.bytes[places + 4] == _PLAIN_SUBTYPE
     return spans(values.buffer, start, values.end, taken, arrow_type), taken
 
 
 def _structs(values: Values, arrow_type: Any, path: str, policy: Policy) -> Built:
     taken = values.kind == bson.DOCUMENT
     fields = [arrow_type.field(index) for index in range(arrow_type.num_fields)]
+    if policy.of_key and "." in path:  # of documentKey itself, the column may have the `_id` alone
+        taken &= _has_fields(values.masked(taken), [field.name for field in fields])
     parents = values.masked(taken)
     found = bson.find(parents, [field.name for field in fields])
     children = [column(found[field.name], field, f"{path}.{field.name}", policy, parents) for field in fields]
     return pa.Array.from_buffers(arrow_type, len(values), [_validity(taken)], children=children), taken
+
+
+def _has_fields(documents: Values, names: list[str]) -> Mask:
+    """Returns which documents have exactly these fields, in this order."""
+    items = bson.items(documents)
+    found: Mask = items.counts == len(names)
+    first = np.cumsum(items.counts) - items.counts
+    for index, name in enumerate(names):
+        rows = np.flatnonzero(found)
+        keys = items.keys.take(first[rows] + index)
+        found[rows] = keys.buffer.matches(keys.start, name.encode())
+    return found
 
 
 def _lists(values: Values, arrow_type: Any, path: str, policy: Policy) -> Built:

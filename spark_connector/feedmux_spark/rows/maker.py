@@ -198,7 +198,7 @@ def _located(error: TypeMismatch, events: bytes, places: Ints) -> TypeMismatch:
     # Not decoded as a whole, because the value may be undecodable.
     event = RawBSONDocument(events[places[row] : places[row + 1]])
     namespace, token = _decoded(event.get("ns")), _decoded(event.get("_id"))
-    advice = "" if str(error).startswith(_KEY) else ", or set onTypeMismatch to null"
+    advice = f", or take {_KEY} as BINARY" if str(error).startswith(_KEY) else ", or set onTypeMismatch to null"
     return TypeMismatch(
         f"{error}. Change the type{advice}. The event: operationType {event.get('operationType')}, ns {namespace},"
         f" resume token {token}"

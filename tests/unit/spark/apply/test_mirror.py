@@ -1,12 +1,17 @@
 """What a mirror refuses before it has a table, and the names of its states."""
 
 import json
+import math
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import bson
 import pytest
+from bson import Binary, Code, ObjectId, Timestamp
+from bson.raw_bson import RawBSONDocument
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     DataType,
     DateType,
@@ -16,6 +21,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -41,10 +47,48 @@ def test_a_schema_without_a_key_is_refused() -> None:
             refused()
 
 
-def test_timestamps_that_differ_are_not_one_key() -> None:
-    documents = [bson.encode({"_id": bson.Timestamp(5, increment)}) for increment in (1, 2)]
-    with pytest.raises(TypeMismatch, match=r"document_key\._id: a BSON timestamp"):
-        documents_batch(b"".join(documents), StructType([StructField("_id", TimestampType())]))
+MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
+UNDEFINED = RawBSONDocument(b"\x08\0\0\0\x06a\0\0")
+"""The field `a` as undefined."""
+PAIR = StructType([StructField("a", LongType()), StructField("b", LongType())])
+
+
+@over(
+    ("kind", "taken", "refused"),
+    [
+        (StringType(), ["x", ObjectId(), Binary(bytes(16), 4), None], [Code("x"), Binary(bytes(16), 3)]),
+        (
+            BinaryType(),
+            [b"", b"x"],
+            [Binary(b"x", 128), Binary(b"x", 2), Binary(b"", 2), Binary(bytes(16), 4), ObjectId()],
+        ),
+        (BinaryType(), [], [{"a": 1}]),
+        (TimestampType(), [MIDNIGHT], [Timestamp(5, 1)]),
+        (TimestampNTZType(), [MIDNIGHT], [Timestamp(5, 1)]),
+        (DateType(), [MIDNIGHT], [MIDNIGHT + timedelta(milliseconds=1), Timestamp(86400, 1)]),
+        (FloatType(), [1.5, math.nan, -math.inf], [0.1, (1 << 24) + 1]),
+        (PAIR, [{"a": 1, "b": 2}, {"a": 1.0, "b": None}, None], []),
+        (PAIR, [], [{"b": 2, "a": 1}, {"a": 5}, {"a": 1, "b": 2, "c": 3}, {"a": 1, "c": 2}, {}]),
+        (PAIR, [], [{"aa": 1, "b": 2}, {"b": 2}, {"a": 1, "b": 2, "aa": 3}]),
+        (
+            ArrayType(StructType([StructField("a", StringType())])),
+            [[{"a": "x"}, {"a": None}, None], []],
+            [[{}], [{"a": Code("x")}], [UNDEFINED]],
+        ),
+        (MapType(StringType(), StringType()), [{"a": None}], [UNDEFINED]),
+    ],
+)
+def test_a_key_takes_no_value_whose_column_is_also_another_ones(
+    kind: DataType, taken: list[Any], refused: list[Any]
+) -> None:
+    inner = StructType([StructField("s", StructType([StructField("v", kind)]))])
+    for schema, wrap in (kind, lambda value: value), (inner, lambda value: {"s": {"v": value}}):
+        document = StructType([StructField("_id", schema)])
+        rows = documents_batch(b"".join(bson.encode({"_id": wrap(value)}) for value in taken), document)
+        assert rows.num_rows == len(taken)
+        for value in refused:
+            with pytest.raises(TypeMismatch, match=r"^document_key\._id.*: a BSON .* cannot hold"):
+                documents_batch(bson.encode({"_id": wrap(value)}), document)
 
 
 @over("namespace", ["orders", "shop.", ".orders", ""])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from feedmux_spark.rows.columns import COLUMNS, DECODED, HAS_DOCUMENT, TYPE_MISMATCH
-from feedmux_spark.rows.convert import TAKES
+from feedmux_spark.rows.convert import KEY_TAKES, TAKES
 from feedmux_spark.rows.token_order import SORT_KEY_BYTES
 
 DOCUMENT = Path(__file__).parents[4] / "spark_connector" / "docs" / "rows.md"
@@ -41,6 +41,7 @@ def test_the_columns_of_typed_rows() -> None:
 
 def test_what_columns_take() -> None:
     assert table("column", "takes") == [list(each) for each in TAKES.items()]
+    assert table("column of `document_key`", "takes") == [list(each) for each in KEY_TAKES.items()]
 
 
 def test_the_sort_key() -> None:
