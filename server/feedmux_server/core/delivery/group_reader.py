@@ -21,15 +21,22 @@ from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender, NeedsRoom
 from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.events.event_keys import fields_read
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 READ_BYTES: Final = 256 * 1024
-"""Bytes of events that the group reads at once, about: to find the keys of so many that a pipeline has rearranged takes
-up to 17 ms of the event loop."""
+"""Bytes of events that the group reads at once, about."""
 _RESTORED_BYTES: Final = READ_BYTES // 4
 """The same while a new host looks for each event in what earlier ones, or the members, have settled: that takes three
 times as long."""
+PORTION_BYTES: Final = READ_BYTES // 8
+"""Events are read in portions of so many bytes, whose keys take 4 ms at most, until their keys have taken long."""
+FIELDS_MAX: Final = 2_000
+"""The fields that the search for keys may have read until then: 2 to 4 ms of the event loop. Events of so many bytes
+can have 80,000."""
+_FIELDS_OF_EVENT: Final = 3
+"""To read so many takes as long as to take and settle an event."""
 _EAGER_PART: Final = 4
 """A member takes events when this part of its window is free, so that its messages are not small."""
 _UNLIMITED: Final = 1 << 60
@@ -329,21 +336,24 @@ class GroupReader:
         """Read until the members have enough, or there is no more, or as much as fits into one turn of the event
         loop."""
         subscriber, self.reads_on, left, size = self.subscriber, False, ENTRIES_AT_ONCE, 0
-        looks_up = self.ledger.restores or self.ledger.gathers
-        subscriber.payload_max = _RESTORED_BYTES if looks_up else READ_BYTES
+        fields_before = fields_read.count
+        bytes_max = _RESTORED_BYTES if self.ledger.restores or self.ledger.gathers else READ_BYTES
+        subscriber.payload_max = PORTION_BYTES
         while True:
             subscriber.batch_events_max = left
+            fields = fields_read.count
             taken = self._streams.take(subscriber)
             if isinstance(taken, Ended):
                 self.ended = taken
             if isinstance(taken, Delivery):
-                self.read_events += taken.count
+                self.read_events += taken.count + (fields_read.count - fields) // _FIELDS_OF_EVENT
             if not (isinstance(taken, Delivery) and subscriber.can_receive):
                 if taken is None and self.ledger.restores:
                     self.progress()  # where no event is left, what was settled ahead is passed, too
                 return
             left, size = left - taken.count, size + taken.size
-            if left <= 0 or size > READ_BYTES // 2 or looks_up:
+            costly = fields_read.count - fields_before > FIELDS_MAX
+            if left <= 0 or size > bytes_max - PORTION_BYTES or costly:
                 self.reads_on = True
                 return
 

@@ -6,12 +6,13 @@ import pytest
 
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
 from feedmux_server.core.delivery.feed_streams import FeedStreams
-from feedmux_server.core.delivery.group_reader import READ_BYTES, GroupMember, GroupReader
+from feedmux_server.core.delivery.group_reader import FIELDS_MAX, PORTION_BYTES, READ_BYTES, GroupMember, GroupReader
 from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended
 from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.events.event_keys import fields_read
 from feedmux_server.core.positions.ahead import Ahead, mark_of
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -24,19 +25,22 @@ from tests.unit.core.delivery.streams_support import Feed, behind, mark
 
 
 class NoStreams:
-    """The streams of a feed without further events, or with so many deliveries of a size."""
+    """The streams of a feed without further events, or with so many deliveries of a size, whose keys are found in so
+    many fields."""
 
-    def __init__(self, size: int = 0, count: int = 0) -> None:
+    def __init__(self, size: int = 0, count: int = 0, fields: int = 0) -> None:
         self.left = count
         self.room = 0
         """The most bytes that the last reader has asked for."""
         self._size = size
+        self._fields = fields
 
     def take(self, subscriber: Subscriber) -> Delivery | None:
         self.room = subscriber.payload_max
         if not self.left:
             return None
         self.left -= 1
+        fields_read.count += self._fields
         return Delivery(1, 10, (), self._size, self._size, START, 0.0)
 
     def resume(self, subscriber: Subscriber) -> None:
@@ -93,29 +97,32 @@ RESTORED = Group("a", ahead=Ahead(ResumeToken.high_water_mark(BEGIN + 100), {}))
 
 
 @over(
-    "ledger, size, room, reads",
+    "ledger, size, fields, reads",
     [
-        (Group().ledger, 100, READ_BYTES, 100),
-        (Group().ledger, READ_BYTES // 4, READ_BYTES, 3),
-        (Group().ledger, READ_BYTES, READ_BYTES, 1),
-        (RESTORED, 100, READ_BYTES // 4, 1),
+        (Group().ledger, 100, 0, 100),
+        (Group().ledger, PORTION_BYTES, 0, 8),
+        (Group().ledger, READ_BYTES, 0, 1),
+        (Group().ledger, PORTION_BYTES, FIELDS_MAX // 2, 3),
+        (Group().ledger, PORTION_BYTES, FIELDS_MAX * 2, 1),
+        (RESTORED, PORTION_BYTES, 0, 2),
     ],
 )
-def test_a_turn_of_the_event_loop_reads_few_bytes(ledger: KeyLedger, size: int, room: int, reads: int) -> None:
-    """Events of a kilobyte can have hundreds of fields before their key. A new host searches each of them three
-    times."""
-    streams = NoStreams(size, 1_000)
+def test_a_turn_of_the_event_loop_reads_few_bytes(ledger: KeyLedger, size: int, fields: int, reads: int) -> None:
+    """Events of a kilobyte can have hundreds of fields before their key, or in their key. A new host searches each of
+    them three times."""
+    streams = NoStreams(size, 1_000, fields)
     subscriber = Subscriber(0, "default", JoinPoint(START), CreditWindow(CreditLimits()), lambda: None)
     reader = GroupReader(cast(FeedStreams, streams), subscriber, ledger)
     member = GroupMember(0, reader, Hand(), window(), lambda: None)
     reader.join(member)
     assert reader.take(member) is None
-    assert (1_000 - streams.left, reader.reads_on, streams.room) == (reads, True, room)
-    assert reader.read_events >= reads
+    assert (1_000 - streams.left, reader.reads_on, streams.room) == (reads, True, PORTION_BYTES)
+    # Other sessions wait for as long as for so many events.
+    assert reader.read_events == reads * (10 + fields // 3)
 
 
 def test_members_with_full_windows_read_what_an_earlier_host_has_read() -> None:
-    streams, woken = NoStreams(100, 0), list[int]()
+    streams, woken = NoStreams(READ_BYTES // 4, 0), list[int]()
     ledger = Group("a", "b", ahead=Ahead(ResumeToken.high_water_mark(BEGIN + 100), {mark_of(b""): 1})).ledger
     subscriber = Subscriber(0, "default", JoinPoint(START), CreditWindow(CreditLimits()), lambda: None)
     reader = GroupReader(cast(FeedStreams, streams), subscriber, ledger)

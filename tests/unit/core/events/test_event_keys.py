@@ -1,6 +1,10 @@
 """The key of an event, found in MongoDB's order of fields and in any other."""
 
 import datetime
+import random
+import sys
+from collections import defaultdict
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -12,7 +16,7 @@ from bson.timestamp import Timestamp
 
 from feedmux_server.core.events import event_keys
 from feedmux_server.core.events.chunk import Rendition, document_offsets
-from feedmux_server.core.events.event_keys import KEY_BYTES_MAX, keys_of
+from feedmux_server.core.events.event_keys import KEY_BYTES_MAX, fields_read, keys_of
 from tests.tables import over
 from tests.unit.core.delivery.group_events import in_transaction, ordered
 
@@ -113,6 +117,56 @@ def test_what_is_equal_for_mongodb_has_one_key() -> None:
     found = [{of(_id=value) for value in equal} for equal in EQUAL]
     assert [len(each) for each in found] == [1] * len(EQUAL)
     assert len(set().union(*found)) == len(EQUAL)
+
+
+def test_decimals_have_one_key_if_they_are_equal_and_as_few_as_they_are_different() -> None:
+    choose, values = random.Random(0), list[Decimal128]()
+    for _ in range(3_000):
+        bits, twos, fives = (
+            choose.randrange(1, 1 << choose.randint(1, 53)),
+            choose.randint(0, 60),
+            choose.randint(0, 26),
+        )
+        coefficient = choose.choice([bits, bits << twos, bits * 5**fives, 10**twos]) % 10**34
+        exponent = choose.choice([choose.randint(-30, 30), choose.randint(-6176, 6111)])
+        exact = Decimal((choose.getrandbits(1), Decimal(coefficient).as_tuple().digits, exponent))
+        values.append(Decimal128(exact))
+        for zeros in range(min(3, 34 - len(str(coefficient)))):
+            if exponent - zeros >= -6176:
+                values.append(Decimal128.from_bid(_bid(exact.is_signed(), coefficient * 10**zeros, exponent - zeros)))
+    by_value, by_key = defaultdict[Decimal, set[Any]](set), defaultdict[Any, set[Decimal]](set)
+    for value in values:
+        exact, key = value.to_decimal(), of(_id=value)
+        by_value[exact].add(key)
+        by_key[key].add(exact)
+        for double in (float(exact), float(exact).__floor__() if abs(exact) < 2**63 else 0):
+            if exact == Decimal(double):
+                assert key == of(_id=double)
+    assert {len(each) for each in (*by_value.values(), *by_key.values())} == {1}
+
+
+def _bid(negative: bool, coefficient: int, exponent: int) -> bytes:
+    return (negative << 127 | (exponent + 6176) << 113 | coefficient).to_bytes(16, "little")
+
+
+@over("value", ["1.5", "1.234567890123456789012345678901234E-300", "9.99E+6000", "NaN", "1E-6176"])
+def test_a_decimal_takes_few_calls(value: str) -> None:
+    """An `_id` may have hundreds of them."""
+    data, calls = ordered({**HEAD, "ns": NS, "documentKey": {"_id": {"a": [Decimal128(value)] * 100}}}), list[str]()
+    rendition = Rendition(data, document_offsets(data))
+    sys.setprofile(lambda _frame, event, _: calls.append(event) if "call" in event else None)
+    keys_of(rendition, 0, 1)
+    sys.setprofile(None)
+    assert len(calls) < 100 * 20
+
+
+@over("count, fields", [(0, 2), (100, 102), (254, 256), (10_000, 256)])
+def test_the_fields_that_are_read_for_a_key_are_counted(count: int, fields: int) -> None:
+    many, before = dict.fromkeys(map(str, range(count))), fields_read.count
+    of(_id={"a": many})
+    in_the_key = fields_read.count
+    keys({**many, "ns": NS, "documentKey": {"_id": 1.0}})
+    assert (in_the_key - before, fields_read.count - in_the_key) == (fields, fields)
 
 
 @over("value", ["text", {"a": "text"}])
