@@ -35,7 +35,7 @@ from feedmux_server.source.private_names import (
 from feedmux_server.source.read_watch import Address
 
 _REPLY = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
-_EMPTY_ARRAY = b"\x05\x00\x00\x00\x00"
+_EMPTY = b"\x05\x00\x00\x00\x00"
 _CURSOR_KILLED = 237
 _PART_BYTES = 3_000_000
 """What is copied without a pause. Batches have 2.5 MB (`timed_reads`), but MongoDB may return 16 MB at once, and the
@@ -121,7 +121,7 @@ class RawBatch:
 
 
 class _Cursor(AsyncRawBatchCommandCursor[Any]):
-    """Cuts the events out of a getMore's reply as one run of bytes, without parsing them."""
+    """Cuts the events out of a getMore's reply as one run of bytes, and its token, without parsing them."""
 
     def _unpack_response(  # type: ignore[override]
         self,
@@ -136,13 +136,24 @@ class _Cursor(AsyncRawBatchCommandCursor[Any]):
         if found is None:
             return [bson.decode(reply[start:], _REPLY)]
         cursor_at, begin, end = found
-        rest = bytearray(reply[start:begin] + _EMPTY_ARRAY + reply[end:])
-        removed = end - begin - len(_EMPTY_ARRAY)
+        # The token may have megabytes, as the `_id` of an event has, and stays bytes, too.
+        token_at = find(reply, cursor_at, b"postBatchResumeToken", DOCUMENT)
+        cuts = [(begin, end)]
+        if token_at is not None:
+            cuts.append((token_at, value_end(reply, DOCUMENT, token_at)))
+        rest, at = bytearray(), start
+        for first, stop in sorted(cuts):
+            rest += reply[at:first] + _EMPTY
+            at = stop
+        rest += reply[at:]
+        removed = sum(stop - first - len(_EMPTY) for first, stop in cuts)
         for at in (0, cursor_at - start):
             rest[at : at + 4] = (int.from_bytes(rest[at : at + 4], "little") - removed).to_bytes(4, "little")
         document = bson.decode(bytes(rest), _REPLY)
-        if removed:
+        if end - begin > len(_EMPTY):
             document["cursor"]["nextBatch"] = [ReplyEvents(reply, begin, end)]
+        if token_at is not None:
+            document["cursor"]["postBatchResumeToken"] = bytes(reply[slice(*cuts[1])])
         return [document]
 
 
@@ -312,7 +323,9 @@ class RawChangeStreamCursor:
         while events is not None and events.left:
             await asyncio.sleep(0)
             rest.append(await events.copy_part())
-        return RawBatch(data, None if token is None else bson.encode(token), exhausted, tuple(rest))
+        # The aggregate's own token is parsed: pymongo keeps it if the cursor was closed before the first read.
+        raw_token = bson.encode(token) if isinstance(token, Mapping) else token
+        return RawBatch(data, raw_token, exhausted, tuple(rest))
 
     async def interrupt(self) -> None:
         """End the read that is under way by killing the cursor: MongoDB offers no other way. The read raises

@@ -214,8 +214,6 @@ class ChangeStreamReader:
             return Batch([], None, False)
         self._pace.saw(raw.size, exhausted=raw.exhausted)
         place = self._request.at.place
-        post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None
-        complete_time = self._complete_time(raw, post_batch)
         read_time_s = wall_s()
         chunks: list[Chunk] = []
         for part in raw.parts:
@@ -225,6 +223,10 @@ class ChangeStreamReader:
             chunks += cut_batch(
                 part, start, None, read_time_s, bytes_max=self._limits.chunk_bytes_max, split=self._split
             )
+        post_batch = None
+        if raw.post_batch is not None:
+            post_batch = read_token(raw.post_batch, chunks[-1].end if chunks else place)
+        complete_time = self._complete_time(raw, post_batch)
         if post_batch is not None and self._key.policy:
             post_batch = _without_hidden(post_batch, chunks)
         if chunks:

@@ -53,7 +53,8 @@ def test_events_come_as_one_run_of_bytes_beside_the_rest_of_the_reply(events: li
     found = cut(reply(events, ns="db.c"))
     (run,) = found["cursor"].pop("nextBatch")
     assert parts_of(run) == [b"".join(events)]
-    assert found == {**AROUND, "cursor": {"id": 7, "ns": "db.c", "postBatchResumeToken": {"_data": "82"}}}
+    token = bson.encode({"_data": "82"})
+    assert found == {**AROUND, "cursor": {"id": 7, "ns": "db.c", "postBatchResumeToken": token}}
 
 
 def test_the_bytes_of_a_reply_at_the_end_of_a_buffer_are_not_copied() -> None:
@@ -82,7 +83,13 @@ def test_a_large_reply_is_copied_in_parts_and_a_large_event_in_steps(monkeypatch
 
 
 def test_a_reply_without_events() -> None:
-    assert cut(reply([]))["cursor"]["nextBatch"] == []
+    token = bson.encode({"_data": "82"})
+    assert cut(reply([]))["cursor"] == {"id": 7, "nextBatch": [], "postBatchResumeToken": token}
+    without = bson.encode({**AROUND, "cursor": {"nextBatch": [], "id": 7}})
+    assert cut(without)["cursor"] == {"id": 7, "nextBatch": []}
+    first = bson.encode({"cursor": {"postBatchResumeToken": {"_data": "82"}, "nextBatch": [{"n": 1}], "id": 7}})
+    (run,) = cut(first)["cursor"].pop("nextBatch")
+    assert (parts_of(run), cut(first)["cursor"]["postBatchResumeToken"]) == ([bson.encode({"n": 1})], token)
 
 
 @over(

@@ -19,9 +19,12 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import BACKLOG_BYTES
 from feedmux_server.source.reader import ChangeStreamReader, Failed, _without_hidden
 from feedmux_server.source.timed_reads import FIRST_EVENTS
+from tests.sim.events import BEGIN
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import NOOP_S, SimCursor, SimMongo, SimSource
+from tests.unit.core.delivery.group_events import ordered
 from tests.unit.core.delivery.streams_support import mark, token
+from tests.unit.core.positions.test_long_tokens import document, key_string
 from tests.virtual_time import in_virtual_time
 
 KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
@@ -105,6 +108,33 @@ async def test_events_that_are_too_large_together_are_read_singly(monkeypatch: p
     with pytest.raises(FeedmuxError) as caught:
         await reader.read()
     assert caught.value.reason is ErrorReason.EVENT_TOO_LARGE, "a single event is too large"
+    await reader.close()
+
+
+@in_virtual_time
+async def test_the_token_of_an_event_is_decoded_once_however_often_mongodb_sends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An idle change stream names its last event with each answer, and the event may have an `_id` of megabytes."""
+    reader, _, _ = await make_reader()
+    await reader.open()
+    at = reader.at.place.cluster_time - BEGIN + 1
+    raw = document(key_string("x" * 10_000, at, version=2))
+    event = ordered({"_id": bson.decode(raw), "operationType": "insert"})
+    batches, decoded, decode = [event, b"", b""], list[bytes](), ResumeToken.decode
+
+    async def next_batch(_: SimCursor) -> RawBatch:
+        return RawBatch(batches.pop(0), raw, exhausted=False)
+
+    def counted(raw: bytes) -> ResumeToken:
+        decoded.append(raw)
+        return decode(raw)
+
+    monkeypatch.setattr(SimCursor, "next_batch", next_batch)
+    monkeypatch.setattr(ResumeToken, "decode", counted)
+    places = [(await reader.read()).post_batch for _ in range(3)]
+    assert places == [decode(raw)] * 3
+    assert [len(each) for each in decoded if len(each) > 10_000] == [len(raw)]
     await reader.close()
 
 

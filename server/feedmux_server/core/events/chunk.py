@@ -96,10 +96,11 @@ def _more_fragments(data: bytes, at: int) -> bool:
     return fragment is not None and of is not None and length_at(data, fragment) < length_at(data, of)
 
 
-def read_token(raw: bytes) -> ResumeToken:
-    """`ResumeToken.decode`, with a layout we do not know turned into the error a user can act on."""
+def read_token(raw: bytes, last: ResumeToken | None = None) -> ResumeToken:
+    """`ResumeToken.decode`, or `decode_next` after `last`, with a layout we do not know turned into the error a user
+    can act on."""
     try:
-        return ResumeToken.decode(raw)
+        return ResumeToken.decode(raw) if last is None else ResumeToken.decode_next(raw, last)
     except UnknownTokenLayout as error:
         raise FeedmuxError(
             ErrorReason.SOURCE_UNSUITABLE,

@@ -25,7 +25,7 @@ from feedmux_server.core.positions.position import (
     scope_fingerprint,
 )
 from feedmux_server.core.positions.position_keys import PositionKeys
-from feedmux_server.core.positions.resume_token import WHOLE_BYTES_MAX, Given, ResumeToken
+from feedmux_server.core.positions.resume_token import WHOLE_BYTES_MAX, Copied, Given, ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from tests.sim.events import BEGIN, number
 from tests.tables import over
@@ -131,6 +131,47 @@ def test_a_client_gives_the_whole_token() -> None:
     assert kept.given is Given.AS_TIME
     with pytest.raises(ValueError, match="form"):
         ResumeToken.from_client(kept.raw)
+
+
+@over("version, fragment, type_bits", [(1, None, b""), (2, 0, b""), (2, 200, b"@"), (2, None, b"@" * 9_000)])
+def test_an_idle_feed_decodes_the_token_of_its_last_event_once(
+    version: int, fragment: int | None, type_bits: bytes
+) -> None:
+    """MongoDB sends it again with each answer, and it may have megabytes."""
+    raw = document(key_string("x" * 10_000, version=version, fragment=fragment), type_bits)
+    last = ResumeToken.decode(raw)
+    whole, copied = token("y"), Copied(documents=1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delattr(ResumeToken, "decode")
+        assert ResumeToken.decode_next(raw, last) == last
+        assert ResumeToken.decode_next(whole.raw, whole) is whole
+        found = ResumeToken.decode_next(raw, last.while_copying(copied).given_as(Given.BY_CLIENT))
+    assert (found, found.given, found.copied) == (last, Given.AS_TIME, None)
+
+
+@over(
+    "other",
+    [
+        document(key_string("x" * 10_000, BEGIN + 2)),
+        document(key_string("x" * 10_000, txn=1)),
+        document(key_string("w" + "x" * 10_000)),
+        document(key_string("x" * 10_000, version=2, fragment=1)),
+        document(key_string("x" * 10_000, version=2, fragment=None)),
+        document(key_string("x")),
+        ResumeToken.high_water_mark(BEGIN + 2).raw,
+    ],
+)
+def test_a_token_of_another_position_is_decoded(other: bytes) -> None:
+    for last in (token("x" * 10_000), token("x" * 10_000, version=2, fragment=0), token("y")):
+        found = ResumeToken.decode_next(other, last)
+        assert (found, found.given) == (ResumeToken.decode(other), ResumeToken.decode(other).given)
+
+
+def test_a_given_token_is_not_taken_for_one_that_mongodb_has_sent() -> None:
+    raw = document(key_string("x"))
+    for last in (ResumeToken.from_client(raw), token("x").while_copying(Copied(documents=1))):
+        found = ResumeToken.decode_next(raw, last)
+        assert (found.given, found.copied) == (Given.BY_MONGODB, None)
 
 
 @over("digest", [b"", b"short", "x" * 16, 5])
