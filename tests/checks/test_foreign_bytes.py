@@ -16,7 +16,6 @@ SERVER = Path(__file__).parents[2] / "server" / "feedmux_server"
 PATTERNS = {
     "config/sections.py": "values of the operator's configuration",
     "yaml_with_lines.py": "PyYAML's messages about files of the operator",
-    "core/events/chunk.py": "events whose `_id` a pipeline has moved, by a pattern of a fixed length",
     "core/feeds/query_json.py": "values of pipelines, each by a pattern that matches in linear time; pipelines of more"
     " than 512 bytes are read in a separate process",
     "core/grants/grant.py": "names that tenants send, by patterns with atomic groups: they do not backtrack",

@@ -17,7 +17,7 @@ from pymongo.errors import AutoReconnect, PyMongoError
 from feedmux_server.clock import wall_s
 from feedmux_server.core.delivery.resume_policy import Action, Verdict, without_words
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.chunk import Chunk, cut_batch, read_token
+from feedmux_server.core.events.chunk import Chunk, chunks_of, read_token
 from feedmux_server.core.events.event_time import event_time_s
 from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, effective_stages
 from feedmux_server.core.positions.join_point import JoinPoint
@@ -220,9 +220,10 @@ class ChangeStreamReader:
             if chunks:
                 await asyncio.sleep(0)
             start = chunks[-1].end if chunks else place
-            chunks += cut_batch(
-                part, start, None, read_time_s, bytes_max=self._limits.chunk_bytes_max, split=self._split
-            )
+            for chunk in chunks_of(part, start, read_time_s, bytes_max=self._limits.chunk_bytes_max, split=self._split):
+                chunks.append(chunk)
+                if chunk.is_rearranged:
+                    await asyncio.sleep(0)
         post_batch = None
         if raw.post_batch is not None:
             post_batch = read_token(raw.post_batch, chunks[-1].end if chunks else place)

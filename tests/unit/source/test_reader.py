@@ -19,7 +19,7 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.read_pace import BACKLOG_BYTES
 from feedmux_server.source.reader import ChangeStreamReader, Failed, _without_hidden
 from feedmux_server.source.timed_reads import FIRST_EVENTS
-from tests.sim.events import BEGIN
+from tests.sim.events import BEGIN, hex_of
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import NOOP_S, SimCursor, SimMongo, SimSource
 from tests.unit.core.delivery.group_events import ordered
@@ -135,6 +135,33 @@ async def test_the_token_of_an_event_is_decoded_once_however_often_mongodb_sends
     places = [(await reader.read()).post_batch for _ in range(3)]
     assert places == [decode(raw)] * 3
     assert [len(each) for each in decoded if len(each) > 10_000] == [len(raw)]
+    await reader.close()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@in_virtual_time
+async def test_the_ids_of_a_chunk_at_a_time_are_searched_for(monkeypatch: pytest.MonkeyPatch, moved: bool) -> None:
+    """A batch has hundreds of events of 8 KB, each of which may have hundreds of fields before its `_id`."""
+    reader, _, _ = await make_reader(chunk_bytes_max=100_000)
+    await reader.open()
+    fields = {"_id": {"_data": hex_of(token(1))}, "pad": bytes(9_990)}
+    event, counted, running = ordered(dict(sorted(fields.items(), reverse=moved))), 0, True
+
+    async def next_batch(_: SimCursor) -> RawBatch:
+        return RawBatch(event * 200, None, exhausted=False)
+
+    async def count_turns() -> None:
+        nonlocal counted
+        while running:
+            await asyncio.sleep(0)
+            counted += 1
+
+    monkeypatch.setattr(SimCursor, "next_batch", next_batch)
+    counting = asyncio.create_task(count_turns())
+    assert len((await reader.read()).chunks) >= 20
+    running = False
+    await counting
+    assert (counted >= 20) is moved
     await reader.close()
 
 

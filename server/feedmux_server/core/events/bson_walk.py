@@ -63,11 +63,13 @@ def find(data: bytes | bytearray, at: int, name: bytes, kind: int, fields_max: i
     """
     end = at + length_at(data, at)[0] - 1
     at += 4
+    size_of, zero_after = FIXED_BYTES.get, data.index
     while at < end and fields_max > 0:
-        name_end = data.index(0, at + 1)
-        if data[at] == kind and data[at + 1 : name_end] == name:
+        found, name_end = data[at], zero_after(0, at + 1)
+        if found == kind and data[at + 1 : name_end] == name:
             return name_end + 1
-        at = value_end(data, data[at], name_end + 1)
+        size = size_of(found)
+        at = value_end(data, found, name_end + 1) if size is None else name_end + 1 + size
         fields_max -= 1
     return None
 

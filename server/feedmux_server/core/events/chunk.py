@@ -7,7 +7,6 @@ position inside the chunk is requested.
 Invariant: `offsets` has one entry per event and one for the end, so event i is `data[offsets[i]:offsets[i + 1]]`.
 """
 
-import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -32,8 +31,6 @@ that acknowledges the event. An event can have millions of fields, and each of i
 search."""
 _LARGE_TOKEN_BYTES: Final = 8 * 1024
 """Every server accepts a token of this size from a client."""
-_LARGE_TOKEN: Final = re.compile(rb"\x03_id\x00(?:.[\x20-\xff]..|..[^\x00].|...[^\x00])\x02_data\x00", re.DOTALL)
-"""A token whose length, the four bytes after its name, is at least `_LARGE_TOKEN_BYTES`."""
 
 
 def document_offsets(data: bytes) -> "array[int]":
@@ -55,7 +52,7 @@ def document_offsets(data: bytes) -> "array[int]":
 
 def event_id(data: bytes, at: int) -> bytes:
     """The `_id` document of the event at `at`, which is MongoDB's resume token. It need not be the first field."""
-    found = leading_id_at(data, at) or find(data, at, b"_id", DOCUMENT, FIELDS_SEARCHED)
+    found = _id_at(data, at)
     if found is None:
         raise FeedmuxError(
             ErrorReason.RESUME_TOKEN_MODIFIED,
@@ -63,6 +60,11 @@ def event_id(data: bytes, at: int) -> bytes:
             f"{FIELDS_SEARCHED} other fields; keep _id in the pipeline's output, as the first field",
         )
     return data[found : found + length_at(data, found)[0]]
+
+
+def _id_at(data: bytes, at: int) -> int | None:
+    """Where the `_id` document of the event at `at` begins, if it is among the first `FIELDS_SEARCHED` fields."""
+    return leading_id_at(data, at) or find(data, at, b"_id", DOCUMENT, FIELDS_SEARCHED)
 
 
 def leading_id_at(data: bytes, at: int) -> int:
@@ -237,6 +239,11 @@ class Chunk:
         self._payer: Holder | None = None
         self._tokens: Rendition | None = None
         self._split = split
+
+    @property
+    def is_rearranged(self) -> bool:
+        """Whether a pipeline has moved the `_id` of its last event, and so probably of all. To find them takes long."""
+        return self.bson is not None and not leading_id_at(self.bson.data, self.bson.offsets[-2])
 
     @property
     def size_bytes(self) -> int:
@@ -432,21 +439,26 @@ def cut_batch(
     bytes_max: int,
     split: bool = False,
 ) -> list[Chunk]:
+    """All of `chunks_of`, of which the last one ends at `post_batch` if that is later."""
+    chunks = list(chunks_of(data, start, read_time_s, bytes_max=bytes_max, split=split))
+    if chunks and post_batch is not None and post_batch.is_after(chunks[-1].end):
+        chunks[-1].end = post_batch
+    return chunks
+
+
+def chunks_of(
+    data: bytes, start: ResumeToken, read_time_s: float, *, bytes_max: int, split: bool = False
+) -> Iterator[Chunk]:
     """One MongoDB batch as chunks of at most `bytes_max` bytes each; a larger event stands alone. A chunk also ends
     after an event with a large token.
 
     `start` is the position the batch was read from. Raises ValueError on bytes that are not BSON documents.
     """
     offsets = document_offsets(data)
-    chunks: list[Chunk] = []
-    last = len(offsets) - 1
     for _, stop, piece, piece_offsets, ends_delivery in pieces(data, offsets, bytes_max):
         end = read_token(event_id(data, offsets[stop - 1]))
-        if stop == last and post_batch is not None and post_batch.is_after(end):
-            end = post_batch
-        chunks.append(Chunk(piece, piece_offsets, start, end, read_time_s, split=split, ends_delivery=ends_delivery))
+        yield Chunk(piece, piece_offsets, start, end, read_time_s, split=split, ends_delivery=ends_delivery)
         start = end
-    return chunks
 
 
 def pieces(data: bytes, offsets: "array[int]", bytes_max: int) -> "Iterator[tuple[int, int, bytes, array[int], bool]]":
@@ -479,16 +491,15 @@ def _to_large_token(rendition: Rendition, first: int, stop: int) -> tuple[int, b
     while first < stop:
         small = rendition.stop_within(first, _LARGE_TOKEN_BYTES)
         if small == first:
-            if _has_large_token(rendition.data, offsets[first], offsets[first + 1]):
+            if _has_large_token(rendition.data, offsets[first]):
                 return first + 1, True
             small += 1
         first = small
     return stop, False
 
 
-def _has_large_token(data: bytes, at: int, end: int) -> bool:
-    if found := leading_id_at(data, at):
-        size: int = length_at(data, found)[0]
-        return size > _LARGE_TOKEN_BYTES
-    # A pipeline has moved the field. Anything that looks like it counts, because no field needs to be read for that.
-    return _LARGE_TOKEN.search(data, at, end) is not None
+def _has_large_token(data: bytes, at: int) -> bool:
+    # Read by fields, as a search for its bytes could find millions of likenesses in one value. Of a token after
+    # `FIELDS_SEARCHED` others, no position is made.
+    found = _id_at(data, at)
+    return found is not None and bool(length_at(data, found)[0] > _LARGE_TOKEN_BYTES)

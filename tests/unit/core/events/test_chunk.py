@@ -244,6 +244,14 @@ def test_a_document_that_looks_like_a_large_token_ends_no_chunk(before: dict[str
     assert [(each.count, each.ends_delivery) for each in chunks] == [(2, False)]
 
 
+@over("value", [b"\x03_id\x00\xff\xff\xff\x00\x02_data\x00", {"_id": {"_data": "00" * 9_000}}, "x" * 9_000])
+def test_no_value_looks_like_a_large_token_if_the_pipeline_has_moved_the_id(value: Any) -> None:
+    """A search for its bytes takes 20 ms for a megabyte of such values."""
+    event = moved(event_token(BEGIN), {"fullDocument": value, "pad": bytes(9_000)})
+    chunks = cut_batch(event + event, START, None, 0.0, bytes_max=10**9)
+    assert [(each.count, each.ends_delivery) for each in chunks] == [(2, False)]
+
+
 @over("changed", [{"txnNumber": 1, "lsid": {}}, {"txnNumber": Int64(1)}, {"txnNumber": Int64(1), "lsid": {}, "n": 1}])
 def test_fields_that_only_look_like_those_of_a_transaction(changed: dict[str, Any]) -> None:
     token = event_token(BEGIN)
