@@ -61,11 +61,13 @@ class Batch:
 class Failed(Exception):
     """MongoDB or the network failed in a way that reopening may fix."""
 
-    def __init__(self, cause: PyMongoError, *, at_once: bool) -> None:
+    def __init__(self, cause: PyMongoError, *, at_once: bool, reads_singly: bool = False) -> None:
         super().__init__(type(cause).__name__)
         self.kind = kind_of(cause)
         self.at_once = at_once
         """The driver specification allows one attempt without waiting."""
+        self.reads_singly = reads_singly
+        """Nothing has failed yet: the batch was too large, and its events are read one by one."""
 
 
 class ChangeStreamReader:
@@ -350,7 +352,7 @@ class ChangeStreamReader:
             raise Failed(error, at_once=True) from error
         if verdict.error.reason is ErrorReason.EVENT_TOO_LARGE and during == "getMore" and self._reads.ask_singly():
             # The events of a batch and its postBatchResumeToken together: MongoDB counts only the events.
-            raise Failed(error, at_once=True) from error
+            raise Failed(error, at_once=True, reads_singly=True) from error
         if verdict.error.reason is ErrorReason.HISTORY_LOST:
             await _add_oldest_time(self._source, verdict.error)
         raise verdict.error from error

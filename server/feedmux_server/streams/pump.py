@@ -239,7 +239,9 @@ class Pump:
         stream.wake_all()
         cause = failure.__cause__
         log.warning(
-            "a change stream is resumed after an error",
+            "a batch is too large for MongoDB, and its events are read singly"
+            if failure.reads_singly
+            else "a change stream is resumed after an error",
             extra={"stream": stream.id, "error": type(cause).__name__, "code": getattr(cause, "code", None)},
         )
         if not delay_s:

@@ -101,7 +101,7 @@ async def test_events_that_are_too_large_together_are_read_singly(monkeypatch: p
     monkeypatch.setattr(SimCursor, "next_batch", next_batch)
     with pytest.raises(Failed) as failed:
         await reader.read()
-    assert failed.value.at_once
+    assert (failed.value.at_once, failed.value.reads_singly) == (True, True)
     await reader.open()
     assert source.batch_events == [FIRST_EVENTS, 1]
     fails.append(failure(10334))

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, cast
 
 import pytest
+from pymongo.errors import AutoReconnect
 
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -16,7 +17,7 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied
 from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.sessions.outputs import ProgressMark
-from feedmux_server.source.reader import Batch
+from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
 from tests.unit.core.delivery.streams_support import mark
@@ -89,6 +90,26 @@ async def test_what_nobody_expected_is_logged_and_told_by_its_reference_alone(
         client.close()
         await asyncio.sleep(1.0)
         assert not list(there.manager.keyed())
+
+
+@pytest.mark.parametrize(
+    ("reads_singly", "says"),
+    [
+        (True, "a batch is too large for MongoDB, and its events are read singly"),
+        (False, "a change stream is resumed after an error"),
+    ],
+)
+@in_virtual_time
+async def test_the_log_says_why_a_cursor_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reads_singly: bool, says: str
+) -> None:
+    async with world(monkeypatch) as there:
+        failure = Failed(AutoReconnect(), at_once=True, reads_singly=reads_singly)
+        client, log, _ = begin(there, monkeypatch, failure)
+        log.write(1)
+        await client.take(1)
+        assert [each.getMessage() for each in caplog.records if each.name.endswith("pump")] == [says]
+        client.close()
 
 
 @in_virtual_time

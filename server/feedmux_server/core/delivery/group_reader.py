@@ -8,6 +8,7 @@ woken and does something else instead calls `pass_on`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Final
 
@@ -20,7 +21,7 @@ from feedmux_server.core.delivery.retry import Failure
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender, NeedsRoom
-from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.event_keys import fields_read
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -344,7 +345,7 @@ class GroupReader:
             fields = fields_read.count
             taken = self._streams.take(subscriber)
             if isinstance(taken, Ended):
-                self.ended = taken
+                self.ended = Ended(_for_group(taken.error, subscriber.at.place))
             if isinstance(taken, Delivery):
                 self.read_events += taken.count + (fields_read.count - fields) // _FIELDS_OF_EVENT
             if not (isinstance(taken, Delivery) and subscriber.can_receive):
@@ -401,3 +402,16 @@ class GroupReader:
         self.ledger.wanted += wants - member.wants
         self._eager += (wants > 0) - (member.wants > 0)
         member.wants = wants
+
+
+def _for_group(error: FeedmuxError, place: ResumeToken) -> FeedmuxError:
+    """The error of the feed, with what helps a group: no group may have `$changeStreamSplitLargeEvent`."""
+    if error.reason is not ErrorReason.EVENT_TOO_LARGE:
+        return error
+    time = datetime.fromtimestamp(place.cluster_time >> 32, UTC).isoformat().replace("+00:00", "Z")
+    return FeedmuxError(
+        error.reason,
+        "an event is larger than the 16 MB that MongoDB can send, and holds up the group. Let the pipeline remove large"
+        f" fields ($unset, $project), or seek the group to a time after the event, which is not before {time}",
+        error.metadata,
+    )

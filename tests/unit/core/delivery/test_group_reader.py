@@ -11,7 +11,7 @@ from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended
-from feedmux_server.core.errors import ErrorReason
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.event_keys import fields_read
 from feedmux_server.core.positions.ahead import Ahead, mark_of
 from feedmux_server.core.positions.join_point import JoinPoint
@@ -119,6 +119,22 @@ def test_a_turn_of_the_event_loop_reads_few_bytes(ledger: KeyLedger, size: int, 
     assert (1_000 - streams.left, reader.reads_on, streams.room) == (reads, True, PORTION_BYTES)
     # Other sessions wait for as long as for so many events.
     assert reader.read_events == reads * (10 + fields // 3)
+
+
+def test_an_event_that_mongodb_cannot_send_ends_the_group_with_what_helps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    error, at = FeedmuxError(ErrorReason.EVENT_TOO_LARGE, "add a stage", {"code": "10334"}), 1_700_000_000 << 32 | 5
+    streams, at_time = NoStreams(), JoinPoint(ResumeToken.high_water_mark(at))
+    monkeypatch.setattr(streams, "take", lambda _: Ended(error))
+    subscriber = Subscriber(0, "default", at_time, CreditWindow(CreditLimits()), lambda: None)
+    reader = GroupReader(cast(FeedStreams, streams), subscriber, Group().ledger)
+    member = GroupMember(0, reader, Hand(), window(), lambda: None)
+    reader.join(member)
+    taken = reader.take(member)
+    assert isinstance(taken, Ended)
+    assert (taken.error.reason, taken.error.metadata) == (error.reason, error.metadata)
+    for words in ("16 MB", "$unset", "seek the group", "2023-11-14T22:13:20Z"):
+        assert words in taken.error.message
+    assert error.message == "add a stage", "other subscribers of the feed have it, too"
 
 
 def test_members_with_full_windows_read_what_an_earlier_host_has_read() -> None:
