@@ -169,6 +169,12 @@ def test_the_fields_that_are_read_for_a_key_are_counted(count: int, fields: int)
     assert (in_the_key - before, fields_read.count - in_the_key) == (fields, fields)
 
 
+def test_a_decimal_counts_as_three_fields() -> None:
+    before = fields_read.count
+    of(_id={"a": [Decimal128("1.5")] * 100})
+    assert fields_read.count - before == 302
+
+
 @over("value", ["text", {"a": "text"}])
 def test_a_symbol_is_equal_to_a_string(value: Any) -> None:
     data = ordered({**HEAD, "ns": NS, "documentKey": {"_id": value}})
