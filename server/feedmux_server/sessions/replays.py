@@ -6,12 +6,14 @@ says that the key is quarantined, and that its letters are delivered again, is d
 a crash, the next host finds either the document and the letters that are left, or neither.
 
 What a caller has marked is looked for every `LOOK_S`, less often where a tenant has many groups, and at once when
-letters were deleted. Few letters are in memory at a time.
+letters were deleted. Few letters are in memory at a time, beside those that have failed and wait for another try: these
+stop no letter of another key.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice
 from typing import Final, NamedTuple
 
 from feedmux_server.clock import monotonic_s, wall_s
@@ -22,7 +24,11 @@ from feedmux_server.source.dead_letters import DeadLetters
 
 LOOK_S: Final = 5.0
 LETTERS_MAX: Final = 200
-"""No more are loaded while so many are."""
+"""No more are loaded while so many are, without those whose keys rest (`KeyLedger.resting`)."""
+ALL_LETTERS_MAX: Final = 5_000
+"""The same with those. At most half of what the group may have unsettled, so that it reads on."""
+ALL_BYTES_MAX: Final = 8 << 20
+"""The same in bytes: an eighth of the quota `outstanding_bytes` by default."""
 BYTES_AT_ONCE: Final = 1 << 20
 """The most bytes that are loaded at a time, give or take one letter."""
 _UNPINNED_AT_ONCE: Final = 200
@@ -72,7 +78,7 @@ class Replays:
     async def delete(self) -> bool:
         """Delete the letters that members have processed. Returns whether others may be loaded."""
         ledger, letters = self._reader.ledger, self._letters.letters
-        replayed = dict(ledger.replayed)
+        replayed = dict(islice(ledger.replayed.items(), LETTERS_MAX))
         await letters.discard(*self._of, [letter for letter, _ in replayed.values()])
         done = [
             key.name
@@ -84,12 +90,21 @@ class Replays:
             self._keys.difference_update(done)
         self._reader.deleted(replayed)
         self._settled()
-        return len(ledger.loaded) < LETTERS_MAX // 2
+        return self._has_room(LETTERS_MAX // 2)
+
+    def _has_room(self, most: int) -> bool:
+        """Whether fewer than `most` letters are loaded, without those whose keys rest."""
+        ledger = self._reader.ledger
+        count = len(ledger.loaded)
+        if count < most:
+            return True
+        fits = count < min(ALL_LETTERS_MAX, ledger.outstanding_max // 2) and ledger.letter_bytes < ALL_BYTES_MAX
+        return fits and count - ledger.resting.total() < most
 
     async def note_failures(self) -> None:
         """Store how often letters have failed since they are delivered again: the next host continues with that."""
         failed = self._reader.ledger.failed_letters
-        stored = dict(failed)
+        stored = dict(islice(failed.items(), LETTERS_MAX))
         letters = self._letters.letters
         async with letters.writing(self._of[0]):
             await letters.failed_in_replay(*self._of, stored)
@@ -108,10 +123,12 @@ class Replays:
         if not self._knows_keys:
             self._keys.update(await letters.quarantined(*self._of, to_replay=True))
             self._knows_keys = True
-        loaded = ledger.loaded
-        if len(loaded) >= LETTERS_MAX:
+        if not self._has_room(LETTERS_MAX):
             return
-        marked = await letters.to_replay(*self._of, self._stream_key, LETTERS_MAX, without=self._keys)
+        loaded = ledger.loaded
+        # Further letters of a key that rests would wait, too, and hide those of other keys here.
+        without = self._keys | ledger.resting.keys()
+        marked = await letters.to_replay(*self._of, self._stream_key, LETTERS_MAX, without=without)
         names = dict.fromkeys((*self._keys, *(each.group_key for each in marked)))
         pinned = [each for each in names if each in ledger.pinned and not ledger.replays(each)]
         others = [each for each in marked if each.id not in loaded and each.group_key not in ledger.pinned]
@@ -120,7 +137,7 @@ class Replays:
                 if ledger.may_replay:
                     self._reader.replay(name, stored, wall_s(), last=False)
             for name in pinned:
-                if ledger.may_replay and len(ledger.loaded) < LETTERS_MAX:
+                if ledger.may_replay and self._has_room(LETTERS_MAX):
                     await self._load_key(name)
 
     async def _load_key(self, name: bytes) -> None:

@@ -243,6 +243,32 @@ async def test_letters_of_keys_that_go_on_are_replayed_in_order_after_what_is_th
 
 
 @in_virtual_time
+@pytest.mark.parametrize("after", [subscriptions_pb2.AFTER_DEAD_LETTER_SKIP, QUARANTINE])
+async def test_letters_that_wait_for_another_try_hold_up_their_own_keys_only(
+    monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(replays, "LETTERS_MAX", 2)
+    collection = Collection()
+    async with group_served(collection, after_dead_letter=after) as there, asyncio.timeout(60):
+        member = await joined(there)
+        change(there, *"abcd")
+        await member.has(4)
+        for sequence in range(1, 5):
+            reject(member, sequence)
+        await until(lambda: len(collection.written) == 4)
+        collection.mark(*"abcd")
+        for sequence in range(5, 8):
+            await member.has(sequence)
+            member.fail(sequence, retry_after={"seconds": 3600})
+        assert (await member.has(8))[4:] == [*"abcd"]
+        member.settle((8, 8))
+        change(there, "a", "d")
+        await until(lambda: collection.keys == [*"abc"])
+        assert (await member.has(9))[8:] == ["d"], "what comes after a letter in its key waits for it"
+        await member.close()
+
+
+@in_virtual_time
 async def test_a_key_is_quarantined_for_as_long_as_its_letters_also_if_the_clock_was_set_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -27,7 +27,7 @@ what is read is given to nobody.
 """
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -171,10 +171,14 @@ class _Replay:
         self.left = len(events)
         self._ledger = ledger
         self._held_bytes = self.rendition.size_bytes
-        ledger.pays(self._held_bytes)
+        self._pay(self._held_bytes)
 
     def close(self) -> None:
-        self._ledger.pays(-self._held_bytes)
+        self._pay(-self._held_bytes)
+
+    def _pay(self, size: int) -> None:
+        self._ledger.letter_bytes += size
+        self._ledger.pays(size)
 
 
 class _Restored:
@@ -278,6 +282,7 @@ class KeyLedger:
         "events",
         "failed_letters",
         "keys",
+        "letter_bytes",
         "loading_bytes",
         "may_grow",
         "on_aside",
@@ -343,6 +348,8 @@ class KeyLedger:
         self.failed_letters: dict[bytes, tuple[int, int]] = {}
         """The ids of letters that have failed and are delivered again: how often they have in their replay, and how
         often by the loss of a member. Whoever stores that removes them."""
+        self.letter_bytes = 0
+        """The bytes of letters that were loaded and are not settled."""
         self.loading_bytes = 0
         """The bytes of letters that are read now, to be delivered again."""
         self.replayed: dict[int, tuple[bytes, Key]] = {}
@@ -878,6 +885,15 @@ class KeyLedger:
     def loaded(self) -> set[bytes]:
         """The ids of the letters that were loaded and are not deleted yet."""
         return {*self._letters.values(), *(letter for letter, _ in self.replayed.values())}
+
+    @property
+    def resting(self) -> Counter[bytes]:
+        """The keys of loaded letters of which nothing is delivered now: they wait for the time of another try, or until
+        an event can be set aside. Each with its number of these letters."""
+        keys = Counter(self.events[number][2] for number in self._letters)
+        firsts = {key: self.retries.of(key.waiting[0]) for key in keys if key.hand is None and key.waiting}
+        rest = (key for key, tries in firsts.items() if tries.due_s is not None or tries.exhausted)
+        return Counter({key.name: keys[key] for key in rest if key.name is not None})
 
     def replays(self, name: bytes) -> bool:
         """Whether letters of this key were loaded and are not deleted yet."""
