@@ -13,6 +13,7 @@ from typing import Any
 import bson
 import pytest
 from pymongo import MongoClient
+from pymongo.collation import Collation
 from pymongo.database import Database
 
 from feedmux_embedded import RedisServer, ReplicaSet
@@ -27,6 +28,7 @@ from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.source.letters import PART_BYTES, LettersPlace, OfKey
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import feed, refused
+from tests.tables import over
 
 NOW_S = 1_800_000_000.0
 
@@ -44,6 +46,26 @@ async def prepared(mongo: ReplicaSet, database: str, **bounds: Any) -> AsyncIter
         yield letters
     finally:
         await source.close()
+
+
+def _made(**options: Any) -> Callable[[Database[Any]], object]:
+    return lambda database: database.create_collection("letters", **options)
+
+
+def _indexed(key: str, **options: Any) -> Callable[[Database[Any]], object]:
+    return lambda database: database.letters.create_index(key, **options)
+
+
+UNFIT: dict[str, tuple[Callable[[Database[Any]], object], str]] = {
+    "collation": (_made(collation=Collation("en", strength=1)), "has a collation"),
+    "capped": (_made(capped=True, size=1 << 20), "is capped"),
+    "time series": (_made(timeseries={"timeField": "failed_at"}), "is a timeseries"),
+    "view": (_made(viewOn="others", pipeline=[]), "is a view"),
+    "unique": (_indexed("subscription", unique=True), "on subscription is unique"),
+    "expires": (_indexed("failed_at", expireAfterSeconds=1), "would delete letters early"),
+    "same name": (_indexed("tenant", name="usage"), "takes the place of one"),
+    "same key": (_indexed("expires_at", expireAfterSeconds=0), "takes the place of one"),
+}
 
 
 def event(number: int, **more: Any) -> bytes:
@@ -329,7 +351,7 @@ async def test_a_deployment_that_tenants_watch_must_be_named(mongo: ReplicaSet, 
 
 async def test_an_unavailable_collection_says_so(replica_set_factory: Any) -> None:
     mongo = await replica_set_factory()
-    source = Source(SourceConfig("letters", mongo.uri, server_selection_timeout_ms=300))
+    source = Source(SourceConfig("letters", mongo.uri, server_selection_timeout_ms=2_000))
     letters = DeadLetters(source, place("away"), "", {})
     await letters.prepare()
     await letters.letters.insert([letter(event(1))])
@@ -350,6 +372,47 @@ async def test_an_unavailable_collection_says_so(replica_set_factory: Any) -> No
     with MongoClient[dict[str, Any]](mongo.uri) as client:
         assert client.away.letters.count_documents({}) == 2, "what was under way is written once"
     await source.close()
+
+
+@over("kind", [*UNFIT])
+async def test_a_collection_in_which_letters_would_not_be_what_was_written_is_rejected(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Database[Any], kind: str
+) -> None:
+    make, says = UNFIT[kind]
+    database.drop_collection("letters")
+    make(database)
+    with pytest.raises(FeedmuxError, match=says) as raised:
+        async with prepared(mongo, database.name):
+            pass
+    assert raised.value.reason is ErrorReason.SOURCE_UNSUITABLE
+    section = {"source": "main", "database": database.name, "collection": "letters"}
+    doctor = await doctored(settings(mongo.uri, redis_server.url), section)
+    assert (doctor.level, doctor.advice[:4]) == (Level.FAILED, "Drop")
+    assert says in doctor.says
+    if kind not in ("view", "time series"):
+        assert len(database.letters.index_information()) <= 2, "nothing was changed"
+
+
+async def test_a_collection_with_a_collation_that_takes_its_place_loses_no_letter(
+    mongo: ReplicaSet, database: Database[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "PREPARE_S", 0.1)
+    async with prepared(mongo, database.name) as dead:
+        database.letters.drop()
+        database.create_collection("letters", collation=Collation("en", strength=1))
+        assert await dead.letters.insert([letter(event(1))]) == 1
+        with pytest.raises(FeedmuxError, match="cannot be used now"):
+            await dead.letters.insert([letter(event(1), tenant="A")])
+        await dead.letters.quarantine("a", "s", 1, [b"k"], 1, NOW_S)
+        with pytest.raises(FeedmuxError, match="cannot be used now"):
+            await dead.letters.quarantine("A", "s", 1, [b"k"], 1, NOW_S)
+        running = asyncio.create_task(dead.run())
+        await until(lambda: not dead.is_ready)
+        database.create_collection("clustered", clusteredIndex={"key": {"_id": 1}, "unique": True})
+        database.clustered.rename("letters", dropTarget=True)
+        await until(lambda: dead.is_ready)
+        running.cancel()
+        await asyncio.wait([running])
 
 
 @pytest.fixture
@@ -434,11 +497,17 @@ async def test_accounts_and_passwords(redis_server: RedisServer, tmp_path: Path)
             uri = f"mongodb://letters@{address}/?replicaSet=feedmux&authSource=admin"
             configuration = settings(f"mongodb://feeds:feeds@{address}/?replicaSet=feedmux", redis_server.url)
             section = {"source": "main", "uri": uri, "password_file": str(password)}
-            wrong = [{"source": "main"}, {"uri": uri, "password_file": str(password)}]
+            resource, actions = {"db": "feedmux", "collection": ""}, ["find", "insert", "update", "remove"]
+            privilege = {"resource": resource, "actions": [*actions, "listCollections", "listIndexes"]}
+            admin.admin.command("createRole", "no indexes", privileges=[privilege], roles=[])
+            admin.admin.command("createUser", "writer", pwd="first/@canary", roles=["no indexes"])
+            no_indexes = {**section, "uri": uri.replace("letters@", "writer@")}
+            wrong = [{"source": "main"}, no_indexes, {"uri": uri, "password_file": str(password)}]
             says = [(await doctored(configuration, each)) for each in (section, *wrong)]
-            assert [each.level for each in says] == [Level.OK, Level.FAILED, Level.FAILED]
+            assert [each.level for each in says] == [Level.OK, Level.FAILED, Level.FAILED, Level.FAILED]
             assert "role readWrite" in says[1].advice
-            assert "dead_letters.source" in says[2].says
+            assert "role readWrite" in says[2].advice
+            assert "dead_letters.source" in says[3].says
             assert not admin.feedmux.dead_letters.count_documents({}), "the probe is removed"
             async with serving({**configuration, "dead_letters": section, "reload_s": 0.05}) as here:
                 letters = here.server.service.letters

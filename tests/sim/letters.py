@@ -69,6 +69,10 @@ class SimLetters:
     def get_collection(self, name: str, **_: Any) -> "_View":
         return _View(self, is_majority=False)
 
+    async def list_collections(self, **_: Any) -> "_Listed":
+        await self._way()
+        return _Listed([])
+
     async def insert(self, documents: Sequence[dict[str, Any]]) -> None:
         """Insert those that are not there, and wait until a majority has them."""
         await self._way()

@@ -75,14 +75,16 @@ class DeadLetters:
             try:
                 await self.prepare()
             except FeedmuxError as error:
+                if error.reason is ErrorReason.SOURCE_UNSUITABLE:
+                    self.is_ready = False  # another collection has taken its place, or its indexes have changed
                 if not self.is_ready:
-                    log.error("dead letters cannot be stored yet: %s", error)
+                    log.error("dead letters cannot be stored now: %s", error)
                     delay_s = backoff.next_delay(random.random())
             await asyncio.sleep(delay_s)
 
     async def prepare(self) -> None:
-        """Create the indexes. Raises SOURCE_UNSUITABLE if a source watches this deployment and none is named, and
-        SOURCE_UNAVAILABLE."""
+        """Create the indexes. Raises SOURCE_UNSUITABLE if a source watches this deployment and none is named, or if the
+        collection is not fit, and SOURCE_UNAVAILABLE."""
         await self._check_place()
         await self._letters.prepare()
         self.is_ready = True
@@ -92,6 +94,8 @@ class DeadLetters:
         where = f"{self._place.database}.{self._place.collection}"
         try:
             await self._check_place()
+            if unfit := await self._letters.unfit():
+                return [CheckResult(CHECK, Level.FAILED, *unfit)]
             await self._letters.probe()
         except FeedmuxError as error:
             return [CheckResult(CHECK, Level.FAILED, error.message, "Check [dead_letters] in the configuration")]

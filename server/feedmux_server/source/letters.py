@@ -23,6 +23,7 @@ from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import ASCENDING, IndexModel, UpdateOne
 from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.collation import Collation
 from pymongo.errors import BulkWriteError, OperationFailure
 from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
@@ -55,6 +56,8 @@ _LETTERS_AT_ONCE: Final = 100
 PAGE_BYTES_MAX: Final = 1 << 20
 _CHECK_AT_ONCE: Final = 100
 _DUPLICATE: Final = 11_000
+# A collection with a collation may take the place of the one that was found fit: there, this finds no other letter.
+_BY_BYTES: Final = Collation("simple")
 _SET_ASIDE: Final = "set_aside"
 _REPLAY: Final = "replay"
 _UNANSWERED_BITS: Final = 20
@@ -129,12 +132,42 @@ class Letters:
         """How many releases of keys were not answered: MongoDB may carry them out later."""
 
     async def prepare(self) -> None:
-        """Create the indexes, and with them the collection."""
+        """Create the indexes, and with them the collection. Raises SOURCE_UNSUITABLE if there is an unfit one."""
+        if unfit := await self._answer("listCollections", self.unfit):
+            raise FeedmuxError(ErrorReason.SOURCE_UNSUITABLE, ". ".join(unfit))
         await self._answer("createIndexes", lambda: self._collection.create_indexes(list(_INDEXES)))
 
+    async def unfit(self) -> tuple[str, str] | None:
+        """Why the collection that is there would not keep letters as they are written, and what to do about it; None if
+        it would, or if there is none. Raises pymongo's errors."""
+        database, name = self._commands.client[self.place.database], self.place.collection
+        listed = await (await database.list_collections(filter={"name": name})).to_list()
+        if not listed:
+            return None
+        where, kind, options = f"{self.place.database}.{name}", listed[0].get("type"), listed[0].get("options", {})
+        why = ""
+        if kind != "collection":
+            why = f"is a {kind}, which does not store letters as they are"
+        elif options.get("capped"):
+            why = "is capped: MongoDB would delete letters to make room"
+        elif options.get("collation"):
+            why = "has a collation, by which letters of two subscriptions or tenants may be one"
+        if why:
+            advice = "Drop or rename it, and feedmux creates it anew; or set dead_letters.collection to another name"
+            return f"the collection for dead letters, {where}, {why}", advice
+        async for each in await database[name].list_indexes():
+            if why := _why_unfit(each):
+                advice = f"Drop the index {each['name']!r}"
+                return f"an index of the collection for dead letters, {where}, {why}", advice
+        return None
+
     async def probe(self) -> None:
-        """Write a document to a majority, find it, and delete it. Raises pymongo's errors, with the text of MongoDB."""
+        """Do once what is done with letters, and leave nothing but the collection. Raises pymongo's errors, with the
+        text of MongoDB."""
         own = {"probe": secrets.token_hex(8)}
+        # There is one by `_id` already, so this only shows that feedmux may create indexes.
+        await self._collection.create_indexes([IndexModel([("_id", ASCENDING)], name="_id_")])
+        await self._collection.update_one({"_id": own}, {"$set": {"state": _SET_ASIDE}})
         await self._collection.insert_one({"_id": own, "expires_at": DatetimeMS(int(wall_s() * 1000))})
         await self._collection.find_one({"_id": own})
         await self._collection.delete_one({"_id": own})
@@ -214,7 +247,9 @@ class Letters:
 
         there = await self._answer("insert", insert)
         if there and not await self._renew([documents[index] for index in there]):
-            raise self._unavailable("a letter that was there has expired, or was discarded")
+            raise self._unavailable(
+                "a letter that was there has expired or was discarded, or the collection has a collation now"
+            )
         return set(range(len(documents))) - there
 
     async def _renew(self, documents: Sequence[dict[str, Any]]) -> bool:
@@ -227,7 +262,7 @@ class Letters:
             }
             if each.get("attempts"):
                 change["$set"] = {name: each[name] for name in _OF_DELIVERIES}
-            updates.append(UpdateOne({"_id": each["_id"]}, change))
+            updates.append(UpdateOne({"_id": each["_id"]}, change, collation=_BY_BYTES))
         done = await self._answer("update", lambda: self._collection.bulk_write(updates, ordered=False))
         return done.matched_count == len(documents)
 
@@ -337,7 +372,12 @@ class Letters:
         values = {"pins": {"tenant": tenant, "subscription": subscription}}
         expires = {"expires_at": DatetimeMS(int((now_s + self.place.keep_s) * 1000)), "turn": self._turn(epoch)}
         updates = [
-            UpdateOne({"_id": _pin(tenant, subscription, each)}, {"$set": values, "$max": expires}, upsert=True)
+            UpdateOne(
+                {"_id": _pin(tenant, subscription, each)},
+                {"$set": values, "$max": expires},
+                upsert=True,
+                collation=_BY_BYTES,
+            )
             for each in keys
         ]
         done = await self._answer("update", lambda: self._collection.bulk_write(updates, ordered=False))
@@ -581,6 +621,25 @@ _INDEXES: Final = (
     ),
     IndexModel([("pins.tenant", 1), ("pins.subscription", 1), ("check", 1)], name="quarantined", sparse=True),
 )
+
+
+def _why_unfit(index: Mapping[str, Any]) -> str:
+    """Why letters cannot be stored with an index that was found; empty if they can."""
+    if list(index["key"]) == ["_id"]:
+        return ""
+    own = {each.document["name"]: each.document for each in _INDEXES}
+    fields = ("key", "expireAfterSeconds", "sparse", "partialFilterExpression", "unique", "collation")
+
+    def meaning(of: Mapping[str, Any]) -> list[Any]:
+        return [list(of["key"].items()), *(of.get(name) for name in fields[1:])]
+
+    if any((index["name"] == name) is not (meaning(index) == meaning(each)) for name, each in own.items()):
+        return "takes the place of one that feedmux creates"
+    if index["name"] in own:
+        return ""
+    if index.get("unique"):
+        return f"on {', '.join(index['key'])} is unique and would reject letters"
+    return "would delete letters early" if "expireAfterSeconds" in index else ""
 
 
 def _key(tenant: str, subscription: str, id_: bytes) -> dict[str, Any]:
