@@ -415,6 +415,27 @@ async def test_a_collection_with_a_collation_that_takes_its_place_loses_no_lette
         await asyncio.wait([running])
 
 
+async def test_the_log_says_why_a_letter_was_rejected(
+    mongo: ReplicaSet, database: Database[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with prepared(mongo, database.name) as dead:
+        database.command("collMod", "letters", validator={"member": "another"})
+        with pytest.raises(FeedmuxError):
+            await dead.letters.insert([letter(event(1))])
+        assert "MongoDB's error 121" in caplog.text
+        doctor = await dead.examine()
+        assert (doctor[0].level, "code 121" in doctor[0].says) == (Level.FAILED, True)
+        assert "validator" in doctor[0].advice
+        database.command("collMod", "letters", validator={})
+        database.letters.create_index("member", unique=True, partialFilterExpression={"member": {"$exists": True}})
+        await dead.letters.insert([letter(event(1))])
+        dead.letters._next_line_s = 0.0
+        with pytest.raises(FeedmuxError):
+            await dead.letters.insert([letter(event(number)) for number in (1, 2)])
+        assert "its unique index on member rejects a letter" in caplog.text
+        assert "worker-1" not in caplog.text
+
+
 @pytest.fixture
 def hidden(database: Database[Any]) -> str:
     return f"{database.name}_letters"

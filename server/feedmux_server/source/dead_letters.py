@@ -16,6 +16,7 @@ from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.backoff import Backoff
 from feedmux_server.source.deployment import Source
+from feedmux_server.source.errors import UNAUTHORIZED
 from feedmux_server.source.letters import Letters, LettersPlace
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,7 @@ CHECK: Final = "dead_letters"
 PREPARE_S: Final = 60.0
 _RETRY_FIRST_S: Final = 1.0
 _RETRY_MAX_S: Final = 30.0
+_VALIDATION_FAILED: Final = 121
 
 
 class DeadLetters:
@@ -101,9 +103,18 @@ class DeadLetters:
             return [CheckResult(CHECK, Level.FAILED, error.message, "Check [dead_letters] in the configuration")]
         except PyMongoError as error:
             cause = f"code {error.code}" if isinstance(error, OperationFailure) else type(error).__name__
-            advice = f"Give its user the role readWrite on the database {self._place.database}, and check that it runs"
-            return [CheckResult(CHECK, Level.FAILED, f"dead letters cannot be written to {where} ({cause})", advice)]
+            says = f"dead letters cannot be written to {where} ({cause})"
+            return [CheckResult(CHECK, Level.FAILED, says, self._advice(error))]
         return [CheckResult(CHECK, Level.OK, f"dead letters can be written to {where}")]
+
+    def _advice(self, error: PyMongoError) -> str:
+        if not isinstance(error, OperationFailure):
+            return "Check that its MongoDB runs, and the address in dead_letters.uri or in that of its source"
+        if error.code == UNAUTHORIZED:
+            return f"Give its user the role readWrite on the database {self._place.database}"
+        if error.code == _VALIDATION_FAILED:
+            return "Remove the validator of the collection (collMod): feedmux defines what it stores there"
+        return "Check the collection and its deployment, by this code and the log of MongoDB"
 
     async def _check_place(self) -> None:
         await self.deployment.clock.operation_time()

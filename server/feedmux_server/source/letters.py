@@ -240,7 +240,7 @@ class Letters:
                 await self._collection.insert_many(documents, ordered=False)
             except BulkWriteError as error:
                 failures = error.details["writeErrors"]
-                if error.details["writeConcernErrors"] or any(each["code"] != _DUPLICATE for each in failures):
+                if error.details["writeConcernErrors"] or not all(map(_is_there, failures)):
                     raise
                 return {each["index"] for each in failures}
             return set()
@@ -578,8 +578,7 @@ class Letters:
                 return await self._commands.answer(command())
             except FeedmuxError as error:
                 cause = error.__cause__
-                # Only the code: MongoDB's messages quote what is stored.
-                why = f"MongoDB's error {cause.code}" if isinstance(cause, OperationFailure) else error.message
+                why = _why_failed(cause) if isinstance(cause, OperationFailure) else error.message
                 raise self._unavailable(why) from error
 
     def _unavailable(self, why: str) -> FeedmuxError:
@@ -621,6 +620,23 @@ _INDEXES: Final = (
     ),
     IndexModel([("pins.tenant", 1), ("pins.subscription", 1), ("check", 1)], name="quarantined", sparse=True),
 )
+
+
+def _is_there(failure: Mapping[str, Any]) -> bool:
+    """Whether a document was not inserted because there is one with its `_id`."""
+    return failure["code"] == _DUPLICATE and list(failure.get("keyPattern", ["_id"])) == ["_id"]
+
+
+def _why_failed(error: OperationFailure) -> str:
+    """The code, and the fields of a unique index: MongoDB's messages quote what is stored."""
+    details: Mapping[str, Any] = error.details or {}
+    # pymongo gives all bulk writes a code of its own.
+    failures = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
+    first = next((each for each in failures if not _is_there(each)), details)
+    code = first.get("code", error.code)
+    if code == _DUPLICATE and (fields := ", ".join(first.get("keyPattern", ()))):
+        return f"its unique index on {fields} rejects a letter (MongoDB's error {code})"
+    return f"MongoDB's error {code}"
 
 
 def _why_unfit(index: Mapping[str, Any]) -> str:
