@@ -7,11 +7,13 @@ from typing import Any
 import bson
 import grpc
 import pytest
+from google.protobuf import timestamp_pb2
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2
 from tests.documents import Documents
 from tests.integration.servers import OPERATOR_KEY, Here
+from tests.integration.test_forged_positions import start_everywhere
 from tests.integration.wire import LATEST, Api, Refused, at, feed, refusal, refused
 
 INVALID, DENIED, MISSING, FAILED = "INVALID_ARGUMENT", "PERMISSION_DENIED", "NOT_FOUND", "FAILED_PRECONDITION"
@@ -148,6 +150,21 @@ async def test_positions_of_another_place(api: Api, database: Documents, positio
     ):
         outcome = await refused(api.watch(wanted, at(position=position)).opened())
         check(outcome, INVALID, "POSITION_FOREIGN")
+
+
+async def test_a_start_at_time_zero(api: Api, database: Documents, name: str) -> None:
+    """It is what a variable has that was not set, and would read everything again."""
+    wanted = feed(database.name, "c")
+    created = await api.create(name, wanted, LATEST)
+    for start in (
+        at(start_at_operation_time=feed_pb2.ClusterTime()),
+        at(start_at_operation_time=feed_pb2.ClusterTime(increment=1)),
+        at(time=timestamp_pb2.Timestamp()),
+    ):
+        reasons = await start_everywhere(api, wanted, name, start)
+        assert set(reasons.values()) == {"MESSAGE_INVALID"}, reasons
+        check(await refused(api.seek(name, start)), INVALID, "MESSAGE_INVALID")
+    assert (await api.get(name)).position == created.position
 
 
 # --- Sessions.

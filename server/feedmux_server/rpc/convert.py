@@ -110,10 +110,13 @@ def start(message: feed_pb2.Start) -> Start:
             return Start(StartKind(kind), data=resume_token(getattr(message, kind), f"start.{kind}"))
         case "start_at_operation_time":
             time = message.start_at_operation_time
+            if not time.seconds:
+                # No event has such a time. It is the zero value of drivers, of a variable that was not set.
+                raise _invalid("start.start_at_operation_time", "must not be zero; `earliest` is the oldest event")
             return Start(StartKind.OPERATION_TIME, time=time.seconds << 32 | time.increment)
         case _:
-            if not 0 <= message.time.seconds < 2**32:
-                raise _invalid("start.time", "must lie between 1970 and 2106")
+            if not 0 < message.time.seconds < 2**32:
+                raise _invalid("start.time", "must lie after the first second of 1970, and before 2106")
             return Start(StartKind.TIME, time=message.time.seconds << 32)
 
 

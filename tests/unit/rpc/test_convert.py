@@ -18,9 +18,13 @@ def opened(heartbeat_s: float) -> wire.Open:
     return wire.Open(heartbeat_interval=convert.duration(heartbeat_s))
 
 
+ZERO = [feed_pb2.Start(start_at_operation_time={"increment": increment}) for increment in (0, 1)]
+"""No event has such a time."""
 WRONG: list[tuple[Any, ErrorReason, str]] = [
     (lambda: convert.start(feed_pb2.Start(time={"seconds": -1})), ErrorReason.MESSAGE_INVALID, "start.time"),
+    (lambda: convert.start(feed_pb2.Start(time={"seconds": 0})), ErrorReason.MESSAGE_INVALID, "start.time"),
     (lambda: convert.start(feed_pb2.Start(time={"seconds": 2**32})), ErrorReason.MESSAGE_INVALID, "start.time"),
+    *((lambda at=at: convert.start(at), ErrorReason.MESSAGE_INVALID, "start.start_at_operation_time") for at in ZERO),
     (lambda: convert.start(feed_pb2.Start(start_after=b"x")), ErrorReason.BSON_INVALID, "start.start_after"),
     (lambda: convert.resume_token(bytes(TOKEN_BYTES_MAX + 1), "f"), ErrorReason.MESSAGE_INVALID, "f"),
     (lambda: convert.resume_token(bson.encode(dict.fromkeys("abcdefghi", 1)), "f"), ErrorReason.POSITION_INVALID, "f"),

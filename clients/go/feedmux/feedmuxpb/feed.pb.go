@@ -724,12 +724,13 @@ type Start_StartAfter struct {
 }
 
 type Start_StartAtOperationTime struct {
-	// The first event at or after this cluster time.
+	// The first event at or after this cluster time. Its seconds must not be 0: a variable that was not set would read
+	// everything again.
 	StartAtOperationTime *ClusterTime `protobuf:"bytes,4,opt,name=start_at_operation_time,json=startAtOperationTime,proto3,oneof"`
 }
 
 type Start_Time struct {
-	// The first event at or after this wall-clock time, in whole seconds.
+	// The first event at or after this wall-clock time, in whole seconds, which must not be 0.
 	Time *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3,oneof"`
 }
 
