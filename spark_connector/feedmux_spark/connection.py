@@ -44,7 +44,8 @@ FIRST_CONTACT_S: Final = 15.0
 BUSY_S: Final = 60.0
 """A driver that was killed holds its subscription until its lease ends, by default 15 s."""
 
-_channels: dict[tuple[int, Target], grpc.Channel] = {}
+_channels: dict[tuple[int, Target], tuple[grpc.Channel, object]] = {}
+"""Each with the TLS files that it was made with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,18 +228,18 @@ class Connection:
         """Makes new calls use another connection: gRPC would reuse this one until keepalive fails. Other calls on it
         continue."""
         key = os.getpid(), self._target
-        if _channels.get(key) is channel:
+        if key in _channels and _channels[key][0] is channel:
             del _channels[key]
 
     def _channel(self) -> grpc.Channel:
         key = os.getpid(), self._target
-        channel = _channels.get(key)
-        if channel is None:
+        known, files = _channels.get(key), self._target.tls_files()
+        if known is None or files not in (None, known[1]):
             try:
-                channel = _channels[key] = self._target.blocking_channel()
+                known = _channels[key] = self._target.blocking_channel(), files
             except OSError as error:
                 raise FeedmuxSparkError(f"a TLS file cannot be read on this host: {error}") from None
-        return channel
+        return known[0]
 
 
 class Listening:

@@ -62,7 +62,8 @@ def clean_token(text: object) -> str:
 class Tls:
     """TLS from PEM files. Without `root` the system's root certificates apply; certificate and key mean mutual TLS.
 
-    `server_name` is the name that the server's certificate must have, if it is not the target's host.
+    `server_name` is the name that the server's certificate must have, if it is not the target's host. The files are
+    read with every call and every stream: when they have changed, new ones use a new connection.
     Raises ValueError for a certificate without its key, or a key without its certificate.
     """
 
@@ -75,12 +76,13 @@ class Tls:
         if (self.certificate is None) != (self.key is None):
             raise ValueError("mutual TLS needs both a certificate and its key")
 
+    def read(self) -> tuple[bytes | None, ...]:
+        """Return the contents of `root`, `key` and `certificate`. Raises OSError if a file cannot be read."""
+        return tuple(Path(path).read_bytes() if path else None for path in (self.root, self.key, self.certificate))
+
     def credentials(self) -> grpc.ChannelCredentials:
         """Return gRPC's credentials. Raises OSError if a file cannot be read."""
-        root, key, certificate = (
-            Path(path).read_bytes() if path else None for path in (self.root, self.key, self.certificate)
-        )
-        return grpc.ssl_channel_credentials(root, key, certificate)
+        return grpc.ssl_channel_credentials(*self.read())
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,13 @@ class Target:
                 object.__setattr__(self, "token", clean_token(self.token))
             except ValueError as error:
                 raise ValueError(f"the API key or token cannot be sent: {error}") from None
+
+    def tls_files(self) -> tuple[bytes | None, ...] | None:
+        """Return the contents of the TLS files, for comparison; None without TLS, or while the files are replaced."""
+        try:
+            return self.tls.read() if self.tls is not None else None
+        except OSError:
+            return None
 
     def channel(self) -> grpc.aio.Channel:
         """Return a new channel for the running event loop."""

@@ -32,8 +32,9 @@ class _Channel:
     streams keep them.
     """
 
-    def __init__(self, grpc_channel: grpc.aio.Channel) -> None:
+    def __init__(self, grpc_channel: grpc.aio.Channel, tls_files: tuple[bytes | None, ...] | None) -> None:
         self.grpc_channel = grpc_channel
+        self.tls_files = tls_files
         self.left = False
         self._calls = 0
         open_channels.add(self)
@@ -135,8 +136,11 @@ class Transport:
         loop = asyncio.get_running_loop()
         key = os.getpid(), id(loop)
         known = self._channels.get(key)
+        files = self._target.tls_files()
+        if known is not None and known[0] is loop and files not in (None, known[1].tls_files):
+            known[1].leave()  # gRPC connects with the files of its beginning, whose certificates expire.
         if known is None or known[0] is not loop or known[1].left:
-            known = self._channels[key] = loop, _Channel(self._target.channel())
+            known = self._channels[key] = loop, _Channel(self._target.channel(), files)
         return known[1]
 
     @asynccontextmanager

@@ -1,6 +1,7 @@
 """Connections that have died."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,17 @@ async def test_a_connection_that_answers_no_ping_is_closed(monkeypatch: pytest.M
         async with asyncio.timeout(60.0):
             await closed.wait()
         call.cancel()
+
+
+async def test_changed_tls_files_are_read_for_new_connections(tmp_path: Path) -> None:
+    root = tmp_path / "ca.pem"
+    root.write_text("one authority")
+    async with feedmux.AsyncClient("127.0.0.1:1", tls=feedmux.Tls(root=root)) as client:
+        transport = client._api.transport
+        before = transport._channel()
+        assert transport._channel() is before
+        root.unlink()
+        assert transport._channel() is before  # while the file is being replaced
+        root.write_text("another one")
+        assert transport._channel() is not before
+        assert before.left

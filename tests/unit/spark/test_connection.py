@@ -118,6 +118,18 @@ def test_a_call_that_had_no_answer_leaves_its_connection(silent: Server) -> None
     assert made._channel() is not before
 
 
+def test_changed_tls_files_are_read_for_new_connections(silent: Server, tmp_path: Path) -> None:
+    root = tmp_path / "ca.pem"
+    root.write_text("one authority")
+    made = to(silent, tls="true", tlsRootFile=str(root))
+    before = made._channel()
+    assert made._channel() is before
+    root.unlink()
+    assert made._channel() is before  # while the file is being replaced
+    root.write_text("another one")
+    assert made._channel() is not before
+
+
 class Clock:
     """In place of the module `time`: a sleep takes no time, and the clock shows that it did."""
 
