@@ -29,6 +29,8 @@ final class Credentials extends CallCredentials {
 
     private final @Nullable Supplier<String> supplier;
     private final boolean renewed;
+    /** Whether the supplier of a call is running. */
+    private volatile boolean awaited;
 
     private Credentials(@Nullable Supplier<String> supplier, boolean renewed) {
         this.supplier = supplier;
@@ -53,6 +55,16 @@ final class Credentials extends CallCredentials {
         return renewed;
     }
 
+    /** Returns credentials of their own for a call, so that {@link #isAwaited} is about that call. */
+    Credentials forOneCall() {
+        return renewed ? new Credentials(supplier, true) : this;
+    }
+
+    /** Whether the supplier was called and has not returned. */
+    boolean isAwaited() {
+        return awaited;
+    }
+
     CallOptions on(CallOptions options) {
         return supplier == null ? options : options.withCallCredentials(this);
     }
@@ -67,6 +79,7 @@ final class Credentials extends CallCredentials {
             apply(applier);
             return;
         }
+        awaited = true;
         try {
             SUPPLIERS.execute(() -> apply(applier));
         } catch (Throwable noThread) {
@@ -84,6 +97,8 @@ final class Credentials extends CallCredentials {
         } catch (Throwable error) {
             fail(applier, error);
             return;
+        } finally {
+            awaited = false;
         }
         if (key.length() > KEY_BYTES_MAX) {
             // Netty would send none of it, and gRPC calls that INTERNAL, which a session tries again.
@@ -97,10 +112,7 @@ final class Credentials extends CallCredentials {
     }
 
     private static void fail(MetadataApplier applier, Throwable error) {
-        Throwable root = error;
-        while (root.getCause() != null) {
-            root = root.getCause();
-        }
+        Throwable root = Statuses.lastCause(error);
         // When the status becomes an error, the message of the last cause is appended, if it has one.
         String unnamed = root.getMessage() == null ? ": " + root.getClass().getName() : "";
         applier.fail(Status.UNAVAILABLE

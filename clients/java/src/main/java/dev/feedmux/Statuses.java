@@ -23,6 +23,8 @@ final class Statuses {
     private static final String DOMAIN = "feedmux";
     private static final String PREFIX = "ERROR_REASON_";
 
+    private static final int CAUSES_MAX = 100;
+
     private Statuses() {}
 
     /** Returns the error of a failed call. */
@@ -76,13 +78,19 @@ final class Statuses {
     /** Returns the server's text, or gRPC's text with its cause, because "io exception" alone does not help. */
     private static String message(Status status) {
         String description = status.getDescription() == null ? "" : status.getDescription();
-        Throwable cause = status.getCause();
-        while (cause != null && cause.getCause() != null) {
-            cause = cause.getCause();
-        }
+        Throwable cause = status.getCause() == null ? null : lastCause(status.getCause());
         return cause == null || cause.getMessage() == null
                 ? description
                 : (description.lines().findFirst().orElse("") + ": " + cause.getMessage());
+    }
+
+    static Throwable lastCause(Throwable error) {
+        Throwable last = error;
+        // Causes may form a circle, so that there is no last one.
+        for (int depth = 0; last.getCause() != null && depth < CAUSES_MAX; depth++) {
+            last = last.getCause();
+        }
+        return last;
     }
 
     private static FeedmuxException caused(FeedmuxException error, Throwable cause) {

@@ -214,12 +214,16 @@ final class Transport implements AutoCloseable {
             throw clientClosed();
         }
         ManagedChannel used = channel();
+        Credentials sent = credentials.forOneCall();
         long begun = nanoTime.getAsLong();
         try {
-            return call.apply(
-                    credentials.on(stub.apply(used)).withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS));
+            return call.apply(sent.on(stub.apply(used)).withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS));
         } catch (StatusRuntimeException failed) {
             boolean late = failed.getStatus().getCode() == Status.Code.DEADLINE_EXCEEDED;
+            if (late && sent.isAwaited()) {
+                String message = "the token function has not returned within " + Durations.text(timeout);
+                throw Statuses.error(Status.DEADLINE_EXCEEDED.withDescription(message), null);
+            }
             if (late && nanoTime.getAsLong() - begun >= DEAD_AFTER.toNanos()) {
                 leave(used);
             }

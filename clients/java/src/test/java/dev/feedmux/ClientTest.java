@@ -1,5 +1,7 @@
 package dev.feedmux;
 
+import static dev.feedmux.support.ScriptedServer.until;
+import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
@@ -23,6 +25,7 @@ import java.time.Instant;
 import java.util.List;
 import java.util.Optional;
 import java.util.UUID;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
 import org.bson.BsonInt32;
@@ -128,6 +131,47 @@ final class ClientTest {
                 () -> null,
                 () -> " \n",
                 () -> "secret\u00e9");
+    }
+
+    @Test
+    void aTokenFunctionMayFailWithCausesThatFormACircle() {
+        RuntimeException outer = new RuntimeException("no keys"), inner = new RuntimeException("no keys");
+        outer.initCause(inner);
+        inner.initCause(outer);
+        Supplier<String> failing = () -> {
+            throw outer;
+        };
+        try (ScriptedServer server = new ScriptedServer(Call::awaitClose);
+                FeedmuxClient client =
+                        FeedmuxClient.builder(server.target()).token(failing).build()) {
+            assertEquals("the token function failed: no keys", failureOf(client));
+        }
+    }
+
+    @Test
+    void aTokenFunctionThatDoesNotReturnIsNamed() {
+        CountDownLatch never = new CountDownLatch(1);
+        Supplier<String> waiting = () -> {
+            assertDoesNotThrow(() -> never.await());
+            return "";
+        };
+        try (ScriptedServer server = new ScriptedServer(Call::awaitClose);
+                FeedmuxClient client = FeedmuxClient.builder(server.target())
+                        .timeout(Duration.ofMillis(100))
+                        .token(waiting)
+                        .build()) {
+            // The first calls may end before there is a connection.
+            until(() -> failureOf(client).equals("the token function has not returned within 100 ms"));
+        } finally {
+            never.countDown();
+        }
+    }
+
+    private static String failureOf(FeedmuxClient client) {
+        Subscription subscription = client.subscription("s");
+        return assertThrows(UnavailableException.class, subscription::get)
+                .failure()
+                .message();
     }
 
     @ParameterizedTest
