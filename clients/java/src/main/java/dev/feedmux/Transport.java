@@ -35,12 +35,12 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.function.LongSupplier;
-import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 import org.jspecify.annotations.Nullable;
 
 /** The connection to the server: a channel, credentials, and the calls of sessions and clients. */
 final class Transport implements AutoCloseable {
+    private static final System.Logger LOG = System.getLogger("dev.feedmux");
     private static final int MESSAGE_BYTES_MAX = 72 * 1024 * 1024;
     private static final int METADATA_BYTES_MAX = 64 * 1024;
     private static final long KEEPALIVE_SECONDS = 20;
@@ -59,7 +59,12 @@ final class Transport implements AutoCloseable {
                             ChangeFeedGrpc.getSubscribeMethod().getRequestMarshaller(), new Bytes())
                     .build();
 
-    private final Supplier<ManagedChannel> dial;
+    private final @Nullable Tls tls;
+    private final Function<ChannelCredentials, ManagedChannel> dial;
+    /** The contents of the TLS files, and the credentials that have them. */
+    private List<String> files;
+
+    private ChannelCredentials security;
     /** The channel for new calls. */
     private ManagedChannel channel;
     /** Channels that take no new calls, but may still have calls in progress. */
@@ -88,8 +93,10 @@ final class Transport implements AutoCloseable {
             Duration timeout,
             UnaryOperator<ManagedChannelBuilder<?>> configure,
             LongSupplier nanoTime) {
-        ChannelCredentials security = tls == null ? InsecureChannelCredentials.create() : tls.credentials();
-        dial = () -> {
+        this.tls = tls;
+        files = tls == null ? List.of() : tls.read();
+        security = tls == null ? InsecureChannelCredentials.create() : tls.credentials(files);
+        dial = security -> {
             ManagedChannelBuilder<?> builder = Grpc.newChannelBuilder(target, security)
                     .userAgent("feedmux-java")
                     .maxInboundMessageSize(MESSAGE_BYTES_MAX)
@@ -101,7 +108,7 @@ final class Transport implements AutoCloseable {
             }
             return configure.apply(builder).build();
         };
-        channel = dial.get();
+        channel = dial.apply(security);
         this.credentials = credentials;
         this.timeout = timeout;
         this.nanoTime = nanoTime;
@@ -129,8 +136,38 @@ final class Transport implements AutoCloseable {
         dependents.remove(session);
     }
 
+    /** Returns the channel for a new call. */
     private synchronized ManagedChannel channel() {
+        renewTls();
+        if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
+            // gRPC waits up to two minutes before it connects again, but the session or the caller decides how long to
+            // wait.
+            channel.enterIdle();
+        }
         return channel;
+    }
+
+    /**
+     * Makes new calls use a new connection if the TLS files have changed. To read them only after a failure would not do:
+     * where a server rejects a client certificate, gRPC does not see that the connection cannot be made (TLS 1.3).
+     */
+    private void renewTls() {
+        if (tls == null || closed) {
+            return;
+        }
+        try {
+            List<String> current = tls.read();
+            if (!current.equals(files)) {
+                ChannelCredentials changed = tls.credentials(current);
+                ManagedChannel next = dial.apply(changed);
+                files = current;
+                security = changed;
+                replace(next);
+            }
+        } catch (RuntimeException halfWritten) {
+            // The files are being replaced: this call uses the connection that there is, the next one reads them again.
+            LOG.log(System.Logger.Level.WARNING, "cannot use the changed TLS files: {0}", halfWritten.getMessage());
+        }
     }
 
     /**
@@ -142,22 +179,21 @@ final class Transport implements AutoCloseable {
     }
 
     private synchronized void leave(ManagedChannel dead) {
-        left.removeIf(ManagedChannel::isTerminated);
-        if (closed || dead != channel) {
-            return;
+        if (!closed && dead == channel) {
+            replace(dial.apply(security));
         }
+    }
+
+    private void replace(ManagedChannel next) {
+        left.removeIf(ManagedChannel::isTerminated);
         left.add(channel);
         channel.shutdown();
-        channel = dial.get();
+        channel = next;
     }
 
     /** Begins a Subscribe call. Its messages arrive on a gRPC thread, one at a time. */
     Stream subscribe(String route, Receiver receiver) {
         ManagedChannel channel = channel();
-        if (channel.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
-            // gRPC waits up to two minutes before it connects again, but the session decides how long to wait.
-            channel.enterIdle();
-        }
         Metadata headers = new Metadata();
         if (!route.isEmpty()) {
             headers.put(ROUTE, route);
