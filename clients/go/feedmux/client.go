@@ -25,7 +25,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"time"
 
@@ -49,10 +51,18 @@ type Client struct {
 	logger      *slog.Logger
 }
 
-// NewClient makes a client for host:port, or for any gRPC target. Options may be nil.
+// grpcTarget is host and port, or a target with a scheme. Without a port, gRPC would take that of HTTPS.
+var grpcTarget = regexp.MustCompile(
+	`(?i)^((\[[^\]]+\]|[^:/\s\[\]]+):\d{1,5}|(dns|ipv4|ipv6|unix|unix-abstract|xds):.+|[a-z][a-z0-9+.-]*://.+)$`,
+)
+
+// NewClient makes a client for host:port, or for a gRPC target with a scheme. Options may be nil.
 func NewClient(target string, options *Options) (*Client, error) {
 	if options == nil {
 		options = &Options{}
+	}
+	if !grpcTarget.MatchString(target) || strings.HasPrefix(target, "http://") || strings.HasPrefix(target, "https://") {
+		return nil, fmt.Errorf("feedmux: the target is host:port, as in localhost:7117, not %q", target)
 	}
 	if options.APIKey != "" && options.Token != nil {
 		return nil, errors.New("feedmux: give APIKey or Token, not both")

@@ -49,6 +49,19 @@ func TestCredentialsTravelWithEveryCall(t *testing.T) {
 	}
 }
 
+func TestWhatIsNoTargetIsRejected(t *testing.T) {
+	for _, wrong := range []string{"", "localhost", "http://localhost:7117", "localhost:", "::1"} {
+		if _, err := NewClient(wrong, nil); err == nil || !strings.Contains(err.Error(), "host:port") {
+			t.Error(wrong, err)
+		}
+	}
+	for _, target := range []string{"[::1]:7117", "dns:///localhost", "unix:/run/feedmux.sock"} {
+		client, err := NewClient(target, nil)
+		same(t, err, nil)
+		same(t, client.Close(), nil)
+	}
+}
+
 func TestATokenThatCannotBeHadIsAskedForAgain(t *testing.T) {
 	server := serve(t, nil, play(openedAt(0, nil), batchOf(1, 1)))
 	var asked atomic.Int32

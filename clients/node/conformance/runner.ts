@@ -266,7 +266,7 @@ function optionsOf(options: Json): feedmux.SomeSessionOptions {
 }
 
 function feedOf({ pipeline, ...feed }: Json): feedmux.Feed {
-  const entries = Object.entries(feed).map(([name, value]) => [camel(name), value ?? undefined]);
+  const entries = Object.entries(feed).flatMap(([name, value]) => (value === null ? [] : [[camel(name), value]]));
   return {
     ...(Object.fromEntries(entries) as feedmux.Feed),
     pipeline: pipeline ? JSON.stringify(pipeline) : undefined,

@@ -153,6 +153,9 @@ const CLIENT_NAMES = namesOf<ClientOptions>({
   session: true,
   channelOptions: true,
 });
+/** Host and port, or a target with a scheme: without a port, gRPC would take that of HTTPS. */
+const TARGET =
+  /^((\[[^\]]+\]|[^:/\s[\]]+):\d{1,5}|(dns|ipv4|ipv6|unix|unix-abstract|xds):.+|(?!https?:)[a-z][a-z0-9+.-]*:\/\/.+)$/i;
 const TLS_NAMES = namesOf<Tls>({ ca: true, cert: true, key: true, serverName: true });
 const OPEN_NAMES = [...SESSION_NAMES, ...namesOf<OpenOptions, SomeSessionOptions>({ onNotice: true, signal: true })];
 const SUBSCRIPTION_OPEN_NAMES = [...OPEN_NAMES, ...namesOf<SubscriptionOpenOptions, OpenOptions>({ takeover: true })];
@@ -183,8 +186,8 @@ export class Client implements AsyncDisposable {
    * be sent, for a certificate without its key and for a value of another type, RangeError for a number out of range.
    */
   constructor(target: string, options: ClientOptions = {}) {
-    if (typeof target !== "string") {
-      throw new TypeError("the target is host:port");
+    if (typeof target !== "string" || !TARGET.test(target)) {
+      throw new TypeError("the target is host:port, as in localhost:7117");
     }
     checkNames(options, CLIENT_NAMES, "a client's options");
     const { apiKey, token, tls } = options;
@@ -192,11 +195,13 @@ export class Client implements AsyncDisposable {
       throw new TypeError("give apiKey or token, not both");
     }
     const secure = tls === true ? {} : tls === false ? undefined : tls;
-    checkNames(secure ?? {}, TLS_NAMES, "tls");
+    if (secure !== undefined) {
+      checkNames(secure, TLS_NAMES, "tls"); // null is an error, and not plain text
+    }
     if ((secure?.cert === undefined) !== (secure?.key === undefined)) {
       throw new TypeError("mutual TLS needs both: cert and key");
     }
-    const given = apiKey ?? token;
+    const given = [apiKey, token].find((each) => each !== undefined);
     const clean = given === undefined || typeof given === "function" ? given : cleanToken(given);
     sessionOptions(options.session);
     const timeoutMs = options.timeoutMs ?? 30_000;
@@ -221,9 +226,12 @@ export class Client implements AsyncDisposable {
     return new Subscription(this.#shared, name);
   }
 
-  /** Returns a feed whose position the caller stores; without `feed`, of the whole deployment. It sends nothing. */
-  feed(feed: Feed = {}): InlineFeed {
-    return new InlineFeed(this.#shared, feed);
+  /**
+   * Returns a feed whose position the caller stores; without an argument, of the whole deployment. It sends nothing. A
+   * feed that is `undefined` is a TypeError of the feed's methods.
+   */
+  feed(...given: [feed?: Feed]): InlineFeed {
+    return new InlineFeed(this.#shared, feedOf(given));
   }
 
   /**
@@ -282,18 +290,18 @@ export class Subscription {
 
   /**
    * Creates it; `start` is by default now. Creating it again with the same content changes nothing; different content
-   * rejects with SubscriptionExistsError.
+   * rejects with SubscriptionExistsError. Without arguments, it is of the whole deployment; a feed that is `undefined` is
+   * a TypeError.
    */
-  async create(feed: Feed = {}, options: CreateOptions = {}): Promise<SubscriptionInfo> {
+  async create(...given: [feed?: Feed, options?: CreateOptions]): Promise<SubscriptionInfo> {
+    const [, options = {}] = given;
     checkNames(options, CREATE_NAMES, "the options of create()");
     const { start, onInvalidate = "stop", onHistoryLost = "fail", ...call } = options;
     const { transport, source } = this.#shared;
-    const stored =
-      start === undefined
-        ? undefined
-        : await storedStart(transport, feedMessage(feed, source), startMessage(start), call);
+    const feed = feedMessage(feedOf(given), source);
+    const stored = start === undefined ? undefined : await storedStart(transport, feed, startMessage(start), call);
     const request = create(CreateSubscriptionRequestSchema, {
-      subscription: this.#init(feed, onInvalidate, onHistoryLost),
+      subscription: subscriptionInit(this.name, feed, onInvalidate, onHistoryLost),
       ...(stored !== undefined && { start: stored }),
     });
     return subscriptionInfo(await transport.unary(Subscriptions.method.createSubscription, request, call));
@@ -394,6 +402,11 @@ export class InlineFeed {
     const { transport, source } = this.#shared;
     return resolvedPosition(await resolve(transport, feedMessage(this.feed, source), startMessage(start), call));
   }
+}
+
+/** The feed among arguments. A variable that was not set, `undefined`, would be everybody's events: it is no feed. */
+function feedOf(given: readonly unknown[]): Feed {
+  return given.length === 0 ? {} : (given[0] as Feed);
 }
 
 async function resolve(

@@ -15,11 +15,12 @@ export type ReadPreference = "primary" | "primaryPreferred" | "secondary" | "sec
 
 /**
  * A feed: scope, pipeline and MongoDB's change stream options. Without `collection`, it covers the whole database;
- * without `database`, the whole deployment. An option left out is not sent to MongoDB.
+ * without `database`, the whole deployment; both are left out then, and not `undefined`. An option left out is not sent
+ * to MongoDB.
  */
 export interface Feed {
-  readonly database?: string | undefined;
-  readonly collection?: string | undefined;
+  readonly database?: string;
+  readonly collection?: string;
   /** Stages, or a JSON array of them as text, which the server parses (docs/pipelines.md). */
   readonly pipeline?: readonly Document[] | string | undefined;
   readonly fullDocument?: FullDocument | undefined;

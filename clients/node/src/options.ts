@@ -93,6 +93,8 @@ const BSON_NAMES = namesOf<DeserializeOptions>({
   validation: true,
 });
 
+const BSON_NOT_BOOLEAN = ["fieldsAsRaw", "index", "validation"];
+
 /** What a timer of JavaScript can wait at most. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
@@ -120,6 +122,11 @@ export function sessionOptions(...chosen: readonly (SomeSessionOptions | undefin
     throw new RangeError(`format is one of ${FORMATS.join(", ")}`);
   }
   checkNames(options.bson, BSON_NAMES, "bson");
+  for (const [name, value] of Object.entries(options.bson).filter(isGiven)) {
+    if (!BSON_NOT_BOOLEAN.includes(name)) {
+      checkBoolean(value, `bson's ${name}`);
+    }
+  }
   return options;
 }
 

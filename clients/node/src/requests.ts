@@ -135,8 +135,8 @@ export function lastAcked(feedPosition: FeedPosition, epoch: bigint): MessageIni
 export function feedMessage(feed: Feed, defaultSource: string): FeedMessage {
   checkNames(feed, FEED_NAMES, "a feed");
   for (const name of ["database", "collection"] as const) {
-    // Nothing would widen the feed to everybody's events.
-    if (feed[name] !== undefined && (typeof feed[name] !== "string" || feed[name] === "")) {
+    // Nothing, as in a variable that was not set, would widen the feed to everybody's events.
+    if (name in feed && (typeof feed[name] !== "string" || feed[name] === "")) {
       throw new TypeError(`a feed's ${name} is a name; leave it out for all of them`);
     }
   }
@@ -342,8 +342,8 @@ function feedValue(message: FeedMessage): Feed {
   const { notation } = message.pipeline ?? {};
   return {
     source: message.source,
-    database: message.database || undefined,
-    collection: message.collection || undefined,
+    ...(message.database !== "" && { database: message.database }),
+    ...(message.collection !== "" && { collection: message.collection }),
     pipeline: notation?.case === "bson" ? stages(notation.value) : notation?.value,
     fullDocument: (message.fullDocument || undefined) as FullDocument | undefined,
     fullDocumentBeforeChange: (message.fullDocumentBeforeChange || undefined) as FullDocumentBeforeChange | undefined,

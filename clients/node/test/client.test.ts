@@ -356,7 +356,7 @@ test("what a program without types gets wrong is named, and not ignored", LIMIT,
       await assert.rejects(orders.open({ start: wrong(start) }), /a start is "earliest"/, JSON.stringify(start));
       await assert.rejects(client.subscription("s").seek(wrong(start)), /a start is "earliest"/, JSON.stringify(start));
     }
-    for (const name of ["", null, 5, ["shop"]]) {
+    for (const name of ["", null, undefined, 5, ["shop"]]) {
       await assert.rejects(client.feed({ database: wrong(name) }).open(), /a feed's database is a name/);
       await assert.rejects(client.feed({ database: "shop", collection: wrong(name) }).open(), /collection is a name/);
     }
@@ -366,12 +366,23 @@ test("what a program without types gets wrong is named, and not ignored", LIMIT,
     await assert.rejects(client.subscription("s\ud83d").open(), half);
     await assert.rejects(client.subscription("s\ud83d").get(), half);
     await assert.rejects(client.feed({ showExpandedEvents: wrong("false") }).open(), /is true or false/);
-    assert.throws(() => new feedmux.Client(wrong(undefined)), /the target is host:port/);
+    for (const target of [undefined, "", "localhost", "localhost:", "http://localhost:7117", "::1"]) {
+      assert.throws(() => new feedmux.Client(wrong(target)), /the target is host:port/, target);
+    }
+    for (const target of ["[::1]:7117", "dns:///localhost", "unix:/run/feedmux.sock"]) {
+      await new feedmux.Client(target).close();
+    }
     assert.throws(
       () => new feedmux.Client("localhost:1", wrong({ apikey: "k" })),
       /there is no "apikey"; there are apiKey/,
     );
     assert.throws(() => new feedmux.Client("localhost:1", { tls: wrong("ca.pem") }), /tls: an object with ca/);
+    assert.throws(() => new feedmux.Client("localhost:1", { tls: wrong(null) }), /tls: an object with ca/);
+    assert.throws(() => new feedmux.Client("localhost:1", { apiKey: wrong(null) }), /is not a string/);
+    await assert.rejects(orders.open({ bson: { useBigInt64: wrong("false") } }), /useBigInt64 is true or false/);
+    // A variable that was not set would be the whole deployment.
+    await assert.rejects(client.feed(undefined).open(), /a feed: an object with database/);
+    await assert.rejects(client.subscription("s").create(undefined), /a feed: an object with database/);
   } finally {
     await client.close();
   }

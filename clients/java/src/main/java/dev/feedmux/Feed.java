@@ -78,15 +78,12 @@ public record Feed(
 
     /** Returns a feed of a database. */
     public static Feed database(String database) {
-        return builder().database(Objects.requireNonNull(database, "database")).build();
+        return builder().database(database).build();
     }
 
     /** Returns a feed of a collection. */
     public static Feed collection(String database, String collection) {
-        return builder()
-                .database(Objects.requireNonNull(database, "database"))
-                .collection(Objects.requireNonNull(collection, "collection"))
-                .build();
+        return builder().database(database).collection(collection).build();
     }
 
     /** Returns a builder for a feed. */
@@ -125,15 +122,16 @@ public record Feed(
             return this;
         }
 
-        /** Sets the database; null means the whole deployment. */
-        public Builder database(@Nullable String name) {
-            database = name;
+        /** Sets the database. Without it, the feed is of the whole deployment. */
+        public Builder database(String name) {
+            // A variable that was not set would widen the feed to everybody's events.
+            database = Objects.requireNonNull(name, "database");
             return this;
         }
 
-        /** Sets the collection; null means the whole database. */
-        public Builder collection(@Nullable String name) {
-            collection = name;
+        /** Sets the collection. Without it, the feed is of the whole database. */
+        public Builder collection(String name) {
+            collection = Objects.requireNonNull(name, "collection");
             return this;
         }
 

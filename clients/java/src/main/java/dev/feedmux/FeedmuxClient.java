@@ -13,6 +13,7 @@ import java.util.UUID;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
+import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import org.jspecify.annotations.Nullable;
 
@@ -31,6 +32,9 @@ import org.jspecify.annotations.Nullable;
  */
 public final class FeedmuxClient implements AutoCloseable {
     private static final int PAGE_SIZE = 100;
+    /** Host and port, or a target with a scheme: without a port, gRPC would take that of HTTPS. */
+    private static final Pattern TARGET = Pattern.compile(
+            "(?i)(\\[[^\\]]+\\]|[^:/\\s\\[\\]]+):\\d{1,5}|(dns|ipv4|ipv6|unix|unix-abstract|xds):.+|(?!https?:)[a-z][a-z0-9+.-]*://.+");
 
     private final Transport transport;
     private final String source;
@@ -42,7 +46,10 @@ public final class FeedmuxClient implements AutoCloseable {
         this.sessions = sessions;
     }
 
-    /** Returns a builder for a client of this target: {@code host:port}, or any gRPC target. */
+    /**
+     * Returns a builder for a client of this target: {@code host:port}, or any gRPC target with a scheme. Throws
+     * IllegalArgumentException for other texts.
+     */
     public static Builder builder(String target) {
         return new Builder(target);
     }
@@ -153,6 +160,9 @@ public final class FeedmuxClient implements AutoCloseable {
 
         private Builder(String target) {
             this.target = Objects.requireNonNull(target, "the target is host:port");
+            if (!TARGET.matcher(target).matches()) {
+                throw new IllegalArgumentException("the target is host:port, as in localhost:7117, not " + target);
+            }
         }
 
         /**

@@ -217,6 +217,12 @@ final class ClientTest {
     void aMissingTargetIsNamed() {
         NullPointerException error = assertThrows(NullPointerException.class, () -> FeedmuxClient.builder(null));
         assertEquals("the target is host:port", error.getMessage());
+        for (String wrong : List.of("", "localhost", "http://localhost:7117", "localhost:", "::1")) {
+            assertThrows(IllegalArgumentException.class, () -> FeedmuxClient.builder(wrong), wrong);
+        }
+        for (String target : List.of("[::1]:7117", "dns:///localhost", "unix:/run/feedmux.sock", "own://somewhere")) {
+            assertDoesNotThrow(() -> FeedmuxClient.builder(target), target);
+        }
     }
 
     @Test

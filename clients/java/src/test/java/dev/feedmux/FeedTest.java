@@ -63,6 +63,9 @@ final class FeedTest {
     @SuppressWarnings("NullAway")
     void whatIsNotThereDoesNotWidenAFeedAndIsNoStart() {
         assertThrows(NullPointerException.class, () -> Feed.database(null));
+        Feed.Builder builder = Feed.builder();
+        assertThrows(NullPointerException.class, () -> builder.database(null));
+        assertThrows(NullPointerException.class, () -> builder.collection(null));
         assertThrows(NullPointerException.class, () -> Feed.collection("shop", null));
         assertThrows(IllegalArgumentException.class, () -> Feed.database(""));
         assertThrows(IllegalArgumentException.class, () -> Feed.collection("shop", ""));

@@ -14,6 +14,7 @@ import java.time.OffsetDateTime;
 import java.util.Base64;
 import java.util.List;
 import java.util.Locale;
+import java.util.Optional;
 import org.bson.BsonTimestamp;
 import org.bson.Document;
 import org.bson.RawBsonDocument;
@@ -28,10 +29,10 @@ final class Arguments {
     }
 
     static Feed feed(Document feed) {
-        return Feed.builder()
-                .database(feed.getString("database"))
-                .collection(feed.getString("collection"))
-                .pipeline(feed.getList("pipeline", Document.class, List.of()))
+        Feed.Builder builder = Feed.builder();
+        Optional.ofNullable(feed.getString("database")).ifPresent(builder::database);
+        Optional.ofNullable(feed.getString("collection")).ifPresent(builder::collection);
+        return builder.pipeline(feed.getList("pipeline", Document.class, List.of()))
                 .fullDocument(constant(FullDocument.class, feed.getString("full_document")))
                 .fullDocumentBeforeChange(
                         constant(FullDocumentBeforeChange.class, feed.getString("full_document_before_change")))
