@@ -15,6 +15,7 @@ REASONS: Final = {
     "Api": "the unary calls of one client, by name",
     "Chunk": "what many readers ask of the same bytes, while they are in a ring and after that",
     "ClientTarget": "the options of a client, by name",
+    "Connection": "one session: each message of the server may change what is delivered, acked and granted",
     "DeliveryTracker": "one numbering: sequences, acks and repeats of a session change together",
     "FeedStreams": "all that changes which stream a subscriber reads: its invariants hold between any two methods",
     "Group": "what members, the committer and the end of a feed do to one subscription",

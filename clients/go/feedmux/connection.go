@@ -52,6 +52,9 @@ type connection struct {
 	// begins is where the present stream begins, and rewound whether that is before what was acknowledged.
 	begins  FeedPosition
 	rewound bool
+	// movedFrom is what was acked when the server said that the stored position was moved; nil once a stream was opened
+	// after that.
+	movedFrom *FeedPosition
 }
 
 // open opens a session. The context bounds the opening, not the session.
@@ -172,6 +175,10 @@ func (c *connection) keepOpen(ctx context.Context) *Error {
 			return nil
 		}
 		if todo == actionForget {
+			if c.movedFrom == nil { // otherwise it was moved twice before a stream was open
+				movedFrom := b.tracker.ackedPosition(b.acked)
+				c.movedFrom = &movedFrom
+			}
 			b.forget()
 		}
 		if b.state.isFirstOpening() {
@@ -352,20 +359,29 @@ func (c *connection) receive(said response) error {
 func (c *connection) onOpened(first *opened) {
 	b := c.buffer
 	isFirst := b.state.isFirstOpening()
-	hadReached := b.tracker.ackedPosition(c.openAcked).ClusterTime
-	begins := first.feedPosition.ClusterTime
+	had := b.tracker.ackedPosition(c.openAcked)
+	wasMoved := c.movedFrom != nil
+	if wasMoved {
+		had, c.movedFrom = *c.movedFrom, nil
+	}
+	hadReached, begins := had.ClusterTime, first.feedPosition.ClusterTime
 	c.begins, c.rewound = first.feedPosition, false
-	if !isFirst && b.durable && !first.atLastAcked && !begins.IsZero() && begins.Before(hadReached) {
+	switch {
+	case isFirst || !b.durable || first.atLastAcked || begins.IsZero() || hadReached.IsZero():
+	case begins.Before(hadReached):
 		c.rewind(Rewound{begins, hadReached})
+	case wasMoved && begins.After(hadReached) && first.copying == nil: // a copy leaves nothing out
+		// The Open had no last_acked, so the server cannot tell.
+		b.put(item{notice: Skipped{hadReached, begins, had.Position, first.feedPosition.Position}})
 	}
 	b.tracker.begin(first.feedPosition, c.openAcked)
+	if isFirst || wasMoved {
+		b.begin(first.feedPosition)
+	}
 	b.window.limit(first.credit.events, first.credit.bytes)
 	b.sentSequence, b.confirmedUntil = 0, 0
 	b.epoch = first.epoch
 	b.beginWithin(first.copying)
-	if isFirst {
-		b.began = first.feedPosition
-	}
 	if first.unackedEvents > 0 {
 		b.acks.step = max(1, first.unackedEvents/2)
 	}
@@ -389,6 +405,7 @@ func (c *connection) onOpened(first *opened) {
 // rewind is for a stream that begins before what was acknowledged: what was delivered comes again, acknowledged or not.
 func (c *connection) rewind(said Rewound) {
 	c.buffer.forget()
+	c.buffer.begin(c.begins)
 	c.buffer.put(item{notice: said})
 	c.rewound = true
 }

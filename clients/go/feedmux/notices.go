@@ -29,11 +29,12 @@ type Rewound struct {
 	BeginsAt, HadReached bson.Timestamp
 }
 
-// Skipped says that another session, or a seek, moved the stored position forward while this session was disconnected:
-// this session does not deliver the events in between.
+// Skipped says that another session, or a seek, moved the stored position forward: this session does not deliver the
+// events in between.
 type Skipped struct {
 	HadReached, BeginsAt bson.Timestamp
-	// HadReachedPosition and BeginsAtPosition are the positions at these two times.
+	// HadReachedPosition and BeginsAtPosition are the positions at these two times. The first is nil if the session was
+	// open when a seek moved it, and the last acked event was in the middle of a batch.
 	HadReachedPosition, BeginsAtPosition []byte
 }
 

@@ -21,13 +21,16 @@ type sessionBuffer struct {
 	err     error
 	arrived wakeup
 
-	// The batch taken last, and how many of its events were handed out.
+	// The batch taken last, and how many of its events were handed out; nil before the first one and after forget.
 	batch *Batch
 	given int
-	// The last position up to which everything has been handed out, and the ordinal of the last event before it.
+	// withdrawn is the ordinal up to which forget has dropped what was not handed out: for the progress, it counts as
+	// handed out.
+	withdrawn int64
+	// The last position up to which everything has been handed out, or where the session began or was moved to, and the
+	// ordinal of the last event before it.
 	reached      FeedPosition
 	reachedAfter int64
-	began        FeedPosition
 
 	acked   int64
 	closing bool
@@ -142,10 +145,10 @@ func (b *sessionBuffer) take(batch *Batch) {
 // left says whether the current batch has events that were not handed out.
 func (b *sessionBuffer) left() bool { return b.batch != nil && b.given < b.batch.Len() && !b.closing }
 
-// handed is the ordinal of the last event handed out.
+// handed is the ordinal of the last event handed out or withdrawn.
 func (b *sessionBuffer) handed() int64 {
 	if b.batch == nil {
-		return 0
+		return b.withdrawn
 	}
 	return b.batch.first + int64(b.given) - 1
 }
@@ -160,11 +163,11 @@ func (b *sessionBuffer) feedPosition() FeedPosition {
 	if b.tracker.received <= b.handed() && len(latest.Position) > 0 && !slices.ContainsFunc(b.items, isCompletion) {
 		b.reached, b.reachedAfter = latest, b.tracker.received
 	}
-	if len(b.reached.Position) > 0 {
-		return b.reached
-	}
-	return b.began
+	return b.reached
 }
+
+// begin says that the session begins at a position, for the first time or because it was moved there.
+func (b *sessionBuffer) begin(at FeedPosition) { b.reached, b.reachedAfter = at, b.tracker.received }
 
 func (b *sessionBuffer) settleBatch() {
 	if b.batch != nil && len(b.batch.feedPosition.Position) > 0 && b.batch.LastSequence() > b.reachedAfter {
@@ -272,7 +275,7 @@ func (b *sessionBuffer) confirm(said committed) {
 
 func (b *sessionBuffer) settleAcks() {
 	if b.confirmedUntil >= b.sentSequence && !b.tracker.expectsRepeats() {
-		b.acks.settled = b.acks.flushed
+		b.acks.settled = max(b.acks.settled, b.acks.flushed)
 	}
 }
 
@@ -339,9 +342,14 @@ func isCompletion(each item) bool {
 	return complete
 }
 
-// forget says that the stored position was moved on purpose. Other notices stay.
+// forget says that the stored position was moved on purpose: what was not handed out is dropped, also the rest of the
+// current batch. Other notices stay.
 func (b *sessionBuffer) forget() {
+	b.feedPosition() // reached, while the batch and the tracker know it
 	b.tracker.forget()
+	b.batch, b.given, b.withdrawn = nil, 0, b.tracker.received
+	// Acks of what came before have no meaning any more: the server need not confirm them.
+	b.acks.settled = b.tracker.received
 	b.withdrawCompletion()
 	waiting := b.items
 	b.items = nil

@@ -47,6 +47,12 @@ export type Opening = { readonly instanceId: string } & (
   | { readonly feed: Feed; readonly start: StartInit | undefined }
 );
 
+/** A position, and the highest ordinal before it. */
+export interface Reached {
+  readonly after: number;
+  readonly feedPosition: FeedPosition;
+}
+
 /** Drives one session until it is closed or an error ends it. */
 export class Connection {
   readonly buffer = new SessionBuffer();
@@ -55,9 +61,11 @@ export class Connection {
   /** Resolves when nothing runs any more. */
   readonly done: Promise<void>;
   /** A position up to which everything has been received, and the highest ordinal before it. */
-  latest: { readonly after: number; readonly feedPosition: FeedPosition } = { after: 0, feedPosition: NO_POSITION };
-  /** Where the session began. */
-  openedAt = NO_POSITION;
+  latest: Reached = { after: 0, feedPosition: NO_POSITION };
+  /** Where the session began, or was moved to, and the highest ordinal before that. */
+  openedAt: Reached = this.latest;
+  /** The ordinal up to which the session hands out no more events, because it was moved. */
+  withdrawn = 0;
   /** The last confirmed position; empty before. */
   committed: Buffer = Buffer.alloc(0);
   /** Of the present stream. */
@@ -97,6 +105,7 @@ export class Connection {
   #flushed = 0;
   #confirmed = 0;
   #sentSequence = 0;
+  #confirmedSequence = 0n;
   #ackStep = Infinity;
   #ackTimer: NodeJS.Timeout | undefined;
   readonly #watchdog = new Watchdog();
@@ -104,6 +113,8 @@ export class Connection {
   /** Whether this stream began with a rewind. */
   #rewound = false;
   #begins: FeedPosition = NO_POSITION;
+  /** What was acked when the server said that the stored position was moved; until a stream was opened after that. */
+  #movedFrom: FeedPosition | undefined;
 
   constructor(transport: Transport, opening: Opening, options: SessionOptions) {
     this.#transport = transport;
@@ -243,6 +254,7 @@ export class Connection {
         }
       }
       if (action === "FORGET") {
+        this.#movedFrom ??= this.#tracker.ackedPosition(this.#acked);
         this.#forget();
       }
       const delayMs = this.#backoff.nextMs(error.retryAfterMs);
@@ -406,10 +418,8 @@ export class Connection {
         break;
       case "committed":
         this.committed = response.position;
-        // Acks of repeats that are still to come have not been sent.
-        if (response.sequence >= BigInt(this.#sentSequence) && !this.#tracker.expectsRepeats()) {
-          this.#confirmed = this.#flushed;
-        }
+        this.#confirmedSequence = response.sequence;
+        this.#settleAcks();
         break;
       case "opened":
         this.#onOpened(response);
@@ -426,7 +436,6 @@ export class Connection {
         // Otherwise the client has noticed what the server announces.
         this.#rewind(notice);
         this.#tracker.begin(this.#begins, this.#openAcked);
-        this.#setLatest();
         this.#grant();
       }
       return;
@@ -472,13 +481,19 @@ export class Connection {
     }
     const isFirst = isFirstOpening(this.#state);
     const tracker = this.#tracker;
-    const hadReached = tracker.ackedPosition(this.#openAcked).clusterTime;
-    const beginsAt = opened.feedPosition.clusterTime;
+    const movedFrom = this.#movedFrom;
+    this.#movedFrom = undefined;
+    const { clusterTime: hadReached, position: hadReachedPosition } =
+      movedFrom ?? tracker.ackedPosition(this.#openAcked);
+    const { clusterTime: beginsAt, position: beginsAtPosition } = opened.feedPosition;
     this.#begins = opened.feedPosition;
     this.#rewound = false;
     if (!isFirst && this.#durable && !opened.atLastAcked && beginsAt && hadReached) {
       if (isEarlier(beginsAt, hadReached)) {
         this.#rewind({ kind: "rewound", beginsAt, hadReached });
+      } else if (movedFrom && isEarlier(hadReached, beginsAt) && !opened.copying) {
+        // The Open had no last_acked, so the server cannot tell. A copy leaves nothing out.
+        this.#say({ kind: "skipped", hadReached, beginsAt, hadReachedPosition, beginsAtPosition });
       }
     }
     this.buffer.dropProgress(opened.copying !== undefined);
@@ -495,12 +510,13 @@ export class Connection {
     }
     this.#route = opened.routingKey || this.#route;
     this.#sentSequence = 0;
+    this.#confirmedSequence = 0n;
     this.#ackStep = opened.unackedEventsMax > 0 ? Math.max(1, Math.floor(opened.unackedEventsMax / 2)) : Infinity;
     this.epoch = opened.epoch;
-    if (isFirst) {
-      this.openedAt = opened.feedPosition;
-    }
     this.#setLatest();
+    if (isFirst || movedFrom) {
+      this.#begin();
+    }
     this.#move("OPENED");
     this.#openedMs = now();
     if (this.#is("CLOSING")) {
@@ -536,6 +552,16 @@ export class Connection {
     if (sequence > this.#sentSequence) {
       this.#sentSequence = sequence;
       this.#call?.write(requests.ackBytes(sequence));
+    } else {
+      this.#settleAcks();
+    }
+  }
+
+  #settleAcks(): void {
+    // Acks of repeats that are still to come have not been sent. Those of events that the server does not deliver again,
+    // because it was moved past them, are never sent.
+    if (this.#confirmedSequence >= BigInt(this.#sentSequence) && !this.#tracker.expectsRepeats()) {
+      this.#confirmed = Math.max(this.#confirmed, this.#flushed);
     }
   }
 
@@ -554,8 +580,17 @@ export class Connection {
     this.#ackTimer = undefined;
   }
 
+  /** The session begins where this stream does, for the first time or because it was moved there. */
+  #begin(): void {
+    this.openedAt = this.latest = { after: this.#tracker.received, feedPosition: this.#begins };
+  }
+
   #forget(): void {
     this.#tracker.forget();
+    this.withdrawn = this.#tracker.received;
+    // Acks of what came before have no meaning any more: the server need not confirm them.
+    this.#confirmed = this.withdrawn;
+    this.#setLatest();
     for (const batch of this.buffer.withdraw()) {
       this.#window.take(batch.length, batch.sizeBytes);
     }
@@ -568,6 +603,7 @@ export class Connection {
   /** The stream begins before what was acknowledged. What was delivered comes again, acknowledged or not. */
   #rewind(rewound: Rewound): void {
     this.#forget();
+    this.#begin();
     this.#say(rewound);
     this.#rewound = true;
   }

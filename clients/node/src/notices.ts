@@ -19,8 +19,9 @@ export interface Rewound {
 }
 
 /**
- * Another session, or a seek, moved the stored position forward while this session was disconnected: this session does
- * not deliver the events in between. `hadReachedPosition` and `beginsAtPosition` are the positions at these two times.
+ * Another session, or a seek, moved the stored position forward: this session does not deliver the events in between.
+ * `hadReachedPosition` and `beginsAtPosition` are the positions at these two times. The first is empty if the session
+ * was open when a seek moved it, and the last acked event was in the middle of a batch.
  */
 export interface Skipped {
   readonly kind: "skipped";

@@ -9,8 +9,8 @@ import type { SessionBuffer, Item } from "./session-buffer.js";
 import type { Transport } from "./transport.js";
 import type { Notice, Skipped, SnapshotStatus } from "./notices.js";
 import { check, checkNames, LONGEST_TIMER_MS, namesOf, type SessionOptions } from "./options.js";
-import { NO_POSITION, type FeedPosition } from "./positions.js";
-import { type Opening, Connection } from "./connection.js";
+import type { FeedPosition } from "./positions.js";
+import { type Opening, type Reached, Connection } from "./connection.js";
 
 /** How long a loop that always finds the next event at hand may keep the event loop from the network and timers. */
 const TURN_MS = 10;
@@ -56,7 +56,8 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   #index = 0;
   /** The ordinal handed out last. */
   #handed = 0;
-  #progress: { after: number; feedPosition: FeedPosition } = { after: 0, feedPosition: NO_POSITION };
+  #openedAt: Reached;
+  #progress: Reached;
   #looks = 0;
   #turnMs = 0;
   #overdue = false;
@@ -65,6 +66,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   private constructor(connection: Connection, options: SessionOptions, onNotice: OnNotice | undefined) {
     this.#connection = connection;
     this.#buffer = connection.buffer;
+    this.#openedAt = this.#progress = connection.openedAt;
     this.#options = options;
     this.#onNotice = onNotice ?? warn;
   }
@@ -177,24 +179,35 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
   get resumeToken(): Document | undefined {
     const batch = this.#batch;
     const progress = this.progress;
+    const wasMoved = this.#handed <= this.#openedAt.after;
     // The server omits a long token, which only the event itself has.
-    if (batch !== undefined && this.#index > 0 && (this.#index < batch.length || progress.token.length === 0)) {
+    if (
+      batch !== undefined &&
+      !wasMoved &&
+      this.#index > 0 &&
+      (this.#index < batch.length || progress.token.length === 0)
+    ) {
       return new ChangeEvent(batch, this.#index - 1).resumeToken;
     }
     return progress.resumeToken;
   }
 
   /**
-   * The last position up to which everything has been handed out, or where the session began. It advances even without
-   * events, so that the position of a feed that seldom matches stays in the oplog.
+   * The last position up to which everything has been handed out, or where the session began or a seek moved it. It
+   * advances even without events, so that the position of a feed that seldom matches stays in the oplog.
    */
   get progress(): FeedPosition {
+    this.#done();
     const { after, feedPosition } = this.#connection.latest;
     // Not after the end of a copy that was not handed out: a program that stores that position would miss the end.
-    if (after <= this.#handed && feedPosition.position.length > 0 && !this.#buffer.has("snapshotComplete")) {
+    if (
+      after <= Math.max(this.#handed, this.#openedAt.after) &&
+      feedPosition.position.length > 0 &&
+      !this.#buffer.has("snapshotComplete")
+    ) {
       this.#progress = { after, feedPosition };
     }
-    return this.#feedPosition();
+    return this.#progress.feedPosition;
   }
 
   /** The cluster time of `progress`. */
@@ -222,8 +235,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
 
   /** Whether the session or its client was closed, or everything before the error that ended it has been handed out. */
   get closed(): boolean {
-    const isDone =
-      this.#buffer.ended !== undefined && this.#buffer.isEmpty && this.#index >= (this.#batch?.length ?? 0);
+    const isDone = this.#buffer.ended !== undefined && this.#buffer.isEmpty && this.#current() === undefined;
     return this.#connection.isClosing() || isDone;
   }
 
@@ -273,10 +285,17 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     return true;
   }
 
+  /** The current batch, if it has events that are still to be handed out. */
+  #current(): Batch<T> | undefined {
+    const batch = this.#batch;
+    const isOver = batch === undefined || this.#index >= batch.length;
+    return isOver || batch.lastSequence <= this.#connection.withdrawn ? undefined : batch;
+  }
+
   /** An event of the current batch. */
   #take(): ChangeEvent<T> | undefined {
-    const batch = this.#batch;
-    if (batch === undefined || this.#index >= batch.length) {
+    const batch = this.#current();
+    if (batch === undefined) {
       return undefined;
     }
     const event = new ChangeEvent(batch, this.#index++);
@@ -286,8 +305,8 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
 
   /** The events of the current batch that the loop over events has left, for a caller that continues by batches. */
   #rest(): Batch<T> | undefined {
-    const batch = this.#batch;
-    if (batch === undefined || this.#index >= batch.length) {
+    const batch = this.#current();
+    if (batch === undefined) {
       return undefined;
     }
     const rest = this.#index > 0 ? batch.part(this.#index, batch.length) : batch;
@@ -331,13 +350,11 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     }
   }
 
-  #feedPosition(): FeedPosition {
-    this.#done();
-    return this.#progress.feedPosition.position.length > 0 ? this.#progress.feedPosition : this.#connection.openedAt;
-  }
-
-  /** The current batch was handed out to its end. */
+  /** Records where the session was moved to, and that the current batch was handed out to its end. */
   #done(): void {
+    if (this.#openedAt !== this.#connection.openedAt) {
+      this.#openedAt = this.#progress = this.#connection.openedAt;
+    }
     const batch = this.#batch;
     if (batch?.lastSequence === this.#handed && batch.feedPosition.position.length > 0) {
       if (batch.lastSequence > this.#progress.after) {

@@ -10,6 +10,7 @@ import { SnapshotStatus_State } from "../src/gen/feedmux/v1/feed_pb.js";
 import * as feedmux from "../src/index.js";
 import {
   batch,
+  type Ending,
   fragments,
   opened,
   play,
@@ -244,7 +245,7 @@ test("silence is noticed and the stream opened again", LIMIT, async () => {
   });
 });
 
-test("a seek forgets what is unacked", LIMIT, async () => {
+test("a seek forgets what is unacked and drops what was not handed out", LIMIT, async () => {
   const sought: Script = async (call) => {
     call.send(opened(), batch(1, [1, 2]), batch(3, [3]));
     await call.untilAcked(1);
@@ -264,7 +265,7 @@ test("a seek forgets what is unacked", LIMIT, async () => {
     while (session.epoch !== 2n) {
       await sleep(5);
     }
-    assert.deepEqual(await take(session, 3), [2, 1, 2]);
+    assert.deepEqual(await take(session, 2), [1, 2]);
     session.ack();
     await (await server.call(1)).untilAcked(2);
   });
@@ -281,7 +282,10 @@ test("a seek while disconnected is told as a rewind", LIMIT, async () => {
     await using session = await open(client, { onNotice: (notice) => notices.push(notice) });
     await take(session, 1);
     session.ack();
-    assert.deepEqual(await take(session, 4), [6, 2, 5, 6]);
+    while (session.epoch !== 2n) {
+      await sleep(5);
+    }
+    assert.deepEqual(await take(session, 3), [2, 5, 6]);
   });
   const rewound = notices.find((notice) => notice.kind === "rewound");
   assert.deepEqual([rewound?.beginsAt.t, rewound?.hadReached.t], [1001, 1005]);
@@ -554,6 +558,43 @@ test("a close says once that acks were not confirmed", LIMIT, async () => {
       said.filter(({ message }) => message.includes("before the server confirmed all acks")).length,
       warnings,
     );
+  }
+});
+
+test("acks of what the session was moved past need no confirmation", LIMIT, async () => {
+  const endings: Ending[] = [
+    { status: "ABORTED", reason: "FENCED", metadata: { cause: "SEEK" } },
+    { status: "UNAVAILABLE" },
+  ];
+  for (const ending of endings) {
+    const said: string[] = [];
+    const listen = (warning: Error): unknown => said.push(warning.message);
+    process.on("warning", listen);
+    let goOn: () => void = () => undefined;
+    const taken = new Promise<void>((resolve) => (goOn = resolve));
+    const first: Script = async (call) => {
+      call.send(opened(), batch(1, [1, 2]));
+      await taken;
+      call.end(ending);
+    };
+    const second: Script = async (call) => {
+      call.send(opened({ at: 5, epoch: 2n }), progress(7));
+      await call.untilClosed();
+      call.end();
+    };
+    await serving([first, second], async (client) => {
+      const session = await open(client, { onNotice: () => undefined });
+      await take(session, 2);
+      goOn();
+      while (session.position.toString() !== "P7") {
+        await sleep(5);
+      }
+      session.ack();
+      await session.close();
+    });
+    await new Promise(setImmediate);
+    process.off("warning", listen);
+    assert.deepEqual(said, []);
   }
 });
 

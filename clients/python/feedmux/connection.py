@@ -10,9 +10,9 @@ from feedmux.connection_states import FIRST_OPENING
 from feedmux.delivery_tracker import DeliveryTracker
 from feedmux.errors import FeedInvalidated, FeedmuxError, SnapshotUnsupported
 from feedmux.feeds import SnapshotStatus, Start
-from feedmux.notices import Draining, Gap, Rewound, SnapshotComplete, SnapshotProgress
+from feedmux.notices import Draining, Gap, Rewound, Skipped, SnapshotComplete, SnapshotProgress
 from feedmux.options import SessionOptions
-from feedmux.positions import NO_POSITION
+from feedmux.positions import NO_POSITION, FeedPosition
 from feedmux.responses import Committed, Delivery, Message, Opened, Progress
 from feedmux.session_buffer import NEVER, Ended, QueuedNotice, SessionBuffer
 from feedmux.stream_keeper import Attempt, Opening, StreamKeeper, duration
@@ -32,11 +32,15 @@ class Connection(StreamKeeper):
         self._open_acked = 0
         self._ack_due = False
         self._sent_sequence = 0
+        self._confirmed_sequence = 0
         self._flushed = 0
         buffer.confirmed = 0 if opening.durable else NEVER
         self._rewound: Rewound | None = None
         """What this stream began with, if it did."""
         self._begins = NO_POSITION
+        self._moved_from: FeedPosition | None = None
+        """What was acked when the server said that the stored position was moved; None once a stream was opened after
+        that."""
         self._asked_for_copy = False
         """The present stream asked for `Start.snapshot`."""
         self._generation = 0
@@ -86,6 +90,8 @@ class Connection(StreamKeeper):
             if sequence > self._sent_sequence:
                 self._sent_sequence = sequence
                 messages.append(requests.ack_bytes(sequence))
+            else:
+                self._settle_acks()
         if closing:
             self._move(self._close_event)
             return [*messages, requests.CLOSE]
@@ -94,6 +100,11 @@ class Connection(StreamKeeper):
             messages.append(requests.credit_bytes(grant))
         self._set_refill()
         return messages
+
+    def _settle_acks(self) -> None:
+        # Acks of events that the server does not deliver again, because it was moved past them, are never sent.
+        if self._confirmed_sequence >= self._sent_sequence and not self._tracker.expects_repeats:
+            self._buffer.confirmed = max(self._buffer.confirmed, self._flushed)
 
     def _set_refill(self) -> None:
         buffer, window = self._buffer, self._window
@@ -150,8 +161,8 @@ class Connection(StreamKeeper):
                 self._backoff.reset()
             case Committed():
                 self._buffer.committed = response.position
-                if response.sequence >= self._sent_sequence and not self._tracker.expects_repeats:
-                    self._buffer.confirmed = self._flushed
+                self._confirmed_sequence = response.sequence
+                self._settle_acks()
             case Draining():
                 self._flush_acks()
                 self._buffer.put(QueuedNotice(response))
@@ -164,7 +175,6 @@ class Connection(StreamKeeper):
                 if self._rewound is None:  # otherwise the client has noticed what the server announces
                     self._rewind(response)
                     self._tracker.begin(self._begins, self._open_acked)
-                    self._buffer.latest = self._tracker.received, self._tracker.latest
                     self._set_refill()
                     self._work.set()
             case SnapshotProgress(status):
@@ -202,21 +212,27 @@ class Connection(StreamKeeper):
         if opened.copying:
             self._begin_copy(opened.copying)
             self._withdraw(SnapshotComplete)
-        had_reached = tracker.acked_position(self._open_acked)
+        moved_from, self._moved_from = self._moved_from, None
+        had_reached = moved_from or tracker.acked_position(self._open_acked)
         is_first = self._state in FIRST_OPENING
-        reopened = not is_first and self._opening.durable
-        self._begins, self._rewound = opened.feed_position, None
-        if reopened and not opened.at_last_acked and (0, 0) < opened.feed_position.time < had_reached.time:
-            self._rewind(Rewound(opened.feed_position.time, had_reached.time))
+        begins = self._begins = opened.feed_position
+        self._rewound = None
+        if not is_first and self._opening.durable and not opened.at_last_acked:
+            if (0, 0) < begins.time < had_reached.time:
+                self._rewind(Rewound(begins.time, had_reached.time))
+            elif moved_from is not None and (0, 0) < had_reached.time < begins.time and not opened.copying:
+                # The Open had no last_acked, so the server cannot tell. A copy leaves nothing out.
+                skipped = Skipped(had_reached.time, begins.time, had_reached.position, begins.position)
+                buffer.put(QueuedNotice(skipped))
         self._withdraw(SnapshotProgress, also_before_documents=opened.copying is not None)
         if not self._completing:  # otherwise the user sees the end of the copy when he has taken its documents
             buffer.copying = opened.copying
         tracker.begin(opened.feed_position, self._open_acked)
         self._window.limit(opened.credit_events_max, opened.credit_bytes_max)
-        self._sent_sequence = 0
+        self._sent_sequence = self._confirmed_sequence = 0
         buffer.epoch = opened.epoch
-        if is_first:
-            buffer.opened = opened.feed_position
+        if is_first or moved_from is not None:
+            self._begin()
         buffer.latest = tracker.received, tracker.latest
         if self._opening.durable and attempt is not None:
             attempt.ack_step = max(1, opened.unacked_events_max // 2) if opened.unacked_events_max else NEVER
@@ -228,11 +244,24 @@ class Connection(StreamKeeper):
     def _begin_copy(self, status: SnapshotStatus) -> None:
         self._generation, self._completing = status.generation, False
 
+    def _begin(self) -> None:
+        """The session begins where this stream does, for the first time or because it was moved there."""
+        self._buffer.opened = self._buffer.latest = self._tracker.received, self._begins
+
     def _forget(self) -> None:
-        self._tracker.forget()
+        if self._moved_from is None:  # otherwise it was moved twice before a stream was open
+            self._moved_from = self._tracker.acked_position(self._buffer.acked)
+        self._forget_received()
+
+    def _forget_received(self) -> None:
+        tracker, buffer = self._tracker, self._buffer
+        tracker.forget()
         self._completing = False
+        buffer.latest = tracker.received, NO_POSITION
+        # Acks of what came before have no meaning any more: the server need not confirm them.
+        buffer.confirmed = tracker.received
         self._withdraw(SnapshotComplete)
-        for item in self._buffer.drain():
+        for item in buffer.withdraw(tracker.received):
             match item:
                 case QueuedNotice() | Ended():
                     self._buffer.put(item)
@@ -253,7 +282,8 @@ class Connection(StreamKeeper):
 
     def _rewind(self, rewound: Rewound) -> None:
         """The stream begins before what was acknowledged. What was delivered comes again, acknowledged or not."""
-        self._forget()
+        self._forget_received()
+        self._begin()
         self._buffer.put(QueuedNotice(rewound))
         self._rewound = rewound
 

@@ -27,10 +27,11 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Another session, or a seek, moved the stored position forward while this session was disconnected. The events in
-    between are not delivered by this session.
+    """Another session, or a seek, moved the stored position forward. The events in between are not delivered by this
+    session.
 
-    Cluster times are (seconds, increment); the two positions correspond to them.
+    Cluster times are (seconds, increment); the two positions correspond to them. The first is empty if the session was
+    open when a seek moved it, and the last acked event was in the middle of a batch.
     """
 
     had_reached: tuple[int, int]

@@ -17,7 +17,7 @@ from feedmux.batches import Batch, Event
 from feedmux.errors import ProtocolError, SessionClosed
 from feedmux.feeds import SnapshotStatus
 from feedmux.notices import Notice, SnapshotComplete, SnapshotProgress
-from feedmux.positions import NO_POSITION, FeedPosition
+from feedmux.positions import FeedPosition
 from feedmux.session_buffer import NEVER, Ended, Item, QueuedNotice, SessionBuffer
 
 _log = logging.getLogger("feedmux")
@@ -44,13 +44,12 @@ class SessionBase:
         self._on_notice = on_notice
         self._acking = threading.Lock()
         self._events: Iterator[Event] = iter(())
-        self._indices: Iterator[int] = iter(())
-        """Underlies `_events`: iterates over the events of the current batch that have not been taken."""
+        """The events of the current batch that have not been taken: those of `SessionBuffer.untaken`."""
         self._batch: Batch | None = None
         """The batch taken last; delivered whole, or event by event up to `_last` if that is one of its events."""
         self._whole = False
         self._last: Event | None = None
-        self._progress: tuple[int, FeedPosition] = (0, NO_POSITION)
+        self._opened = self._progress = buffer.opened
         self._ended: Ended | None = None
 
     def ack(self, what: Event | Batch | Everything = Everything.EVERYTHING) -> None:
@@ -97,7 +96,7 @@ class SessionBase:
         """MongoDB's resume token after the last delivered event; once all are delivered, that of the latest
         progress."""
         event, batch, progress = self._last, self._batch, self.progress
-        if event is None or event.batch is not batch or self._whole:
+        if event is None or event.batch is not batch or self._whole or event.sequence <= self._opened[0]:
             return progress.resume_token
         # The server omits a long token, which only the event itself has.
         within = event.sequence < batch.last_sequence or not progress.token
@@ -105,12 +104,14 @@ class SessionBase:
 
     @property
     def progress(self) -> FeedPosition:
-        """The last position up to which everything has been delivered, or the one where the session began.
+        """The last position up to which everything has been delivered, or the one where the session began, or to which
+        a seek moved it.
 
         It also advances without events, so that the position of a feed that seldom matches does not leave the oplog.
         """
+        self._follow()
         after, feed_position = self._buffer.latest
-        if after <= self._handed() and feed_position.position:
+        if after <= max(self._handed(), self._opened[0]) and feed_position.position:
             self._progress = after, feed_position
         return self._feed_position()
 
@@ -155,15 +156,21 @@ class SessionBase:
         batch = self._batch
         if batch is not None and self._handed() == batch.last_sequence:
             self._done(batch)
-        return self._progress[1] if self._progress[1].position else self._buffer.opened
+        return self._progress[1]
+
+    def _follow(self) -> None:
+        opened = self._buffer.opened
+        if opened is not self._opened:
+            self._opened = self._progress = opened
 
     def _done(self, batch: Batch) -> None:
+        self._follow()
         if batch.feed_position.position and batch.last_sequence > self._progress[0]:
             self._progress = batch.last_sequence, batch.feed_position
 
     def _rest(self) -> Batch | None:
         """Return the part of the current batch that the loop over events has left, for a caller that takes batches."""
-        left, batch = list(self._indices), self._batch
+        left, batch = list(self._buffer.untaken), self._batch
         if not left or batch is None:
             return None
         if left[0]:
@@ -177,8 +184,10 @@ class SessionBase:
         buffer = self._buffer
         batch._owner = buffer
         self._batch, self._whole = batch, whole
-        self._indices = iter(()) if whole else iter(range(len(batch)))
-        self._events = map(Event, repeat(batch), self._indices)
+        buffer.untaken = iter(range(0 if whole else len(batch)))
+        if batch.last_sequence <= buffer.withdrawn:  # by a `withdraw` that has seen the iterator before this one
+            buffer.untaken = iter(())
+        self._events = map(Event, repeat(batch), buffer.untaken)
         buffer.taken_events += len(batch)
         buffer.taken_bytes += batch.size_bytes
         if buffer.taken_events >= buffer.refill_events_at or buffer.taken_bytes >= buffer.refill_bytes_at:

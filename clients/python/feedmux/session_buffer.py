@@ -6,7 +6,8 @@ locked, and an ack or a batch costs a comparison. A number that is read a moment
 """
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from feedmux.batches import Batch
@@ -82,6 +83,8 @@ class SessionBuffer(UserSide):
         "refill_events_at",
         "taken_bytes",
         "taken_events",
+        "untaken",
+        "withdrawn",
     )
 
     def __init__(self, put: Callable[[Item], None], drain: Callable[[], list[Item]]) -> None:
@@ -94,16 +97,21 @@ class SessionBuffer(UserSide):
         self.taken_events = 0
         self.taken_bytes = 0
         """Set by the user: totals of events and bytes taken."""
+        self.untaken: Iterator[int] = iter(())
+        """Set by the user: iterates over the events of the current batch that the user has not taken."""
 
         self.alarm = NEVER
         """Set by the connection: an ack of this ordinal or a higher one must wake the connection."""
         self.refill_events_at = NEVER
         self.refill_bytes_at = NEVER
         """Set by the connection: totals taken at which it can grant more credit."""
-        self.opened = NO_POSITION
+        self.opened: tuple[int, FeedPosition] = (0, NO_POSITION)
+        """Set by the connection: where the session began, or was moved to, and the highest ordinal before that."""
         self.latest: tuple[int, FeedPosition] = (0, NO_POSITION)
         """Set by the connection: a position up to which everything has been received, and the highest ordinal before
         it."""
+        self.withdrawn = 0
+        """Set by the connection: the ordinal up to which the session delivers no more events, because it was moved."""
         self.copying: SnapshotStatus | None = None
         """Set by the connection when a stream was opened within a copy of existing documents; changed by the user's
         side at the notices of the copy, and cleared at its end."""
@@ -112,6 +120,14 @@ class SessionBuffer(UserSide):
         """Set by the connection: the last confirmed position."""
         self.confirmed = 0
         """Set by the connection: the ordinal up to which the server has stored the acks; NEVER on inline feeds."""
+
+    def withdraw(self, received: int) -> list[Item]:
+        """Called by the connection: take back the items and the rest of the current batch, because the session was
+        moved after `received` events."""
+        # Set first: a batch that is being taken now is in neither of the two below.
+        self.withdrawn = received
+        deque(self.untaken, maxlen=0)  # exhausts it at once, in one step of the interpreter
+        return self.drain()
 
     def warn_unconfirmed(self) -> None:
         if self.acked > self.confirmed:

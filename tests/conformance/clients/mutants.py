@@ -99,7 +99,7 @@ def _forget_the_reason() -> None:
 
 
 def _say_nothing() -> None:
-    Connection._rewind = lambda self, rewound: self._forget()  # type: ignore[method-assign]
+    Connection._rewind = lambda self, rewound: self._forget_received()  # type: ignore[method-assign]
 
 
 def _copy_tokens_as_text() -> None:

@@ -21,6 +21,7 @@ from tests.unit.client.scripted_server import (
     invalidated,
     opened,
     play,
+    progress,
 )
 
 QUICK: dict[str, Any] = {
@@ -184,3 +185,27 @@ async def test_a_close_says_once_that_acks_were_not_confirmed(script: Script, cl
     finally:
         logging.getLogger("feedmux").removeHandler(handler)
     assert len([text for text in said if "before the server confirmed all acks" in text]) == warnings
+
+
+@over(("status", "reason", "cause"), [("ABORTED", "FENCED", {"cause": "SEEK"}), ("UNAVAILABLE", "", {})])
+async def test_acks_of_what_the_session_was_moved_past_need_no_confirmation(
+    status: str, reason: str, cause: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = asyncio.Event()
+
+    async def script(call: Call) -> None:
+        await call.send(opened(), batch(1, [1, 2]))
+        await taken.wait()
+        await call.abort(grpc.StatusCode[status], reason, **cause)
+
+    async with serving(script, play(opened(5, epoch=2), progress(7))) as (server, client):
+        session = await client.subscription("s").open(on_notice=lambda _: None)
+        events = [await session.next(), await session.next()]
+        taken.set()
+        while session.position != b"P7":
+            await asyncio.sleep(0.01)
+        session.ack(events[1])
+        closing = asyncio.create_task(session.close())
+        await (await server.call(1)).until_closed()
+        await closing
+    assert "before the server confirmed all acks" not in caplog.text

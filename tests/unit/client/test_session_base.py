@@ -10,7 +10,7 @@ from feedmux.batches import BsonBatch
 from feedmux.positions import NO_POSITION, FeedPosition
 from feedmux.session_base import SessionBase
 from feedmux.session_buffer import NEVER, SessionBuffer
-from tests.unit.client.scripted_server import event
+from tests.unit.client.scripted_server import event, token
 
 
 class Recorded:
@@ -81,7 +81,7 @@ def test_it_wakes_the_connection_once_for_each_threshold() -> None:
 def test_the_position_is_that_of_the_last_batch_that_was_taken_whole() -> None:
     recorded = Recorded()
     session = recorded.session
-    recorded.buffer.opened = FeedPosition(b"P0")
+    recorded.buffer.opened = 0, FeedPosition(b"P0")
     recorded.take(1, 2)
     assert session.position == b"P0"
     for each in session._events:
@@ -94,6 +94,24 @@ def test_the_position_is_that_of_the_last_batch_that_was_taken_whole() -> None:
     assert session.position == b"P2"
     recorded.take(5, whole=True)
     assert session.position == b"P5"
+
+
+def test_what_is_withdrawn_is_not_delivered_and_holds_up_no_position() -> None:
+    recorded = Recorded()
+    session, buffer = recorded.session, recorded.buffer
+    buffer.opened = 0, FeedPosition(b"P0")
+    recorded.take(1, 2, 3)
+    session._last = next(session._events)
+    buffer.withdraw(6)
+    assert (list(session._events), session._rest(), session.position) == ([], None, b"P0")
+    buffer.opened = buffer.latest = 6, FeedPosition(b"P10")
+    assert (session.position, session.resume_token) == (b"P10", None)
+    # A batch that was on its way to the user when the others were withdrawn.
+    recorded.take(4, 5, 6)
+    assert (list(session._events), session._rest(), session.position) == ([], None, b"P10")
+    recorded.take(11, 12)
+    session._last = next(session._events)
+    assert (session.position, session.resume_token) == (b"P10", token(11))
 
 
 def test_acks_of_several_threads_never_go_back() -> None:

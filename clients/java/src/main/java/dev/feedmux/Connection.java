@@ -82,6 +82,8 @@ final class Connection implements Transport.Dependent {
     private boolean rewound;
 
     private FeedPosition begins = FeedPosition.NONE;
+    /** What was acked when the server said that the stored position was moved; null once a stream was opened after that. */
+    private @Nullable FeedPosition movedFrom;
 
     Connection(Transport transport, Opening opening, SessionOptions options, SessionBuffer buffer) {
         this(
@@ -346,6 +348,9 @@ final class Connection implements Transport.Dependent {
         }
         lastError = error;
         if (action == Action.FORGET) {
+            if (movedFrom == null) { // otherwise it was moved twice before a stream was open
+                movedFrom = tracker.ackedPosition(buffer.acked());
+            }
             forget();
         }
         Duration delay = backoff.next(error.retryAfter());
@@ -466,16 +471,20 @@ final class Connection implements Transport.Dependent {
     private void opened(Response.Opened it) {
         openedAt = nanoTime.getAsLong();
         boolean isFirst = state.isFirstOpening();
-        FeedPosition hadReached = tracker.ackedPosition(openAcked);
+        boolean wasMoved = movedFrom != null;
+        FeedPosition hadReached = movedFrom != null ? movedFrom : tracker.ackedPosition(openAcked);
+        movedFrom = null;
         begins = it.feedPosition();
         rewound = false;
-        if (!isFirst
-                && opening.durable()
-                && !it.atLastAcked()
-                && it.feedPosition().isBefore(hadReached)) {
-            rewind(Notice.Rewound.between(it.feedPosition(), hadReached));
+        if (!isFirst && opening.durable() && !it.atLastAcked()) {
+            if (begins.isBefore(hadReached)) {
+                rewind(Notice.Rewound.between(begins, hadReached));
+            } else if (wasMoved && hadReached.isBefore(begins) && it.copying() == null) {
+                // The Open had no last_acked, so the server cannot tell. A copy leaves nothing out.
+                buffer.put(new Entry.QueuedNotice(Notice.Skipped.between(hadReached, begins)));
+            }
         }
-        tracker.begin(it.feedPosition(), openAcked);
+        tracker.begin(begins, openAcked);
         window.limit(it.creditEventsMax(), it.creditBytesMax());
         if (it.messageBytesMax() > 0) {
             limitBytes = Math.min(options.messageBytesMax(), it.messageBytesMax());
@@ -489,7 +498,10 @@ final class Connection implements Transport.Dependent {
                 transport.routes().put(opening.subscription(), route);
             }
         }
-        buffer.publishOpened(it.epoch(), it.feedPosition(), it.copying());
+        buffer.publishOpened(it.epoch(), it.copying());
+        if (isFirst || wasMoved) {
+            buffer.publishBegin(tracker.received(), begins);
+        }
         if (it.copying() != null) {
             generation = it.copying().generation();
         }
@@ -528,13 +540,15 @@ final class Connection implements Transport.Dependent {
     /** The stream begins before what was acknowledged. What was delivered comes again, acknowledged or not. */
     private void rewind(Notice.Rewound it) {
         forget();
+        buffer.publishBegin(tracker.received(), begins);
         buffer.put(new Entry.QueuedNotice(it));
         rewound = true;
     }
 
     private void forget() {
         tracker.forget();
-        buffer.forget(window);
+        buffer.forget(window, tracker.received());
+        sender.settle(tracker.received());
     }
 
     private static UnavailableException unavailable(String why) {

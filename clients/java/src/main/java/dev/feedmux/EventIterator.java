@@ -12,6 +12,9 @@ final class EventIterator {
     private @Nullable Batch batch;
 
     private int next;
+    /** What has been withdrawn up to this number counts as handed out for the progress. */
+    private long withdrawn;
+
     private long progressAfter;
     private FeedPosition progress = FeedPosition.NONE;
 
@@ -45,17 +48,17 @@ final class EventIterator {
         return rest;
     }
 
-    /** Drops the rest of the current batch. */
-    void dropRest() {
-        Batch current = batch;
-        if (current != null && next < current.size()) {
-            batch = current.part(0, next);
-        }
+    /** Drops the current batch, because all events up to this number are withdrawn. */
+    void withdraw(long received) {
+        settle();
+        batch = null;
+        next = 0;
+        withdrawn = received;
     }
 
-    /** Returns the number of the last event handed out; 0 for none. */
+    /** Returns the number of the last event handed out or withdrawn; 0 for none. */
     long handed() {
-        return batch == null ? 0 : batch.firstSequence() + next - 1;
+        return batch == null ? withdrawn : batch.firstSequence() + next - 1;
     }
 
     /** Returns the token of the last event handed out if that event is in the middle of a batch; else null. */
@@ -71,12 +74,16 @@ final class EventIterator {
         return current == null || next == 0 ? null : current.event(next - 1).resumeToken();
     }
 
-    /**
-     * Returns the position after the last batch handed out completely, or of later progress; {@code begin} before that.
-     */
-    FeedPosition feedPosition(FeedPosition begin) {
+    /** Records where the session begins, or was moved to, after this number of events. */
+    void begin(long after, FeedPosition feedPosition) {
+        progressAfter = after;
+        progress = feedPosition;
+    }
+
+    /** Returns the position after the last batch handed out completely, of later progress, or of the beginning. */
+    FeedPosition feedPosition() {
         settle();
-        return progress.position().isEmpty() ? begin : progress;
+        return progress;
     }
 
     /** Records progress up to {@code feedPosition}, if the events before it have been handed out. */

@@ -28,17 +28,13 @@ public sealed interface Notice extends Item {
      */
     record Rewound(BsonTimestamp beginsAt, BsonTimestamp hadReached) implements Notice {
         static Rewound between(FeedPosition begins, FeedPosition reached) {
-            return new Rewound(orZero(begins.clusterTime()), orZero(reached.clusterTime()));
+            return new Rewound(orZero(begins), orZero(reached));
         }
 
         @Override
         public String toString() {
             return "the session begins at " + text(beginsAt) + ", before " + text(hadReached)
                     + ", which it had reached: the events in between come again";
-        }
-
-        private static BsonTimestamp orZero(@Nullable BsonTimestamp time) {
-            return time == null ? new BsonTimestamp(0) : time;
         }
     }
 
@@ -56,6 +52,10 @@ public sealed interface Notice extends Item {
     record Skipped(
             BsonTimestamp hadReached, BsonTimestamp beginsAt, Position hadReachedPosition, Position beginsAtPosition)
             implements Notice {
+        static Skipped between(FeedPosition reached, FeedPosition begins) {
+            return new Skipped(orZero(reached), orZero(begins), reached.position(), begins.position());
+        }
+
         @Override
         public String toString() {
             return "another session or a seek moved the stored position from " + text(hadReached) + " to "
@@ -159,6 +159,11 @@ public sealed interface Notice extends Item {
         public String toString() {
             return "disconnected, reconnecting in " + Durations.text(retryIn) + ": " + error.getMessage();
         }
+    }
+
+    private static BsonTimestamp orZero(FeedPosition feedPosition) {
+        BsonTimestamp time = feedPosition.clusterTime();
+        return time == null ? new BsonTimestamp(0) : time;
     }
 
     private static String text(BsonTimestamp time) {

@@ -25,6 +25,7 @@ final class RequestSender {
     private long ackStep = SessionBuffer.NEVER;
     private long flushed;
     private long sentSequence;
+    private long confirmedSequence;
     private long confirmed;
 
     RequestSender(
@@ -50,7 +51,7 @@ final class RequestSender {
      */
     void connect(Transport.@Nullable Stream opened, long unackedEventsMax) {
         stream = opened;
-        sentSequence = 0;
+        sentSequence = confirmedSequence = 0;
         ackStep = unackedEventsMax > 0 ? Math.max(1, unackedEventsMax / 2) : SessionBuffer.NEVER;
         flush();
         sendDue();
@@ -101,9 +102,13 @@ final class RequestSender {
 
     /** Handles the server's confirmation that it has stored the acks up to a sequence. */
     void confirm(long sequence) {
-        if (sequence >= sentSequence && !tracker.expectsRepeats()) {
-            confirmed = flushed;
-        }
+        confirmedSequence = sequence;
+        settleFlushed();
+    }
+
+    /** The server need not confirm acks up to this number: the stored position was moved, so they have no meaning. */
+    void settle(long ordinal) {
+        confirmed = ordinal;
     }
 
     /** Whether the server may not have some acks. */
@@ -120,6 +125,15 @@ final class RequestSender {
         if (sequence > sentSequence) {
             sentSequence = sequence;
             open.send(Messages.ack(sequence));
+        } else {
+            settleFlushed();
+        }
+    }
+
+    private void settleFlushed() {
+        // Acks of events that the server does not deliver again, because it was moved past them, are never sent.
+        if (confirmedSequence >= sentSequence && !tracker.expectsRepeats()) {
+            confirmed = Math.max(confirmed, flushed);
         }
     }
 

@@ -39,7 +39,6 @@ final class SessionBuffer {
     private long alarm = NEVER;
     private long refillEventsAt = NEVER;
     private long refillBytesAt = NEVER;
-    private FeedPosition begin = FeedPosition.NONE;
     private long latestAfter;
     private FeedPosition latest = FeedPosition.NONE;
     private Position committed = Position.NONE;
@@ -195,12 +194,8 @@ final class SessionBuffer {
 
     FeedPosition progress() {
         return locked(() -> {
-            // Not after the end of a copy that was not handed out: a program that stores that position would miss the
-            // end.
-            if (latestAfter > iterator.handed() || entries.stream().noneMatch(SessionBuffer::isCompletion)) {
-                iterator.progress(latestAfter, latest);
-            }
-            return iterator.feedPosition(begin);
+            takeProgress();
+            return iterator.feedPosition();
         });
     }
 
@@ -257,19 +252,22 @@ final class SessionBuffer {
     }
 
     /**
-     * Removes the events that have not been handed out, and the end of a copy, and discounts from the window what was not
-     * counted as taken.
+     * Removes the events that have not been handed out, of all {@code received} ones, also those of the current batch, and
+     * the end of a copy. Discounts from the window what was not counted as taken.
      */
-    void forget(CreditWindow window) {
+    void forget(CreditWindow window, long received) {
         lock.lock();
         try {
+            takeProgress();
+            latestAfter = received;
+            latest = FeedPosition.NONE;
             for (Entry entry : entries) {
                 if (entry instanceof Entry.Events events) {
                     window.discard(events.batch().size(), events.batch().sizeBytes());
                 }
             }
             entries.removeIf(entry -> entry instanceof Entry.Events || isCompletion(entry));
-            iterator.dropRest();
+            iterator.withdraw(received);
         } finally {
             lock.unlock();
         }
@@ -332,7 +330,17 @@ final class SessionBuffer {
         }
     }
 
-    void publishOpened(long newEpoch, FeedPosition opened, @Nullable SnapshotStatus copy) {
+    /** The session begins at {@code feedPosition}, for the first time or because it was moved there. */
+    void publishBegin(long after, FeedPosition feedPosition) {
+        lock.lock();
+        try {
+            iterator.begin(after, feedPosition);
+        } finally {
+            lock.unlock();
+        }
+    }
+
+    void publishOpened(long newEpoch, @Nullable SnapshotStatus copy) {
         lock.lock();
         try {
             epoch = newEpoch;
@@ -344,9 +352,6 @@ final class SessionBuffer {
                 entries.removeIf(entry -> isProgress(entry) || isCompletion(entry));
             } else {
                 dropProgressAfterDocuments();
-            }
-            if (begin.isEmpty()) {
-                begin = opened;
             }
         } finally {
             lock.unlock();
@@ -386,6 +391,13 @@ final class SessionBuffer {
             throw Transport.clientClosed();
         }
         return true;
+    }
+
+    private void takeProgress() {
+        // Not after the end of a copy that was not handed out: a program that stores that position would miss the end.
+        if (latestAfter > iterator.handed() || entries.stream().noneMatch(SessionBuffer::isCompletion)) {
+            iterator.progress(latestAfter, latest);
+        }
     }
 
     /** Takes the first entry. The end stays, for all other waiting threads and for the next call. */

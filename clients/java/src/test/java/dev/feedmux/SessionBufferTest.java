@@ -31,7 +31,7 @@ final class SessionBufferTest {
     void aCopyIsAsFarAsTheNoticesThatWereTakenSay() throws Exception {
         SnapshotStatus first = new SnapshotStatus(2, 0, 0, null, null, "", 7);
         SnapshotStatus second = new SnapshotStatus(3, 0, 0, null, null, "", 7);
-        buffer.publishOpened(1, FeedPosition.NONE, first);
+        buffer.publishOpened(1, first);
         buffer.put(new Entry.QueuedNotice(new Notice.SnapshotProgress(second)));
         buffer.put(new Entry.QueuedNotice(new Notice.SnapshotComplete(3, 0, null, 7)));
         assertEquals(first, buffer.copying());

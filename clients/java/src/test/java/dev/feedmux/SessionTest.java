@@ -21,6 +21,7 @@ import dev.feedmux.v1.Committed;
 import dev.feedmux.v1.SubscribeResponse;
 import io.grpc.Context;
 import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -134,6 +135,37 @@ final class SessionTest {
         unanswered.close();
         assertEquals(2, lines.size(), lines::toString);
         assertTrue(lines.get(0).contains("before the server confirmed all acks"), lines.get(0));
+    }
+
+    @Test
+    void acksOfWhatTheSessionWasMovedPastNeedNoConfirmation() {
+        List<String> lines = Collections.synchronizedList(new ArrayList<>());
+        Logger log = Logger.getLogger("dev.feedmux");
+        log.setFilter(line -> lines.add(line.getMessage()));
+        open.add(() -> log.setFilter(null));
+        for (StatusRuntimeException ending : List.of(
+                ScriptedServer.status(Status.Code.ABORTED, "FENCED", Map.of("cause", "SEEK")),
+                Status.UNAVAILABLE.asRuntimeException())) {
+            CountDownLatch taken = new CountDownLatch(1);
+            Session session = openedWith(
+                    options -> options.onNotice(notice -> {}),
+                    call -> {
+                        call.send(Wire.opened(), Wire.batch(1, 1, 2));
+                        taken.await();
+                        throw ending;
+                    },
+                    call -> {
+                        call.send(Wire.openedAt(5, 2), Wire.progress(7));
+                        call.awaitClose();
+                    });
+            session.take();
+            Event last = session.take();
+            taken.countDown();
+            until(() -> session.position().equals(Position.of(Wire.position(7))));
+            session.ack(last);
+            session.close();
+        }
+        assertEquals(List.of(), lines);
     }
 
     @Test
