@@ -55,11 +55,11 @@ MUTANTS: Final = (
         "events lose a field that 6.0 does not have",
         "Complete",
         "feedmux_server.source.reader:ChangeStreamReader.read",
-        "part, start, None",
+        "part, start, read_time_s",
         "b''.join(\n"
         "                    bson.encode({name: value for name, value in each.items() if name != 'collectionUUID'})\n"
         "                    for bson in (__import__('bson'),) for each in bson.decode_all(part)\n"
-        "                ), start, None",
+        "                ), start, read_time_s",
         scenario="MongoDB 8.2",
     ),
     Mutant(
@@ -84,19 +84,19 @@ MUTANTS: Final = (
         "an update whose document was not found is left out",
         "Snapshot exact",
         "feedmux_server.source.reader:ChangeStreamReader.read",
-        "part, start, None",
+        "part, start, read_time_s",
         "b''.join(\n"
         "                    bson.encode(each)\n"
         "                    for bson in (__import__('bson'),) for each in bson.decode_all(part)\n"
         "                    if each.get('fullDocument', 0) is not None\n"
-        "                ), start, None",
+        "                ), start, read_time_s",
         scenario="MongoDB 9.0.1",
     ),
     Mutant(
         "a read without events has read up to the present",
         "Bookmarkable",
         "feedmux_server.source.reader:ChangeStreamReader.read",
-        "post_batch = read_token(raw.post_batch) if raw.post_batch is not None else None",
+        "post_batch = read_token(raw.post_batch, chunks[-1].end if chunks else place)",
         "post_batch = read_token(raw.post_batch) if raw.data else"
         " ResumeToken.high_water_mark(self._source.clock.known_time, 2)",
         scenario="an idle shard",
@@ -308,8 +308,8 @@ MUTANTS: Final = (
         "a commit may move the position back",
         "Monotone commit",
         "lua:commit",
-        "if before(stored[5] .. stored[6], ARGV[6] .. ARGV[7]) then",
-        "if stored[5] .. stored[6] ~= ARGV[6] .. ARGV[7] then",
+        "if before(stored[5] .. stored[6], ARGV[7] .. ARGV[8]) then",
+        "if stored[5] .. stored[6] ~= ARGV[7] .. ARGV[8] then",
         scenario="late commands",
     ),
     Mutant(
@@ -1060,6 +1060,15 @@ MUTANTS: Final = (
         "if False:",
         scenario="group hosts killed",
         seeds=40,
+    ),
+    Mutant(
+        "a new host does not wait for all members of a lost one",
+        "Key exclusive",
+        "feedmux_server.sessions.groups:Group._is_back",
+        "self._back >= self._expected",
+        "self._back",
+        scenario="group hosts killed",
+        seeds=300,
     ),
     Mutant(
         "a change of a group's definition counts as an orderly end of its host",
