@@ -22,7 +22,6 @@ from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender, NeedsRoom
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.event_keys import fields_read
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 
@@ -337,6 +336,7 @@ class GroupReader:
         """Read until the members have enough, or there is no more, or as much as fits into one turn of the event
         loop."""
         subscriber, self.reads_on, left, size = self.subscriber, False, ENTRIES_AT_ONCE, 0
+        fields_read = self.ledger.fields_read
         fields_before = fields_read.count
         bytes_max = _RESTORED_BYTES if self.ledger.restores or self.ledger.gathers else READ_BYTES
         subscriber.payload_max = PORTION_BYTES

@@ -41,7 +41,7 @@ from feedmux_server.core.delivery.retry import DEFAULT, Failure, Retries, RetryP
 from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, Rendition, event_id, leading_id, read_token
-from feedmux_server.core.events.event_keys import keys_of
+from feedmux_server.core.events.event_keys import FieldsRead, keys_of
 from feedmux_server.core.positions.ahead import Ahead, mark_of
 from feedmux_server.core.positions.resume_token import ResumeToken
 
@@ -281,6 +281,7 @@ class KeyLedger:
         "changes",
         "events",
         "failed_letters",
+        "fields_read",
         "keys",
         "letter_bytes",
         "loading_bytes",
@@ -318,6 +319,7 @@ class KeyLedger:
         self.events: dict[int, tuple[_Span | _Replay, int, Key]] = {}
         """The unsettled events by number, in stream order."""
         self.keys: dict[bytes | None, Key] = {}
+        self.fields_read = FieldsRead()
         self.changes = 0
         """How often what is settled, or the number of an event's attempts, has changed."""
         self._restored = None if ahead is None else _Restored(ahead)
@@ -394,7 +396,7 @@ class KeyLedger:
     def _record(self, chunk: Chunk, first: int, stop: int) -> None:
         rendition, number, count = chunk.bson, self._next, stop - first
         assert rendition is not None, "a chunk in a ring has its events"
-        names = keys_of(rendition, first, stop)
+        names = keys_of(rendition, first, stop, self.fields_read)
         span = _Span(self, chunk, rendition, count, number)
         self.pays(EVENT_BYTES * count)
         self._next += count
@@ -431,7 +433,7 @@ class KeyLedger:
         """Record what an earlier host may have delivered."""
         rendition, begin, restored = chunk.bson, self._next, self._restored
         assert rendition is not None, "a chunk in a ring has its events"
-        names = keys_of(rendition, first, stop)
+        names = keys_of(rendition, first, stop, self.fields_read)
         self._next += stop - first
         self._end = chunk.place_after(stop - 1)
         if restored is None:

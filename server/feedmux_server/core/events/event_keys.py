@@ -85,14 +85,13 @@ class FieldsRead:
     """How many fields `keys_of` has read of events whose key takes a search, or is a document: a microsecond each. A
     decimal takes as long as three."""
 
-    count = 0
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
 
 
-fields_read: Final = FieldsRead()
-"""Of this process, as it has one event loop: who calls for keys looks at it before and after."""
-
-
-def keys_of(rendition: Rendition, first: int, stop: int) -> list[bytes | None]:
+def keys_of(rendition: Rendition, first: int, stop: int, fields_read: FieldsRead) -> list[bytes | None]:
     """The keys of events `first` to `stop - 1`. None for an event without a `documentKey` that is a document: it
     concerns a whole collection or database, or the pipeline has changed it, or put it too far back.
 
@@ -133,20 +132,20 @@ def keys_of(rendition: Rendition, first: int, stop: int) -> list[bytes | None]:
                 ns = data[begin - _NS_BYTES : at]
                 ns_bytes = len(ns)
             else:
-                append(_searched(data, offsets[index]))
+                append(_searched(data, offsets[index], fields_read))
                 continue
             size = length(data, at)[0]
             end = at + size
             if size == as_it_is(data[at + 4]) and end - begin <= KEY_BYTES_MAX:
                 append(data[begin:end])
             else:
-                append(_key(data[begin:at], data, at))
+                append(_key(data[begin:at], data, at, fields_read))
             continue
-        append(_searched(data, offsets[index]))
+        append(_searched(data, offsets[index], fields_read))
     return keys
 
 
-def _searched(data: bytes, at: int) -> bytes | None:
+def _searched(data: bytes, at: int, fields_read: FieldsRead) -> bytes | None:
     """The same key, from fields in any order. A pipeline can put the fields of a document before those of its event,
     in each event of a large batch, so this loop does little for a field."""
     end = at + length_at(data, at)[0] - 1
@@ -172,10 +171,10 @@ def _searched(data: bytes, at: int) -> bytes | None:
                 ns = ns or data[at : at + length_at(data, at)[0]]
         at = value_end(data, kind, at)
     fields_read.count += FIELDS_SEARCHED - fields_left
-    return _key(ns + _DOCUMENT_KEY, data, key) if key else None
+    return _key(ns + _DOCUMENT_KEY, data, key, fields_read) if key else None
 
 
-def _key(before: bytes, data: bytes, at: int) -> bytes:
+def _key(before: bytes, data: bytes, at: int, fields_read: FieldsRead) -> bytes:
     """The key for the `documentKey` at `at`: by its `_id`, or all of it if a pipeline has left none."""
     end = at + length_at(data, at)[0]
     found, kind = data[at:end], data[at + 4]
@@ -189,7 +188,7 @@ def _key(before: bytes, data: bytes, at: int) -> bytes:
         value = data.index(0, position + 1) + 1
         stop = value_end(data, data[position], value)
         if data[position + 1 : value] == _ID:
-            found = _in_one_way(data, position, stop)
+            found = _in_one_way(data, position, stop, fields_read)
             found = _length_bytes(5 + len(found)) + found + b"\x00"
             break
         position, fields_left = stop, fields_left - 1
@@ -198,7 +197,7 @@ def _key(before: bytes, data: bytes, at: int) -> bytes:
     return key if len(key) <= KEY_BYTES_MAX else _digest(key)
 
 
-def _in_one_way(data: bytes, at: int, stop: int) -> bytes:
+def _in_one_way(data: bytes, at: int, stop: int, fields_read: FieldsRead) -> bytes:
     """The field at `at`, which ends at `stop`, as bytes that are the same for values that are equal for MongoDB. In a
     document, that is so of 256 fields; one with more stays as it is."""
     parts, position, fields_left = list[bytes](), at, FIELDS_SEARCHED
@@ -216,6 +215,8 @@ def _in_one_way(data: bytes, at: int, stop: int) -> bytes:
         value = zero_after(0, position + 1) + 1
         if kind in _NUMBERS:
             end = value + FIXED_BYTES[kind]
+            if kind == DECIMAL:
+                fields_read.count += _MORE_OF_DECIMAL
             kind, number = _number(data, kind, value)
             parts += (bytes((kind,)), data[position + 1 : value], number)
         elif (size := size_of(kind)) is not None:
@@ -244,7 +245,6 @@ def _number(data: bytes, kind: int, at: int) -> tuple[int, bytes]:
 def _decimal(bits: int) -> tuple[int, bytes]:
     """A Decimal128 in the smallest type that has its value. By integers alone: Python's decimals take 20 us, and those
     of one event would take milliseconds."""
-    fields_read.count += _MORE_OF_DECIMAL
     coefficient, is_negative = bits & _COEFFICIENT_MASK, bits >> 127
     if bits >> 125 & 0b11 == 0b11:  # no number, or a number in a form in which the coefficient is too large
         if (special := bits >> 122 & 0b11111) >= _SPECIAL:

@@ -83,7 +83,10 @@ def test_a_limit_is_kept_within_batches() -> None:
 def signals() -> Iterator[Signals]:
     """Signals whose handlers are installed."""
     signals = Signals()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    # Where the tests run under nohup, or in the background of a script, one of them is ignored.
+    before = {
+        number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     signals.handle()
     yield signals
     for number, handler in before.items():

@@ -12,7 +12,7 @@ from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.event_keys import fields_read
+from feedmux_server.core.events.event_keys import FieldsRead
 from feedmux_server.core.positions.ahead import Ahead, mark_of
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -34,13 +34,14 @@ class NoStreams:
         """The most bytes that the last reader has asked for."""
         self._size = size
         self._fields = fields
+        self.fields_read = FieldsRead()
 
     def take(self, subscriber: Subscriber) -> Delivery | None:
         self.room = subscriber.payload_max
         if not self.left:
             return None
         self.left -= 1
-        fields_read.count += self._fields
+        self.fields_read.count += self._fields
         return Delivery(1, 10, (), self._size, self._size, START, 0.0)
 
     def resume(self, subscriber: Subscriber) -> None:
@@ -111,6 +112,7 @@ def test_a_turn_of_the_event_loop_reads_few_bytes(ledger: KeyLedger, size: int, 
     """Events of a kilobyte can have hundreds of fields before their key, or in their key. A new host searches each of
     them three times."""
     streams = NoStreams(size, 1_000, fields)
+    streams.fields_read = ledger.fields_read
     subscriber = Subscriber(0, "default", JoinPoint(START), CreditWindow(CreditLimits()), lambda: None)
     reader = GroupReader(cast(FeedStreams, streams), subscriber, ledger)
     member = GroupMember(0, reader, Hand(), window(), lambda: None)

@@ -16,7 +16,7 @@ from bson.timestamp import Timestamp
 
 from feedmux_server.core.events import event_keys
 from feedmux_server.core.events.chunk import Rendition, document_offsets
-from feedmux_server.core.events.event_keys import KEY_BYTES_MAX, fields_read, keys_of
+from feedmux_server.core.events.event_keys import KEY_BYTES_MAX, FieldsRead, keys_of
 from tests.tables import over
 from tests.unit.core.delivery.group_events import in_transaction, ordered
 
@@ -27,9 +27,9 @@ NESTED = {"_id": 1, "documentKey": {"_id": 9}, "ns": {"db": "other"}}
 HEAD: dict[str, Any] = {"_id": {"_data": "82"}, "operationType": "update", "clusterTime": Timestamp(1, 2)}
 
 
-def keys(*events: dict[str, Any]) -> list[bytes | None]:
+def keys(*events: dict[str, Any], fields_read: FieldsRead | None = None) -> list[bytes | None]:
     data = b"".join(map(ordered, events))
-    return keys_of(Rendition(data, document_offsets(data)), 0, len(events))
+    return keys_of(Rendition(data, document_offsets(data)), 0, len(events), fields_read or FieldsRead())
 
 
 STRAIGHT: dict[str, dict[str, Any]] = {
@@ -155,24 +155,23 @@ def test_a_decimal_takes_few_calls(value: str) -> None:
     data, calls = ordered({**HEAD, "ns": NS, "documentKey": {"_id": {"a": [Decimal128(value)] * 100}}}), list[str]()
     rendition = Rendition(data, document_offsets(data))
     sys.setprofile(lambda _frame, event, _: calls.append(event) if "call" in event else None)
-    keys_of(rendition, 0, 1)
+    keys_of(rendition, 0, 1, FieldsRead())
     sys.setprofile(None)
     assert len(calls) < 100 * 20
 
 
 @over("count, fields", [(0, 2), (100, 102), (254, 256), (10_000, 256)])
 def test_the_fields_that_are_read_for_a_key_are_counted(count: int, fields: int) -> None:
-    many, before = dict.fromkeys(map(str, range(count))), fields_read.count
-    of(_id={"a": many})
-    in_the_key = fields_read.count
-    keys({**many, "ns": NS, "documentKey": {"_id": 1.0}})
-    assert (in_the_key - before, fields_read.count - in_the_key) == (fields, fields)
+    many, in_the_key, before_it = dict.fromkeys(map(str, range(count))), FieldsRead(), FieldsRead()
+    keys({**HEAD, "ns": NS, "documentKey": {"_id": {"a": many}}}, fields_read=in_the_key)
+    keys({**many, "ns": NS, "documentKey": {"_id": 1.0}}, fields_read=before_it)
+    assert (in_the_key.count, before_it.count) == (fields, fields)
 
 
 def test_a_decimal_counts_as_three_fields() -> None:
-    before = fields_read.count
-    of(_id={"a": [Decimal128("1.5")] * 100})
-    assert fields_read.count - before == 302
+    fields_read = FieldsRead()
+    keys({**HEAD, "ns": NS, "documentKey": {"_id": {"a": [Decimal128("1.5")] * 100}}}, fields_read=fields_read)
+    assert fields_read.count == 302
 
 
 @over("value", ["text", {"a": "text"}])
@@ -181,7 +180,7 @@ def test_a_symbol_is_equal_to_a_string(value: Any) -> None:
     text = b"\x05\x00\x00\x00text\x00"
     before, name, after = data.rpartition((b"a" if isinstance(value, dict) else b"_id") + b"\x00" + text)
     symbol = before[:-1] + b"\x0e" + name + after
-    assert keys_of(Rendition(symbol, document_offsets(symbol)), 0, 1) == [of(_id=value)]
+    assert keys_of(Rendition(symbol, document_offsets(symbol)), 0, 1, FieldsRead()) == [of(_id=value)]
 
 
 @over("value", [1, 1.0, "text", ObjectId(bytes(12)), {"a": 1.0}])
