@@ -213,13 +213,15 @@ func TestAMovedPositionMakesWhatIsUnackedCountForNothing(t *testing.T) {
 		},
 		play(openedAt(0, nil), batchOf(1, 1, 2)),
 	)
-	heard := make(chan Notice, 1)
+	heard := make(chan Notice, 2)
 	session := subscribe(t, server, &SessionOptions{OnNotice: func(n Notice) { heard <- n }})
 	same(t, take(t, session, 1), []int{1})
 	session.AckAll()
 	server.call(t, 1)
 	same(t, take(t, session, 2), []int{1, 2})
-	<-heard
+	_, disconnected := (<-heard).(Disconnected)
+	_, rewound := (<-heard).(Rewound)
+	same(t, []bool{disconnected, rewound}, []bool{true, true})
 	same(t, server.calls[1].open.GetLastAcked() == nil, true)
 }
 
