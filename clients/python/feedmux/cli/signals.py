@@ -10,6 +10,9 @@ from subprocess import Popen
 
 from feedmux.cli.shell_command import end
 
+_DAYS_S = 1e9
+"""Longer than any command takes."""
+
 
 class Signals:
     """Handlers for SIGINT, SIGTERM and SIGHUP, which end this command.
@@ -52,7 +55,8 @@ class Signals:
                 self._interrupt()
             if self._is_second:
                 self.check()
-            return command.wait()
+            # With a time, it looks every 50 ms: a signal that another thread has received does not end a wait.
+            return command.wait(_DAYS_S)
         except BaseException:
             if command is not None:
                 end(command)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -138,13 +139,21 @@ def test_a_command_that_cannot_be_started_ends_it(monkeypatch: pytest.MonkeyPatc
 
 def test_a_second_signal_ends_a_command_with_its_children(signals: Signals, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    held = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    both = "trap '' TERM HUP; kill -TERM $PPID; kill -HUP $PPID"
+    left = list[str]()
+
+    def tell() -> None:
+        with (tmp_path / "pipe").open() as pipe:
+            pipe.readline()  # the child has begun
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                os.kill(os.getpid(), number)  # this thread may be the one that receives it
+            left.append(pipe.read())  # ends when no child has the pipe
+
+    telling = threading.Thread(target=tell)
+    telling.start()
     with pytest.raises(SystemExit):
-        run_command(f"({both}; sleep 60; echo left) > {tmp_path}/pipe & wait", signals)
-    os.set_blocking(held, True)
-    with os.fdopen(held) as pipe:
-        assert pipe.read() == ""
+        run_command(f"(trap '' TERM HUP; echo begun; sleep 60; echo left) > {tmp_path}/pipe & wait", signals)
+    telling.join()
+    assert left == [""]
 
 
 def test_an_interrupt_is_passed_on_to_the_command(signals: Signals) -> None:
