@@ -153,7 +153,7 @@ class Letters:
         elif options.get("collation"):
             why = "has a collation, by which letters of two subscriptions or tenants may be one"
         if why:
-            advice = "Drop or rename it, and feedmux creates it anew; or set dead_letters.collection to another name"
+            advice = "Drop or rename it, and feedmux creates it again; or set dead_letters.collection to another name"
             return f"the collection for dead letters, {where}, {why}", advice
         async for each in await database[name].list_indexes():
             if why := _why_unfit(each):
