@@ -4,9 +4,11 @@
 it as `UNSTABLE path::name` with both outcomes, and fails if there are more than `UNSTABLE_MAX`. Checks and unit tests
 have no second run (`tests.kinds`).
 
-The plugin also ends the process of a test that hangs after its time limit, because the run would never end.
+The plugin also ends the process of a test that hangs after its time limit, because the run would never end, and shows
+where the asyncio tasks of a test wait that did not end within it.
 """
 
+import asyncio
 import ctypes
 import faulthandler
 import json
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest._code.code import ExceptionRepr
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.terminal import TerminalReporter
 
@@ -91,6 +94,33 @@ def _end_if_it_hangs(item: pytest.Item) -> None:
     if limit_s and not item.config.getoption("usepdb"):
         stderr = item.config.stash[fault_handler_stderr_fd_key]
         faulthandler.dump_traceback_later(limit_s + item.config.getoption("hang"), exit=True, file=stderr)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, pytest.TestReport]:
+    report: pytest.TestReport = yield
+    # Below the test stands only the loop that waits: the tasks alone say for what.
+    if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout"):
+        loops = [entry.frame.f_locals.get("self") for entry in call.excinfo.traceback]
+        for loop in {each for each in loops if isinstance(each, asyncio.AbstractEventLoop)}:
+            if isinstance(report.longrepr, ExceptionRepr):
+                report.longrepr.addsection("asyncio tasks", "\n".join(map(_where, asyncio.all_tasks(loop))))
+    return report
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    """The name of a task, and the line in each coroutine that it waits in, the outermost first."""
+    lines = [task.get_name()]
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        # Coroutines, generators and asynchronous generators have the same attributes with other prefixes.
+        prefix = next((each for each in ("cr", "gi", "ag") if hasattr(waiting, f"{each}_frame")), "")
+        if frame := getattr(waiting, f"{prefix}_frame", None):
+            lines.append(f"    {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}")
+        waiting = getattr(waiting, "gi_yieldfrom" if prefix == "gi" else f"{prefix}_await", None)
+    return "\n".join(lines)
 
 
 class SecondRun:

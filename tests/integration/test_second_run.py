@@ -14,6 +14,7 @@ from tests.started import Started
 REPOSITORY = Path(__file__).parents[2]
 FILE = "tests/integration/test_a.py"
 TESTS = """
+import asyncio
 import os
 import time
 from contextlib import suppress
@@ -48,6 +49,15 @@ def test_hangs_again():
             time.sleep(600)
         raise ValueError
 
+async def for_ever():
+    await asyncio.sleep(600)
+
+if {waits}:
+    @pytest.mark.timeout(2)
+    def test_waits():
+        if not again("waits"):
+            asyncio.new_event_loop().run_until_complete(for_ever())
+
 @pytest.fixture
 def no_end():
     yield
@@ -72,13 +82,20 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def start(
-    folder: Path, *, file: str = FILE, unstable: int = 0, bad: int = 0, hangs: bool = False, stuck: bool = False
+    folder: Path,
+    *,
+    file: str = FILE,
+    unstable: int = 0,
+    bad: int = 0,
+    hangs: bool = False,
+    waits: bool = False,
+    stuck: bool = False,
 ) -> Started[bytes]:
     """Run some of TESTS in a process of pytest-xdist. `test_with_unstable_set_up` is always one of them."""
     (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib --hang 1\ntimeout = 60\n")
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / file).parent.mkdir(parents=True)
-    (folder / file).write_text(TESTS.format(unstable=unstable, bad=bad, hangs=hangs, stuck=stuck))
+    (folder / file).write_text(TESTS.format(unstable=unstable, bad=bad, hangs=hangs, waits=waits, stuck=stuck))
     # Without the variables of the pytest that runs this test.
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     return Started(
@@ -123,6 +140,15 @@ def test_a_process_that_hangs_is_replaced(tmp_path: Path) -> None:
     assert (run.returncode, lines[-1].strip("= ").partition(" in ")[0]) == (0, "3 passed, 2 skipped, 2 unstable"), lines
     assert f"UNSTABLE {stuck}" in lines
     assert any(line.endswith("in no_end") for line in lines), "no stack shows where it hung"
+
+
+def test_what_its_tasks_wait_for_is_shown_where_a_test_takes_too_long(tmp_path: Path) -> None:
+    with start(tmp_path, waits=True) as run:
+        output, _ = run.communicate()
+    lines = output.decode().rstrip().splitlines()
+    assert f"UNSTABLE {FILE}::test_waits" in lines
+    shown = lines[next(number for number, line in enumerate(lines) if "asyncio tasks" in line) :]
+    assert [line.rpartition(" ")[2] for line in shown[2:4]] == ["for_ever", "sleep"], shown
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal at the parent's death is Linux's")
