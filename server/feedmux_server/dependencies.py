@@ -7,7 +7,7 @@ that evicts) is an error at any time.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,6 +36,7 @@ from feedmux_server.telemetry.observer import Observer
 log = logging.getLogger(__name__)
 
 DEAD_LETTERS: Final = "dead_letters"
+SENTINELS: Final = f"{REDIS}/sentinels"
 DAY_S: Final = 86_400
 
 
@@ -46,7 +47,7 @@ class Dependencies:
     redis_url: str
     key_prefix: str
     logins: dict[str, LoginFiles]
-    """Of `redis` and each `source/NAME` whose login is in files."""
+    """Of `redis`, its sentinels and each `source/NAME` whose login is in files."""
     reload_s: float
     stored_keys: SigningKeys | None
     """None if the keys of positions come from a file."""
@@ -67,14 +68,13 @@ class Dependencies:
         Raises FeedmuxError, StartupError, ConfigError.
         """
         wait = config.when_unavailable == "wait"
-        redis_login = redis_files(config.redis)
-        redis = connect(config.redis.url, redis_access(config.redis, redis_login))
+        redis_logins = redis_files(config.redis)
+        redis = connect(config.redis.url, redis_access(config.redis, redis_logins))
         stack.push_async_callback(redis.aclose)
         prefix, has_file = config.redis.key_prefix, config.positions.key_file is not None
         stored_keys = None if has_file else SigningKeys(redis, position_keys, key_prefix=prefix)
         found = cls({}, redis, config.redis.url, prefix, {}, config.reload_s, stored_keys)
-        if redis_login.has_files:
-            found.logins[REDIS] = redis_login
+        found.logins |= {name: login for name, login in redis_logins.items() if login.has_files}
         for name, section in config.sources.items():
             login = source_files(name, section)
             chosen = SourceConfig(
@@ -128,7 +128,7 @@ class Dependencies:
             if name == DEAD_LETTERS:
                 assert self.letters is not None
                 changed = partial(_use_login, self.letters.deployment, login)
-            elif name != REDIS:
+            elif name not in (REDIS, SENTINELS):
                 changed = partial(_use_login, self.sources[name.removeprefix("source/")], login)
             work.append(tasks.keep_running("login", partial(login.run, self.reload_s, changed), of=name))
         return work
@@ -250,12 +250,24 @@ def make_letters(
     return DeadLetters(make_source(chosen, observer, f"{DEAD_LETTERS}.uri"), place, section.source, sources)
 
 
-def redis_files(section: RedisSection) -> LoginFiles:
-    """The files of the login of Redis. Raises ConfigError."""
-    return LoginFiles("redis", username_file=section.username_file, password_file=section.password_file)
+def redis_files(section: RedisSection) -> Mapping[str, LoginFiles]:
+    """The files of the logins of Redis and of its sentinels. Raises ConfigError."""
+    return {
+        REDIS: LoginFiles("redis", username_file=section.username_file, password_file=section.password_file),
+        SENTINELS: LoginFiles(
+            "redis",
+            username_file=section.sentinel_username_file,
+            password_file=section.sentinel_password_file,
+            prefix="sentinel_",
+        ),
+    }
 
 
-def redis_access(section: RedisSection, files: LoginFiles) -> RedisAccess:
+def redis_access(section: RedisSection, files: Mapping[str, LoginFiles]) -> RedisAccess:
+    def login(name: str) -> Callable[[], tuple[str, str]] | None:
+        read = files[name]
+        return (lambda: (read.username, read.password)) if read.has_files else None
+
     return RedisAccess(
         section.username,
         section.password.get_secret_value(),
@@ -264,5 +276,6 @@ def redis_access(section: RedisSection, files: LoginFiles) -> RedisAccess:
         section.ca_file,
         section.certificate_file,
         section.key_file,
-        login=(lambda: (files.username, files.password)) if files.has_files else None,
+        login=login(REDIS),
+        sentinel_login=login(SENTINELS),
     )

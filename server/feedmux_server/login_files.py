@@ -24,14 +24,20 @@ class LoginFiles:
     """The constructor raises ConfigError if a file cannot be used. Later, what was read before stays in force."""
 
     def __init__(
-        self, section: str, *, username_file: Path | None, password_file: Path | None, tls_files: Sequence[Path] = ()
+        self,
+        section: str,
+        *,
+        username_file: Path | None,
+        password_file: Path | None,
+        prefix: str = "",
+        tls_files: Sequence[Path] = (),
     ) -> None:
-        """`section` has the options `username_file` and `password_file`. Without a file, its value is empty.
-        `tls_files`: whoever uses the login reads them; only their changes count here."""
+        """`section` has the options `username_file` and `password_file`, with `prefix` before both names. Without a
+        file, its value is empty. `tls_files`: whoever uses the login reads them; only their changes count here."""
         self._section = section
         self._tls = WatchedFiles(tls_files)
         self._tls_seen = self._tls.check()
-        self._files = {"username_file": username_file, "password_file": password_file}
+        self._files = {f"{prefix}username_file": username_file, f"{prefix}password_file": password_file}
         # The watch begins before the read, so that a file that changes during the read is read again.
         named = [path for path in self._files.values() if path is not None]
         self._watch = WatchedFiles([*named, *tls_files])

@@ -4,12 +4,14 @@ import ipaddress
 from pathlib import Path
 
 import grpc
+import pytest
 from cryptography import x509
 from redis.asyncio import Redis
 
 from feedmux_embedded import RedisServer, ReplicaSet
 from tests.documents import Client
 from tests.integration.certificates import Authority
+from tests.integration.redis_topologies import ask, sentinels
 from tests.integration.servers import Here, guarded, serving, settings, until
 from tests.integration.wire import LATEST, feed
 
@@ -100,9 +102,34 @@ async def test_new_connections_use_the_new_passwords(tmp_path: Path) -> None:
             await session.close()
 
 
-async def _is_available(here: Here) -> bool:
+async def test_new_connections_to_the_sentinels_use_the_new_password(
+    tmp_path: Path, mongo: ReplicaSet, name: str
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("first-canary\n")
+    async with sentinels(tmp_path) as watched:
+
+        async def admit(word: str) -> None:
+            for port in watched.known_ports:
+                await ask(port, "ACL", "SETUSER", "feedmux", "on", "resetpass", f">{word}", "+@all", "~*", "&*")
+                await ask(port, "CLIENT", "KILL", "USER", "feedmux")
+
+        await admit("first-canary")
+        configuration = settings(mongo.uri, watched.url) | {"reload_s": 0.05}
+        configuration["redis"] |= {"sentinel_username": "feedmux", "sentinel_password_file": str(password)}
+        async with serving(configuration) as here:
+            await here.api.create(name, feed("shop", "c"), LATEST)
+            await admit("second-canary")
+            await ask((await watched.primary()).port, "CLIENT", "KILL", "TYPE", "normal")
+            with pytest.raises(grpc.aio.AioRpcError):
+                await here.api.get(name)
+            password.write_text("second-canary\n")
+            await until(lambda: _is_available(here, name))
+
+
+async def _is_available(here: Here, name: str = "s") -> bool:
     try:
-        await here.api.get("s")
+        await here.api.get(name)
     except grpc.aio.AioRpcError:  # until the file is read again
         return False
     return True

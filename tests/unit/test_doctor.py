@@ -57,9 +57,9 @@ async def test_each_step_has_its_finding_unless_a_vital_one_failed(monkeypatch: 
 async def test_a_login_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "password")
     source = {"uri": "mongodb://feeds@127.0.0.1:1", "password_file": missing}
-    config = make_config({"sources": {"main": source}, "redis": {"password_file": missing}})
+    config = make_config({"sources": {"main": source}, "redis": {"sentinel_password_file": missing}})
     found = {each.check: each async for each in examine(config, (), 60.0)}
-    for check, option in (("main.login", "sources.main.password_file"), ("redis.url", "redis.password_file")):
+    for check, option in (("main.login", "sources.main.password_file"), ("redis.url", "redis.sentinel_password_file")):
         assert found[check].level is Level.FAILED
         assert found[check].says.startswith(f"{option}: {missing} cannot be read")
     assert "main.reachable" not in found

@@ -53,6 +53,8 @@ _SAMPLE_VALUES = {
     "ca_file": "redis-ca.pem",
     "username_file": "secrets/username",
     "password_file": "secrets/password",
+    "sentinel_username_file": "secrets/sentinel-username",
+    "sentinel_password_file": "secrets/sentinel-password",
     "issuer": "https://login.example.com/",
     "audience": "feedmux",
     "jwks_file": "jwks.json",

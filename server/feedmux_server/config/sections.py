@@ -376,6 +376,12 @@ class RedisSection(Section):
     )
     sentinel_username: str = Field(default="", description="User at the sentinels, if they require one.")
     sentinel_password: SecretStr = Field(default=SecretStr(""), description="Password at the sentinels.")
+    sentinel_username_file: Path | None = Field(
+        default=None, description="File with the user at the sentinels, read as `username_file`."
+    )
+    sentinel_password_file: Path | None = Field(
+        default=None, description="File with the password at the sentinels, read as `password_file`."
+    )
     ca_file: Path | None = Field(
         default=None, description="Authorities of Redis's certificate, PEM. None: the system's authorities."
     )
@@ -407,8 +413,15 @@ class RedisSection(Section):
 
     @model_validator(mode="after")
     def _names_one_login(self) -> Self:
-        if (self.username and self.username_file) or (self.password.get_secret_value() and self.password_file):
-            raise ValueError("set username or username_file, and password or password_file, not both")
+        named = {
+            "username": (self.username, self.username_file),
+            "password": (self.password.get_secret_value(), self.password_file),
+            "sentinel_username": (self.sentinel_username, self.sentinel_username_file),
+            "sentinel_password": (self.sentinel_password.get_secret_value(), self.sentinel_password_file),
+        }
+        for name, (value, file) in named.items():
+            if value and file is not None:
+                raise ValueError(f"set {name} or {name}_file, not both")
         return self
 
     @model_validator(mode="after")

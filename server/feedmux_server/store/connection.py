@@ -135,6 +135,8 @@ class RedisAccess:
     key_file: Path | None = None
     login: Callable[[], tuple[str, str]] | None = field(default=None, repr=False)
     """Gives user and password of a new connection, instead of `username` and `password`; either may be empty."""
+    sentinel_login: Callable[[], tuple[str, str]] | None = field(default=None, repr=False)
+    """The same at the sentinels."""
 
 
 def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: float = 2.0) -> Client:
@@ -162,15 +164,13 @@ def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: f
         "socket_keepalive": True,
         "protocol": 2,
     }
-    login = _login(access.username or where.username, access.password or where.password)
-    if access.login is not None:
-        login = {"credential_provider": _Login(access.login, login)}
+    login = _login(access.username or where.username, access.password or where.password, access.login)
     tls = _tls(access) if where.tls else {}
     match where.kind:
         case Kind.SERVER:
             return Redis.from_pool(_pool(where, {**common, **login, **tls}))
         case Kind.SENTINEL:
-            sentinel_login = _login(access.sentinel_username, access.sentinel_password)
+            sentinel_login = _login(access.sentinel_username, access.sentinel_password, access.sentinel_login)
             return WatchedPrimary(where, {**common, **login, **tls}, {**common, **sentinel_login, **tls})
         case Kind.CLUSTER:
             return WatchedCluster(
@@ -287,21 +287,21 @@ def _no_retry() -> Retry:
     return Retry(NoBackoff(), 0)
 
 
-def _login(username: str, password: str) -> dict[str, Any]:
+def _login(username: str, password: str, read: Callable[[], tuple[str, str]] | None) -> dict[str, Any]:
+    if read is not None:
+        return {"credential_provider": _Login(read, username, password)}
     return {"username": username or None, "password": password or None}
 
 
 class _Login(CredentialProvider):
     """Asks for the login whenever a connection is made."""
 
-    def __init__(self, login: Callable[[], tuple[str, str]], otherwise: dict[str, Any]) -> None:
+    def __init__(self, login: Callable[[], tuple[str, str]], username: str, password: str) -> None:
         self._login = login
-        self._otherwise = otherwise
+        self._otherwise = username, password
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        username, password = self._login()
-        username = username or self._otherwise["username"] or ""
-        password = password or self._otherwise["password"] or ""
+        username, password = (read or set_ for read, set_ in zip(self._login(), self._otherwise, strict=True))
         return (username, password) if username else (password,)
 
     async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
