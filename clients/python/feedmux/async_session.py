@@ -75,10 +75,11 @@ class AsyncSession(SessionBase):
     async def __aiter__(self) -> AsyncIterator[Event]:
         buffer = self._buffer
         while True:
-            for event in self._events:
+            batch, untaken = self._current
+            for index in untaken:
                 if buffer.closing:
                     break
-                self._last = event
+                self._last = event = Event(batch, index)
                 yield event
             # Batches may arrive as fast as they are taken: let the loop's other tasks run in between.
             await asyncio.sleep(0)
@@ -95,8 +96,9 @@ class AsyncSession(SessionBase):
         """
         while True:
             if not self._buffer.closing:
-                for event in self._events:
-                    self._last = event
+                batch, untaken = self._current
+                for index in untaken:
+                    self._last = event = Event(batch, index)
                     return event
             async with asyncio.timeout(wait_s(timeout_s)):
                 if await self._get(whole=False) is None:
@@ -107,8 +109,9 @@ class AsyncSession(SessionBase):
         self._check()
         await asyncio.sleep(0)
         while not self._buffer.closing:
-            for event in self._events:
-                self._last = event
+            batch, untaken = self._current
+            for index in untaken:
+                self._last = event = Event(batch, index)
                 return event
             item = self._queue.get_nowait()
             if item is None:
@@ -127,11 +130,12 @@ class AsyncSession(SessionBase):
         `async for batch in session.batches(): …; session.ack(batch)`
         """
         while True:
-            batch = self._rest() or await self._get(whole=True)
-            if batch is None:
+            rest = self._rest([])
+            if rest is not None:
+                yield rest
+                await asyncio.sleep(0)
+            elif await self._get(whole=True) is None:
                 return
-            yield batch
-            await asyncio.sleep(0)
 
     async def close(self, timeout_s: float | None = None) -> None:
         """Stop delivering events, send the acks and wait at most `timeout_s` (default 5) seconds for confirmation.

@@ -74,6 +74,10 @@ class Event:
         return f"<Event {self.sequence}>"
 
 
+new_event = Event.__new__
+"""`new_event(Event)` makes an event without a batch: see `SessionBase`."""
+
+
 class Batch(ABC):
     """Consecutive events in MongoDB's order. `len(batch)` is their number."""
 

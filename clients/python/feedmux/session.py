@@ -5,13 +5,13 @@ Whole batches cross threads through one queue; no work per event crosses threads
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from feedmux.background_loop import background_loop
-from feedmux.batches import Batch, Event
+from feedmux.batches import Batch, Event, new_event
 from feedmux.connection import Connection
 from feedmux.notices import Notice
 from feedmux.options import SessionOptions, wait_s
@@ -45,13 +45,19 @@ class Session(SessionBase):
     def __iter__(self) -> Iterator[Event]:
         buffer = self._buffer
         while True:
-            events = self._events
-            for event in events:
+            current = self._current
+            batch, untaken = current
+            event = new_event(Event)
+            # What makes an event is called before it is taken; see `SessionBase`.
+            for index in untaken:
                 if buffer.closing:
                     break
+                event.batch = batch
+                event.index = index
                 self._last = event
                 yield event
-            if not self._advance(events, None):
+                event = new_event(Event)
+            if not self._advance(current, None):
                 return
 
     def __next__(self) -> Event:
@@ -60,17 +66,22 @@ class Session(SessionBase):
     def next(self, timeout_s: float | None = None) -> Event:
         """Return the next event, after waiting for it at most `timeout_s` seconds (None: without a limit).
 
-        Raises TimeoutError; StopIteration after `close()`; the FeedmuxError that ended the session.
+        Raises TimeoutError; StopIteration after `close()`; the FeedmuxError that ended the session. If a signal handler
+        raises while it waits, nothing is lost: the next call continues.
         """
         left_s = wait_s(timeout_s)
         deadline_s = None if left_s is None else time.monotonic() + left_s
         while True:
-            events = self._events
+            current = self._current
+            batch, untaken = current
+            event = new_event(Event)
             if not self._buffer.closing:
-                for event in events:
+                for index in untaken:
+                    event.batch = batch
+                    event.index = index
                     self._last = event
                     return event
-            if not self._advance(events, deadline_s):
+            if not self._advance(current, deadline_s):
                 raise StopIteration
 
     def try_next(self) -> Event | None:
@@ -86,13 +97,25 @@ class Session(SessionBase):
         `for batch in session.batches(): …; session.ack(batch)`.
         """
         while True:
-            with self._lock:
-                got = self._rest() or self._get(None, whole=True)
-            if isinstance(got, Batch):
-                yield got
-            elif got is None:
+            got: Batch | Notice | None = None
+            left: list[int] = []
+            current = None
+            try:
+                with self._lock:
+                    current = self._current[0]
+                    rest = self._rest(left)
+                    if rest is None:
+                        got = self._get(None, whole=True)
+                if rest is not None:
+                    del left[:]
+                    yield rest
+                    continue
+            except BaseException:
+                self._give_back(current, left)
+                raise
+            if got is None:
                 return
-            else:
+            if not isinstance(got, Batch):
                 self._say(got)
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -117,18 +140,21 @@ class Session(SessionBase):
     ) -> None:
         self.close()
 
-    def _advance(self, exhausted: Iterator[Event], deadline_s: float | None) -> bool:
+    def _advance(self, exhausted: object, deadline_s: float | None) -> bool:
         """Make the next batch the current one, unless another thread already has. Return False at the end."""
         while True:
             left_s = -1.0 if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-            if not self._lock.acquire(timeout=left_s):
-                raise TimeoutError
+            owned: list[bool] = []
             try:
-                if self._events is not exhausted:
+                _keep(owned, self._lock.acquire, True, left_s)
+                if not owned[0]:
+                    raise TimeoutError
+                if self._current is not exhausted:
                     return True
                 got = self._get(deadline_s, whole=False)
             finally:
-                self._lock.release()
+                if owned and owned[0]:
+                    self._lock.release()
             if got is None or isinstance(got, Batch):
                 return got is not None
             # The lock is released here: `on_notice` may take events itself.
@@ -139,17 +165,21 @@ class Session(SessionBase):
             self._end()
             return None
         self._background_loop.check()
-        try:
-            if deadline_s is None:
-                item = self._queue.get()
-            else:
-                left_s = deadline_s - time.monotonic()
-                item = self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
-        except Empty:
-            raise TimeoutError from None
-        if isinstance(item, Ended):
-            self._queue.put(item)  # Put back for every other waiting thread, and for the next call.
-        return self._settle(item, whole)
+        self._wake_if_due()
+        if (unsaid := self._unsaid.get(threading.get_ident())) is not None:
+            return unsaid
+        if not self._got:
+            left_s = None if deadline_s is None else deadline_s - time.monotonic()
+            try:
+                _keep(self._got, self._queue.get, left_s is None or left_s > 0, left_s)
+            except Empty:
+                raise TimeoutError from None
+        return self._settle(self._got[0], whole)  # an Ended stays there, for other waiting threads and the next call
+
+
+def _keep(into: list[Any], call: Callable[..., Any], *arguments: Any) -> None:
+    """Append what a function in C returns: a signal handler runs before or after both, never in between."""
+    into.extend(map(call, *((argument,) for argument in arguments)))
 
 
 def _drain(queue: SimpleQueue[Item]) -> list[Item]:

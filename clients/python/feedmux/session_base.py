@@ -8,7 +8,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from enum import Enum
-from itertools import repeat
+from threading import get_ident
 from typing import Any
 
 from bson.timestamp import Timestamp
@@ -37,16 +37,28 @@ def instance_id() -> str:
 
 
 class SessionBase:
-    """The state of a session object: what it delivered and what was acked."""
+    """The state of a session object: what it delivered and what was acked.
+
+    A signal handler may raise in the thread that takes events, and the program may continue after that. Python calls it
+    when a function begins, after a call, and at the end of a turn of a loop. So what comes from the network is always
+    in one place: it moves on by assignments without a call in between, or within one call of a function in C.
+    """
 
     def __init__(self, buffer: SessionBuffer, on_notice: OnNotice | None) -> None:
         self._buffer = buffer
         self._on_notice = on_notice
         self._acking = threading.Lock()
-        self._events: Iterator[Event] = iter(())
-        """The events of the current batch that have not been taken: those of `SessionBuffer.untaken`."""
+        self._got: list[Item] = []
+        """The next item, if it has left the queue."""
+        self._unsaid: dict[int, Notice] = {}
+        """By thread, a notice that it has taken and not passed on."""
+        self._must_wake = False
+        """The connection has work, and may not know."""
+        self._current: tuple[Any, Iterator[int]] = None, iter(())
+        """The current batch, and `SessionBuffer.untaken`: the events of it that have not been taken."""
         self._batch: Batch | None = None
-        """The batch taken last; delivered whole, or event by event up to `_last` if that is one of its events."""
+        """The batch taken last, or the part of it that was delivered as one; delivered whole, or event by event up to
+        `_last` if that is one of its events."""
         self._whole = False
         self._last: Event | None = None
         self._opened = self._progress = buffer.opened
@@ -81,7 +93,9 @@ class SessionBase:
             buffer.acked = ordinal
         if ordinal >= buffer.alarm:
             buffer.alarm = NEVER
+            self._must_wake = True
             buffer.wake()
+            self._must_wake = False
 
     @property
     def position(self) -> bytes:
@@ -168,31 +182,56 @@ class SessionBase:
         if batch.feed_position.position and batch.last_sequence > self._progress[0]:
             self._progress = batch.last_sequence, batch.feed_position
 
-    def _rest(self) -> Batch | None:
-        """Return the part of the current batch that the loop over events has left, for a caller that takes batches."""
-        left, batch = list(self._buffer.untaken), self._batch
-        if not left or batch is None:
+    def _rest(self, left: list[int]) -> Batch | None:
+        """Return what is left of the current batch, for a caller that takes batches, and the numbers of its events in
+        `left`: until these are forgotten, `_give_back` undoes it."""
+        batch, untaken = self._current
+        left.extend(untaken)
+        if not left:
             return None
-        if left[0]:
-            batch = batch.part(left[0], len(batch))
-        self._batch, self._whole, self._events = batch, True, iter(())
-        return batch
+        rest: Batch = batch.part(left[0], len(batch)) if left[0] else batch
+        self._batch = rest
+        self._whole = True
+        return rest
 
-    def _take(self, batch: Batch, whole: bool) -> None:
+    def _give_back(self, batch: Batch | None, left: list[int]) -> None:
+        """Deliver the rest of a batch later, unless another thread has gone on to the next one."""
+        if left and batch is not None and self._current[0] is batch:
+            self._begin_at(batch, left[0])
+
+    def _begin_at(self, batch: Batch, first: int, *, is_new: bool = False) -> None:
+        """Make a batch the current one, from an event on. A new one is `_got`, and was not counted as taken."""
+        buffer, last, untaken, nothing = self._buffer, batch.last_sequence, iter(range(first, len(batch))), iter(())
+        events = buffer.taken_events + is_new * len(batch)
+        size_bytes = buffer.taken_bytes + is_new * batch.size_bytes
+        # No call stands between these: a signal handler runs before all of them, or after.
+        if is_new:
+            del self._got[:1]
+        self._batch = batch
+        self._whole = False
+        self._current = batch, untaken
+        buffer.untaken = untaken
+        buffer.taken_events = events
+        buffer.taken_bytes = size_bytes
+        if last <= buffer.withdrawn:  # by a `withdraw` that has seen the iterator before this one
+            self._current = batch, nothing
+
+    def _take(self, batch: Batch) -> None:
         if self._batch is not None:
             self._done(self._batch)
+        batch._owner = self._buffer
+        self._begin_at(batch, 0, is_new=True)
+        self._wake_if_due()
+
+    def _wake_if_due(self) -> None:
+        """Wake the connection if enough was taken for more credit, or if that, or an ack, was interrupted before."""
         buffer = self._buffer
-        batch._owner = buffer
-        self._batch, self._whole = batch, whole
-        buffer.untaken = iter(range(0 if whole else len(batch)))
-        if batch.last_sequence <= buffer.withdrawn:  # by a `withdraw` that has seen the iterator before this one
-            buffer.untaken = iter(())
-        self._events = map(Event, repeat(batch), buffer.untaken)
-        buffer.taken_events += len(batch)
-        buffer.taken_bytes += batch.size_bytes
         if buffer.taken_events >= buffer.refill_events_at or buffer.taken_bytes >= buffer.refill_bytes_at:
             buffer.refill_events_at = buffer.refill_bytes_at = NEVER
+            self._must_wake = True
+        if self._must_wake:
             buffer.wake()
+            self._must_wake = False
 
     def _end(self) -> None:
         """End a closed session: silently if its user closed it, else by raising the error."""
@@ -214,10 +253,13 @@ class SessionBase:
         if isinstance(item, Batch):
             if not whole:
                 self._check_events(item)
-            self._take(item, whole)
+            self._take(item)
             return item
         if isinstance(item, QueuedNotice):
-            return item.notice
+            thread, notice = get_ident(), item.notice
+            self._unsaid[thread] = notice
+            del self._got[:1]
+            return notice
         self._ended = item
         if item.error is not None:
             raise item.error
@@ -240,7 +282,11 @@ class SessionBase:
             self._buffer.copying = notice.status
         elif isinstance(notice, SnapshotComplete) and notice.generation == generation:
             self._buffer.copying = None  # an end of another generation is of a copy before this one
+        thread = get_ident()
         if self._on_notice is not None:
+            if thread in self._unsaid:
+                del self._unsaid[thread]
             self._on_notice(notice)
         else:
+            self._unsaid.pop(thread, None)
             _log.log(logging.INFO if of_copy else logging.WARNING, "%s", notice)

@@ -13,6 +13,7 @@ from bson.timestamp import Timestamp
 from pymongo.client_session import ClientSession
 
 from feedmux.api import Api
+from feedmux.batches import Event
 from feedmux.errors import FeedInvalidated, FeedmuxError
 from feedmux.mongo_errors import as_pymongo
 from feedmux.session import Session
@@ -32,6 +33,7 @@ class ChangeStream(WatchState):
         except FeedmuxError as error:
             raise as_pymongo(error, opening=True) from error
         super().__init__(plan, self._session)
+        self._undecoded: Event | None = None
         self._no_event()
 
     def next(self) -> Any:
@@ -70,7 +72,9 @@ class ChangeStream(WatchState):
 
     def _step(self, timeout_s: float | None) -> Any | None:
         try:
-            event = self._session.next(timeout_s)
+            # A signal handler may raise while the event is decoded: then it comes again.
+            event = self._undecoded or self._session.next(timeout_s)
+            self._undecoded = event
             document = event.document
         except TimeoutError:
             self._no_event()
@@ -86,6 +90,7 @@ class ChangeStream(WatchState):
             self.close()
             raise
         self._event = event
+        self._undecoded = None
         return document
 
 

@@ -2,9 +2,15 @@
 
 import asyncio
 import gc
+import random
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -15,6 +21,7 @@ from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.window import CreditWindow, Grant
 from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened, play
 
+PACKAGE = Path(feedmux.__file__).parent
 QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.02, close_timeout_s=60.0)
 
 
@@ -104,9 +111,9 @@ class WatchedQueue:
         self._queue = queue
         self.waiting = threading.Event()
 
-    def get(self) -> Any:
+    def get(self, *arguments: Any) -> Any:
         self.waiting.set()
-        return self._queue.get()
+        return self._queue.get(*arguments)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
@@ -135,6 +142,93 @@ async def test_close_from_another_thread_wakes_who_waits(waiting: str) -> None:
 
     async with ScriptedServer(play(opened())) as server:
         await using(server, work)
+
+
+class Interrupted(Exception):
+    """What a signal handler raises, for example after a time limit."""
+
+
+class Interrupts:
+    """Raises where Python calls signal handlers within the client's code: where a function begins, and after a call."""
+
+    def __init__(self) -> None:
+        self.places = Counter[str]()
+        self._random = random.Random(1)
+        self._left = 0
+
+    def arm(self) -> None:
+        """Raise at one of the next of these places."""
+        self._left = self._random.randrange(1, 50)
+        sys.setprofile(self._profile)
+
+    def _profile(self, frame: FrameType, kind: str, _: object) -> None:
+        code = frame.f_code
+        if kind in {"call", "c_return"} and Path(code.co_filename).parent == PACKAGE:
+            self._left -= 1
+            if not self._left:
+                self.places[code.co_name] += 1
+                raise Interrupted
+
+
+@pytest.mark.parametrize("way", ["next", "iterate", "batches"])
+async def test_nothing_is_lost_where_a_signal_handler_raises(way: str) -> None:
+    """Neither events nor notices nor the wake-up for more credit: the window is as large as a batch."""
+    size, count = 2, 500
+    interrupts, heard = Interrupts(), list[feedmux.Notice]()
+
+    def taken(session: feedmux.Session) -> Iterator[feedmux.Event]:
+        if way == "batches":
+            for batch in session.batches():
+                sys.setprofile(None)
+                yield from batch
+                interrupts.arm()
+        elif way == "iterate":
+            for event in session:
+                sys.setprofile(None)
+                yield event
+                interrupts.arm()
+        else:
+            event = session.next(60)
+            sys.setprofile(None)
+            yield event
+
+    def work(client: feedmux.Client) -> list[int]:
+        seen, interrupted = list[int](), 0
+        with client.subscription("s").open(window_events=size, on_notice=heard.append) as session:
+            while len(seen) < size * count:
+                interrupts.arm()
+                try:
+                    for event in taken(session):
+                        seen.append(event.sequence)
+                        interrupts.arm()
+                        with suppress(Interrupted):
+                            session.ack(event)
+                        sys.setprofile(None)
+                        if len(seen) == size * count:
+                            break
+                except Interrupted:
+                    interrupted += 1
+                finally:
+                    sys.setprofile(None)
+            session.ack()
+        assert interrupted > count / 10
+        return seen
+
+    async def script(call: Call) -> None:
+        await call.send(opened())
+        for first in range(1, size * count, size):
+            await call.until(lambda call, end=first + size - 1: call.granted_events >= end)  # type: ignore[misc]
+            gap = pb.SubscribeResponse(notice=pb.Notice(gap=pb.Notice.Gap(reason=str(first))))
+            await call.send(gap, batch(first, range(first, first + size)))
+        await call.until_closed()
+
+    async with ScriptedServer(script) as server:
+        assert await using(server, work) == list(range(1, size * count + 1))
+        assert server.calls[0].acked == size * count
+    assert [notice.reason for notice in heard if isinstance(notice, feedmux.Gap)] == [
+        str(first) for first in range(1, size * count, size)
+    ]
+    assert interrupts.places.keys() >= {"_get", "_settle", "_take", "_begin_at", "_say", "_wake_if_due", "_keep"}
 
 
 @pytest.mark.parametrize("closes", ["session", "client"])

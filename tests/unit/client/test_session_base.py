@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from bson.codec_options import CodecOptions
 
-from feedmux.batches import BsonBatch
+from feedmux.batches import BsonBatch, Event
 from feedmux.positions import NO_POSITION, FeedPosition
 from feedmux.session_base import SessionBase
 from feedmux.session_buffer import NEVER, SessionBuffer
@@ -34,8 +34,16 @@ class Recorded:
         )
         made.first_sequence = self._sequence
         self._sequence += len(numbers)
-        self.session._take(made, whole)
+        self.session._take(made)
+        if whole:
+            self.session._rest([])
         return made
+
+    def event(self) -> Event:
+        """The next event, which the user takes."""
+        batch, untaken = self.session._current
+        taken = self.session._last = Event(batch, next(untaken))
+        return taken
 
     def _wake(self) -> None:
         self.woken += 1
@@ -84,8 +92,8 @@ def test_the_position_is_that_of_the_last_batch_that_was_taken_whole() -> None:
     recorded.buffer.opened = 0, FeedPosition(b"P0")
     recorded.take(1, 2)
     assert session.position == b"P0"
-    for each in session._events:
-        session._last = each
+    for _ in range(2):
+        recorded.event()
     assert session.position == b"P2"
     recorded.take(3, 4)
     assert session.position == b"P2"
@@ -101,16 +109,16 @@ def test_what_is_withdrawn_is_not_delivered_and_holds_up_no_position() -> None:
     session, buffer = recorded.session, recorded.buffer
     buffer.opened = 0, FeedPosition(b"P0")
     recorded.take(1, 2, 3)
-    session._last = next(session._events)
+    recorded.event()
     buffer.withdraw(6)
-    assert (list(session._events), session._rest(), session.position) == ([], None, b"P0")
+    assert (list(session._current[1]), session._rest([]), session.position) == ([], None, b"P0")
     buffer.opened = buffer.latest = 6, FeedPosition(b"P10")
     assert (session.position, session.resume_token) == (b"P10", None)
     # A batch that was on its way to the user when the others were withdrawn.
     recorded.take(4, 5, 6)
-    assert (list(session._events), session._rest(), session.position) == ([], None, b"P10")
+    assert (list(session._current[1]), session._rest([]), session.position) == ([], None, b"P10")
     recorded.take(11, 12)
-    session._last = next(session._events)
+    recorded.event()
     assert (session.position, session.resume_token) == (b"P10", token(11))
 
 
