@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+from bson.int64 import Int64
 from bson.timestamp import Timestamp
 from pymongo import UpdateOne
 from pymongo.database import Database
@@ -129,6 +130,11 @@ async def test_members_killed_at_random(small: Here, database: Database[dict[str
     await session.close()
 
 
+def id_of(key: int) -> Any:
+    """`_id`s of several types: the resume tokens of all but the first have `_typeBits`."""
+    return (key, Int64(key), float(key), {"tenant": "x", "n": Int64(key)})[key % 4]
+
+
 class Worker:
     """Processes all events but those of sick keys, which fail."""
 
@@ -152,7 +158,8 @@ class Worker:
                 run, events = events[:count], events[count:]
                 for event in run:
                     document = event.document
-                    key, value = document["documentKey"]["_id"], document["updateDescription"]["updatedFields"]["n"]
+                    raw_id, value = document["documentKey"]["_id"], document["updateDescription"]["updatedFields"]["n"]
+                    key = int(raw_id["n"] if isinstance(raw_id, dict) else raw_id)
                     self.last_time = max(self.last_time, document["clusterTime"])
                     if self.is_sick(key):
                         settle.failed.add(delivery_sequence=event.sequence, reason="sick")
@@ -173,7 +180,7 @@ async def test_what_is_settled_stays_settled_when_the_host_is_killed(
     keys, worker = 100, Worker()
     configuration = settings(mongo.uri, redis_server.url, ring_bytes=4 << 20)
     collection = database.orders
-    collection.insert_many([{"_id": key, "n": 0} for key in range(keys)])
+    collection.insert_many([{"_id": id_of(key), "n": 0} for key in range(keys)])
 
     async with server_process(configuration, tmp_path) as server, Redis.from_url(redis_server.url) as redis:
 

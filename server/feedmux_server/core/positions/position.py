@@ -11,8 +11,9 @@ existing documents, the token has its length (2) before it, and after it the num
 generation (8), in a copy of several collections the namespace with its length (2) before it, and the last `_id`. After
 a copy whose end the client may not have noticed, the number and the generation are before the token. With what a group
 has settled ahead (`core.positions.ahead`), the token and the higher one have their lengths (2) before them, and the
-holes follow: mark (6), attempts (1). Who does not read for the group begins at the token. By the flags of such
-positions, servers that do not know them reject them.
+holes follow: mark (6), attempts (1). There both tokens are packed (`resume_token.packed`) unless both are compact. Who
+does not read for the group begins at the token. By the flags of such positions, servers that do not know them reject
+them.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,15 @@ from typing import Final
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.ahead import HOLE_BYTES, HOLES_MAX, Ahead, unpacked
 from feedmux_server.core.positions.position_keys import KEY_ID_BYTES, MAC_BYTES, PositionKey, PositionKeys
-from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken, UnknownTokenLayout, key_string
+from feedmux_server.core.positions.resume_token import (
+    WHOLE_BYTES_MAX,
+    Copied,
+    Given,
+    ResumeToken,
+    UnknownTokenLayout,
+    key_string,
+    packed,
+)
 
 POSITION_BYTES_MAX: Final = 4096
 COPIED_BYTES_MAX: Final = 2048
@@ -51,6 +60,9 @@ _KEY_ID: Final = slice(2, 2 + KEY_ID_BYTES)
 _FINGERPRINT: Final = slice(_KEY_ID.stop, _KEY_ID.stop + _PART_BYTES)
 _STREAM_KEY: Final = slice(_FINGERPRINT.stop, _FINGERPRINT.stop + _PART_BYTES)
 _HEAD_BYTES: Final = _STREAM_KEY.stop
+_AHEAD_BYTES_MAX: Final = POSITION_BYTES_MAX - _HEAD_BYTES - MAC_BYTES - 4
+"""Of two packed tokens and the holes."""
+_PACKED_BYTES_MAX: Final = WHOLE_BYTES_MAX + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,24 +129,32 @@ class PositionEncoder:
         """The position of a group with what is settled ahead of it. `ahead_of` finds that with so many holes at most;
         what does not fit is left out."""
         key, token = self._keys.signing, token.as_summary()
-        low = key_string(token)
-        if low is None or token.copied is not None:
+        if token.copied is not None:
             return self.encode(token)
-        room = POSITION_BYTES_MAX - _HEAD_BYTES - MAC_BYTES - 4 - len(low)
-        for _ in range(2):  # again if the higher token was longer than the last one, so that fewer holes fit
-            most = min(HOLES_MAX, (room - self._high_bytes) // HOLE_BYTES)
-            ahead = ahead_of(most) if most > 0 else None
-            high = None if ahead is None else key_string(ahead.high)
-            if ahead is None or high is None:
+        whole, low = token, packed(token)
+        # Fewer holes, and another higher token with them, if that was longer than the last one; then for the longest.
+        for at_least in (0, 0, _PACKED_BYTES_MAX):
+            self._high_bytes = max(self._high_bytes, at_least)
+            if len(low) + self._high_bytes + HOLE_BYTES > _AHEAD_BYTES_MAX:
+                # Two long tokens. Of the events since this time, what is ahead says which are settled.
+                token = token.before_time()
+                low = packed(token)
+            room = _AHEAD_BYTES_MAX - len(low)
+            ahead = ahead_of(min(HOLES_MAX, (room - self._high_bytes) // HOLE_BYTES))
+            if ahead is None:
                 self._high_bytes = 0
                 break
+            higher = ahead.high.as_summary()
+            high = packed(higher)
             self._high_bytes = len(high)
             if len(high) + HOLE_BYTES * len(ahead.holes) <= room:
-                flags = _FLAGS_OF[token.given] | _FLAG_COMPACT | _FLAG_AHEAD
+                flags, short, short_high = _FLAGS_OF[token.given] | _FLAG_AHEAD, key_string(token), key_string(higher)
+                if short is not None and short_high is not None:  # older servers can read this
+                    flags, low, high = flags | _FLAG_COMPACT, short, short_high
                 tokens = len(low).to_bytes(2) + low + len(high).to_bytes(2) + high
                 content = self._head(key, flags) + tokens + ahead.packed()
                 return content + key.sign(content)
-        return self.encode(token)
+        return self.encode(whole)
 
     def _encode(self, token: ResumeToken, key: PositionKey) -> bytes:
         token = token.as_summary()
@@ -240,12 +260,7 @@ def _content(data: bytes) -> bytes:
 def _read(content: bytes) -> Position:
     flags = content[1]
     given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT & ~_FORMS & ~_OF_COPY)
-    if (
-        given is None
-        or (flags & _FORMS).bit_count() > 1
-        or (flags & _FLAG_AHEAD and not flags & _FLAG_COMPACT)
-        or (flags & _OF_COPY and not flags & _FLAG_COPYING)
-    ):
+    if given is None or (flags & _FORMS).bit_count() > 1 or (flags & _OF_COPY and not flags & _FLAG_COPYING):
         raise _invalid("the position has flags that this server does not know")
     read = ResumeToken.from_key_string if flags & _FLAG_COMPACT else ResumeToken.from_position
     data, copied, completed, high, holes = content[_HEAD_BYTES:], None, None, b"", b""
@@ -258,6 +273,7 @@ def _read(content: bytes) -> Position:
         data = data[_COUNT_BYTES:]
     if flags & _FLAG_AHEAD:
         data, high, holes = _parts(data)
+        read = read if flags & _FLAG_COMPACT else ResumeToken.from_packed
     try:
         token = read(data)
         ahead = Ahead(read(high), unpacked(holes)) if high else None

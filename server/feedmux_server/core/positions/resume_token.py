@@ -327,6 +327,14 @@ class ResumeToken:
         return cls.decode(_document(data))
 
     @classmethod
+    def from_packed(cls, data: bytes) -> Self:
+        """From what `packed` gives. Raises `UnknownTokenLayout`."""
+        end = 2 + int.from_bytes(data[:2])
+        if end > len(data):
+            raise UnknownTokenLayout("the token is cut short")
+        return cls.from_position(data[2:] if end == 2 else _document(data[2:end], data[end:]))
+
+    @classmethod
     def high_water_mark(cls, cluster_time: int, version: int = 1) -> Self:
         """The position just before the first event of `cluster_time`: a stream resumed there begins with that event."""
         if version not in _HIGH_WATER_MARKS or not 0 <= cluster_time < 1 << 64:
@@ -369,6 +377,19 @@ def key_string(token: ResumeToken) -> bytes | None:
     except HexError:
         return None
     return data if _document(data) == raw else None
+
+
+def packed(token: ResumeToken) -> bytes:
+    """The document of any token, in little more than half its size: the length (2) of the bytes of `_data`, these, and
+    the fields after it. The length is 0 before a document that has another form."""
+    raw = token.raw
+    end = 15 + int.from_bytes(raw[11:15], "little")
+    try:
+        data = unhexlify(raw[15 : end - 1])
+    except HexError:
+        data = b""
+    fields = raw[end:-1]
+    return len(data).to_bytes(2) + data + fields if _document(data, fields) == raw else b"\0\0" + raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,15 +524,18 @@ def _has_form_of_mongodb(raw: bytes) -> bool:
     return types in ({"_data": str}, {"_data": str, "_typeBits": bytes}) and bson.encode(document) == raw
 
 
-def _document(data: bytes) -> bytes:
+def _document(data: bytes, fields: bytes = b"") -> bytes:
+    """The document with this `_data`, and with these BSON elements after it."""
     text = hexlify(data).upper()
     return b"".join(
         (
-            (len(text) + 17).to_bytes(4, "little"),
+            (len(text) + 17 + len(fields)).to_bytes(4, "little"),
             b"\x02_data\x00",
             (len(text) + 1).to_bytes(4, "little"),
             text,
-            b"\x00\x00",
+            b"\x00",
+            fields,
+            b"\x00",
         )
     )
 

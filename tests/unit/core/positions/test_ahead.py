@@ -1,5 +1,7 @@
 """Positions of groups, with what is settled ahead of them."""
 
+import bson
+
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.core.positions.ahead import HOLES_MAX, Ahead, mark_of
 from feedmux_server.core.positions.position import (
@@ -17,9 +19,11 @@ from feedmux_server.core.positions.stored_order import group_order, order_bytes
 from tests.tables import over
 from tests.unit.core.positions.test_position import (
     EVENT,
+    EVENT_DATA,
     EVENT_DATA_BYTES,
     KEY,
     KEYS,
+    LOWER,
     MARK,
     OTHER,
     SCOPE,
@@ -28,6 +32,7 @@ from tests.unit.core.positions.test_position import (
     signed,
 )
 
+BITS = {"_typeBits": b"@"}
 LOW = MARK
 HOLES = {mark_of(bytes((number,))): number for number in (1, 2, 200)}
 ENCODER = PositionEncoder(KEYS, SCOPE, KEY)
@@ -95,7 +100,7 @@ def test_as_many_holes_as_fit() -> None:
 
 
 def test_holes_are_looked_for_once_whatever_the_length_of_the_tokens() -> None:
-    """Again where the higher token is longer than before, and not at all where there is no room."""
+    """Again where the higher token is longer than before."""
     encoder, asked = PositionEncoder(KEYS, SCOPE, KEY), list[int]()
     many = {mark_of(number.to_bytes(2)): 1 for number in range(2 * HOLES_MAX)}
 
@@ -108,8 +113,9 @@ def test_holes_are_looked_for_once_whatever_the_length_of_the_tokens() -> None:
         (token(1500), token(1500), 1),
         (token(1500), EVENT, 1),
         (token(1500), EVENT, 1),
-        (token(4050), EVENT, 0),
-        (TYPED, EVENT, 0),
+        (token(1500), token(3500), 2),
+        (token(1900), EVENT, 1),
+        (TYPED, EVENT, 1),
     ):
         asked.clear()
 
@@ -119,13 +125,73 @@ def test_holes_are_looked_for_once_whatever_the_length_of_the_tokens() -> None:
 
         read = inspect_position(encoder.encode_ahead(low, ahead))
         assert len(asked) == times
-        assert (len(read.ahead.holes) if read.ahead else 0) == (asked[-1] if asked else 0)
+        assert (len(read.ahead.holes) if read.ahead else 0) == asked[-1]
 
 
-def test_what_does_not_fit_or_cannot_be_recognized_is_left_out() -> None:
-    longer = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * 3900 + b"\0\0\x04")
-    for low, high in ((longer, longer), (TYPED, EVENT), (LOW, TYPED)):
-        assert encoded(low, high) == ENCODER.encode(low)
+LONG = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * 5_000 + b"\0\0\x04")
+TYPED_LONG = ResumeToken.decode(
+    bson.encode({"_data": "82" + EVENT_DATA[2:-4] + "3C" + "78" * 1_970 + "000004", **BITS})
+)
+KINDS = (MARK, EVENT, TYPED, LOWER, LONG, TYPED_LONG)
+
+
+@over("pair", [(low, high) for low in KINDS for high in KINDS])
+def test_every_kind_of_token_keeps_what_is_ahead(pair: tuple[ResumeToken, ResumeToken]) -> None:
+    """MongoDB writes `_typeBits` for every `_id` that is an Int64, a double or a decimal, or has one of these."""
+    low, high = pair
+    data = encoded(low, high)
+    read = decode_position(data, SCOPE, KEYS)
+    assert read.ahead is not None
+    assert (read.token, read.token.given, read.ahead) == (low, low.given, Ahead(high, HOLES))
+    assert (read.token.raw, read.token.digest) == (low.raw, low.digest)
+    assert (read.ahead.high.raw, read.ahead.high.digest) == (high.raw, high.digest)
+    assert as_shown(data, KEYS) == encode_position(Position(SCOPE, KEY, low), KEYS)
+    is_compact = {low, high} <= {MARK, EVENT}
+    assert data[1] & 0x01 == is_compact, "the former layout where that is enough; servers that know no other reject it"
+    for length in range(len(data)):
+        assert refused(data[:length]) is ErrorReason.POSITION_INVALID
+
+
+@over("given", list(Given))
+def test_who_gave_a_token_with_type_bits_stays_with_it(given: Given) -> None:
+    assert inspect_position(encoded(TYPED.given_as(given), TYPED)).token.given is given
+
+
+def test_what_is_nonsense_with_type_bits_is_invalid() -> None:
+    data = encoded(TYPED, TYPED)
+    head, size = data[:22], 2 + int.from_bytes(data[22:24])
+    assert refused(signed(data[:-17])) is ErrorReason.POSITION_INVALID, "half a hole"
+    good = data[22 : 22 + size]
+    for low in (b"", b"\0", b"\0\0", b"\0\0nonsense", b"\xff\xff" + good[4:], good[2:] + b"\0", b"\0\1x", good[2:-1]):
+        content = head + len(low).to_bytes(2) + low
+        assert refused(signed(content + good)) is ErrorReason.POSITION_INVALID
+        assert refused(signed(head + good + len(low).to_bytes(2) + low)) is ErrorReason.POSITION_INVALID
+
+
+def test_many_holes_with_tokens_of_any_kind() -> None:
+    many = {mark_of(number.to_bytes(2)): 1 for number in range(2 * HOLES_MAX)}
+    for token, least in ((TYPED, 540), (LONG, 200), (TYPED_LONG, 1)):
+        data = encoded(token, token, many)
+        ahead = inspect_position(data).ahead
+        assert ahead is not None
+        assert (len(data) <= POSITION_BYTES_MAX, len(ahead.holes) >= least) == (True, True)
+
+
+def test_of_two_tokens_that_do_not_both_fit_the_lower_is_the_time_before_it() -> None:
+    """A client, which does not see what is ahead, gets the events of that time again. A group does not."""
+    many = {mark_of(number.to_bytes(2)): 1 for number in range(2 * HOLES_MAX)}
+    for size, least in ((1990, 280), (3900, 10), (3951, 4)):
+        longer = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * size + b"\0\0\x04")
+        assert not longer.digest
+        data = encoded(longer, longer, many)
+        read = inspect_position(data)
+        assert read.ahead is not None
+        assert (read.token, read.ahead.high, len(data) <= POSITION_BYTES_MAX) == (longer.before_time(), longer, True)
+        assert len(read.ahead.holes) >= least
+        assert ENCODER.encode_ahead(longer, lambda most: None) == ENCODER.encode(longer), "with nothing ahead, itself"
+
+
+def test_what_is_not_ahead_is_left_out() -> None:
     copying = MARK.while_copying(Copied(b"", 3))
     assert encoded(copying) == ENCODER.encode(copying)
     assert ENCODER.encode_ahead(LOW, lambda most: None) == ENCODER.encode(LOW)
