@@ -1236,7 +1236,7 @@ MUTANTS: Final = (
         "what waits of a quarantined key comes before its letters",
         "Key order",
         "feedmux_server.core.delivery.key_ledger:KeyLedger.replay",
-        "key.waiting[:0] = numbers",
+        "key.waiting[at:at] = numbers",
         "key.waiting += numbers",
         scenario="quarantine",
         seeds=100,

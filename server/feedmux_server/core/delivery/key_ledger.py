@@ -17,16 +17,17 @@ such events does that between the two calls, as often as it takes, and a crash b
         write(each)                     # durable before
     reader.set_aside(each.number)       # this: the event is settled, and the next of its key may go
 
-While a key is *pinned*, all its events are to be set aside, in order (`to_follow`). The letters that were stored are
-delivered again as events before all others of their key (`replay`). One that is settled is in `replayed` until its
-letter is deleted (`deleted`), and the later events of its key wait for that: so a crash in between repeats letters
-only, and no letter comes after an event that followed it.
+While a key is *pinned*, all its events are to be set aside, in order (`to_follow`), but for those that a member has
+from a lost host. The letters that were stored are delivered again as events before all others of their key (`replay`).
+One that is settled is in `replayed` until its letter is deleted (`deleted`), and the later events of its key wait for
+that: so a crash in between repeats letters only, and no letter comes after an event that followed it.
 
 The members of a host that was lost tell the next one what they hold (`claim`). Until it has read that, it *gathers*:
 what is read is given to nobody.
 """
 
 from array import array
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -272,6 +273,7 @@ class KeyLedger:
         "_claims",
         "_end",
         "_following",
+        "_kept",
         "_letters",
         "_next",
         "_nobodys",
@@ -345,6 +347,9 @@ class KeyLedger:
         """Called when there is more to do than fits into one turn of the event loop: call `go_on` in the next one."""
         self.pinned = set[bytes]()
         """The keys of which all events are to be set aside."""
+        self._kept = set[int]()
+        """The numbers of events of pinned keys that members hold from a lost host. Each goes to its holder, before all
+        else of its key."""
         self._letters: dict[int, bytes] = {}
         """The ids of the letters that are unsettled events now, by number."""
         self.failed_letters: dict[bytes, tuple[int, int]] = {}
@@ -517,10 +522,8 @@ class KeyLedger:
             for _ in range(min(len(behind), ENTRIES_AT_ONCE)):
                 number, name = behind.popleft()
                 hand = claims.holder_of(number)
-                if hand is None or name in self.keys or name in self.pinned:
+                if hand is None or not self._hand_over(number, name, hand):
                     passed.append((number, name))
-                else:
-                    self._hand_over(number, name, hand)
             if behind:
                 self.on_more()
                 return
@@ -536,13 +539,32 @@ class KeyLedger:
             self._claims.close()
             self._claims = None
 
-    def _hand_over(self, number: int, name: bytes | None, hand: Hand) -> None:
-        """Reserve a key that has no events for a member."""
-        key = self.keys[name] = Key(name, number)
+    def _hand_over(self, number: int, name: bytes | None, hand: Hand) -> bool:
+        """Reserve a key that has no events for a member that holds one. Of a pinned key, the member keeps all that it
+        holds, and nobody gets what follows. Returns whether the event is the member's now."""
+        key, is_pinned = self.keys.get(name), name in self.pinned
+        if key is None:
+            key = self.keys[name] = Key(name, number)
+            key.hand = hand
+            hand.again.append(key)
+        elif is_pinned and key.hand is hand and not key.letters:
+            key.waiting.insert(self._kept_of(key), number)
+        else:
+            return False
+        if is_pinned:
+            self._kept.add(number)
         span, index, _ = self.events[number]
         self.events[number] = span, index, key
-        key.hand = hand
-        hand.again.append(key)
+        return True
+
+    def _kept_of(self, key: Key) -> int:
+        """How many of the events of a pinned key that wait, the first ones, its holder keeps."""
+        kept, waiting = self._kept, key.waiting
+        return bisect_left(range(len(waiting)), True, key=lambda at: waiting[at] not in kept) if kept else 0
+
+    def _keeps_no_more(self, key: Key) -> None:
+        """A key's holder has failed, or is lost: if the key is pinned, these events are set aside like the others."""
+        self._kept.difference_update(key.waiting[: self._kept_of(key)])
 
     def part_of_ack(self, sequence: int) -> int:
         raise RuntimeError("the members of a group settle events")
@@ -588,6 +610,7 @@ class KeyLedger:
         self._letters.clear()
         self.failed_letters.clear()
         self.replayed.clear()
+        self._kept.clear()
         self.forget_claims()
         for name in list(self.pinned):
             self.unpin(name)
@@ -701,6 +724,8 @@ class KeyLedger:
                 run = run[:1] if alone else self._before_failed(run)
             if letters:
                 run = self._of_one_kind(run)
+            if self._kept and key.name in self.pinned:
+                run = run[: self._kept_of(key) or len(run)]
             before = len(parts)
             for number in run:
                 span, index, _ = events[number]
@@ -792,6 +817,7 @@ class KeyLedger:
         self.retries.failed(number, failure, hand.member, now_s)
         self._note_letter(number)
         key.waiting[:0] = back
+        self._keeps_no_more(key)
         if not key.flight:
             self._freed(key)
         return len(back), sum(map(self._size, back))
@@ -928,7 +954,8 @@ class KeyLedger:
             key.waiting = numbers
         elif is_pinned:
             is_new = bool(key.waiting) and self._following.pop(key.waiting[0], None) is not None
-            key.waiting[:0] = numbers
+            at = self._kept_of(key)
+            key.waiting[at:at] = numbers
         else:
             key.waiting += numbers
         key.letters += len(letters)
@@ -984,6 +1011,7 @@ class KeyLedger:
                 self.retries.lost(key.waiting[0])
                 self._note_letter(key.waiting[0])
             key.hand = None
+            self._keeps_no_more(key)
             self._offer(key, first=True)
         return bool(hand.again)
 
@@ -999,6 +1027,9 @@ class KeyLedger:
 
     def _freed(self, key: Key) -> None:
         """No member has anything of a key any more."""
+        if key.hand is not None and self._kept_of(key):  # but what did not fit into one run
+            key.hand.again.append(key)
+            return
         key.hand = None
         if key.waiting:
             self._offer(key)
@@ -1053,6 +1084,8 @@ class KeyLedger:
         self.pays(-EVENT_BYTES * len(numbers))
         if self.retries:
             self.retries.forget(numbers)
+        if self._kept:
+            self._kept.difference_update(numbers)
         self._admit()
 
     def _admit(self) -> None:
@@ -1070,11 +1103,10 @@ class KeyLedger:
                 return
             left -= 1
             behind.popleft()
-            key = self.keys.get(name)
             hand = self._claims.holder_of(number) if self._claims is not None else None
-            if key is None and hand is not None and name not in self.pinned:
-                self._hand_over(number, name, hand)
+            if hand is not None and self._hand_over(number, name, hand):
                 continue
+            key = self.keys.get(name)
             if key is None:
                 key = self.keys[name] = Key(name, number)
                 self._offer(key)

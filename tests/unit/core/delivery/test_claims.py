@@ -10,12 +10,12 @@ import pytest
 
 from feedmux_server.core.delivery import claims, key_ledger
 from feedmux_server.core.delivery.claims import CLAIM_BYTES, Claims, claim_of
-from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, SPAN_BYTES, KeyLedger
+from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, SPAN_BYTES, KeyLedger, Stored
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.events.chunk import event_id
 from feedmux_server.core.positions.ahead import Ahead
 from tests.tables import over
-from tests.unit.core.delivery.group_events import DROPPED, number_of
+from tests.unit.core.delivery.group_events import DROPPED, group_event, number_of
 from tests.unit.core.delivery.ledger_support import Group
 
 
@@ -130,15 +130,110 @@ def test_who_was_at_the_later_host_has_what_two_hold(later_tells_first: bool) ->
     assert group.runs(later) == [[0, 1]]
 
 
-def test_a_key_in_quarantine_is_nobodys() -> None:
-    group, one = Gathering("a", "a"), Hand()
-    (name,) = Group("a").ledger.keys
-    assert name is not None
-    group.ledger.pin(name)
+(PINNED,) = Group("a").ledger.keys
+assert PINNED is not None
+HELD, REST = [1, 2], [0, 3]
+
+
+def pinned(*keys: object, **options: Any) -> Gathering:
+    """A group whose key "a" is in quarantine."""
+    group = Gathering(*keys, **options)
+    assert PINNED is not None
+    group.ledger.pin(PINNED)
+    return group
+
+
+def following(group: Group) -> list[int]:
+    return [number_of(each.event) for each in group.ledger.to_follow(events_max=10, bytes_max=1 << 20)]
+
+
+def holding() -> tuple[Gathering, Hand]:
+    """A member that holds the second and third event of the pinned key."""
+    group, one = pinned("a", "a", "a", "a"), Hand("one")
+    group.claim(one, held=HELD)
+    group.deliver()
+    return group, one
+
+
+def test_a_key_in_quarantine_of_which_nobody_holds_anything_is_nobodys() -> None:
+    group, one = pinned("a", "b", "a"), Hand()
     group.claim(one, held=[1])
     group.deliver()
+    assert group.runs(one) == [[1]]
+    assert (group.has_nothing_for(one), following(group)) == (True, [0, 2])
+
+
+def test_of_a_key_in_quarantine_a_member_keeps_what_it_holds_and_the_rest_is_set_aside() -> None:
+    group, one = holding()
+    assert (following(group), group.has_nothing_for(Hand())) == ([], True)
+    assert group.runs(one) == [HELD], "and nothing that it has not begun"
+    group.ledger.disconnect(one)
+    assert group.runs(one, events_max=1) == [HELD[:1]]
+    group.ledger.settle(one, 1, 1)
+    assert following(group) == [], "it has more"
+    assert group.runs(one) == [HELD[1:]]
+    group.ledger.settle(one, 2, 2)
+    assert (group.has_nothing_for(one), following(group)) == (True, REST)
+    for each in list(group.ledger.to_follow(events_max=10, bytes_max=1 << 20)):
+        group.ledger.set_aside(each.number)
+    group.ledger.forget_claims()
+    assert (group.paid, group.ledger.keys) == (key_ledger.PIN_BYTES, {})
+
+
+@pytest.mark.parametrize("end", ["failed", "lost", "not sent"])
+def test_of_a_key_in_quarantine_what_its_holder_does_not_finish_is_set_aside_first(end: str) -> None:
+    group, one = holding()
+    if end != "not sent":
+        group.runs(one)
+    if end == "failed":
+        group.fail(one, 1, reason="sick")
+    else:
+        group.ledger.give_back(one, lost=True)
+    found = group.ledger.to_follow(events_max=10, bytes_max=1 << 20)
+    assert [number_of(each.event) for each in found] == HELD + REST
+    assert [each.deliveries for each in found] == [1, 0, 0, 0]
+    assert group.has_nothing_for(Hand())
+
+
+def test_what_a_member_has_settled_of_a_key_in_quarantine_is_settled() -> None:
+    group, one = pinned("a", "a", "a"), Hand()
+    group.claim(one, held=[1], settled=[0])
+    group.deliver()
+    assert group.runs(one) == [[1]]
+    group.ledger.settle(one, 1, 1)
+    assert following(group) == [2]
+
+
+def test_an_event_that_is_held_and_read_late_goes_to_its_holder_before_the_rest() -> None:
+    group, one = pinned("a", "a", "a", "a"), Hand()
+    group.claim(one, held=HELD)
+    group.ledger.gathered()
+    group.ledger.end_gather()
+    group.ledger.record(group.chunk, 1, 2)
+    group.ledger.record(group.chunk, 3, 4)
+    group.ledger.record(group.chunk, 2, 3)
+    assert group.runs(one) == [HELD]
+    group.ledger.settle(one, 1, 2)
+    assert following(group) == [3]
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_letters_come_after_what_is_held_and_before_what_follows(is_sent: bool) -> None:
+    """The operator has them delivered again while the member is at work."""
+    group, one = holding()
+    assert PINNED is not None
+    if is_sent:
+        assert group.runs(one) == [HELD]
+    letters = [Stored(b"x", group_event(10, "a"), 1), Stored(b"y", group_event(11, "a"), 0)]
+    assert group.ledger.replay(PINNED, letters, 0.0, last=True) is None
+    group.ledger.disconnect(one)
+    assert group.runs(one) == [HELD]
+    group.ledger.settle(one, 1, 2)
+    assert group.runs(one) == [[10, 11]]
+    group.ledger.settle(one, 3, 4)
     assert group.has_nothing_for(one)
-    assert len(group.ledger.to_follow(events_max=10, bytes_max=1 << 20)) == 2
+    group.ledger.deleted(list(group.ledger.replayed))
+    assert group.runs(one) == [REST]
 
 
 @over("when", ["before", "while", "after"])
