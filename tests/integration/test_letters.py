@@ -265,9 +265,9 @@ async def test_what_mongodb_examines_for_a_call_does_not_grow_with_the_letters(
             "page": lambda: letters.page("a", "s", of=None, after=None, most=5),
             "page of key": lambda: letters.page("a", "s", of=of, after=None, most=5),
             "page of key withheld": lambda: letters.page("a", "s", of=by_former, after=None, most=5),
-            "look": lambda: letters.to_replay("a", "s", here, 5, without=()),
-            "look without": lambda: letters.to_replay("a", "s", here, 5, without=[b"g"]),
-            "look withheld": lambda: letters.to_replay("a", "s", former, 5, without=()),
+            "look": lambda: letters.to_replay("a", "s", here, 5, after=b""),
+            "look after": lambda: letters.to_replay("a", "s", here, 5, after=b"g"),
+            "look withheld": lambda: letters.to_replay("a", "s", former, 5, after=b""),
             "load": lambda: letters.of_group_key("a", "s", b"g", 5),
             "checked": lambda: letters.checked("a", "s", [b"g"]),
         }

@@ -6,6 +6,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextvars import Context
+from operator import ge, gt, le
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from feedmux_server.source.letters import Letters, LettersPlace
 from feedmux_server.telemetry.observer import NOBODY
 from tests.sim.mongo import FAILINGS, SimMongo, SimSource
 
+_COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {"$gt": gt, "$gte": ge, "$lte": le}
 WAIT_S: Final = 5.0
 _PLACE: Final = LettersPlace("feedmux", "dead_letters", 86_400.0, 1 << 30, 100_000, 1_000)
 
@@ -266,8 +268,8 @@ def _value_at(document: dict[str, Any], path: str) -> Any:
 def _fits(value: Any, condition: Any) -> bool:
     if isinstance(condition, dict) and any(name.startswith("$") for name in condition):
         for name, operand in condition.items():
-            if name in ("$gte", "$lte"):
-                if value is None or (value < operand if name == "$gte" else value > operand):
+            if name in _COMPARED:
+                if value is None or not _COMPARED[name](value, operand):
                     return False
                 continue
             found = any(_equal(value, each) for each in (operand if name in ("$in", "$nin") else [operand]))

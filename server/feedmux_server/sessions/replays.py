@@ -12,7 +12,7 @@ stop no letter of another key.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -32,6 +32,10 @@ ALL_BYTES_MAX: Final = 8 << 20
 BYTES_AT_ONCE: Final = 1 << 20
 """The most bytes that are loaded at a time, give or take one letter."""
 _UNPINNED_AT_ONCE: Final = 200
+_VISITED_AT_ONCE: Final = 1_000
+"""The most quarantined keys that are looked at in one turn of the event loop: a third of a millisecond."""
+_PAGES_MAX: Final = 5
+"""How many times `LETTERS_MAX` marked letters are looked through at most, for one that may be loaded."""
 _REREAD_S: Final = 600.0
 """How soon it is noticed that the letters of a key have expired."""
 
@@ -66,6 +70,8 @@ class Replays:
         self._quarantine = quarantine
         self._keys = set[bytes]()
         """The quarantined keys whose letters are delivered again now."""
+        self._after = b""
+        """The group key after which marked letters are looked for: none before it, or of it, could be loaded."""
         self._knows_keys = not quarantine
         """Whether `_keys` has those of an earlier host."""
         self._reread_s = monotonic_s() + _REREAD_S
@@ -95,11 +101,11 @@ class Replays:
     def _has_room(self, most: int) -> bool:
         """Whether fewer than `most` letters are loaded, without those whose keys rest."""
         ledger = self._reader.ledger
-        count = len(ledger.loaded)
+        count = ledger.loaded_letters
         if count < most:
             return True
         fits = count < min(ALL_LETTERS_MAX, ledger.outstanding_max // 2) and ledger.letter_bytes < ALL_BYTES_MAX
-        return fits and count - ledger.resting.total() < most
+        return fits and count - ledger.resting_letters < most
 
     async def note_failures(self) -> None:
         """Store how often letters have failed since they are delivered again: the next host continues with that."""
@@ -125,20 +131,53 @@ class Replays:
             self._knows_keys = True
         if not self._has_room(LETTERS_MAX):
             return
-        loaded = ledger.loaded
-        # Further letters of a key that rests would wait, too, and hide those of other keys here.
-        without = self._keys | ledger.resting.keys()
-        marked = await letters.to_replay(*self._of, self._stream_key, LETTERS_MAX, without=without)
-        names = dict.fromkeys((*self._keys, *(each.group_key for each in marked)))
-        pinned = [each for each in names if each in ledger.pinned and not ledger.replays(each)]
-        others = [each for each in marked if each.id not in loaded and each.group_key not in ledger.pinned]
+        marked = await self._marked()
+        pinned = await self._waiting(dict.fromkeys((*self._keys, *(each.group_key for each in marked))))
+        others = [each for each in marked if each.group_key not in ledger.pinned]
         async with letters.writing(self._of[0]):
             for name, stored in (await self._stored(_within(others))).items():
                 if ledger.may_replay:
                     self._reader.replay(name, stored, wall_s(), last=False)
             for name in pinned:
-                if ledger.may_replay and self._has_room(LETTERS_MAX):
-                    await self._load_key(name)
+                if not ledger.may_replay or not self._has_room(LETTERS_MAX):
+                    break
+                await self._load_key(name)
+
+    async def _marked(self) -> list[DeadLetter]:
+        """Some letters that callers have marked and that may be loaded. Further letters of a key that rests would wait,
+        too, and those of a key that is replayed come with it. Both may be thousands, so they are passed in pages, and
+        the next look continues where this one ends."""
+        letters, ledger = self._letters.letters, self._reader.ledger
+        loaded = ledger.loaded
+        for _ in range(_PAGES_MAX):
+            began = self._after
+            page = await letters.to_replay(*self._of, self._stream_key, LETTERS_MAX, after=began)
+            found = [
+                each
+                for each in page
+                if each.id not in loaded
+                and each.group_key not in self._keys
+                and each.group_key not in ledger.resting
+                and not (each.group_key in ledger.pinned and ledger.replays(each.group_key))
+            ]
+            if found:
+                return found
+            self._after = page[-1].group_key if len(page) == LETTERS_MAX else b""
+            if not began and not self._after:
+                break
+        return []
+
+    async def _waiting(self, names: Iterable[bytes]) -> list[bytes]:
+        """The first quarantined keys among these of which letters may be loaded: as many as fit into one look."""
+        ledger, found = self._reader.ledger, list[bytes]()
+        for number, name in enumerate(names, 1):
+            if name in ledger.pinned and not ledger.replays(name):
+                found.append(name)
+                if len(found) == LETTERS_MAX:
+                    break
+            if not number % _VISITED_AT_ONCE:
+                await asyncio.sleep(0)
+        return found
 
     async def _load_key(self, name: bytes) -> None:
         """Load the first letters of a quarantined key."""

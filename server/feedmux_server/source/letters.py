@@ -506,12 +506,12 @@ class Letters:
             await self._answer("update", lambda: self._collection.bulk_write(updates, ordered=False))
 
     async def to_replay(
-        self, tenant: str, subscription: str, stream_key: bytes, most: int, *, without: Collection[bytes]
+        self, tenant: str, subscription: str, stream_key: bytes, most: int, *, after: bytes
     ) -> list[DeadLetter]:
-        """The first letters that callers have marked, key by key, without their events, and without those of some
-        keys."""
+        """The first letters that callers have marked, key by key, of the group keys after `after`; without their
+        events."""
         wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "state": _REPLAY}
-        wanted["group_key"] = {"$nin": [Binary(each) for each in without]}
+        wanted["group_key"] = {"$gt": Binary(after)}
         return await self._in_order(wanted, most)
 
     async def of_group_key(self, tenant: str, subscription: str, key: bytes, most: int) -> list[DeadLetter]:

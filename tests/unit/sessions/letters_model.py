@@ -1,7 +1,7 @@
 """The collection for dead letters in memory, for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from collections.abc import Collection as Several
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -130,18 +130,22 @@ class Collection(NoLetters):
             self.written[id_] = replace(self.written[id_], failures=failed, losses=losses)
 
     async def to_replay(
-        self, tenant: str, subscription: str, stream_key: bytes, most: int, *, without: Several[bytes]
+        self, tenant: str, subscription: str, stream_key: bytes, most: int, *, after: bytes
     ) -> list[DeadLetter]:
         await asyncio.sleep(0.01)
         return [
             each
             for each in self._in_order()
-            if each.id in self.marked and each.stream_key == stream_key and each.group_key not in without
+            if each.id in self.marked and each.stream_key == stream_key and each.group_key > after
         ][:most]
 
     async def of_group_key(self, tenant: str, subscription: str, key: bytes, most: int) -> list[DeadLetter]:
         await asyncio.sleep(0.01)
-        return [each for each in self._in_order() if each.group_key == key][:most]
+        return _in_order(each for each in self.written.values() if each.group_key == key)[:most]
 
     def _in_order(self) -> list[DeadLetter]:
-        return sorted(self.written.values(), key=lambda each: (each.group_key, each.place, each.id))
+        return _in_order(self.written.values())
+
+
+def _in_order(letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+    return sorted(letters, key=lambda each: (each.group_key, each.place, each.id))

@@ -1,20 +1,28 @@
 """Quarantined keys, and dead letters that are delivered again."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import bson
 import pytest
 
 from feedmux.v1 import subscriptions_pb2
+from feedmux_server.core.delivery import key_ledger
+from feedmux_server.core.delivery.key_ledger import KeyLedger
+from feedmux_server.core.delivery.key_runs import Hand
+from feedmux_server.core.delivery.retry import Failure
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.dead_letter import DeadLetter
+from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter
 from feedmux_server.core.limits.account import LOOKS_PER_S
 from feedmux_server.sessions import dead_letters, replays
-from feedmux_server.sessions.replays import LOOK_S, Replays
+from feedmux_server.sessions.replays import LOOK_S, HostedGroup, Replays
+from tests.tables import over
+from tests.unit.core.delivery.group_events import START, group_event
 from tests.unit.rpc.service_support import Served
 from tests.unit.rpc.test_join import Member, change, group_served, joined, until
 from tests.unit.sessions.letters_model import Collection
@@ -377,3 +385,85 @@ async def test_a_group_without_connected_members_looks_for_nothing(looks: list[f
         again = await joined(there, "one")
         await until(lambda: looks)
         await again.close()
+
+
+class Hosted:
+    """A group of which `count` keys are quarantined, with a letter each that a caller has marked. Its member lets each
+    of them rest."""
+
+    def __init__(self, count: int) -> None:
+        self.collection, self.hand = Collection(), Hand()
+        self.ledger = KeyLedger(START, 50_000)
+        for number in range(count):
+            key = b"%08d" % number
+            letter = dead_letter(
+                group_event(number, number),
+                tenant="default",
+                subscription="orders",
+                stream_key=b"k",
+                attempts=1,
+                reasons=(),
+                member="",
+                cluster_time=1 << 32,
+                now_s=0.0,
+                group_key=key,
+                place=f"{number:08}",
+            )
+            self.collection.written[letter.id] = letter
+            self.collection.marked.add(letter.id)
+            self.collection.pins[key] = False
+            self.ledger.pin(key)
+        reader: Any = SimpleNamespace(ledger=self.ledger, replay=self.ledger.replay, unpin=self.ledger.unpin)
+        letters: Any = self.collection
+        group = HostedGroup("default", "orders", b"k", 1)
+        self.replays = Replays(group, reader, lambda: None, letters, quarantine=True)
+
+    async def look(self) -> int:
+        """Look once, and let what that loads rest. Returns how many lines that has run of the ledger and here."""
+        lines, files = 0, (key_ledger.__file__, replays.__file__)
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return trace if frame.f_code.co_filename in files else None
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            await self.replays.look()
+        finally:
+            sys.settrace(before)
+        first, limits = self.hand.sequence + 1, {"payload_max": 1 << 20, "event_max": 1 << 20}
+        while self.ledger.take(self.hand, events_max=1000, credit_bytes=1 << 20, runs_max=1000, **limits):
+            pass
+        for sequence in range(first, self.hand.sequence + 1):
+            self.ledger.fail(self.hand, Failure(sequence, 80_000.0), 0.0)
+        return lines
+
+
+@over("count", [10, 100, 1_000])
+@in_virtual_time
+async def test_a_look_visits_each_quarantined_key_a_few_times(count: int) -> None:
+    """However many there are, and however many of their letters rest. Each look loads some, until there is no room."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(replays, "LETTERS_MAX", -(-count // 10))
+        patched.setattr(replays, "ALL_LETTERS_MAX", count // 2)
+        hosted = Hosted(count)
+        costs = [await hosted.look() for _ in range(8)]
+        assert hosted.ledger.loaded_letters == hosted.ledger.resting_letters == count // 2
+        assert max(costs) < 100 * count
+        assert costs[-1] < 100, "there is no room"
+
+
+@in_virtual_time
+async def test_marked_letters_behind_thousands_that_rest_are_found_with_the_next_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replays, "LETTERS_MAX", 2)
+    hosted = Hosted(40)
+    for _ in range(15):
+        await hosted.look()
+    hosted.collection.marked.update(hosted.collection.written)  # all of them, once more
+    for _ in range(8):
+        await hosted.look()
+    assert hosted.ledger.loaded_letters == 40

@@ -28,7 +28,7 @@ what is read is given to nobody.
 
 from array import array
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -295,6 +295,8 @@ class KeyLedger:
         "pinned",
         "place",
         "replayed",
+        "resting",
+        "resting_letters",
         "retries",
         "wanted",
     )
@@ -361,6 +363,12 @@ class KeyLedger:
         """The bytes of letters that are read now, to be delivered again."""
         self.replayed: dict[int, tuple[bytes, Key]] = {}
         """The ids and keys of those that are settled, by number, until they are deleted."""
+        # Both are counted where they change: whoever loads letters asks for them after each of thousands of keys.
+        self.resting: dict[bytes, int] = {}
+        """The keys of loaded letters of which nothing is delivered now: they wait for the time of another try, or until
+        an event can be set aside. Each with its number of these letters."""
+        self.resting_letters = 0
+        """All of these letters."""
         self._nobodys = Key(None, -1)
         """The key of events that wait for one without a key."""
         self._end = self.place
@@ -611,6 +619,8 @@ class KeyLedger:
         self.failed_letters.clear()
         self.replayed.clear()
         self._kept.clear()
+        self.resting.clear()
+        self.resting_letters = 0
         self.forget_claims()
         for name in list(self.pinned):
             self.unpin(name)
@@ -862,6 +872,7 @@ class KeyLedger:
         key = self._aside.pop(number, None) or self._following.pop(number, None)
         if key is None:
             return
+        self._rest(key, 0)
         if pin and key.name is not None:
             self.pin(key.name)
         left = [number]
@@ -915,13 +926,9 @@ class KeyLedger:
         return {*self._letters.values(), *(letter for letter, _ in self.replayed.values())}
 
     @property
-    def resting(self) -> Counter[bytes]:
-        """The keys of loaded letters of which nothing is delivered now: they wait for the time of another try, or until
-        an event can be set aside. Each with its number of these letters."""
-        keys = Counter(self.events[number][2] for number in self._letters)
-        firsts = {key: self.retries.of(key.waiting[0]) for key in keys if key.hand is None and key.waiting}
-        rest = (key for key, tries in firsts.items() if tries.due_s is not None or tries.exhausted)
-        return Counter({key.name: keys[key] for key in rest if key.name is not None})
+    def loaded_letters(self) -> int:
+        """How many they are."""
+        return len(self._letters) + len(self.replayed)
 
     def replays(self, name: bytes) -> bool:
         """Whether letters of this key were loaded and are not deleted yet."""
@@ -959,6 +966,8 @@ class KeyLedger:
         else:
             key.waiting += numbers
         key.letters += len(letters)
+        if name in self.resting:
+            self._rest(key, self.resting[name] + len(letters))
         for index, (number, each) in enumerate(zip(numbers, letters, strict=True)):
             self.events[number] = span, index, key
             self._letters[number] = each.letter
@@ -1041,6 +1050,8 @@ class KeyLedger:
     def _offer(self, key: Key, *, first: bool = False) -> None:
         """Find out where a key goes next that waits and is nobody's. `first`: before other ready ones."""
         number, retries = key.waiting[0], self.retries
+        if self.resting:
+            self._rest(key, 0)
         if number not in self._letters:
             if key.name in self.pinned:
                 self._following[number] = key
@@ -1052,12 +1063,22 @@ class KeyLedger:
             (self._ready.appendleft if first else self._ready.append)(key)
         elif (tries := retries.of(number)).exhausted:
             self._aside[number] = key
+            self._rest(key, key.letters - key.deleting)
         elif tries.due_s is not None:
             retries.hold(key, tries.due_s)
+            self._rest(key, key.letters - key.deleting)
         elif retries.is_alone(number):
             self._alone.append(key)
         else:
             (self._ready.appendleft if first else self._ready.append)(key)
+
+    def _rest(self, key: Key, letters: int) -> None:
+        """Note how many letters of a key rest."""
+        if key.name is None:
+            return
+        self.resting_letters += letters - self.resting.pop(key.name, 0)
+        if letters:
+            self.resting[key.name] = letters
 
     def _of_one_kind(self, waiting: list[int]) -> list[int]:
         """The first ones of `waiting` that are letters, or that are none: what follows letters waits until these are

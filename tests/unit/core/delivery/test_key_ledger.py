@@ -1,6 +1,7 @@
 """What the members of a group get, and what is settled by that."""
 
 import random
+from collections import Counter
 from typing import cast
 
 import bson
@@ -10,6 +11,7 @@ from feedmux_server.core.delivery import key_ledger
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, PIN_BYTES, RUN_MAX, SPAN_BYTES, SetAside, Stored
 from feedmux_server.core.delivery.key_runs import Hand, Runs
+from feedmux_server.core.delivery.retry import Failure
 from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import event_id
@@ -370,3 +372,46 @@ def test_what_is_in_hand_after_any_settlements(seed: int) -> None:
         assert hand.acked == min(model, default=hand.sequence + 1) - 1
     assert hand.disconnect() == list(model.values())
     assert hand.outstanding == 0
+
+
+@over("seed", range(30))
+def test_the_letters_that_rest_are_counted(seed: int) -> None:
+    """As a visit of all loaded letters finds them."""
+    rng, group, hand, number, now_s = random.Random(seed), Group(attempts_max=3), Hand(), 0, 0.0
+    ledger, names = group.ledger, [b"a", b"b", b"c", b"d"]
+    ledger.pin(b"a")
+    for _ in range(200):
+        match rng.randrange(8):
+            case 0 | 1:
+                first, number = number, number + rng.randint(1, 3)
+                letters = [Stored(b"%d" % each, group_event(each, 0), 1) for each in range(first, number)]
+                name = rng.choice(names)
+                if name not in ledger.pinned or not ledger.replays(name):
+                    ledger.replay(name, letters, now_s, last=rng.random() < 0.5)
+            case 2 | 3:
+                if (ledger.ready or ledger.alone) and not hand.outstanding:
+                    group.take(hand, events_max=rng.randint(1, 5))
+            case 4 if hand.outstanding:
+                failure = Failure(rng.randint(1, hand.sequence), rng.choice([0.0, 5.0]), reject=rng.random() < 0.3)
+                ledger.fail(hand, failure, now_s)
+            case 5 if hand.sequence:
+                first = rng.randint(1, hand.sequence)
+                ledger.settle(hand, first, min(hand.sequence, first + 2))
+                if rng.random() < 0.5:
+                    ledger.deleted(list(ledger.replayed))
+            case 6:
+                now_s += 2.0
+                ledger.due(now_s)
+            case 7:
+                if rng.random() < 0.2:
+                    ledger.give_back(hand, lost=True)
+                for each in list(ledger.to_set_aside())[: rng.randint(0, 2)]:
+                    ledger.set_aside(each.number, pin=rng.random() < 0.3)
+        resting = Counter[bytes | None]()
+        for loaded in ledger._letters:
+            key = ledger.events[loaded][2]
+            tries = ledger.retries.of(key.waiting[0]) if key.hand is None and key.waiting else ledger.retries.of(-1)
+            resting[key.name] += tries.due_s is not None or tries.exhausted
+        assert ledger.resting == +resting
+        assert ledger.resting_letters == resting.total()
+        assert ledger.loaded_letters == len(ledger.loaded)
