@@ -25,7 +25,7 @@ from feedmux_server.doctor import examine
 from feedmux_server.source import dead_letters
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.source.deployment import Source, SourceConfig
-from feedmux_server.source.letters import PART_BYTES, LettersPlace, OfKey
+from feedmux_server.source.letters import PART_BYTES, Check, LettersPlace, OfKey
 from tests.integration.servers import Here, serving, settings, until
 from tests.integration.wire import feed, refused
 from tests.tables import over
@@ -131,6 +131,36 @@ async def test_a_release_that_is_carried_out_late_releases_no_key_that_is_quaran
         assert await letters.quarantined("a", "s") == keys[:1]
         await letters.release("a", "s", 7, keys)
         assert await letters.quarantined("a", "s") == []
+
+
+async def test_a_key_whose_letters_are_discarded_is_to_be_checked_whatever_fails(
+    mongo: ReplicaSet, database: Database[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with prepared(mongo, database.name) as there:
+        letters, answer, gone = there.letters, there.letters._answer, list[str]()
+
+        async def dies(operation: str, ask: Callable[[], Awaitable[Any]]) -> Any:
+            if gone:
+                raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "after the letters were deleted")
+            answered = await answer(operation, ask)
+            gone.extend([operation] if operation == "delete" else [])
+            return answered
+
+        await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
+        await letters.insert([replace(letter(event(number)), group_key=b"g") for number in (1, 2)])
+        with monkeypatch.context() as patched:
+            patched.setattr(letters, "_answer", dies)
+            with pytest.raises(FeedmuxError):
+                await letters.discard("a", "s", [letter(event(1)).id])
+        (seen,) = await letters.to_check("a", "s")
+        assert seen.key == b"g"
+        assert await letters.without_letters("a", "s", [b"g", b"h"]) == {b"h"}
+        await letters.discard("a", "s", [letter(event(2)).id])
+        await letters.checked("a", "s", seen)
+        (again,) = await letters.to_check("a", "s")
+        assert again.key == b"g", "the last letter was discarded after the host had found it"
+        await letters.checked("a", "s", again)
+        assert await letters.to_check("a", "s") == []
 
 
 async def test_events_come_back_bit_for_bit(
@@ -269,7 +299,9 @@ async def test_what_mongodb_examines_for_a_call_does_not_grow_with_the_letters(
             "look after": lambda: letters.to_replay("a", "s", here, 5, after=b"g"),
             "look withheld": lambda: letters.to_replay("a", "s", former, 5, after=b""),
             "load": lambda: letters.of_group_key("a", "s", b"g", 5),
-            "checked": lambda: letters.checked("a", "s", [b"g"]),
+            "check": lambda: letters.check("a", "s", [b"g"]),
+            "to check": lambda: letters.to_check("a", "s"),
+            "checked": lambda: letters.checked("a", "s", Check(b"g", None)),
         }
         for state in ("set_aside", "replay"):
             for count in (10, 100, 1_000):

@@ -215,6 +215,8 @@ class _View:
 
     async def aggregate(self, stages: list[dict[str, Any]], **_: Any) -> "_Listed":
         found = await self._letters.found(stages[0]["$match"], is_majority=self._is_majority)
+        if stages[-1]["$group"]["_id"] == "$group_key":
+            return _Listed([{"_id": each} for each in {each["group_key"] for each in found}])
         counted = {"letters": len(found), "bytes": sum(each.get("bytes", 0) for each in found)}
         return _Listed([counted] if found else [])
 

@@ -37,7 +37,7 @@ _VISITED_AT_ONCE: Final = 1_000
 _PAGES_MAX: Final = 5
 """How many times `LETTERS_MAX` marked letters are looked through at most, for one that may be loaded."""
 _REREAD_S: Final = 600.0
-"""How soon it is noticed that the letters of a key have expired."""
+"""How soon it is noticed that a key has no letters any more of which nobody has said so: they have expired."""
 
 
 class HostedGroup(NamedTuple):
@@ -74,7 +74,8 @@ class Replays:
         """The group key after which marked letters are looked for: none before it, or of it, could be loaded."""
         self._knows_keys = not quarantine
         """Whether `_keys` has those of an earlier host."""
-        self._reread_s = monotonic_s() + _REREAD_S
+        self._reread_s = monotonic_s()
+        """At once, because a host that was lost may have left such keys."""
 
     async def stop(self, key: bytes) -> None:
         """A letter of a quarantined key has failed again."""
@@ -214,15 +215,19 @@ class Replays:
     async def _check(self) -> None:
         """Unpin the keys whose letters were discarded, or have expired."""
         letters, ledger = self._letters.letters, self._reader.ledger
-        for name in await letters.quarantined(*self._of, to_check=True):
-            if await letters.of_group_key(*self._of, name, 1):
-                await letters.checked(*self._of, [name])
+        for check in await letters.to_check(*self._of):
+            if await letters.of_group_key(*self._of, check.key, 1):
+                await letters.checked(*self._of, check)
             else:
-                await letters.release(*self._of, self._epoch, [name])
-                self._unpin(name)
+                await letters.release(*self._of, self._epoch, [check.key])
+                self._unpin(check.key)
         if monotonic_s() >= self._reread_s:
-            self._reread_s = monotonic_s() + _REREAD_S
             kept = set(await letters.quarantined(*self._of))
+            # Whoever dies between two writes leaves a quarantined key without letters, and nothing that says so.
+            if empty := await letters.without_letters(*self._of, kept):
+                await letters.release(*self._of, self._epoch, list(empty))
+                kept -= empty
+            self._reread_s = monotonic_s() + _REREAD_S
             for number, gone in enumerate(ledger.pinned - kept, 1):
                 self._unpin(gone)
                 if not number % _UNPINNED_AT_ONCE:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -105,6 +105,14 @@ class Page(NamedTuple):
     letters: list[DeadLetter]
     """Without their events."""
     more: bool
+
+
+class Check(NamedTuple):
+    """A quarantined key of which letters were discarded."""
+
+    key: bytes
+    id: bytes | None
+    """Of the last time; None if a server of an earlier version has done it."""
 
 
 @dataclass(slots=True)
@@ -341,13 +349,16 @@ class Letters:
         own = [_key(tenant, subscription, each) for each in ids]
         shown = {"event_bytes": True, "group_key": True, "bytes": True}
         found = await self._answer("find", lambda: self._collection.find({"_id": {"$in": own}}, shown).to_list())
+        keys = {bytes(each["group_key"]) for each in found}
+        # Before, because a caller who gets no answer, and tries again, finds no letter any more. And after, because the
+        # host may have looked in between.
+        await self.check(tenant, subscription, keys)
         deleted = await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": own}}))
+        await self.check(tenant, subscription, keys)
         parts = chain.from_iterable(_parts(dict(each["_id"]), each["event_bytes"]) for each in found)
         while some := list(islice(parts, _DELETED_AT_ONCE)):
             wanted = {"_id": {"$in": some}}
             await self._answer("delete", partial(self._collection.delete_many, wanted))
-        if found:
-            await self.check(tenant, subscription, {bytes(each["group_key"]) for each in found})
         if (usage := self._usage.get(tenant)) is not None:
             usage.letters -= deleted.deleted_count
             usage.bytes -= sum(each["bytes"] for each in found)
@@ -391,22 +402,16 @@ class Letters:
         await self._answer("update", lambda: self._collection.update_many(pins, newer))
         return await self.quarantined(tenant, subscription)
 
-    async def quarantined(
-        self, tenant: str, subscription: str, *, to_check: bool = False, to_replay: bool = False
-    ) -> list[bytes]:
-        """The quarantined keys of a subscription; with `to_check`, at most some whose letters were discarded, and with
-        `to_replay`, those whose letters are delivered again (`mark_key`)."""
-        wanted = {
-            "pins.tenant": tenant,
-            "pins.subscription": subscription,
-            **({"check": True} if to_check else {}),
-            **({"replay": True} if to_replay else {}),
-        }
-        most = _CHECK_AT_ONCE if to_check else 0
+    async def quarantined(self, tenant: str, subscription: str, *, to_replay: bool = False) -> list[bytes]:
+        """The quarantined keys of a subscription; with `to_replay`, those whose letters are delivered again
+        (`mark_key`)."""
+        wanted: dict[str, Any] = {"pins.tenant": tenant, "pins.subscription": subscription}
+        if to_replay:
+            wanted["replay"] = True
 
         async def find() -> list[bytes]:
             found = list[bytes]()
-            cursor = self._collection.find(wanted, {"_id": 1}, limit=most, batch_size=_KEYS_AT_ONCE)
+            cursor = self._collection.find(wanted, {"_id": 1}, batch_size=_KEYS_AT_ONCE)
             async for each in cursor:
                 found.append(bytes(each["_id"]["key"]))
                 if not len(found) % _LETTERS_AT_ONCE:
@@ -430,15 +435,38 @@ class Letters:
 
     async def check(self, tenant: str, subscription: str, keys: Collection[bytes]) -> None:
         """Let the host of the group find out whether these keys, if they are quarantined, still have letters."""
+        if not keys:
+            return
         pins = [_pin(tenant, subscription, each) for each in keys]
-        check = {"$set": {"check": True}}
+        check = {"$set": {"check": True, "check_id": Binary(secrets.token_bytes(8))}}
         await self._answer("update", lambda: self._collection.update_many({"_id": {"$in": pins}}, check))
 
-    async def checked(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
-        """These keys were found to have letters."""
-        pins = [_pin(tenant, subscription, each) for each in keys]
-        done = {"$unset": {"check": ""}}
-        await self._answer("update", lambda: self._collection.update_many({"_id": {"$in": pins}}, done))
+    async def to_check(self, tenant: str, subscription: str) -> list[Check]:
+        """Some of the keys for which `check` was called."""
+        wanted = {"pins.tenant": tenant, "pins.subscription": subscription, "check": True}
+        found = await self._answer(
+            "find", lambda: self._collection.find(wanted, {"check_id": 1}, limit=_CHECK_AT_ONCE).to_list()
+        )
+        return [Check(bytes(each["_id"]["key"]), each.get("check_id")) for each in found]
+
+    async def checked(self, tenant: str, subscription: str, check: Check) -> None:
+        """This key was found to have letters. Without effect if more was discarded since `to_check`."""
+        pin = {"_id": _pin(tenant, subscription, check.key), "check_id": check.id}
+        done = {"$unset": {"check": "", "check_id": ""}}
+        await self._answer("update", lambda: self._collection.update_one(pin, done))
+
+    async def without_letters(self, tenant: str, subscription: str, keys: Iterable[bytes]) -> set[bytes]:
+        """Those of these group keys that have no letter."""
+        left, wanted = set(keys), _of(tenant, subscription, None)
+        for some in _parted(list(left), _KEYS_AT_ONCE):
+            wanted["group_key"] = {"$in": [Binary(each) for each in some]}
+            stages = [{"$match": wanted}, {"$group": {"_id": "$group_key"}}]
+
+            async def find(stages: list[dict[str, Any]] = stages) -> list[Any]:
+                return await (await self._collection.aggregate(stages, maxTimeMS=self._max_ms)).to_list()
+
+            left.difference_update(bytes(each["_id"]) for each in await self._answer("aggregate", find))
+        return left
 
     # Letters that are delivered again.
 
@@ -656,6 +684,10 @@ def _why_unfit(index: Mapping[str, Any]) -> str:
     if index.get("unique"):
         return f"on {', '.join(index['key'])} is unique and would reject letters"
     return "would delete letters early" if "expireAfterSeconds" in index else ""
+
+
+def _parted(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
+    return (items[begin : begin + count] for begin in range(0, len(items), count))
 
 
 def _key(tenant: str, subscription: str, id_: bytes) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import bson
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter
-from feedmux_server.source.letters import Usage
+from feedmux_server.source.letters import Check, Usage
 from tests.unit.rpc.service_support import NoLetters
 
 
@@ -20,8 +20,9 @@ class Collection(NoLetters):
 
     def __init__(self) -> None:
         self.written: dict[bytes, DeadLetter] = {}
-        self.pins: dict[bytes, bool] = {}
-        """The quarantined keys, and whether their letters are to be looked for."""
+        self.pins: dict[bytes, int] = {}
+        """The quarantined keys, each with the number of the last discard of its letters that its host has not seen."""
+        self._discards = 0
         self.marked = set[bytes]()
         """The letters that callers have marked, to be delivered again."""
         self.replayed = set[bytes]()
@@ -77,19 +78,16 @@ class Collection(NoLetters):
         await asyncio.sleep(0.01)
         if new and len(self.pins) + new > self.keys_max:
             raise FeedmuxError(ErrorReason.QUOTA_EXCEEDED, "quarantined_keys_max")
-        self.pins = dict.fromkeys(keys, False) | self.pins
+        self.pins = dict.fromkeys(keys, 0) | self.pins
 
     async def take_over(self, tenant: str, subscription: str, epoch: int) -> list[bytes]:
         return await self.quarantined(tenant, subscription)
 
-    async def quarantined(
-        self, tenant: str, subscription: str, *, to_check: bool = False, to_replay: bool = False
-    ) -> list[bytes]:
-        return [
-            key
-            for key, check in self.pins.items()
-            if (check or not to_check) and (key in self.replayed or not to_replay)
-        ]
+    async def quarantined(self, tenant: str, subscription: str, *, to_replay: bool = False) -> list[bytes]:
+        return [key for key in self.pins if key in self.replayed or not to_replay]
+
+    async def without_letters(self, tenant: str, subscription: str, keys: Iterable[bytes]) -> set[bytes]:
+        return set(keys) - {each.group_key for each in self.written.values()}
 
     async def release(self, tenant: str, subscription: str, epoch: int, keys: Sequence[bytes]) -> None:
         await asyncio.sleep(0.01)
@@ -98,10 +96,15 @@ class Collection(NoLetters):
             self.replayed.discard(key)
 
     async def check(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
-        self.pins |= {key: True for key in keys if key in self.pins}
+        self._discards += 1
+        self.pins |= {key: self._discards for key in keys if key in self.pins}
 
-    async def checked(self, tenant: str, subscription: str, keys: Sequence[bytes]) -> None:
-        self.pins |= dict.fromkeys(keys, False)
+    async def to_check(self, tenant: str, subscription: str) -> list[Check]:
+        return [Check(key, bytes([number])) for key, number in self.pins.items() if number]
+
+    async def checked(self, tenant: str, subscription: str, check: Check) -> None:
+        if check.id == bytes([self.pins[check.key]]):
+            self.pins[check.key] = 0
 
     def mark(self, *keys: object) -> None:
         """As ReplayDeadLetters does, for the letters of some `_id`s."""

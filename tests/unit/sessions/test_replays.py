@@ -306,6 +306,34 @@ async def test_a_key_without_letters_is_released() -> None:
 
 
 @in_virtual_time
+async def test_a_key_whose_last_letters_are_discarded_while_its_host_looks_is_released() -> None:
+    async with quarantined() as (_, collection, _):
+        find = collection.of_group_key
+
+        async def meanwhile(*arguments: Any) -> list[DeadLetter]:
+            found = await find(*arguments)
+            await collection.discard("default", "orders", list(collection.written))
+            return found
+
+        collection.of_group_key = meanwhile  # type: ignore[assignment, method-assign]
+        await collection.discard("default", "orders", list(collection.written)[:1])
+        await until(lambda: not collection.pins)
+
+
+@in_virtual_time
+async def test_a_key_without_letters_is_released_also_if_nobody_has_said_so() -> None:
+    collection = Collection()
+    collection.pins = {b"of a host that was lost": 0}
+    async with quarantined(collection) as (there, _, member):
+        await until(lambda: len(collection.pins) == 1)
+        collection.written.clear()
+        await asyncio.sleep(replays._REREAD_S)
+        await until(lambda: not collection.pins)
+        change(there, "a")
+        assert await member.has(2) == ["a", "a"]
+
+
+@in_virtual_time
 async def test_at_the_bound_of_keys_the_key_is_held() -> None:
     collection = Collection()
     collection.keys_max = 1
@@ -361,7 +389,7 @@ async def test_a_group_that_quarantines_does_not_open_while_it_cannot_read_the_k
 @in_virtual_time
 async def test_who_opens_a_group_is_charged_for_its_quarantined_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     collection = Collection()
-    collection.pins = {number.to_bytes(32): False for number in range(500)}
+    collection.pins = {number.to_bytes(32): 0 for number in range(500)}
     async with group_served(collection, after_dead_letter=QUARANTINE) as there:
         charged = list[int]()
         monkeypatch.setattr(there.service.admission, "charge_items", charged.append)
@@ -411,7 +439,7 @@ class Hosted:
             )
             self.collection.written[letter.id] = letter
             self.collection.marked.add(letter.id)
-            self.collection.pins[key] = False
+            self.collection.pins[key] = 0
             self.ledger.pin(key)
         reader: Any = SimpleNamespace(ledger=self.ledger, replay=self.ledger.replay, unpin=self.ledger.unpin)
         letters: Any = self.collection
