@@ -163,6 +163,34 @@ async def test_a_key_whose_letters_are_discarded_is_to_be_checked_whatever_fails
         assert await letters.to_check("a", "s") == []
 
 
+async def test_a_host_knows_which_letters_came_after_all_were_discarded(
+    mongo: ReplicaSet, database: Database[Any]
+) -> None:
+    async with prepared(mongo, database.name) as there:
+        letters = there.letters
+        of_key = [
+            replace(letter(event(number)), group_key=b"g", place=str(number), attempts=number == 1)
+            for number in range(1, 5)
+        ]
+        of_key = [replace(each, key=of_key[0].key) for each in of_key]
+        await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
+        await letters.insert(of_key[:2])
+        await letters.discard("a", "s", [each.id for each in of_key[:2]], complete=True)
+        (check,) = await letters.to_check("a", "s")
+        assert check.newest == ("2", of_key[1].key)
+        found = [check.came_later(each) for each in of_key]
+        assert found == [False, False, True, True]
+        assert not check.came_later(replace(of_key[2], key=b"of another shard key"))
+        assert not check.came_later(replace(of_key[2], attempts=1))
+        await letters.insert(of_key[2:])
+        await letters.discard("a", "s", [of_key[2].id])
+        (again,) = await letters.to_check("a", "s")
+        assert again.newest == check.newest
+        await letters.checked("a", "s", again)
+        await letters.discard("a", "s", [of_key[3].id])
+        assert [each.newest for each in await letters.to_check("a", "s")] == [None]
+
+
 async def test_events_come_back_bit_for_bit(
     mongo: ReplicaSet, database: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,23 @@ async def test_a_key_is_set_aside_fixed_replayed_and_free(
         assert client[f"{database.name}_letters"].dead_letters.count_documents({}) == 0
 
 
+async def test_a_key_that_changes_often_is_free_when_its_letters_are_discarded(
+    mongo: ReplicaSet, redis_server: RedisServer, database: Database[Any], name: str
+) -> None:
+    configured: dict[str, Any] = settings(mongo.uri, redis_server.url)
+    configured["dead_letters"] = {"source": "main", "database": f"{database.name}_letters"}
+    async with serving(configured) as here, asyncio.timeout(4 * PATIENCE_S):
+        await until(lambda: is_ready(here))
+        await here.api.create(name, feed(database.name, "orders"), group=GROUP)
+        session = await quarantined(here, database, name)
+        assert await discarded(here.api, name, key=bson.encode({"_id": 1})) == 4
+        change(database, 1, 4, 5)  # before the host has looked
+        assert steps(await session.take(2)) == [(1, 4), (1, 5)]
+        await settle(session, 3, 4)
+        await letters_are(here, name, 0)
+        await session.close()
+
+
 async def test_what_narrower_grants_withhold_is_not_replayed(
     mongo: ReplicaSet, redis_server: RedisServer, database: Database[Any], name: str, tmp_path: Any
 ) -> None:

@@ -99,7 +99,8 @@ class DeadLetters:
             case _:
                 raise _invalid("which", "is required: ids, key, or all")
         self._service.admission.charge_items(max(1, len(ids)))
-        count = await letters.discard(tenant, request.name, ids) if ids else 0
+        complete = request.WhichOneof("which") != "ids" and not more
+        count = await letters.discard(tenant, request.name, ids, complete=complete) if ids else 0
         if count:
             self._service.audit.did(AuditEvent.DISCARD, "DiscardDeadLetters", context, subscription=request.name)
         return wire.DiscardDeadLettersResponse(discarded=count, more=more).SerializeToString()

@@ -213,14 +213,19 @@ class Replays:
         return found
 
     async def _check(self) -> None:
-        """Unpin the keys whose letters were discarded, or have expired."""
+        """Unpin the keys whose letters were discarded, or have expired. If others were set aside meanwhile, deliver
+        them first."""
         letters, ledger = self._letters.letters, self._reader.ledger
         for check in await letters.to_check(*self._of):
-            if await letters.of_group_key(*self._of, check.key, 1):
-                await letters.checked(*self._of, check)
-            else:
+            found = await letters.of_group_key(*self._of, check.key, 1)
+            if not found:
                 await letters.release(*self._of, self._epoch, [check.key])
                 self._unpin(check.key)
+                continue
+            if check.came_later(found[0]):  # and would come for ever, in a key that changes often
+                await letters.mark_key(*self._of, self._stream_key, check.key, to_replay=True)
+                self._keys.add(check.key)
+            await letters.checked(*self._of, check)
         if monotonic_s() >= self._reread_s:
             kept = set(await letters.quarantined(*self._of))
             # Whoever dies between two writes leaves a quarantined key without letters, and nothing that says so.

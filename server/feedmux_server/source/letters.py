@@ -113,6 +113,19 @@ class Check(NamedTuple):
     key: bytes
     id: bytes | None
     """Of the last time; None if a server of an earlier version has done it."""
+    newest: tuple[str, bytes] | None = None
+    """The place and the `documentKey` of the last letter, if all were discarded."""
+
+    def came_later(self, first: DeadLetter) -> bool:
+        """Whether all letters of the key came after all were discarded, by the first that there is: they were set aside
+        only because the key was still quarantined."""
+        # Another `documentKey` of the same key, with another shard key, may have letters of before.
+        return (
+            self.newest is not None
+            and not first.attempts
+            and first.place > self.newest[0]
+            and first.key == self.newest[1]
+        )
 
 
 @dataclass(slots=True)
@@ -343,18 +356,19 @@ class Letters:
         found = await self._answer("find", find)
         return None if found is None else _letter(found[0], b"".join(found[1]))
 
-    async def discard(self, tenant: str, subscription: str, ids: Sequence[bytes]) -> int:
+    async def discard(self, tenant: str, subscription: str, ids: Sequence[bytes], *, complete: bool = False) -> int:
         """Delete letters on a majority of the members, and return how many there were. The host of the group will find
-        out which keys have no letters any more."""
+        out which keys have no letters any more. `complete`: there were no others of their keys."""
         own = [_key(tenant, subscription, each) for each in ids]
-        shown = {"event_bytes": True, "group_key": True, "bytes": True}
+        shown = dict.fromkeys(("event_bytes", "group_key", "bytes", "place", "key"), True)
         found = await self._answer("find", lambda: self._collection.find({"_id": {"$in": own}}, shown).to_list())
-        keys = {bytes(each["group_key"]) for each in found}
+        keys = {bytes(each["group_key"]): each for each in sorted(found, key=lambda each: str(each["place"]))}
+        newest = {key: (each["place"], _document_key(each)) for key, each in keys.items()} if complete else {}
         # Before, because a caller who gets no answer, and tries again, finds no letter any more. And after, because the
         # host may have looked in between.
-        await self.check(tenant, subscription, keys)
+        await self.check(tenant, subscription, keys, newest)
         deleted = await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": own}}))
-        await self.check(tenant, subscription, keys)
+        await self.check(tenant, subscription, keys, newest)
         parts = chain.from_iterable(_parts(dict(each["_id"]), each["event_bytes"]) for each in found)
         while some := list(islice(parts, _DELETED_AT_ONCE)):
             wanted = {"_id": {"$in": some}}
@@ -433,26 +447,39 @@ class Letters:
         if (usage := self._usage.get(tenant)) is not None:
             usage.keys -= deleted.deleted_count
 
-    async def check(self, tenant: str, subscription: str, keys: Collection[bytes]) -> None:
-        """Let the host of the group find out whether these keys, if they are quarantined, still have letters."""
-        if not keys:
-            return
-        pins = [_pin(tenant, subscription, each) for each in keys]
-        check = {"$set": {"check": True, "check_id": Binary(secrets.token_bytes(8))}}
-        await self._answer("update", lambda: self._collection.update_many({"_id": {"$in": pins}}, check))
+    async def check(
+        self,
+        tenant: str,
+        subscription: str,
+        keys: Collection[bytes],
+        newest: Mapping[bytes, tuple[str, bytes]] | None = None,
+    ) -> None:
+        """Let the host of the group find out whether these keys, if they are quarantined, still have letters. `newest`
+        is of keys of which all letters are discarded: the place and the `documentKey` of the last one."""
+        check = {"check": True, "check_id": Binary(secrets.token_bytes(8))}
+        for some in _parted(list(keys), _LETTERS_AT_ONCE):
+            pins = {each: _pin(tenant, subscription, each) for each in some}
+            if not newest:
+                wanted = {"_id": {"$in": list(pins.values())}}
+                await self._answer("update", partial(self._collection.update_many, wanted, {"$set": check}))
+                continue
+            updates = [
+                UpdateOne({"_id": pin}, {"$set": {**check, "newest": {"place": place, "key": Binary(document_key)}}})
+                for pin, (place, document_key) in ((pin, newest[key]) for key, pin in pins.items())
+            ]
+            await self._answer("update", partial(self._collection.bulk_write, updates, ordered=False))
 
     async def to_check(self, tenant: str, subscription: str) -> list[Check]:
         """Some of the keys for which `check` was called."""
         wanted = {"pins.tenant": tenant, "pins.subscription": subscription, "check": True}
-        found = await self._answer(
-            "find", lambda: self._collection.find(wanted, {"check_id": 1}, limit=_CHECK_AT_ONCE).to_list()
-        )
-        return [Check(bytes(each["_id"]["key"]), each.get("check_id")) for each in found]
+        shown = {"check_id": 1, "newest": 1}
+        found = await self._answer("find", lambda: self._collection.find(wanted, shown, limit=_CHECK_AT_ONCE).to_list())
+        return [_check_of(each) for each in found]
 
     async def checked(self, tenant: str, subscription: str, check: Check) -> None:
         """This key was found to have letters. Without effect if more was discarded since `to_check`."""
         pin = {"_id": _pin(tenant, subscription, check.key), "check_id": check.id}
-        done = {"$unset": {"check": "", "check_id": ""}}
+        done = {"$unset": {"check": "", "check_id": "", "newest": ""}}
         await self._answer("update", lambda: self._collection.update_one(pin, done))
 
     async def without_letters(self, tenant: str, subscription: str, keys: Iterable[bytes]) -> set[bytes]:
@@ -721,14 +748,28 @@ def _size(letter: DeadLetter) -> int:
     return letter.event_bytes + len(letter.key) + reasons + OVERHEAD_BYTES
 
 
+def _document_key(letter: Any) -> bytes:
+    key = letter.get("key")
+    return b"" if key is None else bytes(key.raw)
+
+
+def _check_of(pin: Any) -> Check:
+    newest = pin.get("newest")
+    return Check(
+        bytes(pin["_id"]["key"]),
+        pin.get("check_id"),
+        None if newest is None else (newest["place"], bytes(newest["key"])),
+    )
+
+
 def _letter(document: Any, event: bytes = b"") -> DeadLetter:
-    key, time = document.get("key"), document["cluster_time"]
+    time = document["cluster_time"]
     return DeadLetter(
         tenant=document["tenant"],
         subscription=document["subscription"],
         id=bytes(document["_id"]["event"]),
         stream_key=bytes(document["stream_key"]),
-        key=b"" if key is None else key.raw,
+        key=_document_key(document),
         group_key=bytes(document["group_key"]),
         place=document["place"],
         event_bytes=document["event_bytes"],

@@ -23,6 +23,8 @@ class Collection(NoLetters):
         self.pins: dict[bytes, int] = {}
         """The quarantined keys, each with the number of the last discard of its letters that its host has not seen."""
         self._discards = 0
+        self.newest: dict[bytes, tuple[str, bytes]] = {}
+        """The last letters of keys of which all were discarded, until their host has seen that."""
         self.marked = set[bytes]()
         """The letters that callers have marked, to be delivered again."""
         self.replayed = set[bytes]()
@@ -65,10 +67,12 @@ class Collection(NoLetters):
         await asyncio.sleep(0.01)
         return self.written.get(id_)
 
-    async def discard(self, tenant: str, subscription: str, ids: Sequence[bytes]) -> int:
+    async def discard(self, tenant: str, subscription: str, ids: Sequence[bytes], *, complete: bool = False) -> int:
         await asyncio.sleep(0.01)
         self.deleting()
         gone = [self.written.pop(each) for each in ids if each in self.written]
+        if complete:
+            self.newest |= {each.group_key: (each.place, each.key) for each in _in_order(gone)}
         await self.check(tenant, subscription, [each.group_key for each in gone])
         return len(gone)
 
@@ -100,11 +104,12 @@ class Collection(NoLetters):
         self.pins |= {key: self._discards for key in keys if key in self.pins}
 
     async def to_check(self, tenant: str, subscription: str) -> list[Check]:
-        return [Check(key, bytes([number])) for key, number in self.pins.items() if number]
+        return [Check(key, bytes([number]), self.newest.get(key)) for key, number in self.pins.items() if number]
 
     async def checked(self, tenant: str, subscription: str, check: Check) -> None:
         if check.id == bytes([self.pins[check.key]]):
             self.pins[check.key] = 0
+            self.newest.pop(check.key, None)
 
     def mark(self, *keys: object) -> None:
         """As ReplayDeadLetters does, for the letters of some `_id`s."""

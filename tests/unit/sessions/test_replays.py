@@ -321,6 +321,34 @@ async def test_a_key_whose_last_letters_are_discarded_while_its_host_looks_is_re
 
 
 @in_virtual_time
+async def test_what_comes_after_all_letters_were_discarded_does_not_keep_the_quarantine() -> None:
+    async with quarantined() as (there, collection, member):
+        await collection.discard("default", "orders", list(collection.written), complete=True)
+        change(there, "a", "a")
+        await until(lambda: len(collection.written) == 2)
+        await member.has(3)
+        change(there, "a")
+        member.settle((2, 3))
+        await member.has(4)
+        assert numbers(member) == sorted(numbers(member)), "in order"
+        assert member.attempts == [1, 1, 1, 1]
+        await until(lambda: not collection.pins)
+
+
+@over("complete", [False, True])
+@in_virtual_time
+async def test_letters_that_were_there_keep_the_quarantine_when_others_are_discarded(complete: bool) -> None:
+    async with quarantined() as (there, collection, member):
+        letters = [each.id for each in collection._in_order()]
+        # All letters of another `documentKey`, or the first ones.
+        await collection.discard("default", "orders", letters[1:3] if complete else letters[:3], complete=complete)
+        change(there, "a")
+        await asyncio.sleep(3 * LOOK_S)
+        assert (len(member.events), len(collection.pins)) == (1, 1)
+        assert set(collection.pins.values()) == {0}, "the host has looked"
+
+
+@in_virtual_time
 async def test_a_key_without_letters_is_released_also_if_nobody_has_said_so() -> None:
     collection = Collection()
     collection.pins = {b"of a host that was lost": 0}
