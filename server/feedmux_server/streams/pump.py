@@ -17,6 +17,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.memory import Memory
 from feedmux_server.source.reader import Batch, Failed
+from feedmux_server.streams.in_turns import wait_in_turns
 from feedmux_server.streams.upstream import Reader, TraceContext, Upstream
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.telemetry.log import correlation_id
@@ -218,6 +219,7 @@ class Pump:
             takers = stream.wake_takers()
             if size < SMALL_BATCH_BYTES and takers * _MESSAGE_MAX_S > batch.gathered_s:
                 await self._measure_fan_out(takers)
+            await wait_in_turns(lambda: stream.ring.trims or self._host.memory.evicting)
 
     async def _measure_fan_out(self, takers: int) -> None:
         """Set the time of the next read: after a pause as long as the sessions take to write this batch."""

@@ -158,3 +158,20 @@ async def test_reads_of_a_tenant_follow_its_quota(monkeypatch: pytest.MonkeyPatc
         reads = [at for at in readers[0].reads if at > 5.0]
         assert 28 <= len(reads) <= 32
         client.close()
+
+
+@in_virtual_time
+async def test_nothing_is_read_while_rings_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world(monkeypatch) as there:
+        client, log, readers = begin(there, monkeypatch)
+        there.manager.memory.evicting = True
+        log.write(1)
+        await client.take(1)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        (reader,) = readers
+        assert len(reader.reads) == 1
+        there.manager.memory.evicting = False
+        log.write(1)
+        await client.take(2)
+        client.close()

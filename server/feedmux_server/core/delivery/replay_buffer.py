@@ -9,15 +9,26 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from feedmux_server.core.events.chunk import Chunk
-from feedmux_server.core.limits.rings import NOT_HELD, Rings
+from feedmux_server.core.limits.rings import EVICTED_AT_ONCE, NOT_HELD, Rings
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 _LEFT_AT_ONCE = 4 * 1024 * 1024
 """Bytes of a closed ring that are freed without a pause."""
 _CHUNK_COST = 4 * 1024
 """For a chunk to leave takes as long as to free so many bytes."""
+_READERS_AT_ONCE = 50
+"""Of a chunk that is evicted, so many readers copy their unsettled events at once: 200 groups that read in small
+portions have 2,000 readers in one chunk."""
+_READER_COST = 4
+"""As many copies take as long as to evict a small chunk."""
+_TOKENS_COST = 16
+"""As many tokens take as long to extract."""
+
+NO_CHUNK: Final = 1 << 62
+"""Greater than the number of every chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,7 @@ class ReplayBuffer:
 
     __slots__ = (
         "_chunks",
+        "_dropped_to",
         "_limits",
         "_rings",
         "bytes",
@@ -40,13 +52,14 @@ class ReplayBuffer:
         "cum_bytes",
         "cum_events",
         "events",
+        "first_awaited",
         "first_seq",
         "grown",
-        "has_takers",
         "newest",
         "next_seq",
         "oldest",
         "size_class",
+        "trims",
     )
 
     def __init__(self, start: ResumeToken, limits: RingLimits, rings: Rings | None = None) -> None:
@@ -57,8 +70,12 @@ class ReplayBuffer:
         self.size_class = NOT_HELD
         self.grown = 0
         """`size_class` and `grown` are for `Rings`."""
-        self.has_takers: Callable[[], bool] = _nobody
-        """Whether a subscriber that can take events has not taken the oldest chunk yet."""
+        self.first_awaited: Callable[[], int] = _none
+        """The first chunk that a subscriber could take and has had no time to take."""
+        self.trims = False
+        """More chunks must leave than fit into one turn of the event loop: `trim` goes on. Its reader waits
+        meanwhile."""
+        self._dropped_to = 0
         self.closed = False
         self.first_seq = 0
         self.next_seq = 0
@@ -99,10 +116,33 @@ class ReplayBuffer:
 
         The newest batch is retained whole, however large, and the batch before it until a subscriber had time to take
         it. Without this rule, subscribers would read dropped events again and again without end. So a ring exceeds its
-        bound by at most two batches of MongoDB (16 MiB each).
+        bound by at most two batches of MongoDB (16 MiB each), and by what leaves in the next turns of the event loop:
+        for a large event, 15,000 chunks of one event each may have to leave.
         """
-        while self.first_seq < keep_seq and self.is_full:
+        self._dropped_to = keep_seq
+        if not self.trims and self.first_seq < keep_seq and self.is_full:
+            self.trims = True
+            self._rings.in_parts(self._trim_on)
+
+    def _trim_on(self) -> bool:
+        self.trims = False
+        self.trims = self._drop(self._dropped_to, if_full=True)
+        return self.trims
+
+    def drop_to(self, seq: int) -> None:
+        """Drop all chunks before `seq`, a part in each turn of the event loop."""
+        self._rings.in_parts(partial(self._drop, seq, if_full=False))
+
+    def _drop(self, seq: int, *, if_full: bool) -> bool:
+        """Drop as many chunks before `seq` as fit into one turn of the event loop; `if_full`: until the bounds hold.
+        Returns whether there are more."""
+        cost = 0
+        while self.first_seq < seq and (self.is_full or not if_full):
+            if cost >= EVICTED_AT_ONCE:
+                return True
+            cost += self.oldest_cost()
             self.drop_oldest()
+        return False
 
     @property
     def is_full(self) -> bool:
@@ -122,15 +162,23 @@ class ReplayBuffer:
         self.first_seq, self.oldest = self.next_seq, self.newest
         self.events = 0
         self.closed = True
-        self.has_takers = _nobody
+        self.first_awaited = _none
         self._rings.changed(self, 0)  # nothing can be evicted from it any more
         self._rings.in_parts(partial(_leave, self, leaving))
 
-    def is_awaited(self) -> bool:
-        return self.has_takers()
+    def unawaited(self) -> int:
+        return self.first_awaited() - self.first_seq
+
+    def oldest_cost(self) -> int:
+        chunk = self._chunks[self.first_seq]
+        tokens = chunk.count // _TOKENS_COST if chunk.holders else 0
+        return 1 + tokens + (min(len(chunk.readers), _READERS_AT_ONCE) // _READER_COST if chunk.readers else 0)
 
     def drop_oldest(self) -> int:
-        """Drop one chunk and return the freed bytes."""
+        """Drop one chunk and return the freed bytes. One with many readers stays until all of them have copied what
+        they need, a part of them with each call."""
+        if self._chunks[self.first_seq].evicts_from_readers(_READERS_AT_ONCE):
+            return 0
         chunk = self._chunks.pop(self.first_seq)
         self.first_seq += 1
         size, before = chunk.size_bytes, self.bytes
@@ -201,5 +249,5 @@ def _leave(ring: ReplayBuffer, chunks: deque[Chunk]) -> bool:
     return bool(chunks)
 
 
-def _nobody() -> bool:
-    return False
+def _none() -> int:
+    return NO_CHUNK

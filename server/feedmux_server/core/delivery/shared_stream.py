@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final
 
-from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
+from feedmux_server.core.delivery.replay_buffer import NO_CHUNK, ReplayBuffer, RingLimits
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk
@@ -68,7 +68,7 @@ class SharedStream:
         self.origin = origin
         """Where reading begins."""
         self.ring = ReplayBuffer(origin.place, limits, rings)
-        self.ring.has_takers = self._has_takers
+        self.ring.first_awaited = self._first_awaited
         self.read_ahead_bytes = read_ahead_bytes
         self.subscribers: dict[int, Subscriber] = {}
         self.watching: dict[int, Subscriber] = {}
@@ -221,11 +221,11 @@ class SharedStream:
         waiting = (each.seq for each in self.subscribers.values() if each.seq >= before)
         return min(waiting, default=first_seq)
 
-    def _has_takers(self) -> bool:
-        before, oldest = self._batches[0], self.ring.first_seq
-        return len(self.ring) > 0 and any(
-            before <= each.seq <= oldest and each.can_receive for each in self.subscribers.values()
-        )
+    def _first_awaited(self) -> int:
+        """The first chunk of the last two batches that a subscriber could take and has not taken."""
+        before = self._batches[0]
+        waiting = (each.seq for each in self.subscribers.values() if each.seq >= before and each.can_receive)
+        return min(waiting, default=NO_CHUNK)
 
     def wake_takers(self) -> int:
         """Wake the subscribers that can take events, and return their number. The others check when they get credit."""
@@ -245,8 +245,7 @@ class SharedStream:
         self.move_to(StreamState.ENDED)
         ring = self.ring
         untaken = min((each.seq for each in self.subscribers.values() if each.seq >= ring.first_seq), default=0)
-        while ring.first_seq < untaken:
-            ring.drop_oldest()
+        ring.drop_to(untaken)
 
     def end(self, error: FeedmuxError) -> None:
         """End the stream. Subscribers read the ring to its end and get the error there."""

@@ -356,6 +356,15 @@ class Chunk:
         self._failures[wire_format] = error
         return self._failures
 
+    def evicts_from_readers(self, most: int) -> bool:
+        """If it has more readers than `most`, inform so many that the events leave the ring."""
+        readers = self.readers
+        if readers is None or len(readers) <= most:
+            return False
+        for _ in range(most):
+            readers.popitem()[0].evicting()
+        return True
+
     def drop_bytes(self) -> None:
         """Evict the events. If an ack tracker holds the chunk, first extract the tokens, once for all trackers.
 

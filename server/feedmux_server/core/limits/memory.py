@@ -150,6 +150,9 @@ class Memory:
         """Requests of calls that last, and what is made of them."""
         self._limits = {"unsent": self.unsent.bytes_max, "requests": self.requests.bytes_max}
         self._others: dict[str, Callable[[], int]] = {}
+        self.evicting = False
+        """More must be evicted than fits into one turn of the event loop. Those who read MongoDB wait meanwhile, or the
+        rings would grow faster than they are evicted."""
         self._unchecked_bytes = 0
         self._check_every_bytes = min(_CHECK_EVERY_BYTES, bytes_max // _CHECKS_IN_ALL)
 
@@ -179,4 +182,17 @@ class Memory:
         self._unchecked_bytes += size
         if self._unchecked_bytes >= self._check_every_bytes:
             self._unchecked_bytes = 0
-            self.rings.evict(self.bytes - self.bytes_max)
+            if self.evicting:
+                self._evict()
+            elif self.bytes > self.bytes_max:
+                self.evicting = True
+                self.rings.in_parts(self._evict_on)
+
+    def _evict(self) -> bool:
+        return self.rings.evict(self.bytes - self.bytes_max)
+
+    def _evict_on(self) -> bool:
+        """Evict as much as fits into one turn. Returns whether there is more."""
+        self.evicting = False  # should a ring fail
+        self.evicting = self._evict()
+        return self.evicting

@@ -15,6 +15,9 @@ _LAST = 0
 """The class of those with one piece left, whatever its size."""
 _AT_ONCE = 256
 """Limit of last pieces evicted, or awaited rings spared, at once: a thousand would block the event loop."""
+EVICTED_AT_ONCE = 200
+"""What may be evicted in one turn of the event loop, in small chunks: 1 ms, or 3 ms if clients have not acknowledged
+them. The turn is that of whoever needs the memory."""
 
 
 class Evictable(Protocol):
@@ -29,22 +32,29 @@ class Evictable(Protocol):
     def __len__(self) -> int:
         """Pieces held."""
 
-    def is_awaited(self) -> bool:
-        """Whether somebody who could take its oldest piece has not had the time to."""
+    def unawaited(self) -> int:
+        """How many of the oldest pieces nobody waits for who could take them and has not had the time to."""
+
+    def oldest_cost(self) -> int:
+        """How many small pieces could be evicted in the time that `drop_oldest` takes."""
 
     def drop_oldest(self) -> int:
-        """Evict the oldest piece and report that by `Rings.changed`. Returns the bytes set free."""
+        """Evict the oldest piece, or a part of the work for that, and report it by `Rings.changed`. Returns the bytes
+        set free."""
 
 
 class Rings:
     """The rings of one process."""
 
-    __slots__ = ("_by_class", "_growths", "bytes", "in_parts")
+    __slots__ = ("_by_class", "_cost", "_growths", "bytes", "in_parts")
 
     def __init__(self) -> None:
         self.bytes = 0
         self.in_parts: Callable[[Callable[[], bool]], None] = _at_once
-        """Runs a step, which is a part of the work for a ring that was closed, until it returns False."""
+        """Runs a step, which is a part of the work of evicting, or for a ring that was closed, until it returns
+        False."""
+        self._cost = 0
+        """What `evict` has done in this turn."""
         self._growths = 0
         self._by_class: list[dict[Evictable, None]] = [{} for _ in range(_CLASSES)]
         """The ring whose turn is next comes first; of those with their last piece, the least recently grown."""
@@ -67,34 +77,50 @@ class Rings:
             del self._by_class[_LAST][ring]
             self._by_class[_LAST][ring] = None
 
-    def evict(self, size: int) -> None:
+    def evict(self, size: int) -> bool:
         """Has the largest give up their oldest pieces in turn, until `size` bytes are free; then the last pieces.
+        Returns whether the time of one turn of the event loop was over before that.
 
         What is awaited goes when nothing else is left, and what was read last goes last: whoever had no time to take it
         reads it from MongoDB again, and under pressure for long nobody would get any of it. So the last piece of all
         stays where it is awaited.
         """
         if size <= 0:
-            return
+            return False
+        self._cost = 0
         spared: list[Evictable] = []
         size = self._evict_oldest(size, spared)
-        size = self._evict_last(size, awaited=False)
+        if self._cost < EVICTED_AT_ONCE:
+            size = self._evict_last(size, awaited=False)
         for ring in sorted(spared, key=_grown):
-            while size > 0 and len(ring) > 1:
-                size -= ring.drop_oldest()
-        self._evict_last(size, awaited=True)
+            while size > 0 and len(ring) > 1 and self._cost < EVICTED_AT_ONCE:
+                size -= self._drop_oldest(ring)
+        if self._cost < EVICTED_AT_ONCE:
+            size = self._evict_last(size, awaited=True)
+        return size > 0 and self._cost >= EVICTED_AT_ONCE
+
+    def _drop_oldest(self, ring: Evictable) -> int:
+        self._cost += ring.oldest_cost()
+        return ring.drop_oldest()
 
     def _evict_oldest(self, size: int, spared: list[Evictable]) -> int:
         """Returns how much is still to be freed. Adds those that are awaited to `spared`."""
+        # Each ring is asked once: it asks all its subscribers, of which none takes anything meanwhile.
+        unawaited: dict[Evictable, int] = {}
         for rings in reversed(self._by_class[_LAST + 1 :]):
             awaited: list[Evictable] = []
-            while rings and size > 0:
+            while rings and size > 0 and self._cost < EVICTED_AT_ONCE:
                 ring = next(iter(rings))
-                if len(awaited) < _AT_ONCE and ring.is_awaited():
+                left = unawaited.get(ring)
+                if left is None:
+                    left = ring.unawaited()
+                if len(awaited) < _AT_ONCE and left <= 0:
                     del rings[ring]
                     awaited.append(ring)
                     continue
-                size -= ring.drop_oldest()
+                pieces = len(ring)
+                size -= self._drop_oldest(ring)
+                unawaited[ring] = left - (pieces - len(ring))
                 if rings.pop(ring, 0) is None:
                     rings[ring] = None
             rings.update((ring, None) for ring in awaited)
@@ -108,8 +134,8 @@ class Rings:
         for ring in list(itertools.islice(last, min(_AT_ONCE, most))):
             if size <= 0:
                 break
-            if awaited or not ring.is_awaited():
-                size -= ring.drop_oldest()
+            if awaited or ring.unawaited() > 0:
+                size -= self._drop_oldest(ring)
         return size
 
 

@@ -52,8 +52,11 @@ class Inbox:
         self._rings.changed(self, -size)
         return size
 
-    def is_awaited(self) -> bool:
-        return False
+    def unawaited(self) -> int:
+        return len(self._pieces)
+
+    def oldest_cost(self) -> int:
+        return 1
 
     def drop_oldest(self) -> int:
         size = self.clear()

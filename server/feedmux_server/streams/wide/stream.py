@@ -23,6 +23,7 @@ from feedmux_server.core.limits.memory import Memory
 from feedmux_server.core.limits.quota import UNLIMITED
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.reader import ChangeStreamReader, Failed
+from feedmux_server.streams.in_turns import wait_in_turns
 from feedmux_server.streams.upstream import TraceContext, Upstream
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
@@ -201,6 +202,7 @@ class WideStream:
                     continue
                 self.unavailable_since_s = None
                 self._publish(batch.chunks, batch.post_batch, batch.complete_time)
+                await wait_in_turns(lambda: self.ring.trims or self._memory.evicting)
                 if batch.exhausted:
                     return
                 if not self._reader.is_behind:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.events.chunk import Rendition, cut_batch
-from feedmux_server.core.limits.rings import Rings
+from feedmux_server.core.limits.rings import EVICTED_AT_ONCE, Rings
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.sim.events import BEGIN, Event, event, event_token
 from tests.tables import over
@@ -173,3 +174,54 @@ def test_the_chunks_of_a_closed_ring_leave_in_parts(count: int, padding: int) ->
     assert (left[-1], ring.bytes, rings.bytes) == (0, 0, 0)
     most = 1_000 if padding == 0 else 5
     assert max(before - after for before, after in pairwise(left)) <= most
+
+
+@over("count", [10, 100, 1_000])
+def test_few_chunks_leave_a_full_ring_at_once(count: int) -> None:
+    """One event of 15 MB displaces 15,000 chunks with one event each."""
+    rings, steps = Rings(), list[Callable[[], bool]]()
+    rings.in_parts = lambda step: steps.append(step) if step() else None
+    filler = Filler()
+    ring = filler.ring = ReplayBuffer(START, RingLimits(count), rings)
+    for _ in range(count):
+        filler.append(1)
+        ring[ring.next_seq - 1].hold(AckTracker(START, 1))
+    filler.append(count)
+    left = [count + 1, len(ring)]
+    while ring.trims:
+        assert len(steps) == 1
+        assert ring.covers(filler.events[count - left[-1] + 1].token), "what has not left yet is delivered"
+        assert ring.bytes == rings.bytes == sum(ring[seq].size_bytes for seq in range(ring.first_seq, ring.next_seq))
+        if not steps[0]():
+            steps.clear()
+        left.append(len(ring))
+    assert left[-1] == 1
+    assert max(before - after for before, after in pairwise(left)) <= EVICTED_AT_ONCE
+
+
+@over("count", [10, 100, 1_000])
+def test_few_readers_copy_their_events_at_once(count: int) -> None:
+    class Reader:
+        def __init__(self) -> None:
+            self.copies = 0
+
+        def evicting(self) -> None:
+            self.copies += 1
+
+        def retaining(self) -> None:
+            raise AssertionError
+
+    filler = Filler()
+    filler.append(3)
+    ring, chunk = filler.ring, filler.ring[0]
+    readers = [Reader() for _ in range(count)]
+    chunk.readers = dict.fromkeys(readers)
+    size, freed, copied = chunk.size_bytes, 0, 0
+    while not chunk.evicted:
+        assert ring.bytes == size
+        assert filler.held() == [each.token for each in filler.events], "the chunk can be read until then"
+        freed += ring.drop_oldest()
+        before, copied = copied, sum(each.copies for each in readers)
+        assert copied - before <= 50
+    assert [each.copies for each in readers] == [1] * count
+    assert (freed, ring.bytes, len(ring)) == (size, 0, 0)

@@ -1,9 +1,12 @@
 """The account of the process's memory: pools that tenants share, and what gives way to them."""
 
+from collections.abc import Callable
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedmux_server.core.limits.memory import Held, Memory, Pool, _Kind
+from feedmux_server.core.limits.rings import EVICTED_AT_ONCE
 from tests.unit.core.limits.test_rings import Pieces
 
 MIB = 1 << 20
@@ -100,6 +103,21 @@ def test_rings_give_way_to_what_cannot_be_taken_back() -> None:
     memory.grew(1)
     assert (ring.bytes, memory.bytes) == (40 * MIB, 64 * MIB)
     assert memory.limits == {"rings": 40 * MIB, "unsent": 16 * MIB, "requests": 8 * MIB, "others": 7}
+
+
+def test_what_one_turn_cannot_evict_goes_in_the_next_ones() -> None:
+    memory, steps = Memory(64 * MIB), list[Callable[[], bool]]()
+    memory.rings.in_parts = lambda step: steps.append(step) if step() else None
+    ring = Pieces(memory.rings, 64 * 1024, 1024)
+    memory.unsent.hold("a", MIB)
+    assert (memory.evicting, len(ring)) == (True, 64 * 1024 - EVICTED_AT_ONCE)
+    memory.unsent.hold("a", MIB)
+    assert len(ring) == 64 * 1024 - 2 * EVICTED_AT_ONCE
+    (step,) = steps
+    while step():
+        assert memory.evicting
+    assert not memory.evicting
+    assert memory.bytes == memory.bytes_max
 
 
 def test_a_small_bound_is_looked_at_more_often() -> None:

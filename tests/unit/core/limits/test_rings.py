@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from feedmux_server.core.limits.rings import NOT_HELD, Rings
+from feedmux_server.core.limits.rings import EVICTED_AT_ONCE, NOT_HELD, Rings
+from tests.tables import over
 
 
 class Pieces:
@@ -12,6 +13,7 @@ class Pieces:
         self.size_class = NOT_HELD
         self.grown = 0
         self.awaited = False
+        self.asked = 0
         self.bytes = 0
         self._rings = rings
         self._pieces: list[int] = []
@@ -26,8 +28,12 @@ class Pieces:
         self.bytes += size
         self._rings.changed(self, size)
 
-    def is_awaited(self) -> bool:
-        return self.awaited
+    def unawaited(self) -> int:
+        self.asked += 1
+        return 0 if self.awaited else len(self)
+
+    def oldest_cost(self) -> int:
+        return 1
 
     def drop_oldest(self) -> int:
         size = self._pieces.pop(0)
@@ -103,3 +109,20 @@ def test_a_thousand_last_pieces_do_not_go_at_once() -> None:
     while rings.bytes:
         rings.evict(1 << 40)
     assert not any(some)
+
+
+@over("count", [10, 100, 1_000])
+def test_few_pieces_go_at_once_and_each_ring_is_asked_once_for_its_subscribers(count: int) -> None:
+    """A ring can have 70,000 chunks, and hundreds of subscribers."""
+    rings = Rings()
+    some = [Pieces(rings, count, 100) for _ in range(3)]
+    left, more = rings.bytes, True
+    while more:
+        more = rings.evict(rings.bytes - 300)
+        assert left - rings.bytes <= 100 * EVICTED_AT_ONCE
+        assert more == (rings.bytes > 300)
+        left = rings.bytes
+        assert max(each.asked for each in some) <= 1
+        for each in some:
+            each.asked = 0
+    assert [len(each) for each in some] == [1, 1, 1]
