@@ -6,6 +6,7 @@ view of that namespace asks MongoDB there. The fields are found by walking over 
 decoded.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,8 @@ from feedmux_server.core.feeds.simple_filter import EVERYTHING, SimpleFilter
 Namespace = tuple[bytes, bytes]
 """Database and collection, as UTF-8; the collection is empty where an event concerns the whole database."""
 
+_ALL: Final = b""
+_DEPLOYMENT: Final = (b"", _ALL)
 _CHANGES: Final = {each: each for each in (b"insert", b"update", b"replace", b"delete")}
 _EVENT_BYTES: Final = 160
 """What an index costs for each event, and for each collection: measured with tracemalloc."""
@@ -33,25 +36,63 @@ class Boundary:
     """The namespaces of the event: one, or both sides of a rename. Empty if the event names none; then it concerns all
     views."""
 
-    def concerns(self, scope: Scope) -> bool:
-        if not self.namespaces or not scope.database:
-            return True
-        database, collection = scope.database.encode(), scope.collection.encode()
-        return any(
-            there == database and (not collection or not which or which == collection)
-            for there, which in self.namespaces
-        )
+
+class Scopes:
+    """Scopes of one deployment, to find those that a boundary event concerns: without a look at the others, since a
+    batch may have thousands of boundary events."""
+
+    __slots__ = ("_by_database",)
+
+    def __init__(self) -> None:
+        self._by_database: dict[bytes, dict[bytes, Scope]] = {}
+
+    def add(self, scope: Scope) -> None:
+        self._by_database.setdefault(scope.database.encode(), {})[scope.collection.encode()] = scope
+
+    def remove(self, scope: Scope) -> None:
+        """Nothing when it is not there."""
+        database = scope.database.encode()
+        scopes = self._by_database.get(database, {})
+        scopes.pop(scope.collection.encode(), None)
+        if not scopes:
+            self._by_database.pop(database, None)
+
+    def concerned(self, boundary: Boundary) -> list[Scope]:
+        """The scopes of the event's collections and databases, and the deployment."""
+        if not boundary.namespaces:
+            return [scope for scopes in self._by_database.values() for scope in scopes.values()]
+        found: dict[Scope, None] = {}
+        for database, collection in (_DEPLOYMENT, *boundary.namespaces):
+            scopes = self._by_database.get(database)
+            if scopes is None:
+                continue
+            if not collection:
+                found.update(dict.fromkeys(scopes.values()))
+                continue
+            for each in (_ALL, collection):
+                scope = scopes.get(each)
+                if scope is not None:
+                    found[scope] = None
+        return list(found)
 
 
 class NamespaceIndex:
     """The index of one chunk: event indexes in order, by collection and by database, and the boundaries."""
 
-    __slots__ = ("_changes", "boundaries", "collections", "databases", "size_bytes")
+    __slots__ = (
+        "_boundaries_in", "_boundaries_of", "_changes", "_unnamed", "boundaries", "collections", "databases",
+        "size_bytes",
+    )  # fmt: skip
 
     def __init__(self, chunk: Chunk) -> None:
         self.collections: dict[Namespace, list[int]] = {}
         self.databases: dict[bytes, list[int]] = {}
         self.boundaries: list[Boundary] = []
+        self._boundaries_of: dict[Namespace, list[int]] = {}
+        self._boundaries_in: dict[bytes, list[int]] = {}
+        """Those of a database, whatever they name there."""
+        self._unnamed: list[int] = []
+        """Those that concern all."""
         self._changes: list[tuple[bytes, bytes]] = []
         """Operation type and collection of each event; empty for a boundary."""
         view = chunk.bson
@@ -66,8 +107,17 @@ class NamespaceIndex:
                 self._changes.append((_CHANGES[operation], namespace[1]))
             else:
                 self._changes.append((b"", b""))
-                self.boundaries.append(Boundary(index, tuple(each for each in (namespace, to) if each is not None)))
-        self.size_bytes = _EVENT_BYTES * chunk.count + _NAMESPACE_BYTES * len(self.collections)
+                self._add(Boundary(index, tuple(each for each in (namespace, to) if each is not None)))
+        named = len(self.collections) + len(self._boundaries_of)
+        self.size_bytes = _EVENT_BYTES * chunk.count + _NAMESPACE_BYTES * named
+
+    def _add(self, boundary: Boundary) -> None:
+        self.boundaries.append(boundary)
+        if not boundary.namespaces:
+            self._unnamed.append(boundary.index)
+        for namespace in boundary.namespaces:
+            self._boundaries_of.setdefault(namespace, []).append(boundary.index)
+            self._boundaries_in.setdefault(namespace[0], []).append(boundary.index)
 
     def events_of(self, scope: Scope) -> list[int]:
         """Changes to documents in a database or collection."""
@@ -83,10 +133,16 @@ class NamespaceIndex:
 
     def boundary_of(self, scope: Scope, first: int) -> int | None:
         """The first boundary at or after event `first` that concerns a scope."""
-        return next(
-            (boundary.index for boundary in self.boundaries if boundary.index >= first and boundary.concerns(scope)),
-            None,
-        )
+        database, collection = scope.database.encode(), scope.collection.encode()
+        if not database:
+            return next((boundary.index for boundary in self.boundaries if boundary.index >= first), None)
+        found = [self._unnamed]
+        if not collection:
+            found.append(self._boundaries_in.get(database, []))
+        else:
+            found += (self._boundaries_of.get((database, each), []) for each in (_ALL, collection))
+        at = ((indexes, bisect_left(indexes, first)) for indexes in found)
+        return min((indexes[place] for indexes, place in at if place < len(indexes)), default=None)
 
 
 def runs(indexes: list[int]) -> Iterator[tuple[int, int]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from feedmux_server.clock import monotonic_s
-from feedmux_server.core.delivery.namespaces import NamespaceIndex, runs
+from feedmux_server.core.delivery.namespaces import NamespaceIndex, Scopes, runs
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.feeds.feed import Scope
@@ -94,6 +94,8 @@ class WideStream:
         self._ahead: dict[View, ResumeToken] = {}
         """Views whose position this stream has not reached yet: events before that position are not for them."""
         self._views: defaultdict[Scope, dict[View, None]] = defaultdict(dict)
+        self._scopes = Scopes()
+        """The keys of `_views`."""
 
     @property
     def scope(self) -> Scope:
@@ -138,7 +140,7 @@ class WideStream:
             if (at.cluster_time >> 32) - (ring.newest.cluster_time >> 32) > _AHEAD_S:
                 return False
             self._ahead[view] = at
-            self._views[view.scope][view] = None
+            self._add(view)
             return True
         seq, first = ring.locate(at)
         offers: list[tuple[bytes, float]] = []
@@ -150,12 +152,16 @@ class WideStream:
             if data:
                 offers.append((data, chunk.read_time_s))
             seq, first = seq + 1, 0
-        self._views[view.scope][view] = None
+        self._add(view)
         for data, read_time_s in offers:
             view.offer(data, read_time_s)
             if view not in self._views.get(view.scope, ()):
                 return False  # the events were more than the view's inbox holds
         return True
+
+    def _add(self, view: View) -> None:
+        self._views[view.scope][view] = None
+        self._scopes.add(view.scope)
 
     def _is_at_a_change(self, at: ResumeToken) -> bool:
         """Whether the event of a token is in the ring and is not a boundary event."""
@@ -179,6 +185,7 @@ class WideStream:
             views.pop(view, None)
             if not views:
                 del self._views[view.scope]
+                self._scopes.remove(view.scope)
 
     async def run(self) -> None:
         """Run until cancelled. Raises FeedmuxError when MongoDB refuses to continue."""
@@ -212,6 +219,7 @@ class WideStream:
             for view in list(self._attached()):
                 view.lost()
             self._views.clear()
+            self._scopes = Scopes()
             self._ahead.clear()
             self.ring.close()
             await self._reader.close()
@@ -238,12 +246,11 @@ class WideStream:
         if not self._views:
             return
         chunk, index = self.ring[seq], self._index(seq)
-        turned: dict[Scope, None] = {}
         for boundary in index.boundaries:
-            place = ResumeToken.high_water_mark(chunk.token(boundary.index).cluster_time, chunk.end.version)
-            for scope in [scope for scope in self._views if scope not in turned and boundary.concerns(scope)]:
-                turned[scope] = None
+            for scope in self._scopes.concerned(boundary):
+                place = ResumeToken.high_water_mark(chunk.token(boundary.index).cluster_time, chunk.end.version)
                 self._offer(scope, chunk, index, [each for each in index.events_of(scope) if each < boundary.index])
+                self._scopes.remove(scope)
                 for view in list(self._views.pop(scope, ())):
                     self._ahead.pop(view, None)
                     view.boundary(place)

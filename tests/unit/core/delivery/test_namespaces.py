@@ -10,7 +10,7 @@ from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Rege
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedmux_server.core.delivery.namespaces import NamespaceIndex, runs
+from feedmux_server.core.delivery.namespaces import NamespaceIndex, Scopes, runs
 from feedmux_server.core.events.chunk import Chunk, document_offsets
 from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.core.feeds.simple_filter import EVERYTHING, SimpleFilter
@@ -84,12 +84,16 @@ def test_everything_else_is_a_turn_for_whom_it_concerns() -> None:
         ("d", ""): [1, 2, 4],
         ("f", "any"): [3, 4],
         ("g", ""): [4],
+        ("", ""): [1, 2, 3, 4],
     }
     for (database, collection), boundaries in concerned.items():
         scope = Scope("s", database, collection)
-        assert [boundary.index for boundary in index.boundaries if boundary.concerns(scope)] == boundaries
-        assert index.boundary_of(scope, 0) == boundaries[0]
-        assert index.boundary_of(scope, boundaries[-1] + 1) is None
+        scopes = Scopes()
+        for each in (scope, Scope("s", "other"), Scope("s", "d", "other"), Scope("s", "f", "other")):
+            scopes.add(each)
+        assert [each.index for each in index.boundaries if scope in scopes.concerned(each)] == boundaries
+        firsts = [index.boundary_of(scope, first) for first in range(6)]
+        assert firsts == [min((each for each in boundaries if each >= first), default=None) for first in range(6)]
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("cd")), max_size=30))

@@ -12,6 +12,7 @@ from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.reader import ChangeStreamReader
 from feedmux_server.streams.wide.stream import WideStream, WideStreamLimits
+from tests.tables import over
 
 T0 = 1_700_000_000 << 32
 
@@ -125,3 +126,27 @@ def test_progress_is_never_a_neighbours_token(wide: WideStream) -> None:
     assert wide.progress() == mark(4)
     wide._publish([], mark(9))
     assert wide.progress() == mark(9)
+
+
+@over("count", [10, 100, 1_000])
+def test_boundaries_look_at_no_view_of_other_collections(count: int) -> None:
+    looked = list[str]()
+
+    class Counted(str):
+        __slots__ = ()
+
+        def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
+            looked.append(self)
+            return super().encode(encoding, errors)
+
+    stream = WideStream(
+        stream_key(FeedSpec(Scope("main"))), cast(ChangeStreamReader, Open()), mark(0), WideStreamLimits()
+    )
+    views = [Viewer(f"c{number}") for number in range(count)]
+    for view in views:
+        view.scope = Scope("main", Counted("d"), view.scope.collection)
+        assert stream.attach(view, mark(0))
+    looked.clear()
+    stream._publish([chunk(mark(0), *(event(time, "drop", f"c{time}") for time in range(1, 6)))], None)
+    assert [view.scope.collection for view in views if view.turned_at is not None] == [f"c{n}" for n in range(1, 6)]
+    assert len(looked) <= 20
