@@ -53,6 +53,7 @@ class StreamManager:
         self.renderers = Renderers(self.memory.grew, side_processes)
         backlog = self.accounts.backlog
         backlog.bytes_max = limits.memory_bytes_max // UNACKED_SHARE
+        backlog.in_turns = in_turns
         self.memory.include("unacknowledged", lambda: backlog.bytes, backlog.bytes_max)
         self.memory.include("renderings", lambda: self.renderers.memory_bytes)
         self.turns = Scheduler(limits.round_bytes)

@@ -63,8 +63,7 @@ class Account:
         self.quotas = quotas
         self.rates = Rates(quotas, now_s)
         self.feeds.most = quotas.shared_streams
-        self.outstanding.bytes_max = quotas.outstanding_bytes
-        self.outstanding.wake()
+        self.outstanding.bound(quotas.outstanding_bytes)
 
     def open_session(self) -> None:
         """Raises QUOTA_EXCEEDED. Undone by `close_session`."""

@@ -1,5 +1,6 @@
 """What a tenant's clients have not acknowledged: the bytes delivered, and what is retained for it outside the rings."""
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from feedmux_server.core.limits.quota import UNLIMITED
@@ -14,6 +15,8 @@ class Backlog:
         """Above it, tenants with more than an equal share of it are sent nothing more until they acknowledge."""
         self.tenants: dict[Outstanding, None] = {}
         """The tenants that have a part of the backlog."""
+        self.in_turns: Callable[[Callable[[], bool]], None] = _at_once
+        """Runs a step, which wakes some of those who wait, in turns of the event loop until it returns False."""
 
     @property
     def share(self) -> float:
@@ -32,7 +35,9 @@ class Outstanding:
         """Bytes that unacknowledged events retain outside the rings."""
         self._backlog = backlog
         self._noted = False
-        self._waiting: dict[Callable[[], None], None] = {}
+        self._waiting: OrderedDict[Callable[[], None], None] = OrderedDict()
+        self._woken_next = 0
+        """How many are woken in the next turn; 0 while nobody is being woken."""
 
     @property
     def has_room(self) -> bool:
@@ -82,18 +87,40 @@ class Outstanding:
             each._wake_if_room()
 
     def when_room(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, as soon as there may be room."""
+        """Call `wake` once, as soon as there may be room, and those who have waited for longer have been woken."""
         self._waiting[wake] = None
 
     def waits_no_longer(self, wake: Callable[[], None]) -> None:
         """Undo `when_room`: otherwise the ended sessions of a tenant that never acknowledges are kept."""
         self._waiting.pop(wake, None)
 
-    def wake(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for wake in waiting:
-            wake()
+    def bound(self, bytes_max: int) -> None:
+        """Apply another quota from now on."""
+        self.bytes_max = bytes_max
+        self._wake_if_room()
 
     def _wake_if_room(self) -> None:
-        if self._waiting and self.has_room:
-            self.wake()
+        if self._waiting and not self._woken_next and self.has_room:
+            self._woken_next = 1
+            self._backlog.in_turns(self._wake_some)
+
+    def _wake_some(self) -> bool:
+        """Wake one, and as long as there is room left in the next turn, twice as many each time. An acknowledgement may
+        make room for a single event, and hundreds of sessions may wait. One that is woken has taken its events by the
+        next turn; where it needs none, or has to wait for something else, the room is left for the others.
+
+        Returns whether others may have to be woken.
+        """
+        if not self.has_room:
+            self._woken_next = 0
+            return False
+        for _ in range(min(self._woken_next, len(self._waiting))):
+            wake, _ = self._waiting.popitem(last=False)
+            wake()
+        self._woken_next = 2 * self._woken_next if self._waiting else 0
+        return self._woken_next > 0
+
+
+def _at_once(step: Callable[[], bool]) -> None:
+    while step():
+        pass

@@ -1,5 +1,8 @@
 """What clients have not acknowledged: bounded for each tenant, and for all tenants together."""
 
+from collections.abc import Callable
+from functools import partial
+
 from feedmux_server.core.limits.outstanding import Backlog, Outstanding
 from tests.tables import over
 
@@ -77,3 +80,43 @@ def test_what_a_tenant_releases_visits_others_only_when_they_may_have_room(count
     assert set(visited) == {tenants[0]}, "the backlog stays full"
     tenants[0].retain(-1)
     assert set(visited) == set(tenants), "the shares of the others have grown"
+
+
+@over("count", [10, 100, 1_000])
+def test_an_ack_wakes_one_of_those_who_wait_for_its_room(count: int) -> None:
+    backlog, steps, woken = Backlog(), list[Callable[[], bool]](), list[int]()
+    backlog.in_turns = lambda step: steps.append(step) if step() else None
+    outstanding = Outstanding(100, backlog)
+    outstanding.hold(100)
+    for number in range(count):
+        outstanding.when_room(partial(woken.append, number))
+    for acks in range(1, 6):
+        outstanding.release(10)
+        assert woken == list(range(acks)), "in the order in which they have waited"
+        outstanding.hold(10)
+        (step,) = steps
+        assert not step()
+        steps.clear()
+
+
+@over("count", [10, 100, 1_000])
+def test_room_that_nobody_takes_wakes_all_in_turns(count: int) -> None:
+    """Those who are woken may have nothing to take any more."""
+    backlog, steps, woken = Backlog(), list[Callable[[], bool]](), list[int]()
+    backlog.in_turns = lambda step: steps.append(step) if step() else None
+    outstanding = Outstanding(100, backlog)
+    outstanding.hold(100)
+    for number in range(count):
+        outstanding.when_room(partial(woken.append, number))
+    outstanding.release(10)
+    outstanding.release(10)
+    (step,) = steps
+    turns = 1
+    while step():
+        turns += 1
+        assert len(woken) == 2**turns - 1
+    assert woken == list(range(count))
+    outstanding.hold(80)
+    outstanding.when_room(partial(woken.append, -1))
+    outstanding.release(90)
+    assert woken[-1] == -1, "it begins again"
