@@ -84,7 +84,10 @@ class SendGate:
 
     def sends(self, delivery: Delivery, *, paid: bool = False) -> None:
         """Note that a delivery is sent now; its room in the outbox is held separately. `paid` is that of `Account`."""
-        self.turns.spend(delivery.size, delivery.count if isinstance(delivery, Runs) else 0)
+        if isinstance(delivery, Runs):
+            self.turns.spend(delivery.size, delivery.count)
+        else:
+            self.turns.spend(delivery.size, chunks=len(delivery.parts))
         self.quota.sent(delivery, monotonic_s(), paid=paid)
 
     async def turn(self) -> None:

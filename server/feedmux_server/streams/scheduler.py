@@ -14,6 +14,8 @@ ROUND_BYTES = 2 * 1024 * 1024
 """About a millisecond of joining and writing."""
 MESSAGE_BYTES = 8 * 1024
 """What a message costs in addition to its bytes, as the number of bytes that take the same time."""
+CHUNK_BYTES = 4 * 1024
+"""The same for each chunk of a message after the first."""
 GROUP_EVENT_BYTES = 2 * 1024
 """The same for an event of a group, whose key is found, and which is taken and settled by itself: a message of 1,000
 small events takes 3 ms."""
@@ -40,9 +42,9 @@ class Scheduler:
         self._schedule()
         await turn
 
-    def spend(self, size: int, group_events: int = 0) -> None:
-        """Note a delivery of `size` bytes of events; how many, if they are of a group."""
-        self._last = size + MESSAGE_BYTES + group_events * GROUP_EVENT_BYTES
+    def spend(self, size: int, group_events: int = 0, chunks: int = 1) -> None:
+        """Note a delivery of `size` bytes of events: from how many chunks, and how many, if they are of a group."""
+        self._last = size + MESSAGE_BYTES + group_events * GROUP_EVENT_BYTES + (chunks - 1) * CHUNK_BYTES
         self._spent += self._last
         self._schedule()
 

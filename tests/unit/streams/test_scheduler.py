@@ -3,7 +3,8 @@
 import asyncio
 from collections import Counter
 
-from feedmux_server.streams.scheduler import GROUP_EVENT_BYTES, Scheduler
+from feedmux_server.streams.scheduler import CHUNK_BYTES, GROUP_EVENT_BYTES, Scheduler
+from tests.tables import over
 
 BUDGET = 1000_000
 
@@ -59,7 +60,8 @@ async def test_one_who_left_while_waiting_holds_up_nobody() -> None:
     assert not turns.crowded
 
 
-async def test_a_round_has_as_many_deliveries_as_its_budget_however_large_they_are() -> None:
+@over("large", [{"group_events": BUDGET // GROUP_EVENT_BYTES}, {"chunks": BUDGET // CHUNK_BYTES + 1}])
+async def test_a_round_has_as_many_deliveries_as_its_budget_however_large_they_are(large: dict[str, int]) -> None:
     turns = Scheduler(BUDGET)
     turns.spend(BUDGET)
     admitted = 0
@@ -68,7 +70,7 @@ async def test_a_round_has_as_many_deliveries_as_its_budget_however_large_they_a
         nonlocal admitted
         await turns.wait("a")
         admitted += 1
-        turns.spend(0, BUDGET // GROUP_EVENT_BYTES)
+        turns.spend(0, **large)
 
     sending = [asyncio.create_task(send()) for _ in range(10)]
     before, most = 0, 0

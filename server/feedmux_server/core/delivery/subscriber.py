@@ -6,7 +6,7 @@ allow.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from feedmux_server.core.delivery.copy_range import is_of_one_step
 from feedmux_server.core.delivery.credit import CreditWindow
@@ -18,6 +18,9 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 _UNLIMITED = 1 << 62
+CHUNKS_MAX: Final = 300
+"""Limit of chunks in one message: 2 ms of the event loop. A slow feed has chunks of one event, so a message of 1 MiB
+could have 3,000."""
 
 
 class Acks(Protocol):
@@ -204,7 +207,7 @@ class Subscriber:
             if stop < chunk.count:
                 break
             self.seq, self.index = self.seq + 1, 0
-            if chunk.ends_delivery:
+            if chunk.ends_delivery or len(parts) == CHUNKS_MAX:
                 break
         if not parts:
             return None

@@ -4,6 +4,7 @@ from itertools import accumulate
 
 import pytest
 
+from feedmux_server.core.delivery.subscriber import CHUNKS_MAX
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Rendition
@@ -38,6 +39,19 @@ def test_a_message_is_not_overfilled() -> None:
     subscriber = feed.subscriber(behind(0), payload_max=2 * EVENT_BYTES)
     fill(feed.stream_of(subscriber), 1, 5)
     assert [numbers(feed.take(subscriber)) for _ in range(3)] == [[1, 2], [3, 4], [5]]
+
+
+@over("count", [10, 100, 1_000])
+def test_a_message_has_few_chunks(count: int) -> None:
+    feed = Feed()
+    subscriber = feed.subscriber(behind(0), payload_max=1 << 20, events=2 * count, size=1 << 30)
+    fill(feed.stream_of(subscriber), 1, count, chunk_events=1)
+    taken = list[int]()
+    while len(taken) < count:
+        message = numbers(feed.take(subscriber))
+        assert len(message) == min(CHUNKS_MAX, count - len(taken))
+        taken += message
+    assert taken == list(range(1, count + 1))
 
 
 def test_an_event_larger_than_a_message_comes_alone() -> None:
