@@ -54,6 +54,8 @@ type sessionBuffer struct {
 	// copying is set when a stream is opened within a copy of existing documents, follows the notices that are handed out,
 	// and is nil from the end of the copy on.
 	copying *SnapshotStatus
+	// completionDue: the end of a copy was dropped before it was handed out, and another one is to come.
+	completionDue bool
 	// generation is that of the copy that the server announced last: of the batches that arrive after it.
 	generation int64
 }
@@ -122,7 +124,7 @@ func (b *sessionBuffer) advance() (Notice, <-chan struct{}, error) {
 		case SnapshotProgress:
 			b.copying = &notice.SnapshotStatus
 		case SnapshotComplete:
-			b.copying = nil
+			b.copying, b.completionDue = nil, false
 		}
 		return next.notice, nil, nil
 	case b.ended && b.err != nil:
@@ -160,7 +162,8 @@ func (b *sessionBuffer) feedPosition() FeedPosition {
 	}
 	latest := b.tracker.latest
 	// Not after the end of a copy that was not handed out: a program that stores that position would miss the end.
-	if b.tracker.received <= b.handed() && len(latest.Position) > 0 && !slices.ContainsFunc(b.items, isCompletion) {
+	owesCompletion := b.completionDue || slices.ContainsFunc(b.items, isCompletion)
+	if b.tracker.received <= b.handed() && len(latest.Position) > 0 && !owesCompletion {
 		b.reached, b.reachedAfter = latest, b.tracker.received
 	}
 	return b.reached
@@ -329,7 +332,10 @@ func (b *sessionBuffer) beginWithin(copying *SnapshotStatus) {
 	b.items = kept
 	if copying != nil {
 		b.generation = copying.Generation
+		b.completionDue = b.completionDue || slices.ContainsFunc(b.items, isCompletion)
 		b.withdrawCompletion()
+	} else {
+		b.completionDue = false
 	}
 }
 
@@ -351,6 +357,7 @@ func (b *sessionBuffer) forget() {
 	// Acks of what came before have no meaning any more: the server need not confirm them.
 	b.acks.settled = b.tracker.received
 	b.withdrawCompletion()
+	b.completionDue = false
 	waiting := b.items
 	b.items = nil
 	for _, each := range waiting {

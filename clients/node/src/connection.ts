@@ -477,7 +477,6 @@ export class Connection {
     }
     if (opened.copying !== undefined) {
       this.#generation = opened.copying.generation;
-      this.buffer.dropCompletion();
     }
     const isFirst = isFirstOpening(this.#state);
     const tracker = this.#tracker;
@@ -496,8 +495,8 @@ export class Connection {
         this.#say({ kind: "skipped", hadReached, beginsAt, hadReachedPosition, beginsAtPosition });
       }
     }
-    this.buffer.dropProgress(opened.copying !== undefined);
-    if (!this.buffer.has("snapshotComplete")) {
+    this.buffer.beginStream(opened.copying !== undefined);
+    if (!this.buffer.hasCompletion) {
       this.copying = opened.copying; // otherwise until the end of the copy is taken, after its documents
     }
     tracker.begin(opened.feedPosition, this.#openAcked);

@@ -5,10 +5,17 @@ import type { Notice } from "./notices.js";
 
 export type Item = { readonly batch: Batch } | { readonly notice: Notice };
 
+/** Whether it is the end of a copy. */
+function isCompletion(item: Item): boolean {
+  return "notice" in item && item.notice.kind === "snapshotComplete";
+}
+
 /** A queue with an end. */
 export class SessionBuffer {
   #items: Item[] = [];
   #ended: { readonly error: Error | undefined } | undefined;
+  /** The end of a copy was dropped before it was taken, and another one is to come. */
+  #isCompletionDue = false;
   readonly #waiting = new Set<() => void>();
 
   /** Set when nothing comes any more; `error` is undefined after a close. The first end counts. */
@@ -31,24 +38,33 @@ export class SessionBuffer {
   }
 
   get(): Item | undefined {
-    return this.#items.shift();
+    const item = this.#items.shift();
+    if (item !== undefined && isCompletion(item)) {
+      this.#isCompletionDue = false;
+    }
+    return item;
   }
 
-  /** Whether a notice of this kind waits. */
-  has(kind: Notice["kind"]): boolean {
-    return this.#items.some((item) => "notice" in item && item.notice.kind === kind);
+  /** Whether the end of a copy waits. */
+  get hasCompletion(): boolean {
+    return this.#items.some(isCompletion);
   }
 
-  /** Drops the end of a copy that nobody has taken: its documents are forgotten, or come again before another end. */
-  dropCompletion(): void {
-    this.#items = this.#items.filter((item) => !("notice" in item && item.notice.kind === "snapshotComplete"));
+  /** Whether the end of a copy has come that nobody has taken. */
+  get owesCompletion(): boolean {
+    return this.#isCompletionDue || this.hasCompletion;
   }
 
   /**
-   * Drops what former streams said of how far a copy is. A new stream says it anew, if it is within a copy. Outside, a
-   * notice before documents stays, because it tells of which copy they are.
+   * Drops what former streams said of how far a copy is. A new stream says it anew, if it is within a copy, and the
+   * documents come again before another end. Outside, a notice before documents stays, because it tells of which copy
+   * they are.
    */
-  dropProgress(withinCopy: boolean): void {
+  beginStream(withinCopy: boolean): void {
+    this.#isCompletionDue = withinCopy && this.owesCompletion;
+    if (withinCopy) {
+      this.#dropCompletion();
+    }
     const lastDocuments = withinCopy ? -1 : this.#items.findLastIndex((item) => "batch" in item && item.batch.snapshot);
     this.#items = this.#items.filter(
       (item, index) => index < lastDocuments || !("notice" in item && item.notice.kind === "snapshotProgress"),
@@ -57,7 +73,8 @@ export class SessionBuffer {
 
   /** Takes back the batches that nobody has taken; notices stay, but for the end of a copy. */
   withdraw(): Batch[] {
-    this.dropCompletion();
+    this.#dropCompletion();
+    this.#isCompletionDue = false;
     const batches = this.#items.flatMap((item) => ("batch" in item ? [item.batch] : []));
     this.#items = this.#items.filter((item) => "notice" in item);
     return batches;
@@ -82,6 +99,10 @@ export class SessionBuffer {
       this.#waiting.add(wake);
       signal?.addEventListener("abort", abort);
     });
+  }
+
+  #dropCompletion(): void {
+    this.#items = this.#items.filter((item) => !isCompletion(item));
   }
 
   #wake(): void {

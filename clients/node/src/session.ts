@@ -203,7 +203,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     if (
       after <= Math.max(this.#handed, this.#openedAt.after) &&
       feedPosition.position.length > 0 &&
-      !this.#buffer.has("snapshotComplete")
+      !this.#buffer.owesCompletion
     ) {
       this.#progress = { after, feedPosition };
     }

@@ -156,8 +156,7 @@ class Connection(StreamKeeper):
                 self._deliver(response)
             case Progress():
                 self._tracker.progress(response.feed_position)
-                if not (self._completing and self._buffer.copying):  # the user has not seen the end of the copy
-                    self._buffer.latest = self._tracker.received, self._tracker.latest
+                self._buffer.latest = self._tracker.received, self._tracker.latest
                 self._backoff.reset()
             case Committed():
                 self._buffer.committed = response.position
@@ -183,6 +182,7 @@ class Connection(StreamKeeper):
                 self._buffer.put(QueuedNotice(response))
             case SnapshotComplete():
                 self._generation, self._completing = response.generation, True
+                self._buffer.completion = response
                 self._buffer.put(QueuedNotice(response))
             case _:
                 self._buffer.put(QueuedNotice(response))
@@ -212,6 +212,8 @@ class Connection(StreamKeeper):
         if opened.copying:
             self._begin_copy(opened.copying)
             self._withdraw(SnapshotComplete)
+        elif not self._completing:
+            buffer.completion = None  # one that was withdrawn does not come again
         moved_from, self._moved_from = self._moved_from, None
         had_reached = moved_from or tracker.acked_position(self._open_acked)
         is_first = self._state in FIRST_OPENING
@@ -261,6 +263,7 @@ class Connection(StreamKeeper):
         # Acks of what came before have no meaning any more: the server need not confirm them.
         buffer.confirmed = tracker.received
         self._withdraw(SnapshotComplete)
+        buffer.completion = None
         for item in buffer.withdraw(tracker.received):
             match item:
                 case QueuedNotice() | Ended():

@@ -63,6 +63,8 @@ class SessionBase:
         self._last: Event | None = None
         self._opened = self._progress = buffer.opened
         self._ended: Ended | None = None
+        self._completion: SnapshotComplete | None = None
+        """The last end of a copy that the user was told of."""
 
     def ack(self, what: Event | Batch | Everything = Everything.EVERYTHING) -> None:
         """Acknowledge this event or batch and all earlier events as processed; without argument, all delivered events.
@@ -125,7 +127,13 @@ class SessionBase:
         """
         self._follow()
         after, feed_position = self._buffer.latest
-        if after <= max(self._handed(), self._opened[0]) and feed_position.position:
+        completion = self._buffer.completion  # read after `latest`: the connection sets it before
+        if (
+            after <= max(self._handed(), self._opened[0])
+            and feed_position.position
+            # Not after the end of a copy that was not handed out: a program that stores that position would miss it.
+            and (completion is None or completion is self._completion)
+        ):
             self._progress = after, feed_position
         return self._feed_position()
 
@@ -278,6 +286,8 @@ class SessionBase:
         of_copy = isinstance(notice, SnapshotProgress | SnapshotComplete)
         copying = self._buffer.copying
         generation = copying.generation if copying is not None else None
+        if isinstance(notice, SnapshotComplete):
+            self._completion = notice
         if isinstance(notice, SnapshotProgress):
             self._buffer.copying = notice.status
         elif isinstance(notice, SnapshotComplete) and notice.generation == generation:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from feedmux.batches import Batch
 from feedmux.errors import FeedmuxError
 from feedmux.feeds import SnapshotStatus
-from feedmux.notices import Notice
+from feedmux.notices import Notice, SnapshotComplete
 from feedmux.positions import NO_POSITION, FeedPosition
 
 _log = logging.getLogger("feedmux")
@@ -73,6 +73,7 @@ class SessionBuffer(UserSide):
         "acked",
         "alarm",
         "committed",
+        "completion",
         "confirmed",
         "copying",
         "drain",
@@ -115,6 +116,9 @@ class SessionBuffer(UserSide):
         self.copying: SnapshotStatus | None = None
         """Set by the connection when a stream was opened within a copy of existing documents; changed by the user's
         side at the notices of the copy, and cleared at its end."""
+        self.completion: SnapshotComplete | None = None
+        """Set by the connection, before a `latest` after it: the last end of a copy that came, also if it was withdrawn
+        because another one follows. None where none follows it."""
         self.epoch = 0
         self.committed = b""
         """Set by the connection: the last confirmed position."""

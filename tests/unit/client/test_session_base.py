@@ -7,6 +7,8 @@ import pytest
 from bson.codec_options import CodecOptions
 
 from feedmux.batches import BsonBatch, Event
+from feedmux.feeds import SnapshotStatus
+from feedmux.notices import SnapshotComplete, SnapshotProgress
 from feedmux.positions import NO_POSITION, FeedPosition
 from feedmux.session_base import SessionBase
 from feedmux.session_buffer import NEVER, SessionBuffer
@@ -120,6 +122,25 @@ def test_what_is_withdrawn_is_not_delivered_and_holds_up_no_position() -> None:
     recorded.take(11, 12)
     recorded.event()
     assert (session.position, session.resume_token) == (b"P10", token(11))
+
+
+def test_no_position_is_after_the_end_of_a_copy_that_was_not_handed_out() -> None:
+    recorded = Recorded()
+    session, buffer = recorded.session, recorded.buffer
+    buffer.opened = 0, FeedPosition(b"P0")
+    recorded.take(1, 2, whole=True)
+    # Of a copy that began in the session and has no documents: what says that it is under way waits, too.
+    begins, end = SnapshotProgress(SnapshotStatus(True, 0, generation=7)), SnapshotComplete(documents=0, generation=7)
+    buffer.completion = end
+    buffer.latest = 2, FeedPosition(b"P9")
+    assert (session.copying, session.position) == (None, b"P2")
+    session._say(begins)
+    assert session.position == b"P2"
+    buffer.completion = again = SnapshotComplete(documents=0, generation=7)
+    session._say(end)
+    assert session.position == b"P2"
+    session._say(again)
+    assert (session.copying, session.position) == (None, b"P9")
 
 
 def test_acks_of_several_threads_never_go_back() -> None:

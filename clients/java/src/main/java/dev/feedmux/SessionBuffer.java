@@ -35,6 +35,8 @@ final class SessionBuffer {
     private boolean closing;
     private boolean closedByUser;
     private boolean ended;
+    /** The end of a copy was dropped before it was handed out, and another one is to come. */
+    private boolean completionDue;
 
     private long alarm = NEVER;
     private long refillEventsAt = NEVER;
@@ -267,6 +269,7 @@ final class SessionBuffer {
                 }
             }
             entries.removeIf(entry -> entry instanceof Entry.Events || isCompletion(entry));
+            completionDue = false;
             iterator.withdraw(received);
         } finally {
             lock.unlock();
@@ -349,8 +352,10 @@ final class SessionBuffer {
             }
             if (copy != null) {
                 // This stream says how far the copy is, and its documents come again before another end.
+                completionDue |= entries.stream().anyMatch(SessionBuffer::isCompletion);
                 entries.removeIf(entry -> isProgress(entry) || isCompletion(entry));
             } else {
+                completionDue = false;
                 dropProgressAfterDocuments();
             }
         } finally {
@@ -395,7 +400,9 @@ final class SessionBuffer {
 
     private void takeProgress() {
         // Not after the end of a copy that was not handed out: a program that stores that position would miss the end.
-        if (latestAfter > iterator.handed() || entries.stream().noneMatch(SessionBuffer::isCompletion)) {
+        if (latestAfter <= iterator.handed()
+                && !completionDue
+                && entries.stream().noneMatch(SessionBuffer::isCompletion)) {
             iterator.progress(latestAfter, latest);
         }
     }
@@ -429,6 +436,7 @@ final class SessionBuffer {
     private void followCopy(Notice notice) {
         if (notice instanceof Notice.SnapshotComplete) {
             copying = null;
+            completionDue = false;
         } else if (notice instanceof Notice.SnapshotProgress progress) {
             copying = progress.status();
         }
