@@ -149,6 +149,13 @@ async def test_arguments_that_mongodb_rejects(collection: Lockstep, arguments: d
     await collection.refused(watching(**arguments), code=False)
 
 
+@shows(DOCUMENT, "watch", "a bool for the batch size is rejected as MongoDB rejects it")
+@over("wrong", [True, False])
+async def test_a_bool_for_the_batch_size(collection: Lockstep, wrong: bool) -> None:
+    raised = await collection.refused(watching(batch_size=wrong), words=False)
+    assert raised.code == 14
+
+
 @shows(DOCUMENT, "watch", "what pymongo cannot encode is rejected with the same exception")
 @over("arguments", [{"comment": object()}, {"pipeline": [{"$match": {"a": object()}}]}])
 async def test_what_bson_cannot_hold(collection: Lockstep, arguments: dict[str, Any]) -> None:
@@ -165,7 +172,6 @@ async def test_what_bson_cannot_hold(collection: Lockstep, arguments: dict[str, 
         {"batch_size": 0},
         {"batch_size": 2**40},
         {"max_await_time_ms": 0},
-        {"max_await_time_ms": True},
         {"show_expanded_events": True},
         {"show_expanded_events": ""},
         {"collation": Collation("de")},

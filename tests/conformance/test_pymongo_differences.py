@@ -71,13 +71,15 @@ async def test_large_pipelines(both: Site, shared: str, pipeline: list[Any]) -> 
     assert {(raised.kind, raised.code) for raised in refused.values()} == {("OperationFailure", 2)}
 
 
-@shows(DOCUMENT, "Differences", "max_await_time_ms out of range is rejected by watch, not by the first step")
-async def test_await_out_of_range(both: Site, shared: str) -> None:
-    for wrong in (-1, 2**31):
+@shows(DOCUMENT, "Differences", "max_await_time_ms out of range or a bool is rejected by watch, not by the first step")
+async def test_a_wrong_await(both: Site, shared: str) -> None:
+    for wrong in (-1, 2**31, True, False):
         streams, refused = await opened(await both.collection(shared, "c"), max_await_time_ms=wrong)
         assert set(refused) == set(OURS)
         later = await streams.each(lambda each: each.try_next())
-        assert set(later.values()) == set(refused.values())
+        raised = [*refused.values(), *later.values()]
+        assert len({(each.kind, each.code, each.code_name) for each in raised}) == 1
+        assert isinstance(wrong, bool) or set(later.values()) == set(refused.values())
 
 
 @shows(DOCUMENT, "Differences", "what MongoDB meets while reading is raised by the first step, never by watch")

@@ -71,6 +71,7 @@ def watch_plan(
     common.validate_string_or_none("full_document", full_document)
     collation_document = validate_collation_or_none(collation)
     batch = common.validate_non_negative_integer_or_none("batchSize", batch_size)
+    _check_no_bool("batch_size", batch)
     codec = target.codec_options
     _check_session(session, session_kind)
     # Of several starts pymongo sends one; resume_after replaces an empty start_after, which still decides the kind.
@@ -91,6 +92,7 @@ def watch_plan(
     if max_await_time_ms is not None:
         if not isinstance(max_await_time_ms, int):
             raise TypeError(f"max_await_time_ms must be an integer or None, not {type(max_await_time_ms)}")
+        _check_no_bool("max_await_time_ms", max_await_time_ms)
         if not 0 <= max_await_time_ms <= _INT32_MAX:
             raise failure(2, "BadValue", f"{max_await_time_ms} value for maxTimeMS is out of range")
     for stage in stages:
@@ -118,6 +120,12 @@ def watch_plan(
 def _check_type(what: str, value: Any, kind: type) -> None:
     if value is not None and not isinstance(value, kind):
         raise failure(14, "TypeMismatch", f"{what} is a {kind.__name__}, not a {type(value).__name__}")
+
+
+def _check_no_bool(what: str, value: int | None) -> None:
+    """pymongo takes a bool for an integer, and MongoDB does not."""
+    if isinstance(value, bool):
+        raise failure(14, "TypeMismatch", f"{what} is a number, not a bool")
 
 
 def _check_session(session: Any, kind: type[ClientSession] | type[AsyncClientSession]) -> None:
