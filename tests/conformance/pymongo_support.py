@@ -170,6 +170,7 @@ class Site:
 
     mongo: MongoClient[dict[str, Any]]
     clients: Lockstep
+    uri: str
     address: str
 
     async def collection(self, database: str, name: str, **options: Any) -> Lockstep:
@@ -191,7 +192,7 @@ async def beside(mongo: ReplicaSet, redis: RedisServer) -> AsyncIterator[Site]:
         }
         clients = Lockstep(sides, [])
         try:
-            yield Site(direct, clients, address)
+            yield Site(direct, clients, mongo.uri, address)
         finally:
             await clients.close()
 

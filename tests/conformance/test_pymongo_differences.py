@@ -5,8 +5,12 @@ import time
 from typing import Any
 
 import pytest
-from bson import Timestamp
+from bson import Int64, Timestamp
+from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
+from bson.datetime_ms import DatetimeMS
+from pymongo import AsyncMongoClient, MongoClient
 
+import feedmux
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.conformance.pymongo_support import (
     ASYNC_FEEDMUX,
@@ -125,6 +129,76 @@ async def test_try_next_after_close(both: Site, shared: str) -> None:
     await streams.same(lambda each: each.close())
     left = await streams.each(lambda each: each.try_next())
     assert {side for side in OURS if left[side] is not None} == set()
+
+
+@shows(DOCUMENT, "Differences", "after close of the client, watch connects again; pymongo's raises InvalidOperation")
+async def test_a_closed_client(both: Site, shared: str) -> None:
+    sides = {
+        PYMONGO: MongoClient(both.uri),
+        FEEDMUX: feedmux.Client(both.address),
+        ASYNC_PYMONGO: AsyncMongoClient(both.uri),
+        ASYNC_FEEDMUX: feedmux.AsyncClient(both.address),
+    }
+    clients = Lockstep(sides, [])
+    for _ in range(2):
+        await clients.same(lambda each: each.close())
+    outcomes = await clients.each(lambda each: each[shared]["c"].watch())
+    for side in THEIRS:
+        assert outcomes[side].kind == "InvalidOperation"
+    streams = Lockstep({side: outcomes[side] for side in OURS}, [])
+    both.mongo[shared]["c"].insert_one({"n": 1})
+    for event in (await streams.each(lambda each: each.next())).values():
+        assert event["fullDocument"]["n"] == 1
+    await streams.close()
+    await clients.close()
+
+
+class Failing(TypeDecoder):
+    """Cannot decode one number."""
+
+    bson_type = Int64
+
+    def transform_bson(self, value: Any) -> Any:
+        if value == BAD:
+            raise ValueError(f"{value} is wrong")
+        return value
+
+
+BAD = Int64(2**40)
+CUSTOM: CodecOptions[Any] = CodecOptions(type_registry=TypeRegistry([Failing()]))
+
+
+@shows(DOCUMENT, "Differences", "with custom decoders, pymongo's stream goes on after an event that it cannot decode")
+async def test_an_event_that_custom_decoders_cannot_decode(both: Site, shared: str) -> None:
+    streams = await (await both.collection(shared, "c", codec_options=CUSTOM)).make(lambda each: each.watch())
+    written = both.mongo[shared]["c"]
+    written.insert_one({"n": 1})
+    await streams.same(lambda each: each.next())
+    written.insert_one({"n": BAD})
+    written.insert_one({"n": 2})
+    raised = await streams.refused(lambda each: each.next(), words=False)
+    assert raised.kind == "InvalidBSON"
+    alive = await streams.each(lambda each: each.alive)
+    assert {side for side in alive if alive[side]} == set(THEIRS)
+    tokens = await streams.each(lambda each: each.resume_token)
+    later = await streams.each(lambda each: each.try_next())
+    assert {side: event and event["fullDocument"]["n"] for side, event in later.items()} == {
+        **dict.fromkeys(THEIRS, 2),
+        **dict.fromkeys(OURS, None),
+    }
+    for side, token in tokens.items():
+        with written.watch(resume_after=token) as again:
+            assert again.next()["fullDocument"]["n"] == (2 if side in THEIRS else BAD)
+
+
+@shows(DOCUMENT, "Differences", "an event of the first answer that cannot be decoded: raised by watch in pymongo")
+async def test_a_first_event_that_cannot_be_decoded(both: Site, shared: str) -> None:
+    begin = both.mongo.admin.command("ping")["operationTime"]
+    both.mongo[shared]["c"].insert_one({"at": DatetimeMS(2**55)})
+    streams, refused = await opened(await both.collection(shared, "c"), start_at_operation_time=begin)
+    assert set(refused) == set(THEIRS)
+    later = await streams.each(lambda each: each.next())
+    assert {raised.kind for raised in [*refused.values(), *later.values()]} == {"InvalidBSON"}
 
 
 @shows(DOCUMENT, "Better", "a next that was cancelled or timed out leaves the stream alive, and loses nothing")
