@@ -14,6 +14,7 @@ import {
 } from "@grpc/grpc-js";
 
 import { checkTexts } from "./documents.js";
+import { isLoopback } from "./endpoint.js";
 import { SessionClosedError, UnavailableError } from "./errors.js";
 import { ChangeFeed } from "./gen/feedmux/v1/change_feed_pb.js";
 import { check, checkNames, LONGEST_TIMER_MS, namesOf } from "./options.js";
@@ -229,6 +230,7 @@ export class Transport {
     const { address, tls, channelOptions } = this.#target;
     const options = {
       ...CHANNEL_OPTIONS,
+      ...(isLoopback(address) && { "grpc.enable_http_proxy": 0 }),
       ...(tls?.serverName !== undefined && {
         "grpc.ssl_target_name_override": tls.serverName,
         "grpc.default_authority": tls.serverName,
