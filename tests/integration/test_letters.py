@@ -191,6 +191,20 @@ async def test_a_host_knows_which_letters_came_after_all_were_discarded(
         assert [each.newest for each in await letters.to_check("a", "s")] == [None]
 
 
+async def test_the_replay_of_a_key_becomes_one_of_its_letters(mongo: ReplicaSet, database: Database[Any]) -> None:
+    async with prepared(mongo, database.name) as there:
+        letters, here = there.letters, b"k" * 16
+        await letters.quarantine("a", "s", 7, [b"g", b"h"], 2, NOW_S)
+        own = [replace(letter(event(number)), group_key=b"g", place=str(number)) for number in (1, 2)]
+        await letters.insert([*own, replace(letter(event(3)), group_key=b"g", stream_key=b"f" * 16)])
+        await letters.mark_key("a", "s", here, b"g", to_replay=True)
+        assert await letters.to_replay("a", "s", here, 5, after=b"") == []
+        await letters.mark_letters("a", "s", here, await letters.quarantined("a", "s", to_replay=True))
+        assert await letters.quarantined("a", "s", to_replay=True) == []
+        assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [each.id for each in own]
+        assert await letters.to_replay("a", "s", here, 5, after=b"g") == []
+
+
 async def test_events_come_back_bit_for_bit(
     mongo: ReplicaSet, database: Database[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,8 +72,8 @@ class Replays:
         """The quarantined keys whose letters are delivered again now."""
         self._after = b""
         """The group key after which marked letters are looked for: none before it, or of it, could be loaded."""
-        self._knows_keys = not quarantine
-        """Whether `_keys` has those of an earlier host."""
+        self._knows_keys = False
+        """Whether it knows those that an earlier host has begun with."""
         self._reread_s = monotonic_s()
         """At once, because a host that was lost may have left such keys."""
 
@@ -128,7 +128,11 @@ class Replays:
         if not (await letters.usage(self._of[0])).letters or not ledger.may_replay:
             return
         if not self._knows_keys:
-            self._keys.update(await letters.quarantined(*self._of, to_replay=True))
+            keys = await letters.quarantined(*self._of, to_replay=True)
+            if self._quarantine:
+                self._keys.update(keys)
+            else:  # the group has changed meanwhile, and replays single letters now
+                await letters.mark_letters(*self._of, self._stream_key, keys)
             self._knows_keys = True
         if not self._has_room(LETTERS_MAX):
             return

@@ -538,6 +538,15 @@ class Letters:
         wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "group_key": Binary(key)}
         await self._set_state(wanted | {"state": _REPLAY}, _SET_ASIDE)
 
+    async def mark_letters(self, tenant: str, subscription: str, stream_key: bytes, keys: Sequence[bytes]) -> None:
+        """Where keys are to be delivered again (`mark_key`) that are no longer quarantined: let the letters that they
+        have now be, each by itself."""
+        wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "state": _SET_ASIDE}
+        for some in _parted(keys, _LETTERS_AT_ONCE):
+            await self._set_state(wanted | {"group_key": {"$in": [Binary(each) for each in some]}}, _REPLAY)
+            pins = {"_id": {"$in": [_pin(tenant, subscription, each) for each in some]}}
+            await self._answer("update", partial(self._collection.update_many, pins, {"$unset": {"replay": ""}}))
+
     async def failed_again(self, tenant: str, subscription: str, letter: DeadLetter, id_: bytes) -> bool:
         """Store what is known of the deliveries of a letter, which is not delivered again now. Returns whether it is
         still there."""

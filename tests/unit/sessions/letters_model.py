@@ -122,6 +122,12 @@ class Collection(NoLetters):
             each.id for each in self.written.values() if (each.stream_key, each.group_key) == (stream_key, key)
         }
 
+    async def mark_letters(self, tenant: str, subscription: str, stream_key: bytes, keys: Sequence[bytes]) -> None:
+        self.replayed.difference_update(keys)
+        self.marked |= {
+            each.id for each in self.written.values() if each.stream_key == stream_key and each.group_key in keys
+        }
+
     async def failed_again(self, tenant: str, subscription: str, letter: DeadLetter, id_: bytes) -> bool:
         await asyncio.sleep(0.01)
         if id_ not in self.written:

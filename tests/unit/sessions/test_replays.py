@@ -19,11 +19,12 @@ from feedmux_server.core.delivery.retry import Failure
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter
 from feedmux_server.core.limits.account import LOOKS_PER_S
+from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.sessions import dead_letters, replays
 from feedmux_server.sessions.replays import LOOK_S, HostedGroup, Replays
 from tests.tables import over
 from tests.unit.core.delivery.group_events import START, group_event
-from tests.unit.rpc.service_support import Served
+from tests.unit.rpc.service_support import Served, call
 from tests.unit.rpc.test_join import Member, change, group_served, joined, until
 from tests.unit.sessions.letters_model import Collection
 from tests.unit.sessions.test_dead_letters import away, reject
@@ -359,6 +360,37 @@ async def test_a_key_without_letters_is_released_also_if_nobody_has_said_so() ->
         await until(lambda: not collection.pins)
         change(there, "a")
         assert await member.has(2) == ["a", "a"]
+
+
+async def changed(there: Served, after_dead_letter: int) -> Member:
+    """A member of the group when it has changed."""
+    request = subscriptions_pb2.UpdateSubscriptionRequest(
+        subscription={"name": "orders", "group": {"after_dead_letter": after_dead_letter}},
+        update_mask={"paths": ["group"]},
+    )
+    await call(Subscriptions(there.service).update, request)
+    await until(lambda: not there.service.groups)
+    return await joined(there)
+
+
+@in_virtual_time
+async def test_a_replay_goes_on_when_the_group_quarantines_no_longer() -> None:
+    async with quarantined() as (there, collection, member):
+        collection.mark("a")
+        await member.has(5)
+        member.settle((2, 3))
+        await until(lambda: len(collection.written) == 2)
+        skipping = await changed(there, subscriptions_pb2.AFTER_DEAD_LETTER_SKIP)
+        await skipping.has(2)
+        skipping.settle((1, 1))
+        reject(skipping, 2)
+        await until(lambda: len(collection.written) == 1 and not collection.marked & collection.written.keys())
+        back = await changed(there, QUARANTINE)
+        change(there, "a")
+        await until(lambda: len(collection.written) == 2)
+        await asyncio.sleep(3 * LOOK_S)
+        assert back.events == [], "it has failed again, and nobody has asked for another replay"
+        await back.close()
 
 
 @in_virtual_time
