@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from feedmux_server.core.events.bson_walk import DOCUMENT, STRING, find_text, length_at, text_at, value_end
-from feedmux_server.core.events.chunk import Chunk
+from feedmux_server.core.events.chunk import Chunk, Rendition
 from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.core.feeds.simple_filter import EVERYTHING, SimpleFilter
 
@@ -80,11 +80,13 @@ class NamespaceIndex:
     """The index of one chunk: event indexes in order, by collection and by database, and the boundaries."""
 
     __slots__ = (
-        "_boundaries_in", "_boundaries_of", "_changes", "_unnamed", "boundaries", "collections", "databases",
-        "size_bytes",
+        "_boundaries_in", "_boundaries_of", "_changes", "_events", "_unnamed", "boundaries", "collections",
+        "databases", "size_bytes",
     )  # fmt: skip
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Chunk, read: int | None = None) -> None:
+        """`read` is how many events are read at first, all by default; `read_on` reads the others."""
+        self.size_bytes = 0
         self.collections: dict[Namespace, list[int]] = {}
         self.databases: dict[bytes, list[int]] = {}
         self.boundaries: list[Boundary] = []
@@ -98,8 +100,17 @@ class NamespaceIndex:
         view = chunk.bson
         if view is None:
             raise LookupError("the chunk's bytes are gone")
-        data, offsets = view.data, view.offsets
-        for index in range(chunk.count):
+        self._events: Rendition | None = view
+        """Until all are read."""
+        self.read_on(chunk.count if read is None else read)
+
+    def read_on(self, most: int) -> bool:
+        """Read up to `most` further events. Returns whether there are more."""
+        if self._events is None:
+            return False
+        data, offsets, first = self._events.data, self._events.offsets, len(self._changes)
+        stop = min(first + most, len(offsets) - 1)
+        for index in range(first, stop):
             operation, namespace, to = _concerned(data, offsets[index])
             if operation in _CHANGES and namespace is not None:
                 self.collections.setdefault(namespace, []).append(index)
@@ -109,7 +120,10 @@ class NamespaceIndex:
                 self._changes.append((b"", b""))
                 self._add(Boundary(index, tuple(each for each in (namespace, to) if each is not None)))
         named = len(self.collections) + len(self._boundaries_of)
-        self.size_bytes = _EVENT_BYTES * chunk.count + _NAMESPACE_BYTES * named
+        self.size_bytes = _EVENT_BYTES * stop + _NAMESPACE_BYTES * named
+        if stop == len(offsets) - 1:
+            self._events = None
+        return self._events is not None
 
     def _add(self, boundary: Boundary) -> None:
         self.boundaries.append(boundary)

@@ -96,6 +96,24 @@ def test_everything_else_is_a_turn_for_whom_it_concerns() -> None:
         assert firsts == [min((each for each in boundaries if each >= first), default=None) for first in range(6)]
 
 
+def test_an_index_in_parts_is_the_same() -> None:
+    events = [
+        *(change("d", f"c{n % 3}") for n in range(10)),
+        {"operationType": "drop", "ns": {"db": "d", "coll": "c1"}},
+    ]
+    data = b"".join(bson.encode({"_id": {"_data": "82"}, **event}) for event in events)
+    place = ResumeToken.high_water_mark(1)
+    chunk = Chunk(data, document_offsets(data), place, place, 0.0)
+    index, whole = NamespaceIndex(chunk, read=0), NamespaceIndex(chunk)
+    assert [index.read_on(4) for _ in range(4)] == [True, True, False, False]
+    scopes = [Scope("s", "d"), *(Scope("s", "d", f"c{n}") for n in range(3))]
+    for scope in scopes:
+        assert index.events_of(scope) == whole.events_of(scope)
+        assert index.boundary_of(scope, 0) == whole.boundary_of(scope, 0)
+    assert index.size_bytes == whole.size_bytes
+    assert not whole.read_on(1)
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("cd")), max_size=30))
 def test_each_change_is_in_one_collection_and_one_database(places: list[tuple[str, str]]) -> None:
     index = index_of(*(change(*place) for place in places))

@@ -1,5 +1,6 @@
 """What a wide stream passes to its attached views, and at which positions a view may attach."""
 
+import asyncio
 from typing import Any, cast
 
 import bson
@@ -150,3 +151,21 @@ def test_boundaries_look_at_no_view_of_other_collections(count: int) -> None:
     stream._publish([chunk(mark(0), *(event(time, "drop", f"c{time}") for time in range(1, 6)))], None)
     assert [view.scope.collection for view in views if view.turned_at is not None] == [f"c{n}" for n in range(1, 6)]
     assert len(looked) <= 20
+
+
+@over("count", [10, 100, 1_000])
+async def test_a_batch_is_read_in_turns_before_it_is_in_the_ring(count: int) -> None:
+    wide = WideStream(
+        stream_key(FeedSpec(Scope("main", "d"))), cast(ChangeStreamReader, Open()), mark(0), WideStreamLimits()
+    )
+    view = Viewer("a")
+    assert wide.attach(view, mark(0))
+    batch, turns = chunk(mark(0), *(event(time, "insert", "a") for time in range(1, count + 1))), 0
+    reading = asyncio.create_task(wide._index_in_turns([batch]))
+    while not reading.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert count / 250 <= turns <= count / 250 + 3
+    wide._publish([batch], None)
+    assert view.events == list(range(1, count + 1))
+    assert wide.ring.bytes == batch.size_bytes
