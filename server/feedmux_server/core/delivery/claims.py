@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 from typing import Final
 
+from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.chunk import Rendition, event_id
@@ -29,7 +30,7 @@ def claim_of(raw_id: bytes) -> int:
 class Claims:
     """The claims on events that were not delivered yet."""
 
-    __slots__ = ("_claimed", "_epochs", "_held", "_holders", "_met", "_pays", "_settled", "gathers", "waits")
+    __slots__ = ("_claimed", "_epochs", "_held", "_holders", "_met", "_pays", "_settled", "_told", "gathers", "waits")
 
     def __init__(self, pays: Callable[[int], None]) -> None:
         """`pays` receives by how many bytes its memory changes."""
@@ -48,6 +49,8 @@ class Claims:
         """Of the host at which each was last."""
         self._met: dict[Hand, set[int]] = {}
         self._settled = set[int]()
+        self._told: dict[Hand, set[int]] = {}
+        """What each has told as settled, also if that was met since."""
 
     def __len__(self) -> int:
         return len(self._held) + len(self._settled)
@@ -58,10 +61,13 @@ class Claims:
         return len(self._held)
 
     def add(self, hand: Hand, held: Iterable[int], settled: Iterable[int], epoch: int = 0) -> None:
-        """Note what a member says whose last host had this epoch. Of two that hold an event, the one with the later
+        """Note what a member says whose last host had this epoch, in place of what it has said before: one that joins
+        again and again has no more claims than one. Of two that hold an event, the one with the later
         host keeps it: the other one had no connection when that host delivered it again. With the same host, the first
         one does. Whoever holds an event keeps it also if another has settled it: the holder works."""
-        before, own = len(self), self._claimed.setdefault(hand, set())
+        before = len(self)
+        self._withdraw_told(hand)
+        own = self._claimed[hand] = set[int]()
         self._epochs[hand] = epoch
         for each in held:
             holder = self._held.get(each)
@@ -71,8 +77,14 @@ class Claims:
                 self._claimed[holder].remove(each)
             self._held[each] = hand
             own.add(each)
-        self._settled.update(settled)
+        self._told[hand] = set(settled)
+        self._settled |= self._told[hand]
         self._pays(CLAIM_BYTES * (len(self) - before))
+
+    def _withdraw_told(self, hand: Hand) -> None:
+        for each in self._claimed.pop(hand, ()):
+            del self._held[each]
+        self._settled.difference_update(self._told.pop(hand, ()))
 
     def of(self, hand: Hand) -> bool:
         """Whether a member holds events."""
@@ -82,6 +94,7 @@ class Claims:
         """The member holds nothing any more."""
         before = len(self)
         self._epochs.pop(hand, None)
+        self._told.pop(hand, None)  # what it has settled stays so
         for each in self._claimed.pop(hand, ()):
             del self._held[each]
         for number in self._met.pop(hand, ()):
@@ -123,5 +136,18 @@ class Claims:
             self._pays(-CLAIM_BYTES)
         return hand
 
-    def close(self) -> None:
-        self._pays(-CLAIM_BYTES * len(self))
+    def release(self) -> bool:
+        """Release claims that are used no more, as many as fit into one turn of the event loop. Returns whether there
+        are more."""
+        before = len(self)
+        for by_holder in (self._claimed, self._met, self._told):
+            left = ENTRIES_AT_ONCE
+            while by_holder and left > 0:
+                left -= 1 + len(by_holder.popitem()[1])
+        for entries in (self._held, self._holders, self._epochs):
+            for _ in range(min(len(entries), ENTRIES_AT_ONCE)):
+                entries.popitem()
+        for _ in range(min(len(self._settled), ENTRIES_AT_ONCE)):
+            self._settled.pop()
+        self._pays(CLAIM_BYTES * (len(self) - before))
+        return any((self._claimed, self._met, self._told, self._held, self._holders, self._epochs, self._settled))

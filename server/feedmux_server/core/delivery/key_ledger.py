@@ -273,6 +273,7 @@ class KeyLedger:
         "_claims",
         "_end",
         "_following",
+        "_forgotten",
         "_kept",
         "_letters",
         "_next",
@@ -328,6 +329,8 @@ class KeyLedger:
         """How often what is settled, or the number of an event's attempts, has changed."""
         self._restored = None if ahead is None else _Restored(ahead)
         self._claims: Claims | None = None
+        self._forgotten: Claims | None = None
+        """Claims that are used no more, while they are released."""
         self.wanted = 0
         """How many events the members could be sent now."""
         self._ready: deque[Key] = deque()
@@ -525,6 +528,7 @@ class KeyLedger:
     def go_on(self) -> None:
         """Continue what did not fit into one turn of the event loop."""
         claims, behind, passed = self._claims, self._behind, self._passed
+        self._release_claims()
         if claims is not None and passed is not None:
             claims.gathers = False
             for _ in range(min(len(behind), ENTRIES_AT_ONCE)):
@@ -544,8 +548,16 @@ class KeyLedger:
     def forget_claims(self) -> None:
         """Everything was read that the lost host can have delivered."""
         if self._claims is not None and self._passed is None:
-            self._claims.close()
-            self._claims = None
+            self._forgotten, self._claims = self._claims, None
+            self._release_claims()
+
+    def _release_claims(self) -> None:
+        if self._forgotten is None:
+            return
+        if self._forgotten.release():
+            self.on_more()
+        else:
+            self._forgotten = None
 
     def _hand_over(self, number: int, name: bytes | None, hand: Hand) -> bool:
         """Reserve a key that has no events for a member that holds one. Of a pinned key, the member keeps all that it
@@ -596,36 +608,46 @@ class KeyLedger:
         return True
 
     def release(self) -> bool:
-        """Release events at the end of the group, as many as fit into one turn of the event loop. Returns whether there
-        are more."""
-        count = min(len(self.events), ENTRIES_AT_ONCE)
-        for _ in range(count):
-            span, _, key = self.events.popitem()[1]
+        """Release what it has at the end of the group, as much of each kind as fits into one turn of the event loop.
+        Returns whether there is more."""
+        numbers = list[int]()
+        for _ in range(min(len(self.events), ENTRIES_AT_ONCE)):
+            number, (span, _, key) = self.events.popitem()
             self.keys.pop(key.name, None)
+            numbers.append(number)
             span.left -= 1
             if not span.left:
                 span.close()
-        self.pays(-EVENT_BYTES * count)
-        if self.events:
-            return True
-        self.keys.clear()
-        self._ready.clear()
-        self._alone.clear()
-        self._aside.clear()
-        self._following.clear()
-        self._behind.clear()
-        self._passed = None
-        self._letters.clear()
-        self.failed_letters.clear()
-        self.replayed.clear()
-        self._kept.clear()
-        self.resting.clear()
-        self.resting_letters = 0
-        self.forget_claims()
-        for name in list(self.pinned):
-            self.unpin(name)
-        self.retries.release()
-        return False
+        self.pays(-EVENT_BYTES * len(numbers))
+        self.retries.forget(numbers)
+        more = bool(self.events) | self.retries.release()
+        passed = deque[tuple[int, bytes | None]]() if self._passed is None else self._passed
+        for entries, remove in (
+            (self.keys, self.keys.popitem),
+            (self._ready, self._ready.pop),
+            (self._alone, self._alone.pop),
+            (self._behind, self._behind.pop),
+            (passed, passed.pop),
+            (self._aside, self._aside.popitem),
+            (self._following, self._following.popitem),
+            (self._letters, self._letters.popitem),
+            (self.failed_letters, self.failed_letters.popitem),
+            (self.replayed, self.replayed.popitem),
+            (self._kept, self._kept.pop),
+            (self.resting, self.resting.popitem),
+        ):
+            for _ in range(min(len(entries), ENTRIES_AT_ONCE)):
+                remove()
+            more |= bool(entries)
+        count = min(len(self.pinned), ENTRIES_AT_ONCE)
+        for _ in range(count):
+            self.pinned.pop()
+        self.pays(-PIN_BYTES * count)
+        if self._claims is not None:
+            self._forgotten, self._claims = self._claims, None
+        if self._forgotten is not None and not self._forgotten.release():
+            self._forgotten = None
+        return more or bool(self.pinned) or self._forgotten is not None
 
     # What the members ask.
 

@@ -239,6 +239,8 @@ class Retries:
             keys.append(key)
         return keys
 
-    def release(self) -> None:
-        self.forget(list(self._tries))
-        self._held.clear()
+    def release(self) -> bool:
+        """Let go of keys that wait, at the end, as many as fit into one turn of the event loop. Returns whether there
+        are more."""
+        del self._held[-ENTRIES_AT_ONCE:]
+        return bool(self._held)

@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
 
-from feedmux_server.core.delivery import claims, key_ledger
+from feedmux_server.core.delivery import claims, key_ledger, retry
 from feedmux_server.core.delivery.claims import CLAIM_BYTES, Claims, claim_of
 from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, SPAN_BYTES, KeyLedger, Stored
 from feedmux_server.core.delivery.key_runs import Hand
@@ -368,14 +368,15 @@ class Compared(Hand):
         return self is other
 
 
-def cost(action: Callable[[], object]) -> int:
-    """How many lines of `claims` run, and how many hands are compared."""
+def cost(action: Callable[[], object], *modules: ModuleType) -> int:
+    """How many lines of `claims`, or of these modules, run, and how many hands are compared."""
     Compared.count = lines = 0
+    files = {each.__file__ for each in modules or (claims,)}
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal lines
         lines += event == "line"
-        return trace if frame.f_code.co_filename == claims.__file__ else None
+        return trace if frame.f_code.co_filename in files else None
 
     before = sys.gettrace()
     sys.settrace(trace)
@@ -442,3 +443,59 @@ def test_no_turn_of_the_event_loop_visits_all_that_a_lost_host_has_delivered(cou
             in_turns(partial(group.ledger.settle, hand, 1, hand.sequence))
         assert [number for run in group.runs(hands[2]) for number in run] == of_nobody
     assert 3 <= max(visits) <= 41
+
+
+@over("joins", [10, 100, 1_000])
+def test_who_joins_again_and_again_has_the_claims_of_one_join(joins: int) -> None:
+    """Each time with other events: nobody has told these, and nobody has read them."""
+    paid = list[int]()
+    told, one, other = Claims(paid.append), Hand(), Hand()
+    told.add(other, [1], [2])
+    for join in range(1, joins + 1):
+        told.add(one, range(join * 1_000, join * 1_000 + 20), range(-join * 1_000, 20 - join * 1_000))
+    assert (len(told), told.awaited, sum(paid)) == (42, 21, 42 * CLAIM_BYTES)
+    assert cost(partial(told.add, one, [3], [4])) <= 20 + 2 * 20
+    assert (len(told), told.of(one)) == (4, True)
+    assert cost(partial(told.withdraw, one)) <= 20
+    assert (told.of(one), told.of(other), len(told)) == (False, True, 3), "what it has settled stays settled"
+
+
+@over("count", [10, 100, 1_000])
+def test_no_turn_of_the_event_loop_releases_more_than_a_part(count: int) -> None:
+    """Here 20 of each kind: events, also failed ones and some that wait for one without a key, pinned keys, claims."""
+    costs = list[int]()
+
+    def turns(ledger: KeyLedger) -> None:
+        left = [True]
+        while left.pop():
+            costs.append(cost(lambda: left.append(ledger.release()), claims, key_ledger, retry))
+
+    with pytest.MonkeyPatch.context() as patched:
+        for module in (claims, key_ledger, retry):
+            patched.setattr(module, "ENTRIES_AT_ONCE", 20)
+        failed, one = Group(*range(count)), Hand()
+        failed.runs(one)
+        for sequence in range(1, count + 1):
+            failed.fail(one, sequence)
+        for number in range(count):
+            failed.ledger.pin(b"%d" % number)
+        turns(failed.ledger)
+        waiting, hands = Gathering(DROPPED, *range(1, 2 * count)), [Hand() for _ in range(count)]
+        for number, hand in enumerate(hands):
+            waiting.claim(hand, held=[number], settled=[count + number])
+        waiting.ledger.gathered()
+        waiting.read(waiting.chunk)
+        turns(waiting.ledger)
+        more = list[None]()
+        forgetful = Gathering(*range(2 * count))
+        forgetful.ledger.on_more = lambda: more.append(None)
+        for number, hand in enumerate(hands):
+            forgetful.claim(hand, held=[2 * number], settled=[2 * number + 1])
+        forgetful.ledger.gathered()
+        costs.append(cost(forgetful.ledger.forget_claims, claims))
+        assert bool(more) == (count > 20)
+        while more:
+            more.clear()
+            costs.append(cost(forgetful.ledger.go_on, claims))
+    assert (failed.paid, waiting.paid, forgetful.paid) == (0, 0, 0)
+    assert max(costs) < 600, "471 with 100 of each, and with 1,000"
