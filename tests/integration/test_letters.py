@@ -343,6 +343,7 @@ async def test_what_mongodb_examines_for_a_call_does_not_grow_with_the_letters(
             "load": lambda: letters.of_group_key("a", "s", b"g", 5),
             "check": lambda: letters.check("a", "s", [b"g"]),
             "to check": lambda: letters.to_check("a", "s"),
+            "reread": lambda: letters.without_letters("a", "s", [b"g", b"h"]),
             "checked": lambda: letters.checked("a", "s", Check(b"g", None)),
         }
         for state in ("set_aside", "replay"):
