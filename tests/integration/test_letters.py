@@ -12,6 +12,7 @@ from typing import Any
 
 import bson
 import pytest
+from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
 from pymongo.collation import Collation
 from pymongo.database import Database
@@ -62,6 +63,10 @@ UNFIT: dict[str, tuple[Callable[[Database[Any]], object], str]] = {
     "time series": (_made(timeseries={"timeField": "failed_at"}), "is a timeseries"),
     "view": (_made(viewOn="others", pipeline=[]), "is a view"),
     "unique": (_indexed("subscription", unique=True), "on subscription is unique"),
+    "unique, of odd ones": (
+        _indexed("subscription", unique=True, partialFilterExpression={"failed_at": {"$gt": DatetimeMS(10**15)}}),
+        "on subscription is unique",
+    ),
     "expires": (_indexed("failed_at", expireAfterSeconds=1), "would delete letters early"),
     "same name": (_indexed("tenant", name="usage"), "takes the place of one"),
     "same key": (_indexed("expires_at", expireAfterSeconds=0), "takes the place of one"),

@@ -71,9 +71,9 @@ class SimLetters:
     def get_collection(self, name: str, **_: Any) -> "_View":
         return _View(self, is_majority=False)
 
-    async def list_collections(self, **_: Any) -> "_Listed":
+    async def unfit(self) -> None:
+        """There is no such collection yet."""
         await self._way()
-        return _Listed([])
 
     async def insert(self, documents: Sequence[dict[str, Any]]) -> None:
         """Insert those that are not there, and wait until a majority has them."""
@@ -292,4 +292,6 @@ class _LettersSource(SimSource):
 
     def letters(self, place: LettersPlace) -> Letters:
         commands = SourceCommands("letters", self._stored, WAIT_S, NOBODY)  # type: ignore[arg-type]
-        return Letters(commands, place)
+        letters = Letters(commands, place)
+        letters.unfit = self._stored.unfit  # type: ignore[method-assign]
+        return letters

@@ -8,7 +8,7 @@ import asyncio
 import operator
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass, replace
@@ -946,51 +946,6 @@ class _Oplog:
         raise _operation_failure(13, "Unauthorized", "not authorized on local to execute command")
 
 
-class _Collections:
-    """The collections of a database."""
-
-    def __init__(self, mongo: SimMongo, database: str) -> None:
-        self._mongo = mongo
-        self._database = database
-
-    async def list_collections(self, filter: dict[str, Any] | None = None, **_: Any) -> "_Listed":
-        mongo, database, wanted = self._mongo, self._database, (filter or {}).get("name")
-        await mongo.check_reachable()
-        await mongo.way(2)
-        return _Listed(
-            {"name": name, "type": "collection"}
-            for name in mongo.collections(database)
-            if (name >= wanted["$gte"] if isinstance(wanted, dict) else wanted in (None, name))
-        )
-
-
-class _Listed:
-    """A cursor over what a command has listed."""
-
-    def __init__(self, found: Iterable[dict[str, Any]]) -> None:
-        self._found = list(found)
-
-    async def __aenter__(self) -> "_Listed":
-        return self
-
-    async def __aexit__(self, *_: object) -> None: ...
-
-    async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
-        for each in self._found:
-            yield each
-
-    def batch_size(self, size: int) -> None:
-        """Do nothing: the number of its batches is no part of the model."""
-
-    @property
-    def alive(self) -> bool:
-        return bool(self._found)
-
-    async def to_list(self, length: int) -> list[dict[str, Any]]:
-        found, self._found = self._found[:length], self._found[length:]
-        return found
-
-
 class _Client:
     """The parts of pymongo's client that `Source` uses for commands."""
 
@@ -998,12 +953,6 @@ class _Client:
         self._mongo = mongo
         self.admin = _Admin(mongo)
         self.local = {"oplog.rs": _Oplog(mongo)}
-
-    def __getitem__(self, database: str) -> _Collections:
-        return _Collections(self._mongo, database)
-
-    async def list_database_names(self) -> list[str]:
-        return sorted({each.database for each in self._mongo.entries})
 
     async def close(self) -> None:
         """Do nothing: cursors are closed by their readers."""
@@ -1016,6 +965,19 @@ class SimSource(Source):
         config = SourceConfig("main", "", source_id=SOURCE_ID, server_selection_timeout_ms=int(SELECTION_S * 1000))
         super().__init__(config, observer, _Client(mongo))  # type: ignore[arg-type]
         self._mongo = mongo
+
+    async def databases(self) -> list[str]:
+        return sorted({each.database for each in self._mongo.entries})
+
+    async def _listed(self, database: str, command: Mapping[str, Any]) -> AsyncGenerator[list[bytes], None]:
+        mongo, wanted = self._mongo, command.get("filter", {}).get("name")
+        await mongo.check_reachable()
+        await mongo.way(2)
+        yield [
+            bson.encode({"name": name, "type": "collection"})
+            for name in mongo.collections(database)
+            if (name >= wanted["$gte"] if isinstance(wanted, dict) else wanted in (None, name))
+        ]
 
     async def estimated_count(self, database: str, name: str) -> int:
         """Any number: MongoDB's may be wrong, and nothing but what is shown to people may depend on it."""

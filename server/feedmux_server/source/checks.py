@@ -15,6 +15,8 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailure
 
 from feedmux_server.core.check_result import CheckResult, Level, check_clock
+from feedmux_server.source.answers import ANSWER, FOR_CLIENTS, info_of
+from feedmux_server.source.cursor import listed
 from feedmux_server.source.errors import rejects_login, why_rejected
 
 OLDEST_VERSION: Final = (6, 0)
@@ -266,6 +268,7 @@ class SourceExamination:
         self._collections = collections
         self._client: _Client = AsyncMongoClient(
             uri,
+            **FOR_CLIENTS,
             appname="feedmux-doctor",
             serverSelectionTimeoutMS=timeout_ms,
             connectTimeoutMS=timeout_ms,
@@ -346,13 +349,15 @@ class SourceExamination:
             ),
             (
                 "the replica set's id cannot be read, so positions hold the set's name instead",
-                lambda: self._client.admin.command("replSetGetConfig"),
+                lambda: self._client.admin.command("replSetGetConfig", codec_options=ANSWER),
                 f"replSetGetConfig on {{cluster: true}}, or set sources.{self._name}.id",
             ),
             (
                 "databases cannot be listed, which `feedmux explain` needs",
                 # With authorizedDatabases=True, a missing privilege would hide names instead of causing an error.
-                lambda: self._client.admin.command("listDatabases", nameOnly=True, authorizedDatabases=False),
+                lambda: self._client.admin.command(
+                    "listDatabases", nameOnly=True, authorizedDatabases=False, codec_options=ANSWER
+                ),
                 "listDatabases on {cluster: true}",
             ),
         ]
@@ -383,14 +388,14 @@ class SourceExamination:
             check = f"{self._name}.images"
             database, _, collection = namespace.partition(".")
             try:
-                listed = await self._client[database].list_collections(filter={"name": collection})
-                found = [each async for each in listed]
+                command = {"listCollections": 1, "filter": {"name": collection}}
+                found = [info_of(each) async for part in listed(self._client[database], command) for each in part]
             except OperationFailure as error:
                 yield _missing(check, error, f"{database} cannot be listed", f'listCollections on {{db: "{database}"}}')
                 continue
             if not found:
                 yield CheckResult(check, Level.WARNING, f"{namespace} does not exist", "Create it, or correct the name")
-            elif not found[0].get("options", {}).get("changeStreamPreAndPostImages", {}).get("enabled"):
+            elif not found[0].images:
                 yield CheckResult(
                     check,
                     Level.FAILED,

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
+from bson.errors import BSONError
 from pymongo import AsyncMongoClient
 from pymongo.errors import PyMongoError
 
@@ -56,7 +57,7 @@ class SourceCommands:
                 f"MongoDB of source {self.name!r} did not answer within {self.wait_s:g} s",
                 retry_after_s=RETRY_AFTER_S,
             ) from None
-        except PyMongoError as error:
+        except (PyMongoError, BSONError) as error:
             self._renew_if_stale()
             raise self.unavailable(error) from error
 
@@ -84,7 +85,7 @@ class SourceCommands:
                 return
             self._closing, self.client = asyncio.ensure_future(self.client.close()), new
 
-    def unavailable(self, error: PyMongoError) -> FeedmuxError:
+    def unavailable(self, error: PyMongoError | BSONError) -> FeedmuxError:
         return as_error(error, f"source {self.name!r}", RETRY_AFTER_S)
 
     def span(self, operation: str, database: str, collection: str = "") -> Span:

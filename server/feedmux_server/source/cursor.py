@@ -1,4 +1,4 @@
-"""A change stream cursor that returns batches as bytes, with their postBatchResumeToken.
+"""A change stream cursor that returns batches as bytes, with their postBatchResumeToken; and lists of collections.
 
 pymongo's public raw-batch cursor exists for collections only and does not show the postBatchResumeToken
 (docs/adr/0002), and it builds an object per event before it returns the bytes. This module is the one place that uses
@@ -8,7 +8,7 @@ what these need. `private_names` checks that they are there, and tests/integrati
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -26,6 +26,7 @@ from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.cancellation import cancellable
 from feedmux_server.core.events.bson_walk import ARRAY, DOCUMENT, find, length_at, value_end
+from feedmux_server.source.answers import ANSWER, documents_in
 from feedmux_server.source.private_names import (
     _array_of_documents_to_buffer,
     _CursorAddress,
@@ -34,7 +35,6 @@ from feedmux_server.source.private_names import (
 )
 from feedmux_server.source.read_watch import Address
 
-_REPLY = CodecOptions[dict[str, Any]](unicode_decode_error_handler="replace")
 _EMPTY = b"\x05\x00\x00\x00\x00"
 _CURSOR_KILLED = 237
 _PART_BYTES = 3_000_000
@@ -134,7 +134,7 @@ class _Cursor(AsyncRawBatchCommandCursor[Any]):
         reply, start = _bytes_of(response.payload_document)
         found = find_batch(reply, start)
         if found is None:
-            return [bson.decode(reply[start:], _REPLY)]
+            return [bson.decode(reply[start:], ANSWER)]
         cursor_at, begin, end = found
         # The token may have megabytes, as the `_id` of an event has, and stays bytes, too.
         token_at = find(reply, cursor_at, b"postBatchResumeToken", DOCUMENT)
@@ -149,7 +149,7 @@ class _Cursor(AsyncRawBatchCommandCursor[Any]):
         removed = sum(stop - first - len(_EMPTY) for first, stop in cuts)
         for at in (0, cursor_at - start):
             rest[at : at + 4] = (int.from_bytes(rest[at : at + 4], "little") - removed).to_bytes(4, "little")
-        document = bson.decode(bytes(rest), _REPLY)
+        document = bson.decode(bytes(rest), ANSWER)
         if end - begin > len(_EMPTY):
             document["cursor"]["nextBatch"] = [ReplyEvents(reply, begin, end)]
         if token_at is not None:
@@ -187,6 +187,54 @@ class _RawAggregate(_DatabaseAggregationCommand):
         return self._database["$cmd.aggregate"]
 
 
+class _RawList:
+    """A command such as listCollections whose cursor returns raw batches."""
+
+    def __init__(self, database: AsyncDatabase[Any], command: Mapping[str, Any]) -> None:
+        self._database = database
+        # A raw cursor takes no documents from the command's own reply.
+        self._command = {**command, "cursor": {"batchSize": 0}}
+
+    def get_read_preference(self, _session: AsyncClientSession) -> Any:
+        return ReadPreference.PRIMARY
+
+    async def get_cursor(self, session: AsyncClientSession, _server: Any, connection: Any, preference: Any) -> _Cursor:
+        reply = await connection.command(
+            self._database.name,
+            self._command,
+            preference,
+            codec_options=ANSWER,
+            session=session,
+            client=self._database.client,
+        )
+        return _Cursor(self._database["$cmd"], reply["cursor"], connection.address, session=session)
+
+
+async def listed(
+    database: AsyncDatabase[Any], command: Mapping[str, Any], at_once: int = 0
+) -> AsyncGenerator[list[bytes], None]:
+    """The documents that a command such as listCollections lists, in parts of at most `at_once`, if it is not 0. Raises
+    pymongo's errors."""
+    cursor = await RawChangeStreamCursor.list(database, command)
+    try:
+        cursor.ask_for(at_once)
+        exhausted = False
+        while not exhausted:
+            batch = await cursor.next_batch()
+            exhausted = batch.exhausted
+            for part in batch.parts:
+                yield list(documents_in(part))
+    finally:
+        await cursor.close()
+
+
+async def database_names(client: AsyncMongoClient[Any]) -> list[str]:
+    """Raises pymongo's errors."""
+    # pymongo's own method decodes them with its default codec, which rejects all for one that is not UTF-8.
+    reply, _ = await _run_on(client, None, {"listDatabases": 1, "nameOnly": True}, retryable=True)
+    return [each["name"] for each in reply["databases"]]
+
+
 def _use_no_more(session: AsyncClientSession) -> None:
     """Prevent reuse of the session, because an operation may continue in MongoDB under the session's id."""
     if session._server_session is not None:
@@ -222,16 +270,21 @@ async def aggregate_on(
 
 
 async def _run_on(
-    client: AsyncMongoClient[Any], address: Address | None, command: Any, database: str = "admin"
+    client: AsyncMongoClient[Any],
+    address: Address | None,
+    command: Any,
+    database: str = "admin",
+    *,
+    retryable: bool = False,
 ) -> tuple[Mapping[str, Any], Address]:
     """Return the reply, and the address of the server that sent it."""
 
     async def run(_session: Any, _server: Any, connection: Any, preference: Any) -> tuple[Mapping[str, Any], Address]:
-        reply = await connection.command(database, command, preference, codec_options=_REPLY, client=client)
+        reply = await connection.command(database, command, preference, codec_options=ANSWER, client=client)
         return reply, connection.address
 
     return await cancellable(
-        client._retryable_read(run, ReadPreference.PRIMARY, None, "command", address=address, retryable=False)
+        client._retryable_read(run, ReadPreference.PRIMARY, None, "command", address=address, retryable=retryable)
     )
 
 
@@ -264,18 +317,32 @@ class RawChangeStreamCursor:
 
         Raises pymongo's errors. `options` are the aggregate's, with `batchSize` and `maxAwaitTimeMS` for the getMores.
         """
+        return await cls._run(database, _RawAggregate(database, collection, pipeline, options), _Op.AGGREGATE, opening)
+
+    @classmethod
+    async def list(cls, database: AsyncDatabase[Any], command: Mapping[str, Any]) -> "RawChangeStreamCursor":
+        """Run a command of `database` that lists collections or indexes. Raises pymongo's errors."""
+        return await cls._run(database, _RawList(database, command), next(iter(command)))
+
+    @classmethod
+    async def _run(
+        cls,
+        database: AsyncDatabase[Any],
+        command: _RawAggregate | _RawList,
+        operation: str,
+        opening: Callable[[bytes], None] | None = None,
+    ) -> "RawChangeStreamCursor":
         session = database.client.start_session(causal_consistency=False)
         if opening is not None:
             opening(bytes(session.session_id["id"]))
         try:
-            command = _RawAggregate(database, collection, pipeline, options)
             cursor: Any = await cancellable(
                 database.client._retryable_read(
-                    command.get_cursor,
+                    command.get_cursor,  # type: ignore[arg-type]
                     command.get_read_preference(session),  # type: ignore[arg-type]
                     session,
                     retryable=True,
-                    operation=_Op.AGGREGATE,
+                    operation=operation,
                 )
             )
         except OperationFailure:

@@ -5,14 +5,15 @@ Owned by `app` for the life of the process; readers open cursors on it. Nothing 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, ValuesView
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, ValuesView
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import bson
 from bson.binary import UUID_SUBTYPE, Binary
-from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 from pymongo import AsyncMongoClient
@@ -26,10 +27,11 @@ from feedmux_server.clock import monotonic_s
 from feedmux_server.core.check_result import Level, failures
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.source.answers import ANSWER, FOR_CLIENTS, RAW_ANSWER, CollectionInfo, info_of, name_of
 from feedmux_server.source.catchup_limiter import CatchupLimiter
 from feedmux_server.source.checks import COMMAND_NOT_FOUND, judge_failure, judge_hello, server_errors
 from feedmux_server.source.commands import RETRY_AFTER_S, Client, SourceCommands
-from feedmux_server.source.cursor import RawChangeStreamCursor, aggregate_on, run_on
+from feedmux_server.source.cursor import RawChangeStreamCursor, aggregate_on, database_names, listed, run_on
 from feedmux_server.source.errors import rejects_login, why_rejected
 from feedmux_server.source.letters import Letters, LettersPlace
 from feedmux_server.source.logins import Logins
@@ -46,13 +48,13 @@ _OF_OPERATIONS = (
     "opid", "active", "numYields", "waitingForLock", "lsid.id", "shard", "cursor.cursorId", "command.aggregate",
 )  # fmt: skip
 """Fields requested from $currentOp. None holds client input: a pipeline may hold values that the driver rejects."""
-# The user's values go to MongoDB unchanged, including dates that Python has no type for.
 _COLLECTION = {"type": "collection"}
 LISTED_AT_ONCE = 500
-"""So many collections take 3 ms of the event loop."""
+"""So many names take 1 ms of the event loop."""
 _NAMES_AT_ONCE = 100
 """To ask grants about so many names takes a millisecond of the event loop."""
-_AS_GIVEN = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_AUTO)
+_INFOS_AT_ONCE = 50
+"""So many are found in a millisecond of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +73,6 @@ class SourceConfig:
     connect_timeout_ms: int = 5_000
     history_reads: int = 2
     """Reads of history that are under way at a time."""
-
-
-@dataclass(frozen=True, slots=True)
-class CollectionInfo:
-    """What `listCollections` says of a collection or view."""
-
-    kind: str
-    """`collection`, `view` or `timeseries`."""
-    capped: bool = False
-    collation: bool = False
-    clustered: bool = False
 
 
 class Source:
@@ -167,7 +158,7 @@ class Source:
         except ConfigurationError as error:
             reason = self._commands.unavailable(error).reason
             raise FeedmuxError(reason, str(judge_failure(self.name, error)), retry_after_s=RETRY_AFTER_S) from error
-        except PyMongoError as error:
+        except (PyMongoError, BSONError) as error:
             raise self._commands.unavailable(error) from error
         self.connected = True
         return tuple(str(each) for each in found if each.level is Level.WARNING)
@@ -205,44 +196,49 @@ class Source:
     async def databases(self) -> list[str]:
         """Names of all databases. Raises FeedmuxError where they may not be listed."""
         with self._commands.span("listDatabases", "admin"):
-            return await self._commands.answer(self._client.list_database_names())
+            return await self._commands.answer(database_names(self._client))
 
     async def collections(self, database: str, collection: str = "", *, most: int) -> dict[str, bool]:
         """At most `most` collections of a database, or only the one of this name, and whether pre- and post-images are
         stored. Raises as `databases` does."""
         wanted = _COLLECTION | ({"name": collection} if collection else {})
         with self._commands.span("listCollections", database, collection):
-            listed = await self._commands.answer(self._list(database, most, filter=wanted))
-        return {
-            each["name"]: bool(each.get("options", {}).get("changeStreamPreAndPostImages", {}).get("enabled"))
-            for each in listed
-        }
+            found = await self._commands.answer(self._infos(database, most, filter=wanted))
+        return {name: info.images for name, info in found.items()}
 
     async def names(self, database: str, collection: str = "", *, most: int) -> list[str]:
         """The names of at most `most` collections and views of a database, or only this one if it exists. Raises as
         `databases` does."""
         wanted = {"name": collection} if collection else {}
         with self._commands.span("listCollections", database, collection):
-            listed = await self._commands.answer(
-                self._list(database, most, filter=wanted, nameOnly=True, authorizedCollections=True)
+            return await self._commands.answer(
+                self._names(database, most, filter=wanted, nameOnly=True, authorizedCollections=True)
             )
-        return [each["name"] for each in listed]
 
-    async def _list(self, database: str, most: int | None, **options: Any) -> list[Any]:
-        found = list[Any]()
+    async def _names(self, database: str, most: int, **options: Any) -> list[str]:
+        return [name_of(each) async for part in self._parts(database, most, **options) for each in part]
+
+    async def _infos(self, database: str, most: int | None, **options: Any) -> dict[str, CollectionInfo]:
+        found = dict[str, CollectionInfo]()
         async for part in self._parts(database, most, **options):
-            found += part
-        return found[:most]
+            for count, each in enumerate(part, 1):
+                found[name_of(each)] = info_of(each)
+                if count % _INFOS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return found
 
-    async def _parts(self, database: str, most: int | None, **options: Any) -> AsyncIterator[list[Any]]:
-        command, count = self._client[database].list_collections(cursor={"batchSize": LISTED_AT_ONCE}, **options), 0
-        async with await command as listed:
-            listed.batch_size(LISTED_AT_ONCE)
-            while listed.alive and (most is None or count < most):
-                part = await listed.to_list(LISTED_AT_ONCE)
+    async def _parts(self, database: str, most: int | None, **options: Any) -> AsyncIterator[list[bytes]]:
+        count = 0
+        async with aclosing(self._listed(database, {"listCollections": 1, **options})) as parts:
+            async for part in parts:
+                yield part if most is None else part[: most - count]
                 count += len(part)
-                yield part
+                if most is not None and count >= most:
+                    return
                 await asyncio.sleep(0)  # deliveries do not wait for thousands of collections
+
+    def _listed(self, database: str, command: Mapping[str, Any]) -> AsyncGenerator[list[bytes], None]:
+        return listed(self._client[database], command, LISTED_AT_ONCE)
 
     async def open_cursor(
         self,
@@ -255,7 +251,7 @@ class Source:
         """Opens a change stream. Raises pymongo's errors, and FeedmuxError for a read preference that there is not."""
         cursors = self.logins.cursors
         database = self._client[spec.scope.database or "admin"].with_options(
-            codec_options=CodecOptions(document_class=RawBSONDocument),
+            codec_options=RAW_ANSWER,
             read_preference=_read_preference(spec.read_preference) if spec.read_preference else None,
             read_concern=ReadConcern(spec.read_concern) if spec.read_concern else None,
         )
@@ -264,9 +260,9 @@ class Source:
             "maxAwaitTimeMS": max_await_ms,
         }
         if spec.collation:
-            options["collation"] = dict(bson.decode(spec.collation, _AS_GIVEN))
+            options["collation"] = dict(bson.decode(spec.collation, RAW_ANSWER))
         if spec.comment:
-            options["comment"] = bson.decode(spec.comment, _AS_GIVEN).get("comment")
+            options["comment"] = bson.decode(spec.comment, RAW_ANSWER).get("comment")
         with self._commands.span("aggregate", database.name, spec.scope.collection):
             cursor = await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options, opening)
         cursors.add(cursor)
@@ -279,9 +275,7 @@ class Source:
             return await self._commands.answer(self._info(database, name))
 
     async def _info(self, database: str, name: str) -> CollectionInfo | None:
-        async for each in await self._client[database].list_collections(filter={"name": name}):
-            return _collection_info(each)
-        return None
+        return (await self._infos(database, None, filter={"name": name})).get(name)
 
     async def collection_names(
         self, database: str, first: str, wanted: Callable[[str], bool], most: int
@@ -299,7 +293,7 @@ class Source:
         async for part in self._parts(database, None, filter=from_first, nameOnly=True):
             count += len(part)
             for at in range(0, len(part), _NAMES_AT_ONCE):
-                names = filter(wanted, (each["name"] for each in part[at : at + _NAMES_AT_ONCE]))
+                names = filter(wanted, map(name_of, part[at : at + _NAMES_AT_ONCE]))
                 least = sorted([*least, *names])[:most]
                 await asyncio.sleep(0)
         return least, count
@@ -308,8 +302,7 @@ class Source:
         """Those of `collection_names` that are capped or clustered, or have a collation. Raises as `databases` does."""
         special = [{f"options.{name}": {"$exists": True}} for name in ("capped", "collation", "clusteredIndex")]
         with self._commands.span("listCollections", database):
-            listed = await self._commands.answer(self._list(database, None, filter=_COLLECTION | {"$or": special}))
-        return {each["name"]: _collection_info(each) for each in listed}
+            return await self._commands.answer(self._infos(database, None, filter=_COLLECTION | {"$or": special}))
 
     async def estimated_count(self, database: str, name: str) -> int:
         """The number of documents by MongoDB's metadata, which costs no scan and may be wrong after a crash. Raises as
@@ -321,7 +314,7 @@ class Source:
         """Whether MongoDB would read a whole collection for these stages. Raises as `databases` does."""
         command = {"explain": {"aggregate": name, "pipeline": stages, "cursor": {}}, "verbosity": "queryPlanner"}
         with self._commands.span("explain", database, name):
-            plan = await self._commands.answer(self._client[database].command(command))
+            plan = await self._commands.answer(self._client[database].command(command, codec_options=ANSWER))
         return _has_stage(plan, "COLLSCAN")
 
     async def open_documents(
@@ -338,7 +331,7 @@ class Source:
         place of the one that was checked.
         """
         database = self._client[spec.scope.database].with_options(
-            codec_options=CodecOptions(document_class=RawBSONDocument),
+            codec_options=RAW_ANSWER,
             read_preference=_read_preference(spec.read_preference) if spec.read_preference else None,
         )
         options: dict[str, Any] = {
@@ -347,7 +340,7 @@ class Source:
             "collation": {"locale": "simple"},
         }
         if spec.comment:
-            options["comment"] = bson.decode(spec.comment, _AS_GIVEN).get("comment")
+            options["comment"] = bson.decode(spec.comment, RAW_ANSWER).get("comment")
         cursors = self.logins.cursors
         with self._commands.span("aggregate", database.name, spec.scope.collection):
             cursor = await RawChangeStreamCursor.open(database, spec.scope.collection, stages, options, opening)
@@ -361,7 +354,7 @@ class Source:
         preference = _read_preference(spec.read_preference) if spec.read_preference else None
         with self._commands.span("find", spec.scope.database, spec.scope.collection):
             reply = await self._client[spec.scope.database].command(
-                find | options, read_preference=preference, codec_options=_AS_GIVEN
+                find | options, read_preference=preference, codec_options=RAW_ANSWER
             )
         found: list[RawBSONDocument] = reply["cursor"]["firstBatch"]
         return bytes(found[0].raw) if found else b""
@@ -391,20 +384,10 @@ class Source:
             version = await self._client.config["version"].find_one({})
             return str(version["clusterId"]) if version else "sharded"
         try:
-            reply = await self._client.admin.command("replSetGetConfig")
+            reply = await self._client.admin.command("replSetGetConfig", codec_options=ANSWER)
             return str(reply["config"]["settings"]["replicaSetId"])
         except OperationFailure:
             return str(hello["setName"])
-
-
-def _collection_info(listed: Mapping[str, Any]) -> CollectionInfo:
-    options = listed.get("options", {})
-    return CollectionInfo(
-        kind=str(listed.get("type", "")),
-        capped=bool(options.get("capped")),
-        collation=bool(options.get("collation")),
-        clustered=bool(options.get("clusteredIndex")),
-    )
 
 
 def _as_of(cluster_time: int) -> dict[str, Any]:
@@ -442,6 +425,7 @@ def _new_client(config: SourceConfig, lost: ServerListener, username: str, passw
     return AsyncMongoClient(
         config.uri,
         **{name: value for name, value in login.items() if value},
+        **FOR_CLIENTS,
         appname="feedmux",
         event_listeners=[lost],
         maxPoolSize=None,  # every open stream holds a connection while MongoDB waits for an event

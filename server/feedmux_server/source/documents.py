@@ -29,8 +29,9 @@ from feedmux_server.core.feeds.snapshot_stages import (
 )
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.resume_token import Copied
+from feedmux_server.source.answers import CollectionInfo
 from feedmux_server.source.cursor import RawBatch, RawChangeStreamCursor
-from feedmux_server.source.deployment import CollectionInfo, Source
+from feedmux_server.source.deployment import Source
 from feedmux_server.source.errors import UNAUTHORIZED, judge, rejects_login
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Failed

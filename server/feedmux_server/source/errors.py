@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from bson.errors import BSONError
 from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure, PyMongoError, WaitQueueTimeoutError
 
 from feedmux_server.core.delivery.resume_policy import MongoFailure, Verdict, classify
@@ -33,10 +34,13 @@ def why_rejected(error: PyMongoError) -> str:
     return str(error)[:_WHY_CHARS_MAX]
 
 
-def as_error(error: PyMongoError, who: str, retry_after_s: float) -> FeedmuxError:
+def as_error(error: PyMongoError | BSONError, who: str, retry_after_s: float) -> FeedmuxError:
     """Turn an error of a plain command (ping, a check of the oplog) into the error that the client sees."""
     if isinstance(error, OperationFailure):
         return judge(error, "aggregate").error
+    if isinstance(error, BSONError):  # its text may quote what somebody wrote
+        said = f"MongoDB of {who} has sent an answer that cannot be decoded ({type(error).__name__})"
+        return FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, said, retry_after_s=retry_after_s)
     return FeedmuxError(
         ErrorReason.SOURCE_UNAVAILABLE, f"MongoDB of {who} cannot be reached now", retry_after_s=retry_after_s
     )

@@ -16,8 +16,9 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
+import bson
 from bson import Binary, Int64
-from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.codec_options import DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
@@ -32,7 +33,9 @@ from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter
 from feedmux_server.core.limits.quota import exceeded
+from feedmux_server.source.answers import RAW_ANSWER, info_of
 from feedmux_server.source.commands import RETRY_AFTER_S, SourceCommands
+from feedmux_server.source.cursor import listed
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +59,8 @@ _LETTERS_AT_ONCE: Final = 100
 PAGE_BYTES_MAX: Final = 1 << 20
 _CHECK_AT_ONCE: Final = 100
 _DUPLICATE: Final = 11_000
+_NAME_CHARS: Final = 200
+"""What a message quotes of names of indexes and fields, which may have megabytes."""
 # A collection with a collation may take the place of the one that was found fit: there, this finds no other letter.
 _BY_BYTES: Final = Collation("simple")
 _SET_ASIDE: Final = "set_aside"
@@ -66,7 +71,7 @@ _OF_DELIVERIES: Final = ("attempts", "failures", "losses", "reasons", "member")
 _AS_FAILED: Final = [("failed_at", ASCENDING), ("_id", ASCENDING)]
 _IN_ORDER: Final = [("group_key", ASCENDING), ("place", ASCENDING), ("_id", ASCENDING)]
 # A value that Python has no type for is nobody's mistake here: keys stay as they are.
-_RAW: Final = CodecOptions(document_class=RawBSONDocument, datetime_conversion=DatetimeConversion.DATETIME_MS)
+_RAW: Final = RAW_ANSWER.with_options(datetime_conversion=DatetimeConversion.DATETIME_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,23 +167,24 @@ class Letters:
         """Why the collection that is there would not keep letters as they are written, and what to do about it; None if
         it would, or if there is none. Raises pymongo's errors."""
         database, name = self._commands.client[self.place.database], self.place.collection
-        listed = await (await database.list_collections(filter={"name": name})).to_list()
-        if not listed:
+        command = {"listCollections": 1, "filter": {"name": name}}
+        found = [info_of(each) async for part in listed(database, command) for each in part]
+        if not found:
             return None
-        where, kind, options = f"{self.place.database}.{name}", listed[0].get("type"), listed[0].get("options", {})
-        why = ""
-        if kind != "collection":
-            why = f"is a {kind}, which does not store letters as they are"
-        elif options.get("capped"):
+        where, info, why = f"{self.place.database}.{name}", found[0], ""
+        if info.kind != "collection":
+            why = f"is a {info.kind}, which does not store letters as they are"
+        elif info.capped:
             why = "is capped: MongoDB would delete letters to make room"
-        elif options.get("collation"):
+        elif info.collation:
             why = "has a collation, by which letters of two subscriptions or tenants may be one"
         if why:
             advice = "Drop or rename it, and feedmux creates it again; or set dead_letters.collection to another name"
             return f"the collection for dead letters, {where}, {why}", advice
-        async for each in await database[name].list_indexes():
-            if why := _why_unfit(each):
-                advice = f"Drop the index {each['name']!r}"
+        indexes = [each async for part in listed(database, {"listIndexes": name}) for each in part]
+        for index in (RawBSONDocument(each, RAW_ANSWER) for each in indexes):
+            if why := _why_unfit(index):
+                advice = f"Drop the index {index['name'][:_NAME_CHARS]!r}"
                 return f"an index of the collection for dead letters, {where}, {why}", advice
         return None
 
@@ -707,7 +713,8 @@ def _why_unfit(index: Mapping[str, Any]) -> str:
     """Why letters cannot be stored with an index that was found; empty if they can."""
     if list(index["key"]) == ["_id"]:
         return ""
-    own = {each.document["name"]: each.document for each in _INDEXES}
+    # Nothing within a field is decoded except the key: a filter may have megabytes.
+    own = {each.document["name"]: RawBSONDocument(bson.encode(each.document), RAW_ANSWER) for each in _INDEXES}
     fields = ("key", "expireAfterSeconds", "sparse", "partialFilterExpression", "unique", "collation")
 
     def meaning(of: Mapping[str, Any]) -> list[Any]:
@@ -718,7 +725,7 @@ def _why_unfit(index: Mapping[str, Any]) -> str:
     if index["name"] in own:
         return ""
     if index.get("unique"):
-        return f"on {', '.join(index['key'])} is unique and would reject letters"
+        return f"on {', '.join(index['key'])[:_NAME_CHARS]} is unique and would reject letters"
     return "would delete letters early" if "expireAfterSeconds" in index else ""
 
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import bson
-from bson.codec_options import CodecOptions, DatetimeConversion
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.names import is_served
 from feedmux_server.core.feeds.simple_filter import EVERYTHING, simple_filter_of
-from feedmux_server.core.feeds.snapshot_stages import check_feed
+from feedmux_server.core.feeds.snapshot_stages import check_feed, unsuitable
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.source.answers import ANSWER, REPLACED
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.documents import check_collection, check_info, check_source
 from feedmux_server.source.read_limits import ReadLimits
@@ -38,10 +38,6 @@ ESTIMATED_MAX: Final = 1_000
 _NAMES_AT_ONCE: Final = 100
 """So many names, or events that have some, take a millisecond of the event loop."""
 _DROPS_AND_RENAMES: Final = bson.encode({"pipeline": [{"$match": {"operationType": {"$in": ["drop", "rename"]}}}]})
-
-_NAMES: Final[CodecOptions[Any]] = CodecOptions(
-    unicode_decode_error_handler="replace", datetime_conversion=DatetimeConversion.DATETIME_AUTO
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +182,7 @@ class Namespaces:
                     for index in range(chunk.first_after(place), chunk.count):
                         if index % _NAMES_AT_ONCE == 0:
                             await asyncio.sleep(0)
-                        found = wanted(_gone(bson.decode(rendition.cut(index, index + 1), _NAMES)))
+                        found = wanted(_gone(bson.decode(rendition.cut(index, index + 1), ANSWER)))
                         if found is not None and (least is None or found < least):
                             least = found
                 complete = max(complete, batch.complete_time, reader.at.place.cluster_time - 1)
@@ -207,6 +203,7 @@ class Namespaces:
             if not scope.database:
                 self._charge(len(listed))
             self._databases = sorted(each for each in listed if is_served(each, "") and self._key.shows(each, ""))
+            _check_names("database", self._databases)
         return self._databases
 
     async def _list_collections(self, database: str, first: str) -> _Listed:
@@ -218,8 +215,16 @@ class Namespaces:
             )
             self.lists += 1
             self._charge(count)
+            _check_names("collection", names)
             listed = self._listed = _Listed(database, first, names, len(names) < most)
         return listed
+
+
+def _check_names(what: str, names: list[str]) -> None:
+    """Raises SNAPSHOT_UNSUITABLE for one that cannot be asked for. Without it, a copy would not be whole."""
+    for name in names:
+        if REPLACED in name:
+            raise unsuitable("name", f"the name of {what} {name!r} is not UTF-8, so its documents cannot be read")
 
 
 def _gone(event: Mapping[str, Any]) -> Gone:

@@ -12,9 +12,10 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.positions.resume_token import Copied
+from feedmux_server.source.answers import CollectionInfo
 from feedmux_server.source.catchup_limiter import CatchupLimiter
 from feedmux_server.source.cursor import RawBatch
-from feedmux_server.source.deployment import CollectionInfo, Source
+from feedmux_server.source.deployment import Source
 from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, check_collection
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Failed

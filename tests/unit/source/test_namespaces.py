@@ -13,7 +13,7 @@ from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.source import namespaces
-from feedmux_server.source.deployment import CollectionInfo
+from feedmux_server.source.answers import CollectionInfo
 from feedmux_server.source.namespaces import ESTIMATED_MAX, Namespace, Namespaces
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader
@@ -107,6 +107,22 @@ async def test_what_a_tenant_may_not_see_or_a_pipeline_drops_is_not_looked_at() 
         with pytest.raises(FeedmuxError, match=r"b\.z is capped"):
             await checked
     assert await names.next(("b-c", "zz"), after=True) == ("b-c", "é"), "one that was passed is none of its business"
+
+
+@in_virtual_time
+async def test_what_cannot_be_asked_for_by_its_name_is_not_left_out_of_a_copy() -> None:
+    source: Any
+    names, source, _ = await made(stream_key(SPEC))
+    source.listed["a\ufffd"] = CollectionInfo("collection")
+    with pytest.raises(FeedmuxError, match="the name of collection 'a\ufffd' is not UTF-8"):
+        await names.next(("", ""), after=False)
+    source.found.append("b\ufffd")
+    names.forget()
+    with pytest.raises(FeedmuxError, match="the name of database 'b\ufffd' is not UTF-8"):
+        await names.check()
+    names, source, _ = await made(stream_key(SPEC, b"policy", shows=lambda database, name: "\ufffd" not in name))
+    source.listed["a\ufffd"] = CollectionInfo("collection")
+    assert await names.next(("", ""), after=False) == ("b", "a.b"), "to a tenant that may not see it, it is nothing"
 
 
 @in_virtual_time

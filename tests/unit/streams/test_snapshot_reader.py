@@ -16,8 +16,8 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
+from feedmux_server.source.answers import CollectionInfo
 from feedmux_server.source.cursor import RawBatch
-from feedmux_server.source.deployment import CollectionInfo
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.streams.snapshot_reader import ESTIMATE_EVERY_S, SnapshotReader

@@ -107,7 +107,7 @@ const (
 	// FAILED_PRECONDITION. The feed does not have the fingerprint in the request: its pipeline or options have changed.
 	ErrorReason_ERROR_REASON_FEED_CHANGED ErrorReason = 58
 	// FAILED_PRECONDITION. The existing documents of this feed cannot be copied. Metadata: `kind`: `collation`,
-	// `view`, `time series`, `capped`, `clustered`, `sharded cluster`, `mode` and `filter` (a range of a
+	// `view`, `time series`, `capped`, `clustered`, `name`, `sharded cluster`, `mode` and `filter` (a range of a
 	// copy).
 	ErrorReason_ERROR_REASON_SNAPSHOT_UNSUITABLE ErrorReason = 59
 	// ABORTED. The session lost its subscription. Metadata: `cause` (TAKEOVER, SEEK, UPDATE, DELETE, LEASE).
