@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.failure import CliError
-from feedmux.cli.terminal import Terminal, print_json
+from feedmux.cli.terminal import Painted, Terminal, print_json, say
 from feedmux_server.cli.keys import new_key
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ async def _dev(args: argparse.Namespace) -> OSError | None:
                 else:
                     await asyncio.Event().wait()
             except asyncio.CancelledError:
-                print(file=sys.stderr)
+                say(file=sys.stderr)
                 with told.step("stopping"):
                     await stack.aclose()
                 # Ctrl-C is the normal end.
@@ -256,7 +256,7 @@ def _tell(args: argparse.Namespace, home: _Home, server: Running, mongodb_uri: s
         else "Nothing writes yet: use --workload, or connect your own program to the MongoDB above.",
         "Press Ctrl-C to stop everything.",
     ]
-    print("\n".join(lines), flush=True)
+    say(Painted("\n".join(lines)), flush=True)
 
 
 def _command() -> str:

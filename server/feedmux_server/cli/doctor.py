@@ -10,7 +10,7 @@ from pathlib import Path
 from feedmux.cli.connection import add_connection_options
 from feedmux.cli.failure import CliError, UsageError
 from feedmux.cli.settings import SETTINGS, fill_in
-from feedmux.cli.terminal import Terminal, plain, print_json
+from feedmux.cli.terminal import Terminal, plain, print_json, say
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red"), "unknown": ("?", "yellow")}
 
@@ -106,7 +106,7 @@ class _Printer:
             print_json({"ok": not failed, "counts": counts, "findings": self._reports})
         else:
             others = counts["warning"] + counts["unknown"]
-            print(f"checks: {counts['ok']} passed, {others} with a note, {counts['failed']} failed")
+            say(f"checks: {counts['ok']} passed, {others} with a note, {counts['failed']} failed")
         return 1 if failed else 0
 
 

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.failure import CliError, UsageError
-from feedmux.cli.terminal import Terminal, escaped, iso_time, print_json, silence_stdout
+from feedmux.cli.terminal import Painted, Terminal, iso_time, plain, print_json, say, silence_stdout
 
 _PREFIX = "fmx_"
 _KEY_BYTES = 32
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.create and _exists(args.create):
-        print(f"{args.create} exists. No key was made.")
+        say(f"{args.create} exists. No key was made.")
         return 0
     made = new_key()
     facts = {"sha256": made.sha256}
@@ -72,8 +72,12 @@ def run(args: argparse.Namespace) -> int:
         facts["label"] = args.label
     if args.expires:
         facts["expires"] = iso_time(args.expires) or ""
-    # JSON is valid YAML, and quotes any label safely; control characters that JSON allows are escaped for YAML.
-    key_entry = escaped(json.dumps(facts, ensure_ascii=False).encode()).decode()
+    # JSON is valid YAML, and quotes any label safely; control characters that JSON allows are escaped for YAML, which
+    # has no pairs of escapes for one character.
+    key_entry = "".join(
+        each if each.isprintable() else f"\\u{ord(each):04x}" if ord(each) < 0x10000 else f"\\U{ord(each):08x}"
+        for each in json.dumps(facts, ensure_ascii=False)
+    )
     entry = f"- {{name: {json.dumps(args.tenant)}, api_keys: [{key_entry}]}}"
     if args.json:
         print_json({"key": made.key, "sha256": made.sha256, "key_entry": facts, "tenants_entry": entry})
@@ -81,25 +85,26 @@ def run(args: argparse.Namespace) -> int:
     content = f"tenants:\n  - name: {json.dumps(args.tenant)}\n    api_keys:\n      - {key_entry}\n"
     if args.create:
         _create(args.create, content, made)
-        print(
-            f"\n{args.create} now has the tenant {args.tenant} with the hash. The key is shown only once. Use it:\n"
-            f"\n  FEEDMUX_API_KEY={made.key} feedmux watch shop.orders"
-        )
+        say()
+        say(f"{args.create} now has the tenant {args.tenant} with the hash. The key is shown only once. Use it:")
+        say()
+        say(f"  FEEDMUX_API_KEY={made.key} feedmux watch shop.orders")
         return 0
     _print_key(made)
-    print(
+    text = (
         "\nThe key is shown only once; give it to the client (FEEDMUX_API_KEY). The server needs only its hash. Add it"
         "\nto the YAML file that `tenants_file` names; the server reloads that file when it changes:\n"
         f"\n{content}"
         f'\nor, for an operator, in the configuration: operator_key_hashes = ["{made.sha256}"]'
     )
+    say(Painted("\n".join(map(plain, text.split("\n")))))
     return 0
 
 
 def _print_key(made: NewKey) -> None:
     terminal = Terminal(sys.stdout)
-    print(f"{terminal.paint('key', 'dim')}     {terminal.paint(made.key, 'bold')}")
-    print(f"{terminal.paint('sha256', 'dim')}  {made.sha256}", flush=True)
+    say(terminal.paint("key   ", "dim"), "", terminal.paint(made.key, "bold"))
+    say(terminal.paint("sha256", "dim"), "", made.sha256, flush=True)
 
 
 def _exists(file: Path) -> bool:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from feedmux.cli.failure import CliError
+from feedmux.cli.terminal import Painted, say
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import load_config
 from feedmux_server.config.sample import describe_options, sample_config
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.print_sample_config:
-        print(sample_config(), end="")
+        say(Painted(sample_config()), end="")
         return 0
     named = args.config or os.environ.get("FEEDMUX_CONFIG")
     path = Path(named) if named else None

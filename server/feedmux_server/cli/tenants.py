@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.failure import FAILED, CliError
 from feedmux.cli.operator import add_operator_options, connected_operator
-from feedmux.cli.terminal import Terminal, iso_time, print_json, size, table
+from feedmux.cli.terminal import Terminal, iso_time, print_json, say, size, table
 
 if TYPE_CHECKING:
     from feedmux.v1 import operator_pb2
@@ -88,12 +88,12 @@ def _usage(args: argparse.Namespace) -> int:
         for each in answer.tenants
     ]
     terminal = Terminal(sys.stdout)
-    print(table(terminal, headers, rows))
+    say(table(terminal, headers, rows))
     for tenant in answer.tenants:
         for each in tenant.quotas:
             if each.HasField("used") and each.used >= each.limit * _NEAR:
                 note = f"tenant {tenant.tenant} uses {each.used:,} of {each.limit:,} of its quota {each.quota}"
-                print(f"{terminal.paint('note:', 'yellow')} {note}")
+                say(terminal.paint("note:", "yellow"), note)
     return 0
 
 
@@ -127,10 +127,10 @@ def _check(args: argparse.Namespace) -> int:
         return 0
     terminal = Terminal(sys.stdout)
     rows = [(each.name, len(each.api_keys), len(each.certificates)) for each in tenants]
-    print(table(terminal, ("TENANT", "KEYS", "CERTIFICATES"), rows))
+    say(table(terminal, ("TENANT", "KEYS", "CERTIFICATES"), rows))
     for warning in warnings:
-        print(f"{terminal.paint('note:', 'yellow')} {warning}")
-    print(f"{args.file} is valid")
+        say(terminal.paint("note:", "yellow"), warning)
+    say(f"{args.file} is valid")
     return 0
 
 

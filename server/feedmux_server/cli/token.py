@@ -14,7 +14,7 @@ from feedmux.cli.connection import add_json_option
 from feedmux.cli.event_line import value_text
 from feedmux.cli.failure import CliError
 from feedmux.cli.feed_arguments import place_of
-from feedmux.cli.terminal import Terminal, print_json
+from feedmux.cli.terminal import Terminal, print_json, say
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import Copied, TokenDescription, UnknownTokenLayout, describe
@@ -114,4 +114,4 @@ def _show(kind: str, facts: TokenDescription, copied: Copied | None) -> None:
             shown["copied of"] = f"{copied.database}.{copied.collection}"
         shown["generation"] = copied.generation
     for name, value in shown.items():
-        print(f"{terminal.paint(name.ljust(17), 'dim')} {value}")
+        say(terminal.paint(name.ljust(17), "dim"), value)

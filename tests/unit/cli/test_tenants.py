@@ -50,6 +50,13 @@ def test_a_file_that_cannot(run: Run, tmp_path: Path, text: str | None) -> None:
     assert json.loads(told.stdout)["ok"] is False
 
 
+def test_a_label_controls_no_terminal(run: Run, tmp_path: Path) -> None:
+    key = {"sha256": "a" * 64, "label": "x\x1b[2J\u202e", "expires": "2020-01-01T00:00:00Z"}
+    file = tmp_path / "tenants.yaml"
+    file.write_text(json.dumps({"tenants": [{"name": "a", "api_keys": [key]}]}))
+    assert "the key x?[2J? has expired" in run("tenants", "check", str(file)).stdout
+
+
 def test_usage(run: Run) -> None:
     for arguments in (("tenants",), ("tenants", "check"), ("keys", "new", "--expires", "soon")):
         done = run(*arguments)

@@ -19,7 +19,7 @@ from typing import Final
 
 from feedmux.cli.failure import FAILED, UNWRITABLE, CliError, UsageError, as_cli_error, cannot_write, is_unicode
 from feedmux.cli.parser import Parser
-from feedmux.cli.terminal import Terminal, plain, silence_stdout
+from feedmux.cli.terminal import Painted, Terminal, plain, say, silence_stdout
 
 INTERRUPTED = 130
 COMPLETE = "__complete"
@@ -124,7 +124,7 @@ def _run(argv: list[str]) -> int:
     if args.version:
         from importlib.metadata import version
 
-        print(f"feedmux {version('feedmux')}")
+        say(f"feedmux {version('feedmux')}")
         return 0
     if args.command is None:
         parser.print_help()
@@ -192,6 +192,6 @@ def _complain(failure: CliError) -> None:
     # A message of the server may contain text of MongoDB's, and so values of documents.
     message, hint = ("\n".join(map(plain, text.split("\n"))) for text in (failure.message, failure.hint))
     with suppress(OSError):  # the exit code says it, too
-        print(f"{terminal.paint('feedmux:', 'red', 'bold')} {message}", file=sys.stderr)
+        say(terminal.paint("feedmux:", "red", "bold"), Painted(message), file=sys.stderr)
         if hint:
-            print(f"  {hint}", file=sys.stderr)
+            say(Painted(f"  {hint}"), file=sys.stderr)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from feedmux.cli import settings
+from feedmux.cli.terminal import Painted, plain, say
 
 Candidate = tuple[str, str]
 """A word and what it means."""
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    print(SCRIPTS[args.shell], end="")
+    say(Painted(SCRIPTS[args.shell]), end="")
     return 0
 
 
@@ -72,11 +73,11 @@ def print_candidates(shell: str, parser: argparse.ArgumentParser, words: Sequenc
     for word, meaning in candidates(parser, words):
         match shell:
             case "zsh" if meaning:
-                print(word.replace(":", "\\:") + ":" + meaning)
+                say(word.replace(":", "\\:") + ":" + meaning)
             case "fish" if meaning:
-                print(f"{word}\t{meaning}")
+                say(Painted(f"{plain(word)}\t{plain(meaning)}"))
             case _:
-                print(word)
+                say(word)
 
 
 def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[Candidate]:

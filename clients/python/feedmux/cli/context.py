@@ -11,7 +11,7 @@ from feedmux.cli import settings
 from feedmux.cli.connection import add_connection_settings, add_json_option, add_tls_settings
 from feedmux.cli.failure import CliError, UsageError
 from feedmux.cli.operator import add_operator_settings
-from feedmux.cli.terminal import Terminal, print_json, table
+from feedmux.cli.terminal import Terminal, print_json, say, table
 
 _SHOWN_OF_A_SECRET = 8
 
@@ -78,15 +78,15 @@ def _save(args: argparse.Namespace) -> None:
     stored.update(given)
     context = settings.Context(args.name, {name: _plain(stored[name]) for name in settings.SETTINGS if name in stored})
     settings.save(context)
-    print(f"context {args.name} is saved: {', '.join(context.settings)}")
+    say(f"context {args.name} is saved: {', '.join(context.settings)}")
     if args.use:
         settings.use(args.name)
-        print(f"context {args.name} is in use")
+        say(f"context {args.name} is in use")
 
 
 def _use(args: argparse.Namespace) -> None:
     settings.use(args.name)
-    print(f"context {args.name} is in use" if args.name else "no context is in use")
+    say(f"context {args.name} is in use" if args.name else "no context is in use")
 
 
 def _list(args: argparse.Namespace) -> None:
@@ -110,9 +110,9 @@ def _list(args: argparse.Namespace) -> None:
             )
             for each in found
         ]
-        print(table(Terminal(sys.stdout), ("", "NAME", "ENDPOINT", "TLS", "API KEY", "OPERATOR KEY"), rows))
+        say(table(Terminal(sys.stdout), ("", "NAME", "ENDPOINT", "TLS", "API KEY", "OPERATOR KEY"), rows))
     elif not broken:
-        print("No contexts yet. Create one: feedmux context save NAME --endpoint HOST:PORT --api-key KEY")
+        say("No contexts yet. Create one: feedmux context save NAME --endpoint HOST:PORT --api-key KEY")
     if broken:
         raise broken[0]
 
@@ -129,7 +129,7 @@ def _show(args: argparse.Namespace) -> None:
         return
     terminal = Terminal(sys.stdout)
     for name, value in shown.items():
-        print(f"{terminal.paint(name.replace('_', ' ').ljust(17), 'dim')} {value}")
+        say(terminal.paint(name.replace("_", " ").ljust(17), "dim"), value)
 
 
 def _delete(args: argparse.Namespace) -> None:
@@ -142,7 +142,7 @@ def _delete(args: argparse.Namespace) -> None:
         raise CliError(f"{path} cannot be deleted: {error.strerror}") from None
     if settings.in_use() == args.name:
         settings.use(None)
-    print(f"context {args.name} is deleted")
+    say(f"context {args.name} is deleted")
 
 
 def _shown(context: settings.Context) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import feedmux
 from feedmux.cli.connection import Action, add_action, run_action
 from feedmux.cli.failure import UsageError
-from feedmux.cli.terminal import Terminal, iso_time, plain, print_json, size, table, utc_time
+from feedmux.cli.terminal import Painted, Terminal, iso_time, plain, print_json, say, size, table, utc_time
 from feedmux.cli.typed_json import parse, shown
 
 _REASON_CHARS = 60
@@ -81,7 +81,7 @@ def _list(client: feedmux.Client, args: argparse.Namespace) -> int:
         print_json({"dead_letters": [as_json(each) for each in found]})
         return 0
     if not found:
-        print("No dead letters.")
+        say("No dead letters.")
         return 0
     rows = [
         (
@@ -94,7 +94,7 @@ def _list(client: feedmux.Client, args: argparse.Namespace) -> int:
         )
         for each in found
     ]
-    print(table(Terminal(sys.stdout), ("ID", "KEY", "FAILED", "ATTEMPTS", "SIZE", "LAST REASON"), rows))
+    say(table(Terminal(sys.stdout), ("ID", "KEY", "FAILED", "ATTEMPTS", "SIZE", "LAST REASON"), rows))
     return 0
 
 
@@ -118,11 +118,11 @@ def _show(client: feedmux.Client, args: argparse.Namespace) -> int:
             **{f"reason {place}": reason for place, reason in enumerate(each.reasons, 1)},
             "event": "withheld: the subscription has another feed, or other grants" if each.withheld else "",
         }
-        print("\n" if number else "", end="")
+        say(end="\n" if number else "")
         for name, value in facts.items():
-            print(terminal.paint(name.ljust(10), "dim"), plain(value))
+            say(terminal.paint(name.ljust(10), "dim"), plain(value))
         if each.raw:
-            print("\n".join(map(plain, json.dumps(shown(each.raw), indent=2, ensure_ascii=False).split("\n"))))
+            say(Painted("\n".join(map(plain, json.dumps(shown(each.raw), indent=2, ensure_ascii=False).split("\n")))))
     return 0
 
 
@@ -137,7 +137,7 @@ def _discard(client: feedmux.Client, args: argparse.Namespace) -> int:
     if args.json:
         print_json({"discarded": count})
     else:
-        print(f"{count} dead letter{'' if count == 1 else 's'} discarded.")
+        say(f"{count} dead letter{'' if count == 1 else 's'} discarded.")
     return 0
 
 
@@ -147,9 +147,9 @@ def _replay(client: feedmux.Client, args: argparse.Namespace) -> int:
     if args.json:
         print_json({"chosen": found.chosen, "withheld": found.withheld})
         return 0
-    print(f"{found.chosen} dead letter{'' if found.chosen == 1 else 's'} will be delivered again.")
+    say(f"{found.chosen} dead letter{'' if found.chosen == 1 else 's'} will be delivered again.")
     if found.withheld:
-        print(f"{found.withheld} withheld: the subscription has another feed, or other grants.")
+        say(f"{found.withheld} withheld: the subscription has another feed, or other grants.")
     return 0
 
 

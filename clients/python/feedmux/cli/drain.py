@@ -4,7 +4,7 @@ import argparse
 
 from feedmux.cli.connection import add_json_option
 from feedmux.cli.operator import add_operator_options, connected_operator
-from feedmux.cli.terminal import print_json
+from feedmux.cli.terminal import print_json, say
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,5 +21,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"sessions": answer.sessions, "deadline_s": deadline_s})
     else:
-        print(f"draining: {answer.sessions} sessions have {deadline_s:.0f} s to acknowledge, then the server stops")
+        say(f"draining: {answer.sessions} sessions have {deadline_s:.0f} s to acknowledge, then the server stops")
     return 0

@@ -14,7 +14,7 @@ from feedmux.cli.copy_bar import CopyBar
 from feedmux.cli.event_line import event_line
 from feedmux.cli.failure import UsageError, cause_of
 from feedmux.cli.feed_arguments import scope_name
-from feedmux.cli.terminal import Terminal, escaped, plain, reader_has_gone, utc_time
+from feedmux.cli.terminal import Terminal, escaped, plain, reader_has_gone, say, utc_time
 from feedmux.feeds import Feed, Format
 from feedmux.options import SESSION_CODEC
 
@@ -86,7 +86,7 @@ def wait(session: feedmux.Session, notices: Notices, *, watch_reader: bool = Tru
 def remark(text: str) -> None:
     """Print a line for people on standard error, after flushing earlier output."""
     sys.stdout.flush()
-    print(Terminal(sys.stderr).paint(plain(text), "dim"), file=sys.stderr)
+    say(Terminal(sys.stderr).paint(plain(text), "dim"), file=sys.stderr)
 
 
 def note_if_missing(client: feedmux.Client, feed: Feed) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from feedmux.cli.connection import add_connection_options, add_json_option, connected
 from feedmux.cli.feed_arguments import START_HELP, add_feed_arguments, feed_of, start
-from feedmux.cli.terminal import Terminal, duration, plain, print_json, table
+from feedmux.cli.terminal import Painted, Terminal, duration, plain, print_json, say, table
 from feedmux.feeds import Explanation
 
 
@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(asdict(found))
     else:
-        print(_text(Terminal(sys.stdout), found))
+        say(Painted(_text(Terminal(sys.stdout), found)))
     return 1 if found.refusal else 0
 
 
@@ -34,7 +34,7 @@ def _text(terminal: Terminal, found: Explanation) -> str:
     if found.stream_key:
         lines += [
             plain(f"pipeline   {found.pipeline}"),
-            f"stream     {found.stream_key} ({'read now; shared' if found.stream_open else 'not read now'})",
+            plain(f"stream     {found.stream_key} ({'read now; shared' if found.stream_open else 'not read now'})"),
         ]
     if '"fullDocument.' in found.pipeline:
         lines += [

@@ -11,7 +11,7 @@ from feedmux.cli.connection import add_json_option
 from feedmux.cli.copy_bar import copy_json, copy_text
 from feedmux.cli.failure import CliError
 from feedmux.cli.operator import add_operator_options, connected_operator
-from feedmux.cli.terminal import Terminal, duration, plain, print_json, size, table, utc_time
+from feedmux.cli.terminal import Painted, Terminal, duration, plain, print_json, say, size, table, utc_time
 
 if TYPE_CHECKING:
     from feedmux.feeds import SnapshotStatus
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             if args.json:
                 print_json({"ended": args.end, "tenant": ended.tenant, "subscription": ended.subscription})
             else:
-                print(plain(f"ended {ended.tenant}: {ended.subscription or '(inline)'}; its client may open it again"))
+                say(plain(f"ended {ended.tenant}: {ended.subscription or '(inline)'}; its client may open it again"))
             return 0
         while True:
             # Subscribers are always requested: the table also counts the detached ones.
@@ -53,8 +53,8 @@ def run(args: argparse.Namespace) -> int:
                 print_json(as_json(answer))
             else:
                 if args.follow and terminal.interactive:
-                    print("\x1b[H\x1b[2J", end="")
-                print(_text(terminal, answer, args.subscribers))
+                    say(Painted("\x1b[H\x1b[2J"), end="")
+                say(Painted(_text(terminal, answer, args.subscribers)))
             sys.stdout.flush()
             if not args.follow:
                 return 0
@@ -109,7 +109,7 @@ def _stream_row(terminal: Terminal, stream: operator_pb2.SharedStream) -> tuple[
     return (
         stream.id,
         f"{stream.source}:{stream.scope}" + (" (filtered)" if stream.pipeline not in ("", "[]") else ""),
-        terminal.paint(f"{state} catch-up" if stream.catch_up else state, _STATE_COLOURS.get(state, "dim")),
+        terminal.paint(plain(f"{state} catch-up" if stream.catch_up else state), _STATE_COLOURS.get(state, "dim")),
         stream.subscriber_count,
         f"{stream.ring_events} events, {size(stream.ring_bytes)}",
         f"{utc_time(stream.oldest.seconds)} - {utc_time(stream.newest.seconds)}",

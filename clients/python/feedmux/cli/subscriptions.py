@@ -25,7 +25,7 @@ from feedmux.cli.feed_arguments import (
     start,
 )
 from feedmux.cli.group_arguments import add_group_options, group_of
-from feedmux.cli.terminal import Terminal, duration, iso_time, plain, print_json, table, utc_time
+from feedmux.cli.terminal import Painted, Terminal, duration, iso_time, plain, print_json, say, table, utc_time
 from feedmux.cli.typed_json import shown_definition
 from feedmux.feeds import UNCHANGED, Unchanged
 
@@ -99,7 +99,7 @@ def _list(client: feedmux.Client, args: argparse.Namespace) -> int:
         return 0
     terminal = Terminal(sys.stdout)
     if not found:
-        print("No subscriptions yet. Create one: feedmux subscriptions create NAME DB.COLL")
+        say("No subscriptions yet. Create one: feedmux subscriptions create NAME DB.COLL")
         return 0
     rows = [
         (
@@ -111,7 +111,7 @@ def _list(client: feedmux.Client, args: argparse.Namespace) -> int:
         )
         for each in found
     ]
-    print(table(terminal, ("NAME", "FEED", "STORED POSITION", "SESSION", "EPOCH"), rows))
+    say(table(terminal, ("NAME", "FEED", "STORED POSITION", "SESSION", "EPOCH"), rows))
     return 0
 
 
@@ -210,7 +210,7 @@ def _delete(client: feedmux.Client, args: argparse.Namespace) -> int:
     if args.json:
         print_json({"deleted": args.name})
     else:
-        print(f"{args.name} is deleted.")
+        say(f"{args.name} is deleted.")
     return 0
 
 
@@ -242,7 +242,7 @@ def _show(info: feedmux.SubscriptionInfo, args: argparse.Namespace) -> int:
     }
     for name, value in shown.items():
         lines = map(plain, str(value).splitlines())  # A pipeline may have several.
-        print(f"{terminal.paint(name.ljust(16), 'dim')}", "\n".join(lines))
+        say(terminal.paint(name.ljust(16), "dim"), Painted("\n".join(lines)))
     return 0
 
 

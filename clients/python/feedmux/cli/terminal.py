@@ -18,14 +18,18 @@ from typing import Any, TextIO
 _CODES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
 }  # fmt: skip
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_CONTROL_IN_JSON = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
-"""The control characters that JSON does not escape, in UTF-8."""
+# Unicode's control and format characters (Cc, Cf) and its separators of lines: they move the cursor, change the order
+# in which text is shown, or hide it. Names in some scripts and emoji have format characters, too; they become "?".
+_CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0001\U000e0020-\U000e007f]"
+)
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Painted(str):
-    """Text in which the program itself has put colours: a table prints it as it is."""
+    """Text in which the program itself has put colours or line ends: it is printed as it is."""
 
     __slots__ = ()
 
@@ -70,13 +74,29 @@ class Terminal:
 
 
 def plain(text: object) -> str:
-    """Return the text without control characters."""
+    """Return the text with question marks in place of control and format characters."""
     return _CONTROL.sub("?", str(text))
 
 
+def say(*parts: object, end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+    """Print text that may come from a document, a name or a server: the one way to print for all commands. What is
+    `Painted` is printed as it is."""
+    shown = " ".join(each if isinstance(each, Painted) else plain(each) for each in parts)
+    print(shown, end=end, file=file, flush=flush)
+
+
 def escaped(json_text: bytes) -> bytes:
-    """Return the JSON text, in UTF-8, with all control characters in strings escaped."""
-    return _CONTROL_IN_JSON.sub(lambda found: b"\\u00%02x" % found.group()[-1], json_text)
+    """Return the JSON text, in UTF-8, with all characters in strings escaped that `plain` replaces."""
+    # JSON escapes those below a space itself; outside strings, they are line ends.
+    text = json_text.decode("utf-8", "surrogateescape")
+    return _CONTROL.sub(_escape, text).encode("utf-8", "surrogateescape")
+
+
+def _escape(found: re.Match[str]) -> str:
+    if found.group() < " ":
+        return found.group()
+    units = found.group().encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 def cut(text: str, width: int) -> str:
@@ -110,7 +130,7 @@ def table(terminal: Terminal, headers: Sequence[str], rows: Sequence[Sequence[ob
         lines.append("  ".join(padded).rstrip())
     if terminal.interactive:
         lines = [cut(line, terminal.width) for line in lines]
-    return "\n".join(line.rstrip() for line in lines)
+    return Painted("\n".join(line.rstrip() for line in lines))
 
 
 def print_json(value: Mapping[str, Any]) -> None:

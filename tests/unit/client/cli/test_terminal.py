@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+import unicodedata
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -18,7 +19,20 @@ from feedmux.cli import main
 from feedmux.cli.copy_bar import CopyBar, copy_text
 from feedmux.cli.event_line import event_line, value_text
 from feedmux.cli.event_output import Notices
-from feedmux.cli.terminal import Terminal, cut, duration, iso_time, plain, print_json, size, table, utc_time
+from feedmux.cli.terminal import (
+    Painted,
+    Terminal,
+    cut,
+    duration,
+    escaped,
+    iso_time,
+    plain,
+    print_json,
+    say,
+    size,
+    table,
+    utc_time,
+)
 from tests.tables import over
 from tests.unit.client.cli.test_event_output import Shown
 
@@ -116,15 +130,29 @@ def test_times_are_in_utc_whatever_their_zone() -> None:
 
 
 def test_json_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    value = {"name": "\x9b2J\x7fé\x00\x1b\u2028"}
+    value = {"name": "\x9b2J\x7fé\x00\x1b\u2028\u202e\U000e0041"}
     print_json(value)
     told = capsys.readouterr().out
+    assert "é" in told
+    assert "\\u202e\\udb40\\udc41" in told
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", told)
     assert json.loads(told) == value
 
 
 def test_control_characters_are_shown_as_question_marks() -> None:
     assert plain("a\x1b[2J\n\x7f\x9bé") == "a?[2J???é"
+    assert plain("a\u202egpj.exe\u2066\u200d ü\u3000語") == "a?gpj.exe?? ü\u3000語"
+    shown = [chr(code) for code in range(sys.maxunicode + 1) if plain(chr(code)) != "?"]
+    assert [each for each in shown if unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp")] == []
+
+
+def test_what_is_printed_controls_nothing_but_what_the_program_painted(capsys: pytest.CaptureFixture[str]) -> None:
+    say(Painted("\x1b[1mnote:\x1b[0m\n"), "\x1b[2J\u202e", 7)
+    assert capsys.readouterr().out == "\x1b[1mnote:\x1b[0m\n ?[2J? 7\n"
+
+
+def test_json_for_a_terminal_that_is_not_utf_8_stays_as_it_is() -> None:
+    assert escaped(b'{"a": "\xff\xe2\x80\xae"}\n') == b'{"a": "\xff\\u202e"}\n'
 
 
 @pytest.mark.parametrize(
