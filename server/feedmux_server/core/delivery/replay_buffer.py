@@ -22,10 +22,8 @@ _CHUNK_COST = 4 * 1024
 _READERS_AT_ONCE = 50
 """Of a chunk that is evicted, so many readers copy their unsettled events at once: 200 groups that read in small
 portions have 2,000 readers in one chunk."""
-_READER_COST = 4
-"""As many copies take as long as to evict a small chunk."""
-_TOKENS_COST = 16
-"""As many tokens take as long to extract."""
+_TOKENS_COST = 8
+"""To evict a small chunk takes as long as the copy of one reader, or as to extract so many tokens."""
 
 NO_CHUNK: Final = 1 << 62
 """Greater than the number of every chunk."""
@@ -172,7 +170,7 @@ class ReplayBuffer:
     def oldest_cost(self) -> int:
         chunk = self._chunks[self.first_seq]
         tokens = chunk.count // _TOKENS_COST if chunk.holders else 0
-        return 1 + tokens + (min(len(chunk.readers), _READERS_AT_ONCE) // _READER_COST if chunk.readers else 0)
+        return 1 + tokens + (min(len(chunk.readers), _READERS_AT_ONCE) if chunk.readers else 0)
 
     def drop_oldest(self) -> int:
         """Drop one chunk and return the freed bytes. One with many readers stays until all of them have copied what
