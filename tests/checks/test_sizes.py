@@ -25,6 +25,7 @@ REASONS: Final = {
     "Observer": "each point at which the server reports, by name",
     "OtelObserver": "each point at which the server reports, by name",
     "ReplicaSet": "the options of mongod, by name",
+    "ReplayBuffer": "one ring: what its readers, its evictions and its bounds ask of the same chunks",
     "ResumeToken": "one position, in every order and form in which it is used",
     "Session": "what a client, an operator, a drain and the committer may do with one call",
     "Settlements": "what a member has in hand, and each way in which an event comes and leaves",

@@ -168,7 +168,7 @@ BAD = Int64(2**40)
 CUSTOM: CodecOptions[Any] = CodecOptions(type_registry=TypeRegistry([Failing()]))
 
 
-@shows(DOCUMENT, "Differences", "with custom decoders, pymongo's stream goes on after an event that it cannot decode")
+@shows(DOCUMENT, "Differences", "with custom decoders, pymongo's stream continues after an event that it cannot decode")
 async def test_an_event_that_custom_decoders_cannot_decode(both: Site, shared: str) -> None:
     streams = await (await both.collection(shared, "c", codec_options=CUSTOM)).make(lambda each: each.watch())
     written = both.mongo[shared]["c"]

@@ -226,7 +226,7 @@ class Replays:
                 await letters.release(*self._of, self._epoch, [check.key])
                 self._unpin(check.key)
                 continue
-            if check.came_later(found[0]):  # and would come for ever, in a key that changes often
+            if check.came_later(found[0]):  # and would come each time, in a key that changes often
                 await letters.mark_key(*self._of, self._stream_key, check.key, to_replay=True)
                 self._keys.add(check.key)
             await letters.checked(*self._of, check)

@@ -71,8 +71,7 @@ class ReplayBuffer:
         self.first_awaited: Callable[[], int] = _none
         """The first chunk that a subscriber could take and has had no time to take."""
         self.trims = False
-        """More chunks must leave than fit into one turn of the event loop: `trim` goes on. Its reader waits
-        meanwhile."""
+        """More chunks must leave than fit into one turn of the event loop. Its reader waits meanwhile."""
         self._dropped_to = 0
         self.closed = False
         self.first_seq = 0
