@@ -13,7 +13,6 @@ from pymongo.errors import PyMongoError
 from feedmux_embedded.mongod_binary import library_env
 from feedmux_embedded.process import EmbeddedError
 from feedmux_server.core.check_result import failures
-from feedmux_server.source.checks import judge_hello
 
 _PROGRAMS = {
     "FEEDMUX_MONGOD": ("--mongod", ("db version ",)),
@@ -48,6 +47,9 @@ def _version(path: Path, *, is_mongod: bool) -> str:
 def _wrong(uri: str) -> str:
     try:
         with MongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=10_000) as client:
+            # Not above: beside the oldest packages that the clients work with, the server cannot be imported.
+            from feedmux_server.source.checks import judge_hello
+
             admin = client.admin
             return "; ".join(map(str, failures(judge_hello("it", admin.command("hello"), admin.command("buildInfo")))))
     except PyMongoError as error:

@@ -364,6 +364,7 @@ async def test_a_key_without_letters_is_released_also_if_nobody_has_said_so() ->
 
 async def changed(there: Served, after_dead_letter: int) -> Member:
     """A member of the group when it has changed."""
+    await asyncio.sleep(2)  # what is not stored yet would come again
     request = subscriptions_pb2.UpdateSubscriptionRequest(
         subscription={"name": "orders", "group": {"after_dead_letter": after_dead_letter}},
         update_mask={"paths": ["group"]},
