@@ -89,8 +89,8 @@ class MemberQuota(QuotaGate):
         """As for every session, except that a full backlog does not hold up the events that are its cause: what the
         group has read is in the backlog already, and leaves it when members settle it."""
         outstanding = self._account.outstanding
-        if outstanding.bytes >= outstanding.bytes_max:
-            outstanding.when_room(self._signal.set)
+        if not outstanding.within_quota:
+            outstanding.when_within_quota(self._signal.set)
             return _UNTIL_WOKEN_S
         return self._account.rates.delivery_wait_s(now_s)
 

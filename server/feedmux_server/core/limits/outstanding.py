@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 from feedmux_server.core.limits.quota import UNLIMITED
 
@@ -35,14 +36,23 @@ class Outstanding:
         """Bytes that unacknowledged events retain outside the rings."""
         self._backlog = backlog
         self._noted = False
-        self._waiting: OrderedDict[Callable[[], None], None] = OrderedDict()
+        self._waiting: OrderedDict[Callable[[], None], int] = OrderedDict()
+        """Who waits for room, with how many have waited before."""
+        self._members: OrderedDict[Callable[[], None], int] = OrderedDict()
+        """The same for those who wait for the quota alone."""
+        self._waited = 0
         self._woken_next = 0
         """How many are woken in the next turn; 0 while nobody is being woken."""
 
     @property
     def has_room(self) -> bool:
         """Whether more may be outstanding. Like credit, one delivery may overdraw it."""
-        return self.bytes < self.bytes_max and self.backlog_fits
+        return self.within_quota and self.backlog_fits
+
+    @property
+    def within_quota(self) -> bool:
+        """Whether more may be outstanding, whatever is retained outside the rings."""
+        return self.bytes < self.bytes_max
 
     @property
     def backlog_fits(self) -> bool:
@@ -88,11 +98,21 @@ class Outstanding:
 
     def when_room(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as there may be room, and those who have waited for longer have been woken."""
-        self._waiting[wake] = None
+        self._wait(self._waiting, wake)
+
+    def when_within_quota(self, wake: Callable[[], None]) -> None:
+        """The same for what leaves the backlog when it is delivered: it does not wait until the backlog fits."""
+        self._wait(self._members, wake)
+
+    def _wait(self, waiting: OrderedDict[Callable[[], None], int], wake: Callable[[], None]) -> None:
+        if wake not in waiting:
+            waiting[wake] = self._waited
+            self._waited += 1
 
     def waits_no_longer(self, wake: Callable[[], None]) -> None:
-        """Undo `when_room`: otherwise the ended sessions of a tenant that never acknowledges are kept."""
+        """Undo both: otherwise the ended sessions of a tenant that never acknowledges are kept."""
         self._waiting.pop(wake, None)
+        self._members.pop(wake, None)
 
     def bound(self, bytes_max: int) -> None:
         """Apply another quota from now on."""
@@ -100,9 +120,18 @@ class Outstanding:
         self._wake_if_room()
 
     def _wake_if_room(self) -> None:
-        if self._waiting and not self._woken_next and self.has_room:
+        if not self._woken_next and self._next_woken():
             self._woken_next = 1
             self._backlog.in_turns(self._wake_some)
+
+    def _next_woken(self) -> OrderedDict[Callable[[], None], int]:
+        """Where the one stands, first, that has waited longest of all that there may be room for; empty if there is
+        none."""
+        members = self._members if self.within_quota else _NOBODY
+        others = self._waiting if self.has_room else _NOBODY
+        if not members or not others:
+            return members or others
+        return min(members, others, key=lambda waiting: next(iter(waiting.values())))
 
     def _wake_some(self) -> bool:
         """Wake one, and as long as there is room left in the next turn, twice as many each time. An acknowledgement may
@@ -111,14 +140,18 @@ class Outstanding:
 
         Returns whether others may have to be woken.
         """
-        if not self.has_room:
-            self._woken_next = 0
-            return False
-        for _ in range(min(self._woken_next, len(self._waiting))):
-            wake, _ = self._waiting.popitem(last=False)
+        for _ in range(self._woken_next):
+            waiting = self._next_woken()
+            if not waiting:
+                self._woken_next = 0
+                return False
+            wake, _ = waiting.popitem(last=False)
             wake()
-        self._woken_next = 2 * self._woken_next if self._waiting else 0
-        return self._woken_next > 0
+        self._woken_next *= 2
+        return True
+
+
+_NOBODY: Final[OrderedDict[Callable[[], None], int]] = OrderedDict()
 
 
 def _at_once(step: Callable[[], bool]) -> None:

@@ -120,3 +120,19 @@ def test_room_that_nobody_takes_wakes_all_in_turns(count: int) -> None:
     outstanding.when_room(partial(woken.append, -1))
     outstanding.release(90)
     assert woken[-1] == -1, "it begins again"
+
+
+def test_a_member_of_a_group_is_woken_though_the_backlog_is_full() -> None:
+    """What it takes is in the backlog, and leaves it only when it is settled."""
+    woken = list[str]()
+    outstanding = Outstanding(100, Backlog())
+    outstanding.hold(100)
+    outstanding.retain(100)
+    for name in ("subscription", "another"):
+        outstanding.when_room(partial(woken.append, name))
+    outstanding.when_within_quota(partial(woken.append, "member"))
+    outstanding.release(1)
+    assert woken == ["member"]
+    outstanding.when_within_quota(partial(woken.append, "member"))
+    outstanding.retain(-1)
+    assert woken == ["member", "subscription", "another", "member"], "and otherwise in the order in which they wait"
