@@ -56,7 +56,7 @@ export class SessionBuffer {
   }
 
   /**
-   * Drops what former streams said of how far a copy is. A new stream says it anew, if it is within a copy, and the
+   * Drops what former streams said of how far a copy is. A new stream says it again, if it is within a copy, and the
    * documents come again before another end. Outside, a notice before documents stays, because it tells of which copy
    * they are.
    */

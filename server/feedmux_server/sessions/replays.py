@@ -33,7 +33,7 @@ BYTES_AT_ONCE: Final = 1 << 20
 """The most bytes that are loaded at a time, give or take one letter."""
 _UNPINNED_AT_ONCE: Final = 200
 _VISITED_AT_ONCE: Final = 1_000
-"""The most quarantined keys that are looked at in one turn of the event loop: a third of a millisecond."""
+"""The most quarantined keys that are examined in one turn of the event loop: a third of a millisecond."""
 _PAGES_MAX: Final = 5
 """How many times `LETTERS_MAX` marked letters are looked through at most, for one that may be loaded."""
 _REREAD_S: Final = 600.0
