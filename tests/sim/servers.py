@@ -215,6 +215,7 @@ class SimServer:
         # A call that waited for Redis ends some turns after the task that it waits for.
         await asyncio.sleep(0.01)
         self._look_for_leftovers(node, assembly)
+        self.network.killed(node)
         self.node = self.assembly = self.credentials = self.health = None
 
     async def _look(self, health: Health, source: SimSource) -> None:
