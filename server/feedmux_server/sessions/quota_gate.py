@@ -50,7 +50,7 @@ class QuotaGate:
         if self._holds:
             self._held.append((delivery.first_sequence + delivery.count - 1, delivery.size))
             self._bytes += delivery.size
-            self._account.outstanding.hold(delivery.size)
+            self._account.outstanding.hold(delivery.size, self._signal.set)
 
     def part_of_ack(self, sequence: int) -> int:
         """How far an ack up to `sequence` may go in one turn of the event loop."""
@@ -97,7 +97,7 @@ class MemberQuota(QuotaGate):
     def sent(self, delivery: Delivery, now_s: float, *, paid: bool = False) -> None:
         self._account.sent(delivery.count, delivery.size, now_s, paid=paid)
         self._bytes += delivery.size
-        self._account.outstanding.hold(delivery.size)
+        self._account.outstanding.hold(delivery.size, self._signal.set)
 
     def settled(self, size: int) -> None:
         """Release the bytes of events that are settled, or given to others."""

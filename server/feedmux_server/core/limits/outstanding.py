@@ -1,8 +1,8 @@
 """What a tenant's clients have not acknowledged: the bytes delivered, and what is retained for it outside the rings."""
 
-from collections import OrderedDict
+from bisect import bisect_left, insort
 from collections.abc import Callable
-from typing import Final
+from itertools import count
 
 from feedmux_server.core.limits.quota import UNLIMITED
 
@@ -36,11 +36,13 @@ class Outstanding:
         """Bytes that unacknowledged events retain outside the rings."""
         self._backlog = backlog
         self._noted = False
-        self._waiting: OrderedDict[Callable[[], None], int] = OrderedDict()
-        """Who waits for room, with how many have waited before."""
-        self._members: OrderedDict[Callable[[], None], int] = OrderedDict()
-        """The same for those who wait for the quota alone."""
-        self._waited = 0
+        self._waiting = _Line()
+        """Who waits for room."""
+        self._members = _Line()
+        """Who waits for the quota alone."""
+        self._places = count()
+        self._woken: dict[Callable[[], None] | None, int] = {}
+        """The places of those who were woken: one that finds its room taken by another waits at its former place."""
         self._woken_next = 0
         """How many are woken in the next turn; 0 while nobody is being woken."""
 
@@ -68,9 +70,11 @@ class Outstanding:
         self._noted = True
         return True
 
-    def hold(self, size: int) -> None:
-        """Count bytes delivered to a durable subscription."""
+    def hold(self, size: int, wake: Callable[[], None] | None = None) -> None:
+        """Count bytes delivered to a durable subscription. `wake` is that of a session that may have waited for it."""
         self.bytes += size
+        if wake in self._woken:
+            del self._woken[wake]
 
     def release(self, size: int) -> None:
         """Undo `hold`: the bytes are acknowledged, or the session has ended."""
@@ -104,15 +108,16 @@ class Outstanding:
         """The same for what leaves the backlog when it is delivered: it does not wait until the backlog fits."""
         self._wait(self._members, wake)
 
-    def _wait(self, waiting: OrderedDict[Callable[[], None], int], wake: Callable[[], None]) -> None:
-        if wake not in waiting:
-            waiting[wake] = self._waited
-            self._waited += 1
+    def _wait(self, line: "_Line", wake: Callable[[], None]) -> None:
+        if wake not in line.places:
+            place = self._woken.pop(wake, None)
+            line.add(next(self._places) if place is None else place, wake)
 
     def waits_no_longer(self, wake: Callable[[], None]) -> None:
         """Undo both: otherwise the ended sessions of a tenant that never acknowledges are kept."""
-        self._waiting.pop(wake, None)
-        self._members.pop(wake, None)
+        self._waiting.remove(wake)
+        self._members.remove(wake)
+        self._woken.pop(wake, None)
 
     def bound(self, bytes_max: int) -> None:
         """Apply another quota from now on."""
@@ -124,14 +129,13 @@ class Outstanding:
             self._woken_next = 1
             self._backlog.in_turns(self._wake_some)
 
-    def _next_woken(self) -> OrderedDict[Callable[[], None], int]:
-        """Where the one stands, first, that has waited longest of all that there may be room for; empty if there is
-        none."""
-        members = self._members if self.within_quota else _NOBODY
-        others = self._waiting if self.has_room else _NOBODY
-        if not members or not others:
-            return members or others
-        return min(members, others, key=lambda waiting: next(iter(waiting.values())))
+    def _next_woken(self) -> "_Line | None":
+        """The line whose first one has waited longest of all that there may be room for."""
+        waiting = self._waiting if self._waiting.places and self.has_room else None
+        members = self._members if self._members.places and self.within_quota else None
+        if waiting is None or members is None:
+            return waiting or members
+        return min(waiting, members, key=_Line.first)
 
     def _wake_some(self) -> bool:
         """Wake one, and as long as there is room left in the next turn, twice as many each time. An acknowledgement may
@@ -141,17 +145,46 @@ class Outstanding:
         Returns whether others may have to be woken.
         """
         for _ in range(self._woken_next):
-            waiting = self._next_woken()
-            if not waiting:
+            line = self._next_woken()
+            if line is None:
                 self._woken_next = 0
                 return False
-            wake, _ = waiting.popitem(last=False)
+            place, wake = line.pop()
+            self._woken[wake] = place
             wake()
         self._woken_next *= 2
         return True
 
 
-_NOBODY: Final[OrderedDict[Callable[[], None], int]] = OrderedDict()
+class _Line:
+    """Those who wait, by their places."""
+
+    __slots__ = ("_order", "places")
+
+    def __init__(self) -> None:
+        self._order: list[tuple[int, Callable[[], None]]] = []
+        self.places: dict[Callable[[], None], int] = {}
+
+    def first(self) -> int:
+        return self._order[0][0]
+
+    def add(self, place: int, wake: Callable[[], None]) -> None:
+        self.places[wake] = place
+        insort(self._order, (place, wake), key=_place)
+
+    def pop(self) -> tuple[int, Callable[[], None]]:
+        place, wake = self._order.pop(0)
+        del self.places[wake]
+        return place, wake
+
+    def remove(self, wake: Callable[[], None]) -> None:
+        place = self.places.pop(wake, None)
+        if place is not None:
+            del self._order[bisect_left(self._order, place, key=_place)]
+
+
+def _place(entry: tuple[int, Callable[[], None]]) -> int:
+    return entry[0]
 
 
 def _at_once(step: Callable[[], bool]) -> None:

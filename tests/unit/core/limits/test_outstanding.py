@@ -136,3 +136,24 @@ def test_a_member_of_a_group_is_woken_though_the_backlog_is_full() -> None:
     outstanding.when_within_quota(partial(woken.append, "member"))
     outstanding.retain(-1)
     assert woken == ["member", "subscription", "another", "member"], "and otherwise in the order in which they wait"
+
+
+def test_who_is_woken_and_finds_the_room_taken_keeps_its_place() -> None:
+    """A session whose own acknowledgement has made the room may take it, and has not waited."""
+    backlog, steps, woken = Backlog(), list[Callable[[], bool]](), list[str]()
+    backlog.in_turns = lambda step: steps.append(step) if step() else None
+    outstanding = Outstanding(100, backlog)
+    first, second = partial(woken.append, "first"), partial(woken.append, "second")
+
+    def ack(taken_by: Callable[[], None] | None = None) -> None:
+        outstanding.release(10)
+        outstanding.hold(10, taken_by)
+        outstanding.when_room(first)
+        steps.pop()()
+
+    outstanding.hold(100)
+    outstanding.when_room(first)
+    outstanding.when_room(second)
+    for taken_by in (None, None, first, second):
+        ack(taken_by)
+    assert woken == ["first", "first", "first", "second"]
