@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -72,14 +73,16 @@ def end(process: Process) -> None:
     wait_until(lambda: not process.running, process.log_tail)
 
 
-def run(folder: Path, *command: str, **environment: str) -> str:
+def run(
+    folder: Path, *command: str, timeout_s: float = TIMEOUT_S, environment: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """Runs a command in a client's folder to its end; returns what it printed."""
     with in_session(command, folder, {**os.environ, **PATH, **environment}) as process:
         try:
-            said, _ = process.communicate(timeout=TIMEOUT_S)
+            said, _ = process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # what npm has started too, whatever it hangs on
             said, _ = process.communicate()
-            pytest.fail(f"{' '.join(command)} did not end within {TIMEOUT_S} s:\n{said}")
+            pytest.fail(f"{' '.join(command)} did not end within {timeout_s} s:\n{said}")
     assert process.returncode == 0, said
     return str(said)

@@ -27,8 +27,9 @@ pytestmark = pytest.mark.skipif(shutil.which("go") is None, reason="go is not in
     ],
     ids=" ".join,
 )
+@pytest.mark.timeout(1_200)  # the first time, they compile all that they need
 def test_passes(command: tuple[str, ...]) -> None:
-    run(FOLDER, *command)
+    run(FOLDER, *command, timeout_s=1_180.0)
 
 
 def test_is_formatted() -> None:

@@ -29,7 +29,7 @@ def test_passes_and_is_formatted(environment: dict[str, str]) -> None:
     options = f"{QUICK} {os.environ.get('MAVEN_OPTS', '')}"
     # Goals, and not `verify`, which would generate and compile everything again.
     goals = ("surefire:test", "spotless:check")
-    run(FOLDER, "mvn", "-B", "-ntp", *goals, f"-DargLine={QUICK}", MAVEN_OPTS=options, **environment)
+    run(FOLDER, "mvn", "-B", "-ntp", *goals, f"-DargLine={QUICK}", environment={"MAVEN_OPTS": options, **environment})
 
 
 def test_the_readme_shows_the_example_as_it_is() -> None:

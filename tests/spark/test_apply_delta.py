@@ -116,6 +116,8 @@ def installed(folder: Path) -> Beside:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, packages)),
         "PYSPARK_PYTHON": str(python),
+        # Otherwise Spark takes what it finds in ~/.m2, also a module of which Maven has had only the POM, and fails.
+        "SPARK_SUBMIT_OPTS": f"-Duser.home={folder}",
         "PYSPARK_SUBMIT_ARGS": f"--packages {JARS} --conf spark.jars.ivy={folder / 'ivy'} pyspark-shell",
     }
     started = (
