@@ -23,7 +23,7 @@ class FeedmuxBatchReader(DataSourceReader):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._maker = row_maker(options.schema_mode, schema, options.on_type_mismatch)
+        self._maker = row_maker(options.schema_mode, schema, options.on_type_mismatch, options.full_document)
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options

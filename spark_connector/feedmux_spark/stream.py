@@ -48,7 +48,7 @@ class FeedmuxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._maker = row_maker(options.schema_mode, schema, options.on_type_mismatch)
+        self._maker = row_maker(options.schema_mode, schema, options.on_type_mismatch, options.full_document)
         self._progress: Progress | None = None
 
     # --- On the driver.

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
 
+from feedmux.feeds import FullDocument
 from feedmux_spark.apply import CannotApply, ParquetMirror, latest_changes, mirror_schema
 from feedmux_spark.rows import row_maker
 from tests.tables import over
@@ -37,8 +38,13 @@ def change(
     )
 
 
-def frame(spark: SparkSession, events: Iterable[dict[str, Any]], schema: StructType = SCHEMA) -> DataFrame:
-    batches = row_maker("typed", schema, "fail").record_batches(stream(*events))
+def frame(
+    spark: SparkSession,
+    events: Iterable[dict[str, Any]],
+    schema: StructType = SCHEMA,
+    full_document: FullDocument = "updateLookup",
+) -> DataFrame:
+    batches = row_maker("typed", schema, "fail", full_document).record_batches(stream(*events))
     return spark.createDataFrame(pa.Table.from_batches(batches), schema)
 
 
@@ -285,10 +291,54 @@ def test_a_document_that_moved_to_another_shard_is_there(spark: SparkSession, mi
     assert content(mirror) == {1: "moved", 2: "moved", 3: "moved"}
 
 
-def test_a_document_that_was_gone_when_looked_up_is_gone(spark: SparkSession, mirror: ParquetMirror) -> None:
-    found_none = change(1, "update", 1) | {"fullDocument": None}
-    mirror.apply(frame(spark, [found_none]), 0)
+NOT_FOUND: dict[str, Any] = {"fullDocument": None}
+
+
+def test_a_document_that_was_gone_when_looked_up_is_there_until_its_delete(
+    spark: SparkSession, mirror: ParquetMirror
+) -> None:
+    mirror.apply(frame(spark, [change(1, "update", 1, "updated"), change(2, "update", 1) | NOT_FOUND]), 0)
+    assert content(mirror) == {1: "updated", 2: "copied", 3: "copied"}
+    mirror.apply(frame(spark, [change(3, "delete", 1)]), 1)
     assert content(mirror) == {2: "copied", 3: "copied"}
+
+
+def test_without_a_post_image_nothing_is_deleted(spark: SparkSession, mirror: ParquetMirror) -> None:
+    changes = frame(spark, [change(1, "update", 1) | NOT_FOUND], full_document="whenAvailable")
+    with pytest.raises(CannotApply, match="MongoDB has no post-image"):
+        mirror.apply(changes, 0)
+
+
+def renamed(number: int, source: str | None, target: str | None) -> dict[str, Any]:
+    of, to = (name and {"db": "shop", "coll": name} for name in (source, target))
+    return change(number, "rename", None, ns=of, to=to)
+
+
+def test_only_renames_of_the_collection_or_to_its_name_are_an_error(spark: SparkSession, mirror: ParquetMirror) -> None:
+    """The grants may cover one side alone: the other is not shown."""
+    elsewhere = [renamed(1, "x", "y"), renamed(2, None, "y"), renamed(3, "x", None)]
+    named(spark, mirror).apply(frame(spark, [*elsewhere, change(4, "update", 1, "updated")]), 0)
+    ParquetMirror(spark, mirror.path).apply(frame(spark, elsewhere), 1)
+    assert content(mirror) == {1: "updated", 2: "copied", 3: "copied"}
+    for source, target in ("orders", "y"), ("orders", None), ("x", "orders"), (None, "orders"):
+        with pytest.raises(CannotApply, match="copy it again"):
+            named(spark, mirror).apply(frame(spark, [renamed(5, source, target)]), 2)
+
+
+def test_events_without_ns_are_not_left_out(spark: SparkSession, mirror: ParquetMirror) -> None:
+    half = {"db": "shop"}
+    events = [
+        change(1, "insert", 1, "a", ns=None),
+        change(1, "delete", 1, ns=half),
+        change(1, "drop", None, ns=half),
+        change(1, "dropDatabase", None, ns=None),
+    ]
+    for one in events:
+        for each in mirror, named(spark, mirror):
+            with pytest.raises(CannotApply, match="the pipeline must keep this field"):
+                each.apply(frame(spark, [one]), 0)
+    mirror.apply(frame(spark, [change(1, "invalidate", None, ns=None)]), 0)
+    assert content(mirror) == {1: "copied", 2: "copied", 3: "copied"}
 
 
 @over(

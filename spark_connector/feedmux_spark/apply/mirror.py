@@ -25,6 +25,7 @@ from feedmux_spark.rows.columns import TYPE_MISMATCH, key_schema
 COLUMNS: Final = ("document_key", "sort_key", "document")
 """The columns of a mirrored table."""
 
+_TARGET: Final = "rename_target"
 _CHANGES: Final = ("insert", "update", "replace", "delete")
 _EMPTYING: Final = ("drop", "dropDatabase")
 
@@ -43,6 +44,7 @@ def mirror_schema(document: StructType) -> StructType:
     key = key_schema(document)
     _check_key(key)
     schema = typed_schema(document, document_key=key).add("has_document", BooleanType(), nullable=False)
+    schema.add(_TARGET, StructType().add("db", StringType()).add("coll", StringType()))
     return schema.add(TYPE_MISMATCH, StringType())
 
 
@@ -161,16 +163,19 @@ class Mirror(ABC):
         if self.namespace is not None:
             if stored not in (None, self.namespace):
                 raise CannotApply(f"{self.path} mirrors {stored}, not {self.namespace}: use another path")
-            changes = changes.where(_about(self.namespace) | f.col("operation").isNull())
+            about = _about(self.namespace) | _renames(changes, self.namespace)
+            changes = changes.where(f.coalesce(about, f.lit(False)) | f.col("operation").isNull() | _without_ns())
         changes = changes.persist()
         try:
             namespace = _check(changes, self.namespace or stored)
             emptied_at = _emptied_at(changes, namespace)
             if emptied_at is not None:
                 changes = changes.where(f.col("sort_key") > f.lit(emptied_at))
-            latest = latest_changes(changes.where(f.col("operation").isin(*_CHANGES)))
-            # An update whose document updateLookup no longer found is followed by its delete.
-            gone = (f.col("operation") == "delete") | f.col("document").isNull()
+            gone = f.col("operation") == "delete"
+            # An update whose document updateLookup no longer found is followed by its delete, which may be in a later
+            # batch: until then, the table has the document as it was.
+            told = f.col("operation").isin(*_CHANGES) & (gone | f.col("document").isNotNull())
+            latest = latest_changes(changes.where(told))
             self._merge(latest.select(*COLUMNS, gone.alias("gone")), emptied_at, namespace)
         finally:
             changes.unpersist()
@@ -182,16 +187,27 @@ def as_copy(documents: DataFrame) -> DataFrame:
 
 
 def _about(namespace: str) -> Column:
-    """Matches changes of the collection, and other events that concern it. Any rename may, because no column has its
-    target."""
+    """Matches events of the collection, and drops of its database."""
     database, _, collection = namespace.partition(".")
-    operation = f.col("operation")
-    whole_database = operation.isin("dropDatabase") & (f.col("database") == database)
-    return (
-        ((f.col("database") == database) & (f.col("collection") == collection))
-        | whole_database
-        | operation.isin("rename")
-    )
+    here = f.col("collection").eqNullSafe(collection) | (f.col("operation") == "dropDatabase")
+    return (f.col("database") == database) & here
+
+
+def _renames(changes: DataFrame, namespace: str | None) -> Column:
+    """Matches renames of the collection, and of others to its name; any rename if one of the names is not known."""
+    renames = f.col("operation") == "rename"
+    if namespace is None or _TARGET not in changes.columns:
+        return renames
+    target = f.concat_ws(".", f"{_TARGET}.db", f"{_TARGET}.coll")
+    return renames & (_about(namespace).eqNullSafe(True) | (target == namespace))
+
+
+def _without_ns() -> Column:
+    """Matches events without the collection or database that they are of."""
+    operation, database, collection = f.col("operation"), f.col("database"), f.col("collection")
+    # The grants may cover only the target of a rename, which is then without ns.
+    of_collection = operation.isin(*_CHANGES, "drop") & (database.isNull() | collection.isNull())
+    return of_collection | ((operation == "dropDatabase") & database.isNull())
 
 
 def _check(changes: DataFrame, known: str | None) -> str | None:
@@ -207,12 +223,15 @@ def _check(changes: DataFrame, known: str | None) -> str | None:
     found: Any = changes.agg(
         f.max(f.when(is_change, mismatch)).alias("mismatch"),
         any_((operation != "delete") & is_change & ~f.col("has_document")).alias("without_document"),
+        any_(_without_ns()).alias("without_ns"),
         any_(is_change & f.col("document_key").isNull()).alias("without_key"),
-        any_(operation == "rename").alias("renamed"),
+        any_(_renames(changes, known)).alias("renamed"),
         any_(operation.isin(*_EMPTYING)).alias("emptied"),
         any_(operation.isNull()).alias("unnamed"),
         f.collect_set(f.when(is_change, namespace)).alias("names"),
     ).first()
+    if found.without_ns:
+        raise CannotApply("events came without ns: the pipeline must keep this field")
     names = sorted({*found.names, *([known] if known else [])})
     if len(names) > 1:
         raise CannotApply(
@@ -230,7 +249,12 @@ def _check(changes: DataFrame, known: str | None) -> str | None:
             f" {found.mismatch}. Change the type in the schema. {advice}"
         )
     if found.without_document:
-        raise CannotApply("updates came without their document: set the option fullDocument to updateLookup")
+        raise CannotApply(
+            "updates came without their document: set the option fullDocument to updateLookup. If it is, an update has"
+            " changed the shard key of its document, which MongoDB then does not find; if it is whenAvailable, MongoDB"
+            " has no post-image. In these cases, enable changeStreamPreAndPostImages for the collection, set"
+            " fullDocument to whenAvailable, and copy the collection again"
+        )
     if found.without_key:
         raise CannotApply("changes came without documentKey: the pipeline must keep this field")
     if found.renamed:

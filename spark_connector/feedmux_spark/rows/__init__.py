@@ -6,6 +6,7 @@ user's own. Columns, types and rules: `docs/rows.md`. Nothing here talks to Spar
 
 from pyspark.sql.types import StructType
 
+from feedmux.feeds import FullDocument
 from feedmux_spark.rows.columns import default_schema, typed_schema
 from feedmux_spark.rows.errors import InvalidEvents, RowsError, SchemaRefused, TypeMismatch
 from feedmux_spark.rows.maker import RowMaker, documents_batch
@@ -16,6 +17,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def row_maker(mode: str, schema: StructType, on_type_mismatch: str) -> RowMaker:
-    """`mode` is envelope, json or typed; `on_type_mismatch` is fail or null. Raises SchemaRefused."""
-    return RowMaker(mode, schema, on_type_mismatch)
+def row_maker(
+    mode: str, schema: StructType, on_type_mismatch: str, full_document: FullDocument | None = None
+) -> RowMaker:
+    """`mode` is envelope, json or typed; `on_type_mismatch` is fail or null; `full_document` is the option of the feed.
+    Raises SchemaRefused."""
+    return RowMaker(mode, schema, on_type_mismatch, full_document)

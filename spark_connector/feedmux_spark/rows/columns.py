@@ -66,11 +66,12 @@ DECODED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     DOCUMENT: ("fullDocument",),
     "document_before": ("fullDocumentBeforeChange",),
     "update_description": ("updateDescription",),
+    "rename_target": ("to",),
 })  # fmt: skip
 """The columns that a typed schema may declare as a STRUCT of the user's choice, or as BINARY (the BSON)."""
 
 HAS_DOCUMENT: Final = "has_document"
-"""Whether there is a fullDocument, be it null, which updateLookup gives where it finds none. BOOLEAN, typed only."""
+"""Whether there is a fullDocument, or updateLookup found none because the document was deleted. BOOLEAN, typed only."""
 
 TYPE_MISMATCH: Final = "type_mismatch"
 """Why the row's STRUCT columns are null: a value did not fit, which without this column fails. STRING, typed only."""

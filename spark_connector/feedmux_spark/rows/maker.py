@@ -14,9 +14,10 @@ from bson.raw_bson import RawBSONDocument
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from feedmux.feeds import FullDocument
 from feedmux.json_writer import event_json
 from feedmux_spark.rows import bson_walk, columns
-from feedmux_spark.rows.bson_walk import Buffer, Ints, Values
+from feedmux_spark.rows.bson_walk import Buffer, Ints, Mask, Values
 from feedmux_spark.rows.convert import Policy, column, fixed_binary
 from feedmux_spark.rows.errors import InvalidEvents, SchemaRefused, TypeMismatch
 from feedmux_spark.rows.token_order import cluster_times_and_sort_keys
@@ -33,17 +34,25 @@ _FRAGMENT: Final = ("splitEvent", "fragment")
 _PLAIN: Final = CodecOptions[dict[str, Any]](
     datetime_conversion=DatetimeConversion.DATETIME_MS, unicode_decode_error_handler="replace"
 )
+_RAW: Final = CodecOptions[RawBSONDocument](
+    document_class=RawBSONDocument,
+    datetime_conversion=DatetimeConversion.DATETIME_MS,
+    unicode_decode_error_handler="replace",
+)
 
 
 class RowMaker:
     """Creates record batches of one schema. It can be pickled at any time."""
 
-    def __init__(self, mode: str, schema: StructType, on_type_mismatch: str) -> None:
+    def __init__(
+        self, mode: str, schema: StructType, on_type_mismatch: str, full_document: FullDocument | None
+    ) -> None:
         """Raises SchemaRefused."""
         columns.check(mode, schema)
         if on_type_mismatch not in (FAIL, NULL):
             raise SchemaRefused(f"onTypeMismatch {on_type_mismatch!r} is neither {FAIL} nor {NULL}")
         self._policy = Policy(fail=on_type_mismatch == FAIL)
+        self._looks_up = full_document == "updateLookup"
         self._arrow_schema = to_arrow_schema(schema, timezone="UTC")
         self._paths = {name: _path(name) for name in schema.fieldNames()}
 
@@ -91,7 +100,7 @@ class RowMaker:
             case "cluster_time_increment":
                 return pa.array(found.increments)
             case columns.HAS_DOCUMENT:
-                return pa.array(found.values[_path(field.name)].kind != bson_walk.MISSING)
+                return pa.array(found.have_document(self._looks_up))
             case columns.TYPE_MISMATCH:
                 return pa.nulls(len(found.seconds), field.type)
         values = found.values[self._paths[field.name]]
@@ -173,6 +182,14 @@ class _Found:
         masked.values = {path: values.masked(keep) for path, values in self.values.items()}
         return masked
 
+    def have_document(self, looks_up: bool) -> Mask:
+        """Returns which events have a document, or with `looks_up` are updates of a document that was deleted since."""
+        kind = self.values[_path(columns.HAS_DOCUMENT)].kind
+        found: Mask = kind == bson_walk.DOCUMENT
+        for row in np.flatnonzero(kind == bson_walk.NULL) if looks_up else ():
+            found[row] = _deleted_since(RawBSONDocument(self._raw[self._places[row] : self._places[row + 1]], _RAW))
+        return found
+
     def events(self, arrow_type: pa.DataType) -> pa.Array:
         if pa.types.is_string(arrow_type):
             return pa.array(self._texts(), arrow_type)
@@ -188,6 +205,24 @@ class _Found:
                 raise InvalidEvents(
                     "an event cannot be written as JSON; use schemaMode envelope, which delivers it as BSON"
                 ) from None
+
+
+def _deleted_since(event: RawBSONDocument) -> bool:
+    """Whether updateLookup found no document because it was deleted.
+
+    It looks for the document by its former shard key, and does not find one whose shard key the update has changed.
+    """
+    if event.get("operationType") != "update":
+        return False
+    try:
+        shard_key = [f"{name}." for name in event["documentKey"] if name != "_id"]
+        if not shard_key:
+            return True
+        description = event["updateDescription"]
+        changed = [f"{name}." for name in (*description["updatedFields"], *description["removedFields"])]
+    except (KeyError, TypeError):  # a pipeline has changed it
+        return False
+    return not any(one.startswith(other) or other.startswith(one) for one in shard_key for other in changed)
 
 
 def _located(error: TypeMismatch, events: bytes, places: Ints) -> TypeMismatch:

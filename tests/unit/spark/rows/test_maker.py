@@ -179,16 +179,42 @@ def test_nothing_of_events_that_newer_versions_add_is_lost() -> None:
     assert found[0]["update_description"] == {"disambiguatedPaths": {"a.0": ["a", "0"]}}
 
 
-def test_a_document_that_was_looked_up_in_vain_is_not_one_that_was_not_asked_for() -> None:
-    schema = struct(document=struct(_id=LongType()))
-    schema.add("has_document", BooleanType(), nullable=False)
-    in_vain = event(2, "update") | {"fullDocument": None}
-    found = rows("typed", stream(event(1), in_vain, event(3, "update", fullDocument=None)), schema)
-    assert [(row["document"], row["has_document"]) for row in found] == [
-        ({"_id": 1}, True),
-        (None, True),
+HAS_DOCUMENT = struct(document=struct(_id=LongType())).add("has_document", BooleanType(), nullable=False)
+
+
+@pytest.mark.parametrize("mode", [None, "whenAvailable", "updateLookup"])
+def test_a_document_that_was_looked_up_in_vain_is_not_one_that_was_not_asked_for(mode: Any) -> None:
+    in_vain = {"fullDocument": None}
+    events = (
+        event(1),
+        event(2, "update") | in_vain,
+        event(3, "update", fullDocument=None),
+        event(4, "replace") | in_vain,
+        event(5, "update", fullDocument=5),
+        event(6, "delete", fullDocument=None),
+    )
+    (batch,) = row_maker("typed", HAS_DOCUMENT, "null", mode).record_batches(stream(*events))
+    assert batch["document"].to_pylist() == [{"_id": 1}, *[None] * 5]
+    assert batch["has_document"].to_pylist() == [True, mode == "updateLookup", *[False] * 4]
+
+
+@over(
+    ("description", "deleted"),
+    [
+        ({"updatedFields": {"n": 1, "areas": 1, "at.y": 1}, "removedFields": ["m"]}, True),
+        ({"updatedFields": {"area": 1}, "removedFields": []}, False),
+        ({"updatedFields": {}, "removedFields": ["area"]}, False),
+        ({"updatedFields": {"at": {"x": 1}}, "removedFields": []}, False),
+        ({"updatedFields": {"at.x.z": 1}, "removedFields": []}, False),
+        ({"updatedFields": {}}, False),
         (None, False),
-    ]
+    ],
+)
+def test_a_document_is_not_found_by_a_shard_key_that_the_update_changes(description: Any, deleted: bool) -> None:
+    key = {"area": "x", "at.x": 1, "_id": 1}
+    update = event(1, "update", documentKey=key, updateDescription=description) | {"fullDocument": None}
+    (batch,) = row_maker("typed", HAS_DOCUMENT, "fail", "updateLookup").record_batches(stream(update))
+    assert batch["has_document"].to_pylist() == [deleted]
 
 
 def test_a_mismatch_names_the_field_the_types_and_the_event_but_no_value() -> None:
