@@ -7,7 +7,8 @@
 
 Changes are rows of `mirror_schema`, a typed schema, of one collection. No row is replaced by an earlier change (by
 `sort_key`), so applying changes that the table already contains does no harm. After a crash, a table has the old state
-or the new state, and the batch that comes again is applied again.
+or the new state (in Delta, a batch with a drop of the collection has a state between: the emptied table), and the batch
+that comes again is applied again.
 """
 
 from feedmux_spark.apply.delta import DeltaMirror

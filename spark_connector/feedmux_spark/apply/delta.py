@@ -1,8 +1,12 @@
 """A mirror in a Delta table: each batch is one MERGE, which writes only the files that hold changed documents.
 
+In a batch with a drop of the collection, a DELETE precedes it as a commit of its own: readers may see the table without
+the documents that were inserted after the drop.
+
 The session needs Delta's jars and its extension.
 """
 
+import uuid
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException
@@ -48,11 +52,13 @@ class DeltaMirror(Mirror):
             session.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ('{_NAMESPACE}' = '{text}')")
         if emptied_at is not None:
             session.sql(f"DELETE FROM {self._table} WHERE sort_key <= X'{emptied_at.hex()}'")
-        latest.createOrReplaceTempView("feedmux_latest")
+        # Mirrors of one session may merge at the same time.
+        view = f"feedmux_latest_{uuid.uuid4().hex}"
+        latest.createOrReplaceTempView(view)
         try:
             session.sql(
                 f"""
-                MERGE INTO {self._table} old USING feedmux_latest new ON old.document_key = new.document_key
+                MERGE INTO {self._table} old USING {view} new ON old.document_key = new.document_key
                 WHEN MATCHED AND new.sort_key > old.sort_key AND new.gone THEN DELETE
                 WHEN MATCHED AND new.sort_key >= old.sort_key AND NOT new.gone
                   THEN UPDATE SET old.sort_key = new.sort_key, old.document = new.document
@@ -61,7 +67,7 @@ class DeltaMirror(Mirror):
                 """
             )
         finally:
-            session.catalog.dropTempView("feedmux_latest")
+            session.catalog.dropTempView(view)
 
     @property
     def _table(self) -> str:

@@ -4,6 +4,7 @@ import json
 import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import MagicMock
 
 import bson
 import pytest
@@ -25,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from feedmux_spark.apply import ParquetMirror, mirror_schema
+from feedmux_spark.apply import DeltaMirror, ParquetMirror, mirror_schema
 from feedmux_spark.apply.parquet import _STATE, _folder, _number
 from feedmux_spark.errors import OptionError
 from feedmux_spark.offsets import Offset
@@ -120,6 +121,19 @@ def test_the_schema_has_what_tells_a_delete_from_an_update_without_a_document() 
     assert schema["document_key"].dataType == StructType([StructField("_id", LongType())])
     assert schema["has_document"] == StructField("has_document", BooleanType(), nullable=False)
     assert "sort_key" in schema.fieldNames()
+
+
+def test_each_merge_of_delta_has_a_view_of_its_own() -> None:
+    """Mirrors of one session may merge at the same time, in threads of one foreachBatch."""
+    views = set()
+    for _ in range(2):
+        spark, latest = MagicMock(), MagicMock()
+        DeltaMirror(spark, "/nowhere")._merge(latest, None, None)
+        (view,) = latest.createOrReplaceTempView.call_args.args
+        assert f"USING {view} new" in latest.sparkSession.sql.call_args.args[0]
+        latest.sparkSession.catalog.dropTempView.assert_called_once_with(view)
+        views.add(view)
+    assert len(views) == 2
 
 
 def test_states_have_a_number_also_those_that_name_their_batch() -> None:
