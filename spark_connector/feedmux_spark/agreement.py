@@ -9,7 +9,14 @@ import logging
 from typing import Final
 
 from feedmux import requests
-from feedmux.errors import FailedPrecondition, InvalidArgument, SubscriptionExists
+from feedmux.errors import (
+    FailedPrecondition,
+    HistoryLost,
+    InvalidArgument,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    TimelineForked,
+)
 from feedmux.feeds import Start
 from feedmux.positions import FeedPosition
 from feedmux.v1 import feed_pb2
@@ -51,8 +58,15 @@ class Agreement:
     def fingerprint(self, position: bytes) -> bytes:
         """The fingerprint of the options' feed, requested once. `position` is any position in the feed's scope."""
         if not self._fingerprint:
-            self._fingerprint = self._connection.locate(self._options, Start.position(position)).feed
+            wanted = requests.feed_message(self._options.feed, self._options.source)
+            self._fingerprint = self._fingerprint_of(wanted, position)
         return self._fingerprint
+
+    def _fingerprint_of(self, feed: feed_pb2.Feed, position: bytes) -> bytes:
+        try:
+            return self._connection.locate_in(feed, Start.position(position)).feed
+        except (HistoryLost, TimelineForked):  # the next plan fails too, and failOnDataLoss decides there
+            return self._connection.locate_in(feed, Start.earliest()).feed
 
     def check(self, *offsets: Offset) -> bytes:
         """Returns the fingerprint of the options' feed. Raises if an offset has another feed and onFeedChange is
@@ -121,20 +135,23 @@ class Agreement:
         other = feed_pb2.Feed()
         other.CopyFrom(stored)
         other.pipeline.CopyFrom(wanted.pipeline)
-        at = Start.position(position)
         try:
-            return self._connection.locate_in(stored, at).feed == self._connection.locate_in(other, at).feed
+            return self._fingerprint_of(stored, position) == self._fingerprint_of(other, position)
         except InvalidArgument:  # a newer server may reject what an older one stored
             return False
 
     def _error(self, what: str) -> FeedmuxSparkError:
-        feed, feed_position = self._planner.stored()
-        names = self._differences(feed, feed_position.position)
-        where = (
-            f"The subscription and the options differ in {', '.join(names)}."
-            if names
-            else "The subscription and the options agree; the checkpoint does not."
-        )
+        try:
+            feed, feed_position = self._planner.stored()
+        except SubscriptionNotFound:
+            where = f"There is no subscription {self._options.consumer_name!r} that shows in what they differ."
+        else:
+            names = self._differences(feed, feed_position.position)
+            where = (
+                f"The subscription and the options differ in {', '.join(names)}."
+                if names
+                else "The subscription and the options agree; the checkpoint does not."
+            )
         return FeedmuxSparkError(
             f"The feed changed: {what}. {where} Nothing was read. Either restore the former options of the query (and"
             " those of the subscription, with `feedmux subscriptions update`); or start the query with"

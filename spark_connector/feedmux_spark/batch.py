@@ -1,5 +1,6 @@
 """The batch reader: all events between two positions, planned once and read by one task for each slice."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -7,7 +8,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from feedmux.errors import InvalidArgument, OutOfRange
+from feedmux.errors import HistoryLost, InvalidArgument, OutOfRange, TimelineForked
+from feedmux.feeds import Start
 from feedmux.positions import FeedPosition
 from feedmux_spark.connection import Connection, Located
 from feedmux_spark.errors import OptionError
@@ -16,6 +18,8 @@ from feedmux_spark.options import Options
 from feedmux_spark.planning import Planner, Wanted
 from feedmux_spark.ranges import Slice, read_slice
 from feedmux_spark.rows import row_maker
+
+log = logging.getLogger("feedmux_spark")
 
 
 class FeedmuxBatchReader(DataSourceReader):
@@ -40,22 +44,50 @@ class FeedmuxBatchReader(DataSourceReader):
         planner = Planner(options, connection)
         with connection.explaining():
             with _naming("endingOffsets", options.ending_offsets):
-                found = connection.locate(options, end)
+                try:
+                    found = connection.locate(options, end)
+                except TimelineForked as error:
+                    raise OptionError(
+                        "option endingOffsets is an offset that MongoDB, which was restored, does not have: choose"
+                        f" another end. ({error})"
+                    ) from None
             with _naming("startingOffsets", starting):
-                at = connection.locate(options, start)
+                lost = False
+                try:
+                    at = connection.locate(options, start)
+                except TimelineForked as error:
+                    at, lost = self._oldest(connection, error), True
             if at.copied is not None or found.copied is not None:
                 raise OptionError("an offset within a copy of existing documents: only its own stream continues there")
-            after = at.feed_position
             until = found.feed_position.position
-            slices = planner.through(after, found.feed, until, options.max_bytes_per_trigger)
+            while True:
+                after = at.feed_position
+                try:
+                    slices = planner.through(after, found.feed, until, options.max_bytes_per_trigger)
+                except HistoryLost as error:
+                    at, lost = self._oldest(connection, error), True
+                else:
+                    break
             # Nothing is after `latest`, but `latest` may be resolved a moment before a start.
-            if not slices and options.ending_offsets != "latest" and _swapped(planner, after, found):
+            if not (slices or lost or options.ending_offsets == "latest") and _swapped(planner, after, found):
                 raise OptionError(
                     f"option startingOffsets ({_shown(starting, after)}) is after endingOffsets"
                     f" ({_shown(options.ending_offsets, found.feed_position)}): the batch would have no rows"
                 )
         # Spark treats a source without partitions as one with a single unknown partition.
         return slices or [Slice(until, until, feed=found.feed)]
+
+    def _oldest(self, connection: Connection, error: HistoryLost | TimelineForked) -> Located:
+        """Returns the oldest available position. Raises the error if a gap is not allowed."""
+        if self._options.fail_on_data_loss:
+            raise error
+        oldest = connection.locate(self._options, Start.earliest())
+        log.warning(
+            "changes are lost: the batch begins at %s (failOnDataLoss=false); %s",
+            shown_time(oldest.feed_position.time),
+            error,
+        )
+        return oldest
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Slice)

@@ -90,7 +90,10 @@ def shown_time(time: tuple[int, int]) -> str:
 
 def _time(text: str) -> tuple[int, int]:
     moment, _, ordinal = text.partition("/")
-    return int(datetime.fromisoformat(moment).timestamp()), int(ordinal or 0)
+    time = int(datetime.fromisoformat(moment).timestamp()), int(ordinal or 0)
+    if not all(0 <= each < 1 << 32 for each in time):
+        raise ValueError(f"{text} is not a cluster time")
+    return time
 
 
 def parse_start(text: str, option: str) -> Start:

@@ -84,12 +84,20 @@ class Planner:
 
     def stored(self) -> tuple[feed_pb2.Feed, FeedPosition]:
         """Returns the subscription's feed and stored position. Raises FeedmuxError."""
+        found = self._subscription()
+        return found.feed, _feed_position(found)
+
+    def copying(self) -> bool:
+        """Whether the stored position is within a copy of existing documents. Raises FeedmuxError."""
+        return self._subscription().HasField("snapshot")
+
+    def _subscription(self) -> subscriptions_pb2.Subscription:
         request = subscriptions_pb2.GetSubscriptionRequest(name=self._consumer_name)
         found: subscriptions_pb2.Subscription = self._connection.retrying(
             lambda: self._connection.unary("Subscriptions", "GetSubscription", request, subscriptions_pb2.Subscription),
             "asking for the subscription",
         )
-        return found.feed, _feed_position(found)
+        return found
 
     def update(self) -> FeedPosition:
         """Sets the subscription's feed to the options' feed; the stored position stays. Raises FeedmuxError."""

@@ -139,6 +139,8 @@ class Progress:
         self._pinned: FeedPosition | None = None
         self._reached: tuple[Offset, Offset] | None = None
         """There are no events between the first offset and the second."""
+        self._behind_gaps: tuple[Offset, Offset] | None = None
+        """The end of a batch that came again, as its checkpoint has it and with the gaps found meanwhile."""
         self._advanced = False
         """Whether this run has made a micro-batch."""
         self._planned: dict[tuple[bytes, bytes], Sequence[Slice]] = {}
@@ -159,8 +161,13 @@ class Progress:
                 )
                 start = Start.position(position)
             feed_position = self._agreement.create(start)
-            found = self._connection.locate(self._options, Start.position(feed_position.position))
-            return Offset.at(feed_position, self._agreement.fingerprint(feed_position.position), copied=found.copied)
+            feed = self._agreement.fingerprint(feed_position.position)
+            try:
+                found = self._connection.locate(self._options, Start.position(feed_position.position))
+            except (HistoryLost, TimelineForked) as error:
+                stored = Offset.at(feed_position, feed, copied=0 if self._planner.copying() else None)
+                return self._behind_the_gap(stored, error)
+            return Offset.at(feed_position, feed, copied=found.copied)
 
     def pin(self) -> None:
         """Limits all further plans to what MongoDB has committed now."""
@@ -181,7 +188,11 @@ class Progress:
                     "the trigger once reads everything in one micro-batch, and a copy of existing documents"
                     " (startingOffsets=snapshot) has several: use the trigger availableNow"
                 )
-            reached = self._reached[1] if self._reached and self._reached[0] == start else start
+            reached = start
+            for found in (self._reached, self._behind_gaps):
+                if found is not None and found[0] == start:
+                    reached = found[1]
+                    break
             until = self._pinned
             if until is None and events_max is None:
                 until = self._connection.resolve(self._options, Start.latest())
@@ -221,7 +232,10 @@ class Progress:
             return planned
         with self._connection.explaining(restart_at=start.restart_at):
             self._agreement.check(start, end)
-            return _of(start, self._through(start, end.position)[0])
+            slices, begin = self._through(start, end.position)
+            if begin.gaps != start.gaps:
+                self._behind_gaps = end, replace(end, gaps=end.gaps + begin.gaps - start.gaps)
+            return _of(start, slices)
 
     def report(self) -> dict[str, Any] | None:
         """Returns how far the feed reaches, for the query's progress; if nothing more matches, how far it was read."""

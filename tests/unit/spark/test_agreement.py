@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from feedmux import requests
-from feedmux.errors import FailedPrecondition, InvalidArgument, SubscriptionExists
+from feedmux.errors import (
+    FailedPrecondition,
+    HistoryLost,
+    InvalidArgument,
+    SubscriptionExists,
+    SubscriptionNotFound,
+    TimelineForked,
+)
 from feedmux.feeds import Feed, Start
 from feedmux.v1 import change_feed_pb2, feed_pb2, subscriptions_pb2
 from feedmux_spark.agreement import Agreement, differences
@@ -107,6 +114,18 @@ def test_another_checkpoint_fails_or_is_read_with_the_new_options(
         agreement().check(other)
     assert agreement(onFeedChange="update").check(other) == FEED
     assert "the feed changed" in caplog.text
+
+
+def test_the_feeds_are_compared_also_where_the_position_or_the_subscription_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone = SubscriptionNotFound("no subscription", reason="SUBSCRIPTION_NOT_FOUND", status="NOT_FOUND")
+    for lost in (HistoryLost("gone", reason="HISTORY_LOST"), TimelineForked("gone", reason="TIMELINE_FORKED")):
+        Answers(monkeypatch, ResolvePosition=[lost, resolved(b"oldest")], GetSubscription=[gone])
+        made = agreement()
+        assert made.check(Offset(b"there", feed=FEED)) == FEED
+        with pytest.raises(FeedmuxSparkError, match=r"The feed changed: .* There is no subscription 'c'"):
+            made.check(Offset(b"there", feed=b"other"))
 
 
 def test_a_rejected_plan_changes_the_subscription_only_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from feedmux.errors import Unavailable, make_error
+from feedmux.errors import HistoryLost, TimelineForked, Unavailable, make_error
 from feedmux.positions import FeedPosition
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark.batch import FeedmuxBatchReader
 from feedmux_spark.connection import Connection
-from feedmux_spark.errors import OptionError
+from feedmux_spark.errors import FeedmuxSparkError, OptionError
 from feedmux_spark.offsets import Offset, parse_start
 from feedmux_spark.options import parse_options
 from feedmux_spark.planning import Planner, Wanted, as_plan
@@ -61,6 +61,31 @@ def test_bounds_that_are_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(reader(startingOffsets="latest").partitions()) == 1
 
 
+def test_lost_changes_end_a_batch_or_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = HistoryLost("gone", reason="HISTORY_LOST")
+    forked = TimelineForked("gone", reason="TIMELINE_FORKED")
+    bounds = {"startingOffsets": offset(b"start"), "endingOffsets": offset(b"end")}
+    end, start, oldest = resolved(b"end", 1500), resolved(b"start"), resolved(b"oldest", 2000)
+    for places, plans, slices in (
+        ([end, start, oldest], [lost, plan(b"end", 1, caught_up=True)], [b"end"]),
+        ([end, forked, oldest], [plan(b"end", 1, caught_up=True)], [b"end"]),
+        ([end, start, oldest], [lost, plan(b"end", caught_up=True)], [b"end"]),  # also the end is lost: no rows
+    ):
+        Answers(monkeypatch, ResolvePosition=[*places], PlanRange=[*plans])
+        with pytest.raises(FeedmuxSparkError, match="Changes are lost"):
+            reader(**bounds).partitions()
+        server = Answers(monkeypatch, ResolvePosition=[*places], PlanRange=[*plans])
+        found = reader(**bounds, failOnDataLoss="false").partitions()
+        assert [each.until for each in found if isinstance(each, Slice)] == slices
+        assert server.asked[-1][1].after == b"oldest"
+    assert caplog.text.count("the batch begins at 1970-01-01T00:33:20Z/1 (failOnDataLoss=false)") == 3
+    Answers(monkeypatch, ResolvePosition=[forked])
+    with pytest.raises(OptionError, match="endingOffsets is an offset that MongoDB, which was restored, does not have"):
+        reader(**bounds, failOnDataLoss="false").partitions()
+
+
 def test_an_offset_is_canonical() -> None:
     offset = Offset(b"\x01\x02", (1763740800, 7), 2)
     text = json.dumps(offset.as_json())
@@ -83,6 +108,8 @@ def test_an_offset_is_canonical() -> None:
         '{"position": "AQI=", "gaps": Infinity}',
         '{"position": "AQI=", "clusterTime": "0001-01-01T00:00:00"}',
         '{"position": "AQI=", "clusterTime": null}',
+        '{"position": "AQI=", "clusterTime": "0001-01-01T00:00:00+14:00"}',
+        '{"position": "AQI=", "clusterTime": "2026-11-21T15:00:00Z/99999999999"}',
     ],
 )
 def test_not_a_start(text: str) -> None:

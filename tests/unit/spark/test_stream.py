@@ -1,11 +1,13 @@
 """What the driver answers Spark, with the answers of a server: ends, slices, gaps, and what it asks for in advance."""
 
 import logging
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from feedmux.errors import FailedPrecondition, HistoryLost, PositionInvalid, QuotaExceeded, TimelineForked
+from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.offsets import Offset
 from feedmux_spark.options import parse_options
@@ -118,6 +120,39 @@ def test_a_restored_database_ends_the_query_or_is_counted(monkeypatch: pytest.Mo
     end = running.advance(START, MANY)
     wanted = server.asked[-1][1]
     assert (end.gaps, wanted.after, wanted.until) == (1, b"oldest", b"pinned again"), "the former end is lost, too"
+
+
+def test_a_query_starts_after_its_database_was_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = TimelineForked("gone", reason="TIMELINE_FORKED")
+    found = [lost, resolved(b"oldest", 2000), resolved(b"oldest", 2000)]
+    Answers(monkeypatch, ResolvePosition=[*found], PlanRange=[lost, plan(b"end", 1, caught_up=True)])
+    assert progress(failOnDataLoss="false").advance(START, MANY).gaps == 1
+    # Without a checkpoint: the stored position is lost.
+    stored, copying = (
+        subscriptions_pb2.Subscription(position=b"stored", snapshot=copy)
+        for copy in (None, feed_pb2.SnapshotStatus(documents=5))
+    )
+    for subscription, options, says in (
+        (stored, {}, "was restored"),
+        (copying, {"failOnDataLoss": "false"}, "not within a copy"),
+        (stored, {"failOnDataLoss": "false"}, ""),
+    ):
+        found = [lost, resolved(b"oldest", 2000), lost, resolved(b"oldest", 2000)]
+        Answers(monkeypatch, CreateSubscription=[stored], GetSubscription=[subscription], ResolvePosition=found)
+        with pytest.raises(FeedmuxSparkError, match=says) if says else nullcontext():
+            begin = progress(**options).begin()
+            assert (begin.position, begin.gaps) == (b"oldest", 1)
+
+
+def test_a_gap_in_a_batch_that_comes_again_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = HistoryLost("gone", reason="HISTORY_LOST")
+    plans = [lost, plan(b"end", 1, caught_up=True), plan(b"end", caught_up=True), plan(b"end", caught_up=True)]
+    Answers(monkeypatch, ResolvePosition=[resolved(b"start"), resolved(b"oldest", 2000)], PlanRange=plans)
+    running, end = progress(failOnDataLoss="false"), replace(START, position=b"end")
+    assert [each.until for each in running.slices(START, end)] == [b"end"]
+    counted = running.advance(end, MANY)
+    assert counted == replace(end, gaps=1)
+    assert running.advance(counted, MANY) == counted
 
 
 def test_a_copy_is_read_in_steps_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
