@@ -30,7 +30,7 @@ from tests.documents import Documents
 from tests.integration.grants_support import granted, key_of
 from tests.integration.servers import SMALL_STEPS, DocumentsRead, Here, serving, settings
 from tests.integration.test_event_time import asleep
-from tests.integration.test_snapshot import ANY_IDS, DDL, SNAPSHOT, Sink, source_at
+from tests.integration.test_snapshot import ANY_IDS, DDL, SNAPSHOT, Sink, is_copied, source_at
 from tests.integration.wire import MANY, Api, Receiver, at, feed
 
 HIDE = ["secret", "a.secret", "items.price", "map.deep.secret"]
@@ -298,6 +298,33 @@ async def test_a_collection_that_is_gone_is_not_taken_for_one_whose_documents_ar
     copied_to = inspect_position(receiver.position).token.copied
     assert copied_to is not None
     assert copied_to.up_to == b""
+
+
+@pytest.mark.parametrize("name", ["plain", "all"])
+async def test_what_is_renamed_to_the_name_is_copied_also_where_the_invalidate_is_hidden(
+    tenant: Any, database: Documents, documents_read: DocumentsRead, name: str
+) -> None:
+    """And where it comes together with a change that is shown."""
+    database.c.insert_many([{"_id": number} for number in range(100)])
+    database.other.insert_many([{"_id": number, "new": True} for number in range(90)])
+
+    def before(_: str, number: int) -> None:
+        if number == 2:
+            database.c.update_one({"_id": 0}, {"$set": {"v": 1}})
+            database.other.rename("c", dropTarget=True)
+
+    documents_read(before=before)
+    api, shown = await tenant(name), stages({"$match": {"operationType": {"$nin": ["rename", "invalidate"]}}})
+    subscription = f"s{uuid.uuid4().hex}"
+    wanted = feed(database.name, "c", shown)
+    await api.create(subscription, wanted, SNAPSHOT, on_invalidate=feed_pb2.ON_INVALIDATE_CONTINUE)
+    session = await api.open(subscription)
+    await session.until(lambda: is_copied(session))
+    events = [each.document for each in await session.take(session.received)]
+    assert any(each["operationType"] == "update" for each in events)
+    found = [each["fullDocument"]["_id"] for each in events if each.get("fullDocument", {}).get("new")]
+    assert found == list(range(90))
+    session.cancel()
 
 
 # Grants

@@ -110,6 +110,8 @@ class CopyRangeReader:
             await asyncio.sleep(_QUIET_S)
         self._place = read_to.while_copying(self._copied)
         is_last = self._changes is None and not self._documents_left
+        if is_last and chunks:
+            chunks[-1].end = self._until  # after an invalidate that is not shown, it covers no document
         return Batch(chunks, self._until if is_last else self._place, batch.exhausted and not self._documents_left)
 
     async def _read_documents(self) -> Batch:

@@ -174,6 +174,8 @@ class SnapshotReader:
         is_over = batch.exhausted and end is None
         if is_over:
             steps.invalidated()
+            if chunks:
+                chunks[-1].end = steps.place
         return Batch(chunks, steps.place, is_over)
 
     async def _read_documents(self) -> Batch:

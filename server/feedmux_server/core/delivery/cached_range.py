@@ -175,8 +175,9 @@ def as_chunk(delivery: Delivery, start: ResumeToken) -> Chunk:
         return DocumentsChunk(data, document_offsets(data), mark, copied, delivery.read_time_s, False)
     (chunk,) = cut_batch(data, start, delivery.end, delivery.read_time_s, bytes_max=len(data))
     if copied is not None and delivery.end.copied is not None:
-        # The position of an invalidate does not say how far the copy was before it.
-        chunk = ChangesChunk.of(chunk, copied if delivery.end.from_invalidate else delivery.end.copied, None) or chunk
+        # The position after an invalidate does not say how far the copy was before it.
+        chunk = ChangesChunk.of(chunk, delivery.end.copied if delivery.end.copied.up_to else copied, None) or chunk
+        chunk.end = delivery.end
     return chunk
 
 

@@ -22,7 +22,7 @@ def is_of_one_step(place: ResumeToken, start: ResumeToken, *, documents: bool) -
         return place.copied is start.copied
     if documents:
         return start.cluster_time == place.cluster_time
-    return start.from_invalidate or start.copied.up_to == place.copied.up_to
+    return start.copied.up_to in (b"", place.copied.up_to)  # empty: after an invalidate
 
 
 def progress_of(place: ResumeToken) -> tuple[bytes, int, int] | None:
@@ -41,9 +41,9 @@ def has_documents(after: ResumeToken, until: ResumeToken) -> bool:
 
     An invalidate ends a range of changes: from it on, another copy begins, so its position covers no document.
     """
-    if until.copied is None or until.from_invalidate:
-        return until.copied is None
-    return after.copied is not None and after.copied.up_to != until.copied.up_to
+    if until.copied is None:
+        return True
+    return after.copied is not None and until.copied.up_to not in (b"", after.copied.up_to)
 
 
 def range_end(after: ResumeToken, until: ResumeToken) -> ResumeToken:

@@ -1,11 +1,14 @@
 """Pinned ranges: slices are consecutive and complete, and reading a slice gives exactly its events."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux_server.core.delivery.cached_range import CachedRange, trimmed
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.events.chunk import cut_batch
+from feedmux_server.core.positions.resume_token import Copied
 from tests.sim.events import event
 from tests.unit.core.delivery.streams_support import mark, token
 
@@ -86,6 +89,16 @@ def test_equal_slices_of_equal_events() -> None:
     kept = CachedRange(mark(0), mark(101), (delivery(1, 60), delivery(61, 40)))
     assert [each.count for each in list(kept.slices(4))] == [25, 25, 25, 25]
     assert [each.count for each in list(kept.slices(1))] == [100]
+
+
+def test_changes_that_end_at_an_invalidate_that_is_not_shown() -> None:
+    """The position after it covers no document, and those of the changes before it do."""
+    until = mark(10).while_copying(Copied(b"", 5))
+    whole = replace(delivery(1, 10, past=True), end=until)
+    after = mark(0).while_copying(Copied(b"a", 5))
+    pieces = list(CachedRange(after, until, (whole,)).read(after, until, 500))
+    assert [each.end.copied for each in pieces] == [Copied(b"a", 5)] * (len(pieces) - 1) + [until.copied]
+    assert len(pieces) > 1
 
 
 def test_a_delivery_is_trimmed_at_a_place() -> None:

@@ -24,6 +24,7 @@ def outside(time: int) -> ResumeToken:
         (at(1, b"a", 1), at(2, b"a", 1), True, False),  # documents as of another time
         (at(1, b"a", 1), at(2, b"a", 1), False, True),
         (at(1), at(2, b"a", 1), False, False),  # changes to more documents
+        (at(1, b"a", 1), at(2, b"", 1), False, True),  # to the invalidate, whether it is shown or not
         (at(1), outside(2), True, False),
         (outside(1), outside(2), False, True),
     ],
@@ -55,6 +56,7 @@ def test_what_is_no_range(after: ResumeToken, until: ResumeToken) -> None:
 
 def test_a_range_of_changes_alone() -> None:
     assert not has_documents(at(1, b"a", 1), event_token(BEGIN + 2).while_copying(Copied(b"a", 1)))
+    assert not has_documents(at(1, b"a", 1), at(2, b"", 1)), "an invalidate that is not shown ends it"
     assert has_documents(at(1, b"a", 1), at(2, b"b", 2))
     assert has_documents(at(1, b"a", 1), outside(2))
 
