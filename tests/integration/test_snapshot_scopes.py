@@ -179,6 +179,7 @@ async def test_what_a_client_sees_of_several_databases(
     mine = [of(each["ns"]) for each in events if each["ns"]["db"].startswith(database.name)]
     assert list(dict.fromkeys(mine)) == [(each.name, name) for each in (database, other) for name in NAMES]
     assert len(mine) == 180
+    assert len({bson.encode(each["_id"]) for each in events}) == len(events)
     done = session.notices[-1].snapshot
     assert (done.documents, done.namespace) == (len(events), "*")
     session.cancel()
@@ -260,6 +261,7 @@ async def test_grants_narrow_a_copy_by_collection(
         await session.until(lambda: is_copied(session))
         events = [each.document for each in await session.take(session.received)]
         assert [each["ns"]["coll"] for each in events] == ["a"] * 30 + ["c.d"] * 5
+        assert [each["_id"]["snapshot"]["ns"] for each in events] == [each["ns"] for each in events]
         assert [each["fullDocument"] for each in events[30:]] == [
             {"_id": f"x{n}", "owner": "a"} for n in range(0, 10, 2)
         ]

@@ -1048,7 +1048,7 @@ type Batch struct {
 	ClusterTime *ClusterTime `protobuf:"bytes,5,opt,name=cluster_time,json=clusterTime,proto3" json:"cluster_time,omitempty"`
 	// When the server read the first of these events from MongoDB.
 	ReadTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=read_time,json=readTime,proto3" json:"read_time,omitempty"`
-	// True if the events are documents of a copy, as insert events. Their `_id` is `{_data, snapshot: {_id}}`, different
+	// True if the events are documents of a copy, as insert events. Their `_id` is `{_data, snapshot}`, different
 	// for each document. Such a batch has no other events.
 	Snapshot bool `protobuf:"varint,7,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	// Groups only. The number of events of each run, in order; their sum is `event_count`.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
-from feedmux_server.core.events.bson_walk import DOCUMENT, find, length_at
+from feedmux_server.core.events.bson_walk import DOCUMENT, find, value_end
 from feedmux_server.core.events.chunk import Chunk, document_offsets, event_id, pieces, read_token
 from feedmux_server.core.positions.position import COPIED_BYTES_MAX
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
@@ -82,11 +82,12 @@ class DocumentsChunk(Chunk):
 
 
 def copied_id(raw: bytes) -> bytes:
-    """The BSON document `{_id: …}` in the `_id` of a document's event."""
+    """The BSON document `{_id: …}` in the `_id` of a document's event, where the namespace may follow it."""
     at = find(raw, 0, b"snapshot", DOCUMENT)
     if at is None:
         raise ValueError("not the event of a document")
-    return raw[at : at + length_at(raw, at)[0]]
+    content = raw[at + 4 : value_end(raw, raw[at + 4], at + 5 + len(b"_id\0"))]
+    return (len(content) + 5).to_bytes(4, "little") + content + b"\0"
 
 
 def cut_documents(

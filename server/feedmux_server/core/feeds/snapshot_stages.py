@@ -96,13 +96,16 @@ def documents(
     if key.policy and not secret:
         raise ValueError("a policy needs a secret")
     policy, stages = ([], []) if without_pipeline else (policy_stages(key), _on_documents(key))
+    namespace = {"db": {"$literal": scope.database}, "coll": {"$literal": scope.collection}}
+    # All small collections are read as of one time.
+    beside = {"ns": namespace} if copied.collection else {}
     event = {
-        "_id": {"_data": secret if policy else token, "snapshot": {"_id": "$_id"}},
+        "_id": {"_data": secret if policy else token, "snapshot": {"_id": "$_id", **beside}},
         "operationType": "insert",
         "clusterTime": Timestamp(cluster_time >> 32, cluster_time & 0xFFFF_FFFF),
         "wallTime": datetime.fromtimestamp(cluster_time >> 32, UTC),
         "fullDocument": "$$ROOT",
-        "ns": {"db": {"$literal": scope.database}, "coll": {"$literal": scope.collection}},
+        "ns": namespace,
         "documentKey": {"_id": "$_id"},
     }
     return [
@@ -110,7 +113,7 @@ def documents(
         {"$sort": {"_id": 1}},
         {"$replaceWith": event},
         *([*policy, _with_token(token)] if policy else ()),
-        *([*stages, _with_same_id(token)] if stages else ()),
+        *([*stages, _with_same_id(token, beside)] if stages else ()),
     ]
 
 
@@ -168,10 +171,10 @@ def _with_token(token: str) -> dict[str, Any]:
     return {"$replaceWith": {"$mergeObjects": ["$$ROOT", {"_id": {"_data": token, "snapshot": "$_id.snapshot"}}]}}
 
 
-def _with_same_id(token: str) -> dict[str, Any]:
+def _with_same_id(token: str, beside: dict[str, Any]) -> dict[str, Any]:
     """Fails where the user's stages changed `_id`, as every change stream does: MongoDB still knows by what it sorted
     the documents."""
-    same = {"_data": token, "snapshot": {"_id": {"$first": [{"$meta": "sortKey"}]}}}
+    same = {"_data": token, "snapshot": {"_id": {"$first": [{"$meta": "sortKey"}]}, **beside}}
     return {"$replaceWith": {"$cond": [{"$eq": ["$_id", same]}, "$$ROOT", ID_CHANGED]}}
 
 

@@ -357,8 +357,8 @@ def beginning_of_copy(cluster_time: int, stream_key: bytes) -> ResumeToken:
 
 
 def without_document(raw: bytes) -> bytes:
-    """The token in the `_id` of a copied document (`{_data: …, snapshot: {_id: …}}`); `raw` itself if it is another
-    one. Decodes nothing: an `_id` may have any size and depth."""
+    """The token in the `_id` of a copied document (`{_data: …, snapshot: {_id: …, …}}`); `raw` itself if it is
+    another one. Decodes nothing: an `_id` may have any size and depth."""
     if raw[4:11] != _DATA:
         return raw
     end = 15 + int.from_bytes(raw[11:15], "little")

@@ -2,12 +2,14 @@
 
 import bson
 import pytest
+from bson import Decimal128, MaxKey, ObjectId
 
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.events.copy_chunks import ChangesChunk, DocumentsChunk, copied_id, cut_documents
 from feedmux_server.core.positions.position import COPIED_BYTES_MAX
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from tests.sim.events import BEGIN, event, event_token, hex_of
+from tests.tables import over
 
 MARK = ResumeToken.high_water_mark(BEGIN + 1)
 BEFORE = Copied(bson.encode({"_id": -1}), 10)
@@ -71,6 +73,13 @@ def test_changes_have_the_place_of_the_copy() -> None:
         part = ChangesChunk.of(chunk, BEFORE, until)
         assert part is not None
         assert (part.count, part.end) == (3, end.while_copying(BEFORE)), "no place is after what was asked for"
+
+
+@over("key", [1, "b", {"a": 1}, ObjectId(), Decimal128("1.5"), MaxKey(), None])
+def test_in_a_copy_of_several_collections_the_namespace_follows_the_id(key: object) -> None:
+    """It is no part of the position's `_id`, which goes back to MongoDB."""
+    snapshot = {"_id": key, "ns": {"db": "shop", "coll": "orders"}}
+    assert copied_id(bson.encode({"_data": hex_of(MARK), "snapshot": snapshot})) == bson.encode({"_id": key})
 
 
 def test_what_is_not_a_document() -> None:
