@@ -3,6 +3,7 @@ renamed meanwhile."""
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import bson
@@ -298,6 +299,49 @@ async def test_a_token_does_not_say_how_far_a_copy_is(
     await session.until(lambda: is_copied(session))
     assert any(notice.HasField("rewound") for notice in session.notices)
     session.cancel()
+
+
+async def test_nothing_is_skipped_where_a_copy_begins(stepwise: Here, database: Documents, name: str) -> None:
+    api = stepwise.api
+    await api.create(name, feed(database.name, "a"), LATEST)
+    session = await api.session(name, credit=MANY)
+    epoch = (await session.opened()).epoch
+    database.a.insert_many([{"_id": number} for number in range(5)])
+    await session.take(5)
+    await session.ack_and_wait(5)
+    await session.close()
+    acked = wire.LastAcked(position=session.position, epoch=epoch)
+    database.a.insert_one({"_id": 5})
+    seek = subscriptions_pb2.SeekSubscriptionRequest(name=name, to=SNAPSHOT)
+    await api.control.SeekSubscription(seek, metadata=api.metadata)
+    session = await api.session(name, credit=MANY, last_acked=acked)
+    await session.until(lambda: is_copied(session))
+    assert [notice.WhichOneof("kind") for notice in session.notices] == ["snapshot"]
+    assert session.received == 6
+    session.cancel()
+
+
+async def test_the_end_of_a_copy_is_repeated_also_where_the_client_knows_a_later_position(
+    stepwise: Here, database: Documents, name: str
+) -> None:
+    """The server was lost before that was stored, and the client may not have noticed the end yet."""
+    watched = feed(database.name, "a")
+    database.a.insert_many([{"_id": number} for number in range(20)])
+    await stepwise.api.create(name, watched, SNAPSHOT)
+    session = await stepwise.api.session(name, credit=MANY)
+    opened = await session.opened()
+    await session.take(5)
+    await session.ack_and_wait(5)
+    await session.close()
+    database.b.insert_one({})
+    later = (await stepwise.api.resolve(watched, LATEST)).position
+    acked = wire.LastAcked(epoch=opened.epoch, position=later)
+    for last_acked in (acked, None):
+        session = await stepwise.api.session(name, credit=MANY, last_acked=last_acked)
+        assert (await session.opened()).at_last_acked is (last_acked is not None)
+        await session.until(partial(is_copied, session))
+        assert session.notices[0].snapshot.generation == opened.snapshot.generation
+        await session.close()
 
 
 async def test_the_token_of_a_copied_document_is_no_position_of_a_feed(

@@ -217,6 +217,7 @@ class Subscribe:
         at = await starts.stored_position(stored.position, "the stored position")
         rewound_from, at_last_acked = 0, False
         skipped_from: ResumeToken | None = None
+        completed = inspect_position(stored.position).completed
         if request.HasField("last_acked"):
             acked, is_document = await _acked_place(request.last_acked, starts)
             epoch = request.last_acked.epoch
@@ -227,10 +228,16 @@ class Subscribe:
                 is_enough = not is_token or (not is_document and at.place.copied is None)
                 at_last_acked = is_enough and epoch > stored.seek_epoch
                 if at_last_acked:
+                    # The client may have come out of a copy since then, and not have noticed.
+                    completed = (completed or at.place.copied) if acked.place.copied is None else None
                     at = acked
                 else:
                     rewound_from = acked.place.cluster_time
-            elif at.place.is_after(acked.place) and epoch < max(stored.commit_epoch, stored.seek_epoch):
+            elif (
+                at.place.is_after(acked.place)
+                and epoch < max(stored.commit_epoch, stored.seek_epoch)
+                and not at.place.begins_copy  # which brings everything
+            ):
                 skipped_from = acked.place
         policy = SessionPolicy(
             convert.heartbeat_s(request),
@@ -249,7 +256,7 @@ class Subscribe:
             at_last_acked=at_last_acked,
             rewound_from=rewound_from,
             skipped_from=skipped_from,
-            completed=None if at_last_acked else inspect_position(stored.position).completed,
+            completed=completed,
         )
 
 

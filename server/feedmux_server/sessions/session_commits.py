@@ -59,22 +59,26 @@ class SessionCommits:
         stored one."""
         if acks is None or self.handle is None:
             return
+        if moves_back and self._completed is not None:
+            self._completed = self._completed[0], acks.acked  # what was sent counts as acknowledged
         place = acks.place
-        position = self._positions.encode(place)
-        if self._completed is not None and place.copied is None:
-            completed, sequence = self._completed
-            if acks.acked <= sequence:
-                # The client may not have noticed yet that the copy is complete.
-                position = self._positions.encode_completed(place, completed)
-            else:
-                self._completed = None
+        position = self._encoded(place, acks.acked)
         self.handle.submit(position, place.cluster_time, order_bytes(place), acks.acked, moves_back=moves_back)
 
     def begin_at(self, place: ResumeToken) -> None:
         """Have the position stored at which the session begins, because its client knows a newer one than the store. A
         position inside a split event is not stored."""
         if self.handle is not None and not place.may_be_inside_event:
-            self.handle.submit(self._positions.encode(place), place.cluster_time, order_bytes(place), 0)
+            self.handle.submit(self._encoded(place, 0), place.cluster_time, order_bytes(place), 0)
+
+    def _encoded(self, place: ResumeToken, acked: int) -> bytes:
+        if self._completed is not None and place.copied is None:
+            completed, sequence = self._completed
+            if acked <= sequence:
+                # The client may not have noticed yet that the copy is complete.
+                return self._positions.encode_completed(place, completed)
+            self._completed = None
+        return self._positions.encode(place)
 
     def copy_completed(self, completed: Copied, sequence: int) -> None:
         """The copy is complete; `sequence` is the last one before its end. An ack of a later event shows that the

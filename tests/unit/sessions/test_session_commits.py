@@ -65,3 +65,17 @@ def test_that_a_copy_is_complete_is_stored_until_a_later_event_is_acknowledged()
     for acked in (5, 6):
         site.commits.submit(cast(AckTracker, SimpleNamespace(place=mark(7), acked=acked)))
     assert stored == [(b"complete", 5), (b"going on", 6)]
+
+
+@pytest.mark.parametrize("cause", ["the client knows a newer position", "the history was lost"])
+def test_that_a_copy_is_complete_is_also_stored_with_a_position_that_is_no_ack(cause: str) -> None:
+    stored = list[bytes]()
+    site = Site(SimpleNamespace(submit=lambda position, *_, **__: stored.append(position)))
+    site.commits.copy_completed(cast(Copied, object()), 0)
+    if cause == "the history was lost":
+        lost = cast(AckTracker, SimpleNamespace(place=mark(7), acked=5))
+        site.commits.submit(lost, moves_back=True)
+    else:
+        site.commits.begin_at(mark(7))
+    site.commits.submit(cast(AckTracker, SimpleNamespace(place=mark(8), acked=6)))
+    assert stored == [b"complete", b"going on"]

@@ -127,6 +127,11 @@ class ResumeToken:
         key = (*self.key[:4], copied.documents.to_bytes(8)) if self.is_high_water_mark else self.key
         return replace(self, key=key, copied=copied)
 
+    @property
+    def begins_copy(self) -> bool:
+        """Whether it is within a copy, and covers no document of it."""
+        return self.copied is not None and self.copied == Copied(generation=self.copied.generation)
+
     def outside_copy(self) -> "ResumeToken":
         """This position, for a read that knows nothing of the copy."""
         if self.is_high_water_mark:
