@@ -26,6 +26,11 @@ type deliveryTracker struct {
 	received int64
 	// latest is the position up to which everything has been received.
 	latest FeedPosition
+	// withinCopy says that what arrives belongs to a copy of existing documents: its documents, and changes
+	// until its end.
+	withinCopy bool
+	// copiedUntil is the last ordinal within a copy. A resume token does not name the copy: only a whole position does.
+	copiedUntil int64
 
 	nextSequence, sequenceAcked int64
 	// floor is the ordinal up to which acks are settled because the stored position was moved.
@@ -127,7 +132,7 @@ func (t *deliveryTracker) ackedPosition(acked int64) FeedPosition {
 		return t.latest
 	}
 	if settled := t.settle(acked); settled > 0 {
-		if token := t.unacked[0].token(settled - 1); token != nil {
+		if token := t.token(t.unacked[0], settled-1); token != nil {
 			return tokenPosition(slices.Clone(token))
 		}
 	}
@@ -256,6 +261,9 @@ func (t *deliveryTracker) evictFirst() {
 func (t *deliveryTracker) take(sequence int64, batch *Batch) {
 	batch.first = t.received + 1
 	t.received += int64(batch.Len())
+	if t.withinCopy {
+		t.copiedUntil = t.received
+	}
 	t.mapRange(sequence, batch.first, int64(batch.Len()))
 }
 
@@ -349,7 +357,7 @@ func (t *deliveryTracker) settle(acked int64) int {
 		}
 		var last bson.Raw
 		if len(first.feedPosition.Position) == 0 {
-			last = first.token(first.count - 1)
+			last = t.token(first, first.count-1)
 		}
 		t.evictFirst()
 		if t.passed > 0 {
@@ -364,6 +372,14 @@ func (t *deliveryTracker) settle(acked int64) int {
 		}
 	}
 	return 0
+}
+
+// token is the token of an event, if a new stream may begin after the event alone; else nil.
+func (t *deliveryTracker) token(each *unackedBatch, index int) bson.Raw {
+	if each.first <= t.copiedUntil {
+		return nil
+	}
+	return each.token(index)
 }
 
 func tokenPosition(token bson.Raw) FeedPosition {

@@ -226,9 +226,9 @@ func (b *sessionBuffer) put(next item) {
 func (b *sessionBuffer) say(notice Notice) {
 	switch notice := notice.(type) {
 	case SnapshotProgress:
-		b.generation = notice.Generation
+		b.generation, b.tracker.withinCopy = notice.Generation, true
 	case SnapshotComplete:
-		b.generation = notice.Generation
+		b.generation, b.tracker.withinCopy = notice.Generation, false
 	case Gap:
 		// After a restore of MongoDB, events from before the gap come once more after it, and are no repeats. For the
 		// server, what it has sent before counts as acknowledged.
@@ -312,6 +312,7 @@ func (b *sessionBuffer) deliver(arrived *delivery) error {
 // how far a copy is, and was not handed out, is void. Outside of a copy, a notice before documents stays, because it
 // tells of which copy they are, and so does an end.
 func (b *sessionBuffer) beginWithin(copying *SnapshotStatus) {
+	b.tracker.withinCopy = copying != nil
 	if copying != nil || !slices.ContainsFunc(b.items, isCompletion) {
 		b.copying = copying
 	}

@@ -444,6 +444,7 @@ export class Connection {
       this.#flushAcks();
     } else if (notice.kind === "snapshotProgress" || notice.kind === "snapshotComplete") {
       this.#generation = notice.generation;
+      this.#tracker.withinCopy = notice.kind === "snapshotProgress";
     } else if (notice.kind === "gap" && notice.reason === "TIMELINE_FORKED") {
       // Events from before the gap come once more after it, and are no repeats. For the server, what it has sent before
       // counts as acknowledged.
@@ -500,6 +501,7 @@ export class Connection {
       this.copying = opened.copying; // otherwise until the end of the copy is taken, after its documents
     }
     tracker.begin(opened.feedPosition, this.#openAcked);
+    tracker.withinCopy = opened.copying !== undefined;
     this.#window.limit(opened.creditEventsMax, opened.creditBytesMax);
     if (opened.messageBytesMax > 0) {
       this.#limitBytes = Math.min(this.#options.messageBytesMax, opened.messageBytesMax);

@@ -109,6 +109,10 @@ class UnackedBatch {
  * feed continues after the last event received, so nothing is retained for it.
  */
 export class DeliveryTracker {
+  /** Whether what arrives belongs to a copy of existing documents: its documents, and changes until its end. */
+  withinCopy = false;
+  /** The last ordinal within a copy. A resume token does not name the copy: only a whole position does. */
+  #copiedUntil = 0;
   readonly #durable: boolean;
   #received = 0;
   #nextSequence = 1;
@@ -160,7 +164,7 @@ export class DeliveryTracker {
       return this.#latest;
     }
     const settled = this.#settle(done);
-    const key = settled > 0 ? this.#unacked[0]?.eventKey(settled - 1) : undefined;
+    const key = settled > 0 ? this.#key(this.#unacked[0], settled - 1) : undefined;
     return key !== undefined && key.length > 0 ? tokenPosition(key) : this.#ackedPosition;
   }
 
@@ -291,6 +295,9 @@ export class DeliveryTracker {
   #take(sequence: number, batch: Batch): void {
     batch.firstSequence = this.#received + 1;
     this.#received += batch.length;
+    if (this.withinCopy) {
+      this.#copiedUntil = this.#received;
+    }
     this.#map(sequence, batch.firstSequence, batch.length);
   }
 
@@ -368,6 +375,11 @@ export class DeliveryTracker {
     this.#passedEvents = unacked.length;
   }
 
+  /** The token of an event, if a new stream may begin after the event alone; else empty. */
+  #key(batch: UnackedBatch | undefined, index: number): Buffer {
+    return batch !== undefined && batch.firstSequence > this.#copiedUntil ? batch.eventKey(index) : Buffer.alloc(0);
+  }
+
   /**
    * Lets go of what is acked up to the first event that is not. Returns how many of the first batch left are acked. While
    * repeats are expected, not further than the stream has come: new events may come before the next of them.
@@ -381,7 +393,7 @@ export class DeliveryTracker {
       if (done < batch.length) {
         return done;
       }
-      const key = batch.feedPosition.position.length > 0 ? undefined : batch.eventKey(batch.length - 1);
+      const key = batch.feedPosition.position.length > 0 ? undefined : this.#key(batch, batch.length - 1);
       this.#evictFirst();
       if (this.#passed > 0) {
         this.#passed--;

@@ -177,10 +177,12 @@ class Connection(StreamKeeper):
                     self._set_refill()
                     self._work.set()
             case SnapshotProgress(status):
+                self._tracker.within_copy = True
                 if status.generation != self._generation:
                     self._begin_copy(status)
                 self._buffer.put(QueuedNotice(response))
             case SnapshotComplete():
+                self._tracker.within_copy = False
                 self._generation, self._completing = response.generation, True
                 self._buffer.completion = response
                 self._buffer.put(QueuedNotice(response))
@@ -230,6 +232,7 @@ class Connection(StreamKeeper):
         if not self._completing:  # otherwise the user sees the end of the copy when he has taken its documents
             buffer.copying = opened.copying
         tracker.begin(opened.feed_position, self._open_acked)
+        tracker.within_copy = opened.copying is not None
         self._window.limit(opened.credit_events_max, opened.credit_bytes_max)
         self._sent_sequence = self._confirmed_sequence = 0
         buffer.epoch = opened.epoch

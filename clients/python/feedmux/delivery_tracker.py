@@ -93,6 +93,10 @@ class DeliveryTracker:
         self._whole_bytes = 0
         self._whole: deque[_UnackedBatch] = deque()
         """The whole batches of `unacked`, oldest first, including batches that were dropped meanwhile."""
+        self.within_copy = False
+        """Whether what arrives belongs to a copy of existing documents: its documents, and changes until its end."""
+        self._copied_until = 0
+        """The last ordinal within a copy. A resume token does not name the copy: only a whole position does."""
         self._received = 0
         self._next_sequence = 1
         self._acked_sequence = 0
@@ -134,7 +138,7 @@ class DeliveryTracker:
         if acked >= self._received and not self._repeats:
             return self._latest
         settled = self._settle(acked)
-        key = self._unacked[0].token(settled - 1) if settled else b""
+        key = self._token(self._unacked[0], settled - 1) if settled else b""
         return token_position(key) if key else self._acked_position
 
     def forget(self) -> None:
@@ -232,6 +236,8 @@ class DeliveryTracker:
     def _take(self, sequence: int, batch: Batch) -> None:
         batch.first_sequence = self._received + 1
         self._received += len(batch)
+        if self.within_copy:
+            self._copied_until = self._received
         self._map(sequence, batch.first_sequence, len(batch))
 
     def _pass(self, ordinal: int) -> None:
@@ -298,6 +304,10 @@ class DeliveryTracker:
                 return
         self._ranges.append((sequence, ordinal, count))
 
+    def _token(self, unacked: _UnackedBatch, index: int) -> bytes:
+        """The token of an event, if a new stream may begin after the event alone."""
+        return unacked.token(index) if unacked.first_sequence > self._copied_until else b""
+
     def _settle(self, acked: int) -> int:
         """Evict acked batches before the first unacked event. Return how many events of the first batch left are acked.
 
@@ -310,7 +320,7 @@ class DeliveryTracker:
                 done = min(done, self._passed_events)
             if done < unacked.count:
                 return done
-            last = b"" if unacked.feed_position.position else unacked.token(unacked.count - 1)
+            last = b"" if unacked.feed_position.position else self._token(unacked, unacked.count - 1)
             self._evict_first()
             if self._passed:
                 self._passed -= 1

@@ -431,8 +431,8 @@ class Session:
                 # The stored position would otherwise remain in the lost history, which may be later than this place.
                 subscriber.acks.move_back(place)
                 self.commits.submit(subscriber.acks, moves_back=True)
-                if copies_again:  # before its first document: a token that a client has acknowledged names no copy
-                    await self.commits.flush()
+                if copies_again:
+                    await self._store_beginning_of_copy()
             return
         if self._restarts >= RESTARTS_MAX and error.reason is ErrorReason.HISTORY_LOST:
             error = FeedmuxError(
@@ -478,6 +478,14 @@ class Session:
             return
         await self.commits.flush()
         self.fail(error)
+
+    async def _store_beginning_of_copy(self) -> None:
+        """Store it before the first document, or end the session: the token of a change that a client acknowledges does
+        not name the copy, so after a reconnect at an older stored position the rest of the copy would not come."""
+        try:
+            await self.commits.flush(must_store=True)
+        except FeedmuxError as error:
+            self.fail(error)
 
     def _continues_after_loss(self, error: FeedmuxError) -> bool:
         """Whether the policy has the feed continue elsewhere."""

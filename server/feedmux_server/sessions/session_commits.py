@@ -88,14 +88,15 @@ class SessionCommits:
     def copy_begins(self) -> None:
         self._completed = None
 
-    async def flush(self) -> None:
-        """Make the acks durable before the end. A flush that the client asked for with Close must not fail silently."""
+    async def flush(self, *, must_store: bool = False) -> None:
+        """Make the acks durable before the end. A flush that the client asked for with Close must not fail silently,
+        nor one that `must_store`."""
         if self.handle is None:
             return
         try:
             await self.handle.flush(FLUSH_TIMEOUT_S)
         except FeedmuxError:
-            if self._state.phase is Phase.CLOSING:
+            if must_store or self._state.phase is Phase.CLOSING:
                 raise
 
     # What the committer calls; none of these methods awaits.

@@ -22,12 +22,12 @@ from feedmux_server.sessions.outputs import (
     ProgressMark,
     UnacknowledgedMark,
 )
-from feedmux_server.sessions.session import ENDED_FEED_S
+from feedmux_server.sessions.session import ENDED_FEED_S, SessionPolicy
 from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
 from tests.unit.core.delivery.streams_support import mark, token
-from tests.unit.streams.manager_support import Client, LogReader, world
+from tests.unit.streams.manager_support import Client, Forgetful, LogReader, world
 from tests.virtual_time import in_virtual_time
 
 DEADLINE_S = 2.0
@@ -287,4 +287,34 @@ async def test_a_copy_whose_history_a_restore_has_lost_is_not_said_to_be_complet
         copied = subscriber.at.place.copied
         assert copied is not None
         assert copied.documents == 40
+        client.close()
+
+
+@in_virtual_time
+async def test_a_copy_whose_beginning_cannot_be_stored_sends_no_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a reconnect at the older stored position, the rest of the copy would not come."""
+
+    async def fail(_: Forgetful, timeout_s: float) -> None:
+        raise FeedmuxError(ErrorReason.STATE_UNAVAILABLE, "Redis is unavailable")
+
+    async def operation_time() -> int:
+        return mark(9).cluster_time
+
+    async with world(monkeypatch) as there:
+        key, log = there.feed("a")
+
+        def reader_at(_: KeyStreams, stream: SharedStream) -> Reader:
+            return cast(Reader, (CopyReader if stream.copies else LogReader)(log, stream, 2000))
+
+        monkeypatch.setattr(KeyStreams, "_reader_at", reader_at)
+        monkeypatch.setattr(Forgetful, "flush", fail)
+        source = there.manager.source("main")
+        monkeypatch.setattr(source.clock, "operation_time", operation_time, raising=False)
+        client = there.session(key, "a", 0, durable=True)
+        client.session._policy = SessionPolicy(snapshot_on_history_lost=True)
+        client.session.subscriber.received = mark(5)  # by an earlier session
+        source.timeline._forks.append(Fork(mark(4).cluster_time, mark(6).cluster_time))
+        with pytest.raises(FeedmuxError, match="Redis") as caught:
+            await client.take(1)
+        assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
         client.close()

@@ -485,6 +485,7 @@ final class Connection implements Transport.Dependent {
             }
         }
         tracker.begin(begins, openAcked);
+        tracker.withinCopy(it.copying() != null);
         window.limit(it.creditEventsMax(), it.creditBytesMax());
         if (it.messageBytesMax() > 0) {
             limitBytes = Math.min(options.messageBytesMax(), it.messageBytesMax());
@@ -527,8 +528,10 @@ final class Connection implements Transport.Dependent {
             sender.flush();
         } else if (notice instanceof Notice.SnapshotProgress running) {
             generation = running.status().generation();
+            tracker.withinCopy(true);
         } else if (notice instanceof Notice.SnapshotComplete complete) {
             generation = complete.generation();
+            tracker.withinCopy(false);
         } else if (notice instanceof Notice.Gap gap && gap.reason().equals("TIMELINE_FORKED")) {
             // Events from before the gap come once more after it, and are no repeats. For the server, what it has sent
             // before counts as acknowledged.

@@ -52,6 +52,10 @@ final class DeliveryTracker {
     /** And how many events of the next batch. */
     private int passedEvents;
 
+    private boolean withinCopy;
+    /** The last ordinal within a copy. A resume token does not name the copy: only a whole position does. */
+    private long copiedUntil;
+
     private long received;
     private long nextSequence = 1;
     private long ackedSequence;
@@ -99,8 +103,15 @@ final class DeliveryTracker {
             return latest;
         }
         int settled = settle(acked);
-        RawBsonDocument token = settled > 0 ? Tokens.document(unacked.get(0).key(settled - 1)) : null;
+        RawBsonDocument token = settled > 0 ? token(unacked.get(0), settled - 1) : null;
         return token != null ? FeedPosition.of(token) : ackedPosition;
+    }
+
+    /**
+     * Says whether what arrives belongs to a copy of existing documents: its documents, and changes until its end.
+     */
+    void withinCopy(boolean within) {
+        withinCopy = within;
     }
 
     /** Forgets unacked events, because the stored position was moved on purpose. The events may come again. */
@@ -203,6 +214,9 @@ final class DeliveryTracker {
     private void take(long sequence, Batch batch) {
         batch.number(received + 1, session);
         received += batch.size();
+        if (withinCopy) {
+            copiedUntil = received;
+        }
         map(sequence, batch.firstSequence(), batch.size());
     }
 
@@ -303,6 +317,11 @@ final class DeliveryTracker {
         reduced = Math.min(reduced, passed);
     }
 
+    /** Returns the token of an event, if a new stream may begin after the event alone. */
+    private @Nullable RawBsonDocument token(UnackedBatch batch, int index) {
+        return batch.firstSequence() > copiedUntil ? Tokens.document(batch.key(index)) : null;
+    }
+
     /**
      * Evicts acked batches up to the first unacked event. Returns how many events of the first remaining batch are
      * acked. While repeats are expected, it stops where the stream is, because new events may come before the next
@@ -330,7 +349,7 @@ final class DeliveryTracker {
                 ackedPosition = first.feedPosition();
                 continue;
             }
-            RawBsonDocument token = Tokens.document(first.key(first.size() - 1));
+            RawBsonDocument token = token(first, first.size() - 1);
             if (token != null) {
                 ackedPosition = FeedPosition.of(token);
             }
