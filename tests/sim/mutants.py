@@ -342,7 +342,7 @@ MUTANTS: Final = (
         "a session opens without a new epoch",
         "Fenced",
         "lua:open",
-        "'epoch', int(next_epoch(stored[1], now)), 'nonce', ARGV[2]",
+        "'epoch', epoch, 'nonce', ARGV[2]",
         "'epoch', stored[1], 'nonce', ARGV[2]",
     ),
     Mutant(

@@ -8,7 +8,7 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.connection import COMMANDS_MAX
-from feedmux_server.store.model import CommitStatus, RestoreRequest
+from feedmux_server.store.model import CommitStatus, FenceCause, RestoreRequest
 from tests.integration.state_support import commit, create
 from tests.unit.store.store_support import LEASE_S, key, redis_and_store
 from tests.virtual_time import in_virtual_time
@@ -78,3 +78,26 @@ async def test_a_lease_of_a_clock_that_was_ahead_lasts_no_longer_than_any_other(
     assert caught.value.reason is ErrorReason.SUBSCRIPTION_BUSY
     await asyncio.sleep(LEASE_S + 1.0)
     assert (await store.leases.open("t", "s", instance_id="two"))[0].active
+
+
+@in_virtual_time
+async def test_why_a_session_ended_for_good_is_not_hidden_by_what_came_later() -> None:
+    """The session would else continue: after a takeover, or on a subscription that was created anew."""
+    _, store = redis_and_store()
+    leases = store.leases
+    await create(store, "t", "s")
+    _, taken = await leases.open("t", "s", instance_id="a")
+    _, second = await leases.open("t", "s", instance_id="b", takeover=True)
+    await leases.release(second)
+    _, late = await leases.open("t", "s", instance_id="b")  # an abandoned call of the same client
+    await leases.release(late)
+    await store.seek("t", "s", position=b"p", cluster_time=1 << 32, order=b"o")
+    await store.update("t", "s", definition=b"d", etag="e")
+    outcomes = [await commit(store, each, None) for each in (taken, second, late)]
+    assert [each.cause for each in outcomes] == [FenceCause.TAKEOVER, FenceCause.SEEK, FenceCause.SEEK]
+    _, deleted = await leases.open("t", "s", instance_id="a")
+    await store.delete("t", "s")
+    await create(store, "t", "s", content="b")
+    _, third = await leases.open("t", "s", instance_id="c")
+    await leases.release(third)
+    assert [(await commit(store, each, None)).cause for each in (taken, deleted)] == [FenceCause.DELETE] * 2

@@ -3,10 +3,20 @@
 -- Never creates a hash. A stored epoch below the caller's means that Redis lost the caller's open: MISSING too, as for
 -- a hash that was damaged since.
 local stored = read('epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order', 'position', 'etag')
+
+-- Why this session was fenced. What ends it for good counts, whatever came after that.
+local function cause(mine)
+  local passed = read('delete_epoch', 'takeover_epoch', 'seek_epoch')
+  for i, each in ipairs({'DELETE', 'TAKEOVER', 'SEEK'}) do
+    if mine < (number(passed[i]) or 0) then return each end
+  end
+  return stored[4] or 'LEASE'
+end
+
 local epoch, mine = number(stored[1]), tonumber(ARGV[1])
 if not epoch or epoch < mine then return {'MISSING'} end
 if stored[3] then return {'FENCED', 'DELETE'} end
-if epoch ~= mine or stored[2] ~= ARGV[2] then return {'FENCED', stored[4] or 'LEASE'} end
+if epoch ~= mine or stored[2] ~= ARGV[2] then return {'FENCED', cause(mine)} end
 local whole = is_cluster_time(stored[5]) and stored[6] and stored[7] and stored[8]
 if not whole or redis.call('HEXISTS', key, 'definition') == 0 then return {'MISSING'} end
 local lease_until = int(now_ms() + tonumber(ARGV[3]))

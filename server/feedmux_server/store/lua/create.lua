@@ -14,7 +14,7 @@ redis.call('DEL', key)
 redis.call('HSET', key,
   'definition', ARGV[1], 'etag', ARGV[2],
   'position', ARGV[3], 'cluster_time', ARGV[4], 'order', ARGV[5],
-  'epoch', epoch, 'seek_epoch', stored[3] and epoch or '0',
+  'epoch', epoch, 'delete_epoch', epoch, 'seek_epoch', stored[3] and epoch or '0',
   'nonce', '', 'owner', '', 'lease_until_ms', '0', 'fence_cause', 'DELETE',
   'create_ms', int(now), 'update_ms', int(now))
 return answer('CREATED', now)

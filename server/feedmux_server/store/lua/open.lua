@@ -15,8 +15,10 @@ if active and not same and ARGV[3] ~= '1' then
   if lease_until > longest then redis.call('HSET', key, 'lease_until_ms', int(longest)) end
   return {'BUSY', stored[4]}
 end
+local epoch = int(next_epoch(stored[1], now))
+if not same then redis.call('HSET', key, 'takeover_epoch', epoch) end
 redis.call('HSET', key,
-  'epoch', int(next_epoch(stored[1], now)), 'nonce', ARGV[2], 'owner', ARGV[1],
+  'epoch', epoch, 'nonce', ARGV[2], 'owner', ARGV[1],
   'lease_until_ms', int(now + tonumber(ARGV[4])), 'lease_ms', ARGV[4],
   -- An open call that its client has given up may arrive after the call that replaced it: the client opens once more.
   'fence_cause', same and 'LEASE' or 'TAKEOVER')
