@@ -57,9 +57,11 @@ class CommitHandle:
     """Made by `Committer.attach`."""
 
     __slots__ = (
+        "_answered",
         "_available",
         "_committer",
         "_listener",
+        "_moved_back",
         "_stored",
         "attached",
         "confirmed_s",
@@ -83,6 +85,10 @@ class CommitHandle:
     ) -> None:
         self._committer = committer
         self._stored = stored
+        self._answered = stored.position
+        """What Redis has had by its last answer: another answer to a renewal shows that Redis has lost a commit."""
+        self._moved_back = False
+        """Whether a position was stored that is before the one before it."""
         self._listener = listener
         self._available = True
         self.lease = replace(lease, follows_lost=False)
@@ -155,11 +161,19 @@ class CommitHandle:
         return RestoreRequest(self.lease, self._stored)
 
     def confirm(self, sent: Waiting | None, position: bytes, sent_s: float) -> None:
-        """Note that the request made from `sent` at `sent_s` succeeded."""
+        """Note that the request made from `sent` at `sent_s` succeeded, and that Redis has `position`."""
         self.confirmed_s = sent_s
         self.not_before_s = 0.0
         self.tell_available(True)
+        answered, self._answered = self._answered, position or self._answered
         if sent is None:
+            if self._answered != answered and self.waiting is None:
+                self.waiting = Waiting(self._stored_place(), self.stored_sequence, self.stored_number + 1)
+            return
+        if self._moved_back and position not in (sent.place.position, answered):
+            # Redis has lost that the position was moved back, and takes this one for older than what it has.
+            newest = self.waiting or sent
+            self.waiting = newest._replace(place=replace(newest.place, moves_back=True))
             return
         if self.waiting is not None and self.waiting.number == sent.number:
             self.waiting = None
@@ -170,7 +184,14 @@ class CommitHandle:
             self._stored = replace(
                 self._stored, position=place.position, cluster_time=place.cluster_time, order=place.order
             )
+            if place.moves_back:
+                self._moved_back = True
+                self._stored = replace(self._stored, seek_epoch=self.lease.epoch)
         self._tell(lambda: self._listener.committed(sent.delivery_sequence, position))
+
+    def _stored_place(self) -> StoredPlace:
+        stored = self._stored
+        return StoredPlace(stored.position, stored.cluster_time, stored.order, self._moved_back)
 
     def fence(self, cause: FenceCause) -> None:
         if self.fence_cause is not None:

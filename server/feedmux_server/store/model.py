@@ -110,7 +110,7 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class CommitOutcome:
-    """`position`: the position stored now (if OK and a place was given); `cause`: why it was not stored (if FENCED)."""
+    """`position`: the position stored now (if OK); `cause`: why it was not stored (if FENCED)."""
 
     status: CommitStatus
     position: bytes = b""

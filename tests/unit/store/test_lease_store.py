@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import COMMANDS_MAX
 from feedmux_server.store.model import CommitStatus, FenceCause, RestoreRequest
-from tests.integration.state_support import commit, create
+from tests.integration.state_support import Recorder, commit, create, place, running
 from tests.unit.store.store_support import LEASE_S, key, redis_and_store
 from tests.virtual_time import in_virtual_time
 
@@ -101,3 +102,29 @@ async def test_why_a_session_ended_for_good_is_not_hidden_by_what_came_later() -
     _, third = await leases.open("t", "s", instance_id="c")
     await leases.release(third)
     assert [(await commit(store, each, None)).cause for each in (taken, deleted)] == [FenceCause.DELETE] * 2
+
+
+@pytest.mark.parametrize("moves_back", [False, True])
+@in_virtual_time
+async def test_a_session_stores_its_position_again_if_redis_has_lost_the_last_commit(*, moves_back: bool) -> None:
+    """As by a failover: the epoch is the session's, so Redis misses nothing."""
+    redis, store = redis_and_store()
+    await create(store, "t", "s", at=50)
+    async with running(Committer(store.leases, interval_s=0.02)) as committer:
+        stored, lease = await store.leases.open("t", "s", instance_id="one")
+        recorder = Recorder()
+        handle = committer.attach(lease, stored, recorder)
+        before = redis.run(("HGETALL", key()))
+        at = place(10 if moves_back else 60)
+        handle.submit(at.position, at.cluster_time, at.order, 1, moves_back=moves_back)
+        await handle.flush(1.0)
+        redis.run(("HSET", key(), *before))
+        assert (await store.get("t", "s")).position == place(50).position
+        if moves_back:  # a later ack
+            at = place(12)
+            handle.submit(at.position, at.cluster_time, at.order, 2)
+            await handle.flush(1.0)
+        else:  # a renewal
+            await asyncio.sleep(LEASE_S)
+        assert (await store.get("t", "s")).position == at.position
+        assert all(position != place(50).position for _, position in recorder.commits)

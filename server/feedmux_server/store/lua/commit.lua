@@ -23,7 +23,7 @@ local lease_until = int(now_ms() + tonumber(ARGV[3]))
 if ARGV[5] ~= '' then redis.call('HSET', key, 'members', ARGV[5]) end
 if not ARGV[6] then
   redis.call('HSET', key, 'lease_until_ms', lease_until, 'delivered', ARGV[4])
-  return {'OK', ''}
+  return {'OK', stored[7]}
 end
 if ARGV[9] == '1' then
   -- As after a seek, no client's last ack may lead back to the position that MongoDB no longer has.
