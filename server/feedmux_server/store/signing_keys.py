@@ -54,9 +54,10 @@ class SigningKeys:
             return
         self._unreadable = ""
         known = self._keys.materials
-        if known and not set(known) & set(stored):
-            # Redis lost our keys, and a server that never had them made its own before we checked: both are in use.
-            both = (*known, *stored)[:KEYS_MAX]
+        if known and known[0] not in stored:
+            # Redis lost the key that signs (an operator takes out others): by an older copy, or a server that never had
+            # our keys made its own before we checked. Both are in use.
+            both = tuple(dict.fromkeys((*known, *stored)))[:KEYS_MAX]
             await self._scripts.run(ScriptCall("replace", self._key, (text, format_keys(both))))
             stored = both
         if self._keys.replace(stored) and known:

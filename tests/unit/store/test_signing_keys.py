@@ -36,6 +36,15 @@ async def test_an_operator_rotates_the_key_in_redis() -> None:
 
 
 @in_virtual_time
+async def test_a_key_that_signs_outlives_an_older_copy_of_redis() -> None:
+    there, keys = redis(), PositionKeys([NEW, OLD])
+    there.run(("SET", keys_key(), format_keys((OLD,))))
+    await signing(there, keys).refresh()
+    assert keys.materials == (NEW, OLD)
+    assert there.run(("GET", keys_key())) == format_keys((NEW, OLD)).encode()
+
+
+@in_virtual_time
 async def test_what_is_no_key_in_redis_is_logged_once_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     there, keys = redis(), PositionKeys([OLD])
     there.run(("SET", keys_key(), "canary"))
