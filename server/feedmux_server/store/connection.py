@@ -35,7 +35,7 @@ REPLICATED_MAX = 8
 """The most additional round trips that wait for a replica. Commits and leases need no replica, and so do not wait."""
 CONNECTIONS_MAX = COMMANDS_MAX + LEASES_MAX + REPLICATED_MAX
 SENTINEL_TIMEOUT_S = 1.0
-_NO_PRIMARY = frozenset({"READONLY", "MASTERDOWN"})
+_NO_PRIMARY = frozenset({"READONLY", "MASTERDOWN", "UNBLOCKED"})
 
 
 class StartupError(Exception):

@@ -22,6 +22,8 @@ _BY_CODE: Final = {
     "READONLY": "Redis is a read-only replica: point feedmux at the primary",
     "MISCONF": "Redis cannot write to its disk and refuses writes: free space on that disk, and check the log of Redis",
     "NOREPLICAS": "Redis reaches too few replicas and refuses writes: check min-replicas-to-write",
+    "UNBLOCKED": "Redis was demoted to a replica while it waited for its replicas: the change may be made, and a"
+    " failover could undo it; repeat the call (docs/redis.md)",
     "MASTERDOWN": "Redis is a replica without its primary: restore the primary, or point feedmux at it",
     "CLUSTERDOWN": "The Redis cluster is down: run `redis-cli cluster info`",
     "MOVED": "This Redis is one node of a cluster: begin redis.url with redis+cluster://",
