@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pymongo import AsyncMongoClient
+from pymongo import AsyncMongoClient, MongoClient
 
 import feedmux
 from feedmux.notices import HistoryAtRisk
@@ -75,6 +76,36 @@ async def test_the_client_hears_of_it(redis_server: RedisServer) -> None:
         assert page.value("feedmux_history_at_risk", source="main", tenant="default") == 1
         assert page.value("feedmux_history_notices_total", tenant="default") >= 1
         assert page.value("feedmux_oplog_headroom_seconds", source="main") < 1.5 * THRESHOLD_S
+
+
+async def test_a_member_that_was_synchronized_anew_loses_no_history(redis_server: RedisServer, tmp_path: Path) -> None:
+    """Its oplog begins at the synchronization, and the primary's before."""
+    async with ReplicaSet(2, data_dir=tmp_path) as mongo:
+        secondary = 1 - await mongo.wait_for_primary()
+        configuration = settings(mongo.uri, redis_server.url)
+        del configuration["sources"]["other"]
+        with MongoClient[dict[str, Any]](mongo.uri) as client:
+            async with serving(configuration) as here:
+                for name in ("ON_HISTORY_LOST_FAIL", "ON_HISTORY_LOST_EARLIEST"):
+                    wanted = feed("shop", "c", read_preference="secondary")
+                    await here.api.create(name, wanted, on_history_lost=name)
+                client["shop"]["c"].insert_many([{"n": n} for n in range(3)])
+            await mongo.terminate(secondary)
+            shutil.rmtree(tmp_path / f"node{secondary}")
+            (tmp_path / f"node{secondary}").mkdir()
+            await mongo.restart(secondary)
+
+            def is_synchronized() -> bool:
+                members = client.admin.command("replSetGetStatus")["members"]
+                return {each["stateStr"] for each in members} == {"PRIMARY", "SECONDARY"}
+
+            await until(is_synchronized, 60)
+            async with serving(configuration) as here:
+                for name in ("ON_HISTORY_LOST_FAIL", "ON_HISTORY_LOST_EARLIEST"):
+                    session = await here.api.open(name)
+                    assert await session.numbers(3) == [0, 1, 2]
+                    assert not any(notice.HasField("gap") for notice in session.notices)
+                    session.cancel()
 
 
 async def test_an_oplog_that_may_not_be_read_is_said_once(

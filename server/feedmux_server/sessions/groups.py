@@ -32,7 +32,7 @@ from feedmux_server.sessions.dead_letters import LetterWriter
 from feedmux_server.sessions.member_session import MemberSession, Membership
 from feedmux_server.sessions.outputs import GapMark, ProgressMark
 from feedmux_server.sessions.replays import HostedGroup
-from feedmux_server.sessions.session import CONTINUE_PAUSE_S, SessionPolicy
+from feedmux_server.sessions.session import CONTINUE_PAUSE_S, LOSS_PAUSE_S, SessionPolicy
 from feedmux_server.sessions.session_commits import FLUSH_TIMEOUT_S, Commits
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.streams.manager import StreamManager
@@ -483,9 +483,12 @@ class Group:
                 at = JoinPoint(place, exact=place.given is Given.BY_MONGODB)
             elif error.reason is ErrorReason.HISTORY_LOST and policy.earliest_on_history_lost:
                 source = self._manager.source(self.definition.key.spec.scope.source)
-                at = JoinPoint(ResumeToken.high_water_mark(await source.oplog.oldest_time()))
-                for session in self._sessions:
-                    session.notice(GapMark(subscriber.at.place, at.place, error.reason.value))
+                await asyncio.sleep(LOSS_PAUSE_S)
+                oldest_time, at = await source.oplog.oldest_time(), subscriber.at
+                if oldest_time > at.place.cluster_time:  # otherwise the primary has the position
+                    at = JoinPoint(ResumeToken.high_water_mark(oldest_time))
+                    for session in self._sessions:
+                        session.notice(GapMark(subscriber.at.place, at.place, error.reason.value))
             else:
                 place = self.reader.progress()
                 if error.reason is not ErrorReason.TIMELINE_FORKED:  # MongoDB may no longer have that position

@@ -42,6 +42,8 @@ from feedmux_server.streams.wakeup import Wakeup
 log = logging.getLogger(__name__)
 
 CONTINUE_PAUSE_S = 0.05
+LOSS_PAUSE_S = 1.0
+"""Before a feed continues after lost history, so that gaps that follow one another are no tight loop."""
 RESTARTS_MAX = 3
 """So often in a row a session begins a copy again because the oplog has lost its position."""
 HALF_CLOSED_S = 60.0
@@ -420,7 +422,11 @@ class Session:
             self.streams.rejoin(subscriber, JoinPoint(place, exact=place.given is Given.BY_MONGODB))
             return
         if self._continues_after_loss(error):
-            place = await self._place_after_loss()
+            await asyncio.sleep(LOSS_PAUSE_S)
+            place = await self._place_after_loss(error)
+            if place is subscriber.at.place:
+                self.streams.rejoin(subscriber, subscriber.at)
+                return
             subscriber.received = None
             self.notice(GapMark(subscriber.at.place, place, error.reason.value))
             self.streams.rejoin(subscriber, JoinPoint(place))
@@ -444,13 +450,15 @@ class Session:
         # The last position is after the event that ended the feed, even if the pipeline hides the invalidate event.
         await self._end_with(error)
 
-    async def _place_after_loss(self) -> ResumeToken:
+    async def _place_after_loss(self, error: FeedmuxError) -> ResumeToken:
         source = self._manager.source(self.source)
         if self._policy.snapshot_on_history_lost:
             return beginning_of_copy(await source.clock.operation_time(), self._key.short)
-        oldest = ResumeToken.high_water_mark(await source.oplog.oldest_time())
-        copied = self.subscriber.at.place.copied
-        return oldest if copied is None else oldest.while_copying(copied)
+        at, oldest_time = self.subscriber.at.place, await source.oplog.oldest_time()
+        if error.reason is ErrorReason.HISTORY_LOST and oldest_time <= at.cluster_time:
+            return at  # the primary has the position: nothing is lost, and what was delivered does not come again
+        oldest = ResumeToken.high_water_mark(oldest_time)
+        return oldest if at.copied is None else oldest.while_copying(at.copied)
 
     def _copy_begun_again(self, place: ResumeToken, error: FeedmuxError) -> None:
         self._restarts += 1

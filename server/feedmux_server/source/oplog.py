@@ -25,7 +25,7 @@ class Oplog:
         self._measurable = True
 
     async def oldest_time(self) -> int:
-        """The cluster time of the oldest entry."""
+        """The cluster time of the primary's oldest entry: another member may have a shorter oplog."""
         with self._commands.span("find", "local", "oplog.rs"):
             return await self._commands.answer(self._oldest())
 
@@ -49,16 +49,15 @@ class Oplog:
         return await self._commands.answer(self._state())
 
     async def _oldest(self) -> int:
-        entry = await self._commands.client.local["oplog.rs"].find_one({}, {"ts": 1}, sort=[("$natural", 1)])
+        entry = await self._find({}, 1)
         if entry is None:
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNSUITABLE,
                 f"source {self._commands.name!r} is a mongos, which has no oplog to read the earliest time from; start"
                 " at a time instead",
             )
-        oldest = as_int(entry["ts"])
-        self._clock.saw(oldest)
-        return oldest
+        self._clock.saw(entry.time)
+        return entry.time
 
     async def _state(self) -> OplogState:
         newest = as_int((await self._commands.client.admin.command("ping"))["operationTime"])

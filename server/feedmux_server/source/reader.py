@@ -8,13 +8,13 @@ when to try again. Its parts: `stream_request` (what it asks for), `read_pace` (
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pymongo.errors import AutoReconnect, PyMongoError
 
-from feedmux_server.clock import wall_s
+from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.delivery.resume_policy import Action, Verdict, without_words
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, chunks_of, read_token
@@ -36,6 +36,8 @@ _INTERRUPT_S = 2.0
 _INTERRUPTED_S = 0.1
 """How long the read of a killed cursor may then take to end. MongoDB 6.0 notices the kill only when its oplog has
 grown, which may take ten seconds on an idle deployment; until then the read causes no work."""
+_MEMBER_WITHOUT_S = 60.0
+"""So long a reader tries to read on while a member says that history is lost that the primary has."""
 _TOKEN_UNREADABLE = frozenset({15, 207, 6189503, *range(50810, 50832)})
 """Overflow, InvalidUUID and unnamed codes: besides 280, all errors of MongoDB 6.0 for tokens with a garbled tail, of
 which 600 were tried."""
@@ -98,6 +100,9 @@ class ChangeStreamReader:
         self._had_cursor = False
         self._may_be_of_lost_history = not origin.exact and origin.of_mongodb
         """The position was made by another feed, so MongoDB does not check its token."""
+        self._without_since_s: float | None = None
+        """Set when the member that was read has lost the position and the primary has not: the next cursors are opened
+        on the primary, until one has answered."""
         self._split = any(SPLIT in stage for stage in effective_stages(key))
         self._cursor: RawChangeStreamCursor | None = None
         self._scanned_after: int | None = None
@@ -152,7 +157,10 @@ class ChangeStreamReader:
         stages, wait_ms = self._request.stages(), self._limits.max_await_ms
         if without_pipeline:
             stages, wait_ms = [stages[0], *(stage for stage in stages[1:] if SPLIT in stage)], HISTORY_AWAIT_MS
-        return await self._source.open_cursor(self._key.spec, stages, events, wait_ms, opening)
+        spec = self._key.spec
+        if self._without_since_s is not None:
+            spec = replace(spec, read_preference="primary")
+        return await self._source.open_cursor(spec, stages, events, wait_ms, opening)
 
     async def _verify(self) -> None:
         """Raises TIMELINE_FORKED if MongoDB has lost what was read before. Only the cursor's own deployment counts, so
@@ -214,6 +222,7 @@ class ChangeStreamReader:
         except PyMongoError as error:
             await self._fail(error, "getMore")
             return Batch([], None, False)
+        self._without_since_s = None
         self._pace.saw(raw.size, exhausted=raw.exhausted)
         place = self._request.at.place
         read_time_s = wall_s()
@@ -354,8 +363,40 @@ class ChangeStreamReader:
             # The events of a batch and its postBatchResumeToken together: MongoDB counts only the events.
             raise Failed(error, at_once=True, reads_singly=True) from error
         if verdict.error.reason is ErrorReason.HISTORY_LOST:
-            await _add_oldest_time(self._source, verdict.error)
+            found = await self._lost(error, verdict.error)
+            if during == "aggregate" and isinstance(found, Failed) and found.at_once:
+                return
+            raise found from error
         raise verdict.error from error
+
+    async def _lost(self, cause: PyMongoError, error: FeedmuxError) -> Failed | FeedmuxError:
+        """What it means that a member has lost the position. The primary may have it, and decides: a member that was
+        synchronized anew, or whose oplog is smaller, has lost it for itself only."""
+        source, at = self._source, self._request.at.place
+        if source.clock.is_mongos:  # which has no oplog
+            return error
+        is_first, now_s = self._without_since_s is None, monotonic_s()
+        try:
+            oldest = await source.oplog.oldest_time()
+        except FeedmuxError as unknown:
+            if unknown.reason in (ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE):
+                return error  # nobody can say
+            source.timeline.doubt()
+            return Failed(cause, at_once=False)
+        error.metadata["oldest_time"] = datetime.fromtimestamp(oldest >> 32, UTC).isoformat().replace("+00:00", "Z")
+        if oldest > at.cluster_time:
+            return error
+        if self._without_since_s is None:
+            self._without_since_s = now_s
+        if now_s - self._without_since_s < _MEMBER_WITHOUT_S:
+            source.timeline.doubt()
+            return Failed(cause, at_once=is_first)
+        return FeedmuxError(
+            error.reason,
+            "a member of the replica set says that its oplog does not have the position, although the oldest entry of"
+            f" the primary's oplog is before it; {error.message}",
+            error.metadata,
+        )
 
 
 def _report(source: Source, chunks: list[Chunk], read_time_s: float) -> None:
@@ -385,11 +426,3 @@ def _may_be_the_token(verdict: Verdict, error: PyMongoError, during: str) -> boo
         return True
     unreadable = getattr(error, "code", None) in _TOKEN_UNREADABLE
     return during == "aggregate" and (unreadable or verdict.error.reason is ErrorReason.START_AFTER_REQUIRED)
-
-
-async def _add_oldest_time(source: Source, error: FeedmuxError) -> None:
-    try:
-        seconds = await source.oplog.oldest_time() >> 32
-    except FeedmuxError:
-        return  # not permitted, or MongoDB is unavailable: the error is correct without it
-    error.metadata["oldest_time"] = datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

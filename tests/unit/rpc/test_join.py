@@ -369,6 +369,28 @@ async def test_a_feed_that_continues_after_an_invalidate() -> None:
         await member.close()
 
 
+@in_virtual_time
+async def test_what_is_settled_does_not_come_again_when_history_that_the_primary_has_is_called_lost() -> None:
+    async with group_served() as there:
+        request = subscriptions_pb2.UpdateSubscriptionRequest(
+            subscription={"name": "orders", "on_history_lost": feed_pb2.ON_HISTORY_LOST_EARLIEST}
+        )
+        await call(Subscriptions(there.service).update, request)
+        member = await joined(there)
+        change(there, "a", "b")
+        await member.has(2)
+        member.settle((1, 2))
+        await until(lambda: member.committed == 2)
+        [streams] = there.service.manager.keyed()
+        [stream] = streams.streams.open
+        stream.end(FeedmuxError(ErrorReason.HISTORY_LOST, "lost"))
+        change(there, "c")
+        assert await member.has(3) == ["a", "b", "c"]
+        assert not any(each.notice.HasField("gap") for each in member.received)
+        member.settle((3, 3))
+        await member.close()
+
+
 @pytest.mark.parametrize("dropped", [False, True])
 @in_virtual_time
 async def test_a_restored_database_ends_the_group_before_events_that_wait(dropped: bool) -> None:

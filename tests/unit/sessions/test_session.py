@@ -1,6 +1,7 @@
 """When a session sends a heartbeat, and how it ends: at its client's wish, by an error, or because it is drained."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import cast
 
 import bson
@@ -18,11 +19,13 @@ from feedmux_server.sessions.outputs import (
     CommittedMark,
     CopyMark,
     DrainingMark,
+    GapMark,
     HistoryAtRiskMark,
     ProgressMark,
     UnacknowledgedMark,
 )
 from feedmux_server.sessions.session import ENDED_FEED_S, SessionPolicy
+from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
@@ -210,6 +213,34 @@ async def test_the_time_for_which_a_rate_holds_events_back_is_the_tenants(monkey
         waited_s = loop.time() - began_s
         assert waited_s == pytest.approx(1.0, abs=0.1)
         assert there.manager.accounts.of("a").throttled_s == pytest.approx(waited_s, abs=0.02)
+        client.close()
+
+
+@pytest.mark.parametrize("behind", [0, 3])
+@in_virtual_time
+async def test_lost_history_never_moves_a_feed_back(monkeypatch: pytest.MonkeyPatch, behind: int) -> None:
+    """The oplog that decides may by now be that of another primary, which has the position."""
+    async with world(monkeypatch) as there:
+        key, log = there.feed("a")
+        client = there.session(key, "a", 0)
+        client.session._policy = SessionPolicy(earliest_on_history_lost=True)
+        log.write(5)
+        await client.take(5)
+        subscriber = client.session.subscriber
+        at = subscriber.at.place.cluster_time
+
+        async def oldest_time() -> int:
+            return at - behind
+
+        there.manager.source("main").oplog = cast(Oplog, SimpleNamespace(oldest_time=oldest_time))
+        stream = client.session.streams.stream_of(subscriber)
+        assert stream is not None
+        stream.end(FeedmuxError(ErrorReason.HISTORY_LOST, "lost"))
+        log.write(1)
+        outputs = []
+        while len(client.events) < 6:
+            outputs.append(await client.next())
+        assert not any(isinstance(each, GapMark) for each in outputs)
         client.close()
 
 

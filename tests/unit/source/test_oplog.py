@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from bson import Timestamp
 from pymongo.errors import AutoReconnect, OperationFailure
+from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.source.commands import SourceCommands
@@ -22,6 +23,10 @@ class Collection:
         self.entry = entry
         self.failure: Exception | None = None
         self.asked = 0
+
+    def with_options(self, *, read_preference: object) -> "Collection":
+        assert read_preference is ReadPreference.PRIMARY, "another member may have a shorter oplog"
+        return self
 
     async def find_one(self, *_: object, **__: object) -> dict[str, Any] | None:
         return self.entry

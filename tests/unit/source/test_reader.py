@@ -37,11 +37,13 @@ class Failing(SimSource):
         super().__init__(mongo)
         self.fails: list[PyMongoError] = []
         self.starts: list[str] = []
+        self.preferences: list[str] = []
         self.batch_events: list[int] = []
 
     async def open_cursor(self, spec: FeedSpec, stages: list[Any], *rest: Any) -> SimCursor:  # type: ignore[override]
         [start] = {"resumeAfter", "startAfter", "startAtOperationTime"} & set(stages[0]["$changeStream"])
         self.starts.append(start)
+        self.preferences.append(spec.read_preference)
         self.batch_events.append(rest[0])
         if self.fails:
             raise self.fails.pop(0)
@@ -83,6 +85,69 @@ async def test_a_token_that_mongodb_cannot_read_is_replaced_by_its_time_at_once(
     source.fails = [failure(280)]
     with pytest.raises(FeedmuxError):
         await reader.open()
+
+
+LOST = [136, 286, 326]
+
+
+@pytest.mark.parametrize("code", LOST)
+@in_virtual_time
+async def test_what_one_member_has_lost_is_read_from_the_primary(code: int) -> None:
+    reader, source, _ = await make_reader()
+    source.fails = [failure(code), failure(code)]
+    with pytest.raises(Failed) as failed:
+        await reader.open()
+    assert not failed.value.at_once
+    await reader.open()
+    await reader.read()
+    await reader.close()
+    await reader.open()
+    assert source.preferences == ["", "primary", "primary", ""]
+    await reader.close()
+
+
+@in_virtual_time
+async def test_history_is_lost_when_the_primary_has_lost_it_and_not_before_it_has_answered() -> None:
+    reader, source, mongo = await make_reader()
+    source.fails = [failure(286), failure(286)]
+    mongo.insert("db", "other", 0)
+    mongo.forget(mongo.latest)
+    mongo.away = True
+    with pytest.raises(Failed):
+        await reader.open()
+    mongo.away = False
+    with pytest.raises(FeedmuxError) as caught:
+        await reader.open()
+    assert caught.value.reason is ErrorReason.HISTORY_LOST
+    assert "oldest_time" in caught.value.metadata
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@in_virtual_time
+async def test_a_member_decides_where_the_oplog_of_the_primary_cannot_be_read(*, sharded: bool) -> None:
+    reader, source, mongo = await make_reader()
+    source.clock.is_mongos, mongo.oplog_readable, source.fails = sharded, sharded, [failure(286)]
+    with pytest.raises(FeedmuxError) as caught:
+        await reader.open()
+    assert (caught.value.reason, caught.value.metadata.get("oldest_time")) == (ErrorReason.HISTORY_LOST, None)
+
+
+@in_virtual_time
+async def test_a_member_that_says_for_a_minute_that_history_is_lost_is_believed() -> None:
+    reader, source, _ = await make_reader()
+    loop = asyncio.get_running_loop()
+    began_s, found = loop.time(), list[FeedmuxError]()
+    while not found:
+        source.fails = [failure(286)] * 2
+        try:
+            await reader.open()
+        except Failed:
+            await asyncio.sleep(5)
+        except FeedmuxError as error:
+            found.append(error)
+    assert found[0].reason is ErrorReason.HISTORY_LOST
+    assert "a member of the replica set" in found[0].message
+    assert 60 <= loop.time() - began_s < 70
 
 
 @in_virtual_time
