@@ -243,12 +243,13 @@ async def test_an_aggregate_error_while_resuming(site: Site, database: Documents
     "An aggregate that says `not now` is retried after a backoff while a client waits, and the session is"
     " notified that MongoDB is unavailable and available again",
 )
-async def test_an_aggregate_with_a_temporary_error(site: Site, database: Documents) -> None:
+@pytest.mark.parametrize("code", [6, 11601])
+async def test_an_aggregate_with_a_temporary_error(site: Site, database: Documents, code: int) -> None:
     scope = f"{database.name}.c"
     session = await site.api.open(feed=feed(database.name, "c"), heartbeat_interval=seconds(1))
     insert(database, range(3))
     assert await session.numbers(3) == [0, 1, 2]
-    with failing(site.client, scope, "aggregate", times=None, errorCode=6) as point:
+    with failing(site.client, scope, "aggregate", times=None, errorCode=code) as point:
         database.command("killCursors", "c", cursors=list(cursors(site.client, scope)))
         await session.until(lambda: session.notices)
         assert session.notices[0].degraded.unavailable

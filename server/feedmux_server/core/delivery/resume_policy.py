@@ -1,8 +1,8 @@
 """Decides what to do after an error of MongoDB: resume, try again, start at a time, or report the error to the user.
 
 Errors of getMore follow the driver specification ("Resumable Error"): errors that it does not list end the stream. By
-the specification, errors of aggregate are never resumable; temporary ones are retried after a backoff. One table has
-all other errors.
+the specification, errors of aggregate are never resumable; those that say nothing of the request are retried after a
+backoff. One table has all other errors.
 """
 
 from dataclasses import dataclass, replace
@@ -86,10 +86,28 @@ _LABELS_SINCE_WIRE_VERSION: Final = 9
 _RESUMABLE_BEFORE_LABELS: Final = _codes(
     6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436
 )
-# Temporary errors: MaxTimeMSExpired, NotYetInitialized, NetworkInterfaceExceededTimeLimit,
-# KeyNotFound, QueryPlanKilled, CursorKilled, SnapshotUnavailable, TemporarilyUnavailable,
-# IngressRequestRateLimitExceeded.
-_TRANSIENT: Final = _RESUMABLE_BEFORE_LABELS | _codes(43, 50, 94, 175, 202, 211, 237, 246, 365, 462)
+# Errors that say nothing of the request, by the categories of MongoDB's error_codes.yml. OperationFailed (96), of
+# CursorInvalidatedError, is not here: a stage may be its cause.
+_OF_CATEGORIES: Final = {
+    "CancellationError": _codes(90, 91, 310, 355, 11600, 46841),
+    "CloseConnectionError": _codes(303, 354, 398),
+    "CursorInvalidatedError": _codes(43, 175, 237, 314),
+    "ExceededTimeLimitError": _codes(50, 202, 262, 290, 407),
+    "Interruption": _codes(24, 50, 237, 262, 279, 281, 282, 290, 355, 453, 11600, 11601, 11602, 46841, 91331, 10045600),
+    "NetworkError": _codes(6, 7, 89, 202, 9001),
+    "NotPrimaryError": _codes(189, 10107, 11602, 13435, 13436),
+    "RetriableError": _codes(134, 358, 402, 406, 407, 412, 453, 462, 50915, 91331, 10045600),
+    "SnapshotError": _codes(239, 246, 250, 272),
+    "StaleShardVersionError": _codes(150, 13388),
+    "SystemOverloadedError": _codes(433, 449, 450, 462),
+}
+# LockBusy, NotYetInitialized, LockFailed, WriteConflict, CursorInUse, PooledConnectionsDropped, NoConfigPrimary,
+# TooManyLocks, CannotVerifyAndSignLogicalTime, KeyNotFound, StaleDbVersion, TooManyLogicalSessions, TooManyFilesOpen,
+# ShardCannotRefreshDueToLocksHeld, TemporarilyUnavailable, LegacyNotPrimary, OutOfDiskSpace, ConfigServerUnreachable.
+_OF_NO_CATEGORY: Final = _codes(
+    46, 94, 107, 112, 143, 145, 149, 208, 210, 211, 249, 261, 264, 343, 365, 10058, 14031, 56846
+)
+_TRANSIENT: Final = _RESUMABLE_BEFORE_LABELS.union(_OF_NO_CATEGORY, *_OF_CATEGORIES.values())
 
 # The first rule that matches decides. The texts are those of mongod 6.0, found by provoking each error.
 _RULES: Final[tuple[_Rule, ...]] = (
@@ -118,10 +136,9 @@ _RULES: Final[tuple[_Rule, ...]] = (
         words="only supported on replica sets",
         advice="run mongod as a replica set: start it with --replSet and call rs.initiate() once",
     ),
-    _Rule(_TRANSIENT, ErrorReason.SOURCE_UNAVAILABLE, Action.RETRY, during="aggregate"),
     # By the specification not resumable at getMore where the server did not label it (a read ended by killCursors or
     # killOp), but the feed is not the cause: the server opens it again, after a backoff (docs/adr/0005).
-    _Rule(_TRANSIENT | _codes(11601), ErrorReason.SOURCE_UNAVAILABLE, Action.RETRY, during="getMore"),
+    _Rule(_TRANSIENT, ErrorReason.SOURCE_UNAVAILABLE, Action.RETRY),
     # A first batch that failed on an event, not a rejected option.
     _Rule(frozenset(), ErrorReason.PIPELINE_FAILED, words="Executor error during", during="aggregate"),
     _Rule(frozenset(), ErrorReason.PIPELINE_FAILED, words="PlanExecutor error during", during="aggregate"),

@@ -50,12 +50,30 @@ def test_aggregate_errors_are_never_resumed_but_tried_again(code: int) -> None:
         assert verdict.error.reason is ErrorReason.SOURCE_UNAVAILABLE
 
 
-@over("code", [237, 11601, 11602])
-def test_killed_reads_without_a_label_are_tried_again_and_not_blamed_on_the_feed(code: int) -> None:
-    verdict = classify(replace(GET_MORE, code=code))
-    assert verdict.action is Action.RETRY
+# By MongoDB's error_codes.yml: NetworkError, NetworkTimeoutError, Interruption, NotPrimaryError, ShutdownError,
+# StaleShardVersionError, NeedRetargettingError, CancellationError, ExceededTimeLimitError, SnapshotError,
+# RetriableError, CloseConnectionError, CursorInvalidatedError and SystemOverloadedError, without InternalOnly.
+OF_CATEGORIES = [6, 7, 24, 43, 50, 89, 90, 91, 134, 150, 175, 189, 202, 237, 239, 246, 250, 262, 272, 279, 281, 282]
+OF_CATEGORIES += [290, 303, 310, 314, 354, 355, 358, 398, 402, 406, 407, 412, 433, 449, 450, 453, 462, 9001, 10107]
+OF_CATEGORIES += [11600, 11601, 11602, 13388, 13435, 13436, 46841, 50915, 91331, 10045600]
+# Locks, files, sessions and connections that there are too few of, and servers that are not ready.
+NOT_NOW = [46, 94, 107, 112, 143, 145, 149, 208, 210, 211, 249, 261, 264, 343, 365, 10058, 14031, 56846]
+
+
+@pytest.mark.parametrize("failure", [GET_MORE, AGGREGATE])
+@over("code", [*OF_CATEGORIES, *NOT_NOW])
+def test_what_says_nothing_of_the_request_is_tried_again(failure: MongoFailure, code: int) -> None:
+    """Also if a read was killed, or MongoDB has not labelled its error."""
+    verdict = classify(replace(failure, code=code))
+    assert verdict.action in (Action.RETRY, Action.RESUME)
     assert verdict.error.reason is ErrorReason.SOURCE_UNAVAILABLE
     assert verdict.error.retry_after_s
+
+
+@over("code", [2, 8, 9, 14, 73, 96, 115, 166, 168, 241, 292, 17124, 40324, 40415, 51024, 5787900, 987_654])
+def test_what_may_be_the_fault_of_the_request_fails_at_once(code: int) -> None:
+    assert classify(replace(AGGREGATE, code=code)).action is Action.FATAL
+    assert classify(replace(GET_MORE, code=code)).action is Action.FATAL
 
 
 @pytest.mark.parametrize("failure", [GET_MORE, AGGREGATE])
