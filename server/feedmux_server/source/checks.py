@@ -47,7 +47,7 @@ _WINDOW_WANTED_H: Final = 24.0
 _WINDOW_LEAST_H: Final = 1.0
 _ERROR_CHARS: Final = 200
 _ERRORS_MAX: Final = 7
-_NOT_PERMITTED: Final = (13, 8000)
+NOT_PERMITTED: Final = (13, 8000)
 """Unauthorized, by mongod and by Atlas."""
 
 COMMAND_NOT_FOUND: Final = 59
@@ -417,7 +417,7 @@ class SourceExamination:
 
 
 def _missing(check: str, error: OperationFailure, says: str, privilege: str) -> CheckResult:
-    if error.code in _NOT_PERMITTED:
+    if error.code in NOT_PERMITTED:
         return CheckResult(
             check, Level.FAILED, says, f"The account lacks {privilege} (docs/operations.md, MongoDB role)"
         )

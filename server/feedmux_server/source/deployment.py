@@ -20,7 +20,7 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailure, PyMongoError
 from pymongo.monitoring import ServerClosedEvent, ServerDescriptionChangedEvent, ServerListener, ServerOpeningEvent
 from pymongo.read_concern import ReadConcern
-from pymongo.read_preferences import make_read_preference, read_pref_mode_from_name
+from pymongo.read_preferences import ReadPreference, make_read_preference, read_pref_mode_from_name
 from pymongo.uri_parser import parse_uri
 
 from feedmux_server.clock import monotonic_s
@@ -29,7 +29,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.source.answers import ANSWER, FOR_CLIENTS, RAW_ANSWER, CollectionInfo, info_of, name_of
 from feedmux_server.source.catchup_limiter import CatchupLimiter
-from feedmux_server.source.checks import COMMAND_NOT_FOUND, judge_failure, judge_hello, server_errors
+from feedmux_server.source.checks import COMMAND_NOT_FOUND, NOT_PERMITTED, judge_failure, judge_hello, server_errors
 from feedmux_server.source.commands import RETRY_AFTER_S, Client, SourceCommands
 from feedmux_server.source.cursor import RawChangeStreamCursor, aggregate_on, database_names, listed, run_on
 from feedmux_server.source.errors import rejects_login, why_rejected
@@ -48,6 +48,8 @@ _OF_OPERATIONS = (
     "opid", "active", "numYields", "waitingForLock", "lsid.id", "shard", "cursor.cursorId", "command.aggregate",
 )  # fmt: skip
 """Fields requested from $currentOp. None holds client input: a pipeline may hold values that the driver rejects."""
+_HIDES_ID = (*NOT_PERMITTED, COMMAND_NOT_FOUND, 115)
+"""Answers for good to a question for the id of a replica set; 115 is CommandNotSupported."""
 _COLLECTION = {"type": "collection"}
 LISTED_AT_ONCE = 500
 """So many names take 1 ms of the event loop."""
@@ -148,7 +150,11 @@ class Source:
             if error.code == COMMAND_NOT_FOUND:
                 raise FeedmuxError(ErrorReason.SOURCE_UNSUITABLE, str(judge_failure(self.name, error))) from error
             if not rejects_login(error):
-                raise self._commands.unavailable(error) from error
+                judged = self._commands.unavailable(error)
+                reason, message = judged.reason, f"source {self.name!r}: {judged.message}"
+                if reason is ErrorReason.OPTION_REFUSED:  # these commands have no options of a caller
+                    reason = ErrorReason.SOURCE_UNAVAILABLE
+                raise FeedmuxError(reason, message, judged.metadata, retry_after_s=RETRY_AFTER_S) from error
             self.login_rejected(error)
             raise FeedmuxError(
                 ErrorReason.SOURCE_UNAUTHORIZED,
@@ -381,12 +387,16 @@ class Source:
 
     async def _own_id(self, hello: Mapping[str, Any]) -> str:
         if hello.get("msg") == "isdbgrid":
-            version = await self._client.config["version"].find_one({})
+            # A secondary of the config servers may not have it yet.
+            found = self._client.config["version"].with_options(read_preference=ReadPreference.PRIMARY)
+            version = await found.find_one({})
             return str(version["clusterId"]) if version else "sharded"
         try:
             reply = await self._client.admin.command("replSetGetConfig", codec_options=ANSWER)
             return str(reply["config"]["settings"]["replicaSetId"])
-        except OperationFailure:
+        except OperationFailure as error:
+            if error.code not in _HIDES_ID or rejects_login(error):
+                raise  # it passes, and another id for the life of this process would not
             return str(hello["setName"])
 
 

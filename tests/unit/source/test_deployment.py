@@ -3,14 +3,16 @@
 import asyncio
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import bson
 import pytest
-from pymongo.errors import AutoReconnect, ConnectionFailure
+from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure
 
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
+from feedmux_server.dependencies import check_source
 from feedmux_server.source.token_check import has_event
 from tests.sim.events import event_token
 from tests.sim.loop import SimLoop
@@ -59,6 +61,45 @@ async def test_a_question_that_does_not_end_is_not_waited_for() -> None:
     answer.set()
     with pytest.raises(ConnectionFailure):
         await asked
+
+
+async def asked_for_its_id(code: int) -> SimSource:
+    """A source that answers the first question for the id of the replica set with an error."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    source, failures = SimSource(SimMongo(loop, Random(0))), [code]
+    source._source_id, admin = "", cast(Any, source._client.admin)
+    ask = admin.command
+
+    async def command(name: str, **_: Any) -> Any:
+        if name != "replSetGetConfig":
+            return await ask(name)
+        if failures:
+            raise OperationFailure("no", failures.pop())
+        return {"config": {"settings": {"replicaSetId": "own"}}}
+
+    admin.command = command
+    return source
+
+
+@pytest.mark.parametrize("code", [8, 18, 50, 462, 11601])
+@in_virtual_time
+async def test_a_failure_that_passes_gives_a_source_no_other_id(code: int) -> None:
+    source = await asked_for_its_id(code)
+    with pytest.raises(FeedmuxError) as caught:
+        await check_source(source)
+    assert caught.value.reason is ErrorReason.SOURCE_UNAVAILABLE
+    assert "source 'main'" in caught.value.message
+    await check_source(source)
+    assert source.source_id == "own"
+
+
+@pytest.mark.parametrize("code", [13, 59, 115, 8000])
+@in_virtual_time
+async def test_the_name_of_a_replica_set_is_its_id_where_the_id_cannot_be_read(code: int) -> None:
+    source = await asked_for_its_id(code)
+    await check_source(source)
+    assert source.source_id == "rs0"
 
 
 HIDING = bson.encode({"pipeline": [{"$match": {"fullDocument.n": -1}}]})
