@@ -47,7 +47,7 @@ class SnapshotReader:
         self._estimated = estimated
         self._estimate_s = -ESTIMATE_EVERY_S
         self._steps = SnapshotSteps(origin)
-        self._steps.up_to = self._steps.stored.up_to
+        self._steps.up_to = self._steps.stored.passed or self._steps.stored.up_to
         self._documents = DocumentsReader(source, key, limits)
         self._changes: ChangeStreamReader | None = None
         self._charge = charge

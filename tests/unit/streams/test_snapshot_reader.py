@@ -12,6 +12,7 @@ import bson
 import pytest
 from pymongo.errors import AutoReconnect, OperationFailure
 
+from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
@@ -286,6 +287,25 @@ async def test_a_copy_passes_what_a_filter_drops(key: str) -> None:
     assert {each.copied.documents for each in places if each.copied} == {0, 2}
     assert source.counted == 0, "how many documents there are may be a secret"
     check_order(batches)
+
+
+@in_virtual_time
+async def test_the_next_stream_does_not_pass_again_what_is_not_granted() -> None:
+    """Else copies that share a slot would each begin again where they were, and never end."""
+    reader, source, mongo = await make(FILTERED["granted"], batch_events=2)
+    source.ids, source.dropped = list(range(9)), set(range(9))
+    ring = ReplayBuffer(mongo.mark(mongo.latest + 1).while_copying(Copied()), RingLimits())
+    began = ring.newest
+    await reader.open()
+    while source.bounds != [(None, 1), (1, 5)]:
+        batch = await reader.read()
+        if batch.post_batch is not None:
+            ring.advance(batch.post_batch)
+    await reader.close()
+    assert ring.newest.copied is not None
+    assert (ring.newest.copied != began.copied, ring.newest.copied.up_to) == (True, b"")
+    await copy(SnapshotReader(source, FILTERED["granted"], ring.newest, ReadLimits(batch_events=2), str))
+    assert source.bounds[2][0] == bson.decode(ring.newest.copied.passed)["_id"] > 0
 
 
 @in_virtual_time

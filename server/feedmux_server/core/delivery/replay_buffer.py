@@ -148,7 +148,7 @@ class ReplayBuffer:
 
     def advance(self, place: ResumeToken) -> None:
         """Record that there is no further event up to `place`."""
-        if place.is_after(self.newest):
+        if place.is_further(self.newest):
             self.newest = place
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ class SnapshotSteps:
         """The documents of this collection are next: those of the collections before it were given out, or are to be
         given out again later."""
         self.up_to = b""
-        copied = replace(self.stored, up_to=b"", database=database, collection=collection)
+        copied = replace(self.stored, up_to=b"", passed=b"", database=database, collection=collection)
         self.place = self.place.while_copying(copied)
 
     def gave_changes(self, up_to: ResumeToken) -> None:
@@ -78,7 +78,7 @@ class SnapshotSteps:
     def invalidated(self) -> None:
         """The feed has ended, also where the pipeline hides why. Another collection of this name is copied from its
         first document."""
-        self.place = self.place.while_copying(replace(self.stored, up_to=b""))
+        self.place = self.place.while_copying(replace(self.stored, up_to=b"", passed=b""))
 
     def begin_documents(self, mark: ResumeToken) -> None:
         """The changes before `mark` were given out; documents as of the time before it follow."""
@@ -93,8 +93,13 @@ class SnapshotSteps:
         """Documents were read up to `up_to`, and those that the pipeline shows given out. `may_be_known`: whoever reads
         the copy may know this `_id`."""
         self.up_to, self.retries = up_to, 0
-        if may_be_known and len(up_to) <= COPIED_BYTES_MAX:
-            self.place = self.place.while_copying(replace(self.stored, up_to=up_to, is_behind=False))
+        if len(up_to) > COPIED_BYTES_MAX:
+            return
+        if may_be_known:
+            copied = replace(self.stored, up_to=up_to, is_behind=False)
+        else:
+            copied = replace(self.stored, passed=up_to)
+        self.place = self.place.while_copying(copied)
 
     def may_retry_at_once(self) -> bool:
         """Note that MongoDB could not read as of T. Returns whether to continue at once."""

@@ -124,7 +124,7 @@ class Subscriber:
         By the driver specification, a postBatchResumeToken replaces the token, so that it does not leave the oplog
         while the feed is idle.
         """
-        if self.ring is not None and self.ring.newest.is_after(self.at.place):
+        if self.ring is not None and self.ring.newest.is_further(self.at.place):
             self.at = JoinPoint(self.ring.newest, exact=True)
 
     def progress(self) -> ResumeToken:

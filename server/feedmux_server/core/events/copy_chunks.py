@@ -71,7 +71,7 @@ class DocumentsChunk(Chunk):
             # A position has no room for it. One that is not as far brings documents again, and loses nothing.
             up_to = self._copied.up_to
         documents = self._copied.documents + index + 1
-        copied = replace(self._copied, up_to=up_to, documents=documents, is_behind=is_behind)
+        copied = replace(self._copied, up_to=up_to, documents=documents, is_behind=is_behind, passed=b"")
         return self.start.while_copying(copied)
 
     def last_id(self) -> bytes:

@@ -94,6 +94,9 @@ class Copied:
     """Which copy it is. A document that neither this copy nor a change since its beginning has brought is gone."""
     is_behind: bool = False
     """In no position: documents after `up_to` were copied too, whose `_id`s have no room in positions."""
+    passed: bytes = b""
+    """In no position, because no reader may know it: documents up to this `{_id: …}` were read too, and are not
+    granted. Empty for none after `up_to`."""
     until: "ResumeToken | None" = None
     """In no position: set to read a part of a copy again, exactly up to there (`core.delivery.copy_range`)."""
 
@@ -123,7 +126,7 @@ class ResumeToken:
         """This position within a copy."""
         if self.from_invalidate:
             # A collection that was renamed to this name has documents, and no changes that say so.
-            copied = replace(copied, up_to=b"")
+            copied = replace(copied, up_to=b"", passed=b"")
         key = (*self.key[:4], copied.documents.to_bytes(8)) if self.is_high_water_mark else self.key
         return replace(self, key=key, copied=copied)
 
@@ -171,7 +174,7 @@ class ResumeToken:
     def extra_bytes(self) -> int:
         """What it retains in memory (the document, and what is compared of its KeyString) beyond a usual token."""
         at = self.copied
-        copied = 0 if at is None else len(at.up_to) + len(at.database) + len(at.collection)
+        copied = 0 if at is None else len(at.up_to) + len(at.passed) + len(at.database) + len(at.collection)
         return max(0, len(self.raw) + len(self.key[4]) + copied - _USUAL_BYTES)
 
     @property
@@ -208,6 +211,10 @@ class ResumeToken:
         if self._sorts_with(other):
             return self.key > other.key
         return self.key[:4] > other.key[:4]
+
+    def is_further(self, other: "ResumeToken") -> bool:
+        """Whether this position is later, or equal and, of one reader, says how far a copy is by now."""
+        return self.is_after(other) or (self.copied != other.copied and self.is_same(other))
 
     def reaches(self, other: "ResumeToken") -> bool:
         """Whether who has come here has surely passed `other`. Where the keys decide (`_sorts_with`), that is

@@ -9,6 +9,7 @@ from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Rendition
 from feedmux_server.core.positions.join_point import JoinPoint
+from feedmux_server.core.positions.resume_token import Copied
 from tests.tables import over
 from tests.unit.core.delivery.streams_support import (
     EVENT_BYTES,
@@ -19,6 +20,7 @@ from tests.unit.core.delivery.streams_support import (
     mark,
     native,
     numbers,
+    opened,
     token,
 )
 
@@ -178,6 +180,19 @@ def test_a_native_token_gives_way_to_a_newer_place() -> None:
     assert numbers(feed.take(subscriber)) == [9]
     assert subscriber.progress() == mark(9)
     assert subscriber.at.native is None
+
+
+def test_within_a_copy_a_position_says_more_without_a_later_event() -> None:
+    """The documents that are passed are at one time: where the stream gives way, the next one continues after them."""
+    feed = Feed()
+    subscriber = feed.subscriber(JoinPoint(mark(3).while_copying(Copied(b"a", 5))))
+    stream = opened(feed.stream_of(subscriber))
+    further = mark(3).while_copying(Copied(b"a", 5, passed=b"b"))
+    stream.append([], further)
+    assert feed.take(subscriber) is None
+    assert subscriber.at.place.copied == further.copied
+    stream.append([], mark(2).while_copying(Copied(b"c", 5)))
+    assert stream.ring.newest.copied == further.copied
 
 
 def test_lag() -> None:
