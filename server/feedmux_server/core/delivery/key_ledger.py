@@ -870,6 +870,8 @@ class KeyLedger:
         found, size = list[SetAside](), 0
         for key in self._following.values():
             for number in key.waiting:
+                if number in self._letters:
+                    break  # it is stored; a member had what is before it, from a lost host
                 size += self._size(number)
                 if found and (len(found) >= events_max or size > bytes_max):
                     return found
@@ -971,7 +973,13 @@ class KeyLedger:
     def replay(self, name: bytes, letters: Sequence[Stored], now_s: float, *, last: bool = False) -> Hand | None:
         """Deliver letters of one key again, in order: of a pinned key before its events that wait, otherwise after
         them. With the `last` letters the key is pinned no longer. Returns the member that holds one of them from an
-        earlier host, and gets them."""
+        earlier host, and gets them. While the ledger gathers, letters that nobody holds are left out: a member may hold
+        an event of their key that was not read yet."""
+        claims, holder = self._claims, None
+        if claims is not None:
+            holder = next(filter(None, (claims.claimant_of(each.event) for each in letters)), None)
+        if self.gathers and holder is None:
+            return None
         span, begin = _Replay(self, [each.event for each in letters], now_s), self._next
         self._next += len(letters)
         self.pays(EVENT_BYTES * len(letters))
@@ -999,13 +1007,12 @@ class KeyLedger:
             self.pays(-PIN_BYTES)
         if not is_new:
             return None
-        hands = map(self._claims.claimant_of, (each.event for each in letters)) if self._claims is not None else ()
-        key.hand = next(filter(None, hands), None)
-        if key.hand is None:
+        key.hand = holder
+        if holder is None:
             self._offer(key)
         else:
-            key.hand.again.append(key)
-        return key.hand
+            holder.again.append(key)
+        return holder
 
     def deleted(self, numbers: Iterable[int]) -> None:
         """The letters of these events of `replayed` are deleted. What waited for that may go."""

@@ -236,6 +236,43 @@ def test_letters_come_after_what_is_held_and_before_what_follows(is_sent: bool) 
     assert group.runs(one) == [REST]
 
 
+@over("quarantine", [False, True])
+def test_letters_that_nobody_holds_are_left_out_until_it_is_known_who_holds_events_of_their_key(
+    quarantine: bool,
+) -> None:
+    group, one = (pinned if quarantine else Gathering)("a", "a"), Hand()
+    assert PINNED is not None
+    group.claim(one, held=[0])
+    group.ledger.gathered()
+    letters = [Stored(b"x", group_event(10, "a"), 1)]
+    assert group.ledger.replay(PINNED, letters, 0.0, last=True) is None
+    group.read(group.chunk)
+    group.ledger.end_gather()
+    assert (group.ledger.loaded_letters, group.has_nothing_for(Hand())) == (0, True)
+    group.ledger.replay(PINNED, letters, 0.0, last=True)
+    assert group.has_nothing_for(Hand())
+    assert group.runs(one) == ([[0]] if quarantine else [[0, 1]])
+    group.ledger.settle(one, 1, one.sequence)
+    assert group.runs(one) == [[10]]
+    group.ledger.settle(one, one.sequence, one.sequence)
+    group.ledger.deleted(list(group.ledger.replayed))
+    if quarantine:
+        assert group.runs(one) == [[1]]
+
+
+def test_letters_that_were_loaded_are_not_set_aside_with_what_their_holder_has_failed() -> None:
+    group, one = holding()
+    assert PINNED is not None
+    group.runs(one)
+    group.ledger.replay(PINNED, [Stored(b"x", group_event(10, "a"), 1)], 0.0)
+    group.fail(one, 1)
+    found = group.ledger.to_follow(events_max=10, bytes_max=1 << 20)
+    assert [number_of(each.event) for each in found] == HELD
+    for each in found:
+        group.ledger.set_aside(each.number)
+    assert group.runs(one) == [[10]]
+
+
 @over("when", ["before", "while", "after"])
 def test_what_a_holder_that_is_lost_held_goes_to_others(when: str) -> None:
     group, one, other = Gathering("a", "a", "b"), Hand(), Hand()
