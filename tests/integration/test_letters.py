@@ -197,6 +197,23 @@ async def test_a_host_knows_which_letters_came_after_all_were_discarded(
         assert [each.newest for each in await letters.to_check("a", "s")] == [None]
 
 
+async def test_the_call_that_discards_the_last_letter_of_a_key_says_so_also_if_other_keys_have_more(
+    mongo: ReplicaSet, database: Database[Any]
+) -> None:
+    async with prepared(mongo, database.name) as there:
+        letters = there.letters
+        keys = [b"g", b"h"]
+        own = [replace(letter(event(number)), group_key=keys[number % 2], place=str(number)) for number in range(4)]
+        await letters.quarantine("a", "s", 7, keys, 2, NOW_S)
+        await letters.insert(own)
+        found = list[dict[bytes, str | None]]()
+        for first, stop in ((0, 1), (1, 3)):
+            await letters.discard("a", "s", [each.id for each in own[first:stop]], complete=False)
+            checks = await letters.to_check("a", "s")
+            found.append({each.key: each.newest and each.newest[0] for each in checks})
+        assert found == [{b"g": None}, {b"g": "2", b"h": None}]
+
+
 async def test_the_replay_of_a_key_becomes_one_of_its_letters(mongo: ReplicaSet, database: Database[Any]) -> None:
     async with prepared(mongo, database.name) as there:
         letters, here = there.letters, b"k" * 16

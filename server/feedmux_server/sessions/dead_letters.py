@@ -132,8 +132,9 @@ class LetterWriter:
                     self._take_turn()
                 if self._has_turn and monotonic_s() >= self._look_s:
                     self._end_turn()
-                    if len(self._reader):  # a group whose members have left for a while is no session of its tenant
-                        await self._replays.look()
+                    # A group whose members have left for a while is no session of its tenant.
+                    if len(self._reader) and await self._replays.look():
+                        self._take_turn()
             except FeedmuxError:  # the collection has logged it
                 self._end_turn()
             if ledger.aside and monotonic_s() >= self._write_s:
@@ -159,7 +160,7 @@ class LetterWriter:
                     batch = take()
                     if not batch:
                         continue
-                    written = await self._stored(batch)
+                    written, pins = await self._stored(batch)
             except FeedmuxError as error:
                 self._note_failure(error)
                 if batch:
@@ -176,7 +177,7 @@ class LetterWriter:
             self._backoff.reset()
             for _ in range(written):
                 self._observer.set_aside(self._tenant)
-            self._reader.set_aside([(each.number, self._pins(each)) for each in batch[:written]])
+            self._reader.set_aside([(each.number, pins and self._pins(each)) for each in batch[:written]])
             self._settled()
 
     def _first(self) -> list[SetAside]:
@@ -191,8 +192,9 @@ class LetterWriter:
         # The key of an event without one is the id of its letter.
         return self._quarantine and each.key is not None and each.key != each.letter
 
-    async def _stored(self, batch: Sequence[SetAside]) -> int:
-        """Store events, and return how many of the first."""
+    async def _stored(self, batch: Sequence[SetAside]) -> tuple[int, bool]:
+        """Store events. Returns how many of the first, and whether their keys are quarantined if the group does that:
+        not where the letter was discarded while a member had it."""
         letters, tenant, name = self._letters.letters, self._tenant, self._subscription
         written = [self._letter(each) for each in batch]
         if keys := {each.key for each in batch if each.key is not None and self._pins(each)}:
@@ -204,13 +206,13 @@ class LetterWriter:
             )
         first = batch[0]
         if not first.letter:
-            return await letters.insert(written)
+            return await letters.insert(written), True
         assert first.key is not None, "letters are delivered by a key"
+        if not await letters.failed_again(tenant, name, self._letter(first), first.letter):
+            return 1, not (keys and await self._replays.let_go(first.key))
         if keys:
             await self._replays.stop(first.key)
-        if not await letters.failed_again(tenant, name, self._letter(first), first.letter) and keys:
-            await letters.check(tenant, name, [first.key])  # it was discarded, and may have been the last one
-        return 1
+        return 1, True
 
     def _letter(self, each: SetAside) -> DeadLetter:
         token = read_token(event_id(each.event, 0))

@@ -21,6 +21,7 @@ from feedmux_server.core.delivery.group_reader import GroupReader
 from feedmux_server.core.delivery.key_ledger import RUN_MAX, Stored
 from feedmux_server.core.events.dead_letter import DeadLetter
 from feedmux_server.source.dead_letters import DeadLetters
+from feedmux_server.source.letters import CHECK_AT_ONCE
 
 LOOK_S: Final = 5.0
 LETTERS_MAX: Final = 200
@@ -120,11 +121,26 @@ class Replays:
                 del failed[letter]
         self._settled()
 
-    async def look(self) -> None:
-        """Find what is to be delivered again, and the keys that have no letters any more."""
+    async def let_go(self, key: bytes) -> bool:
+        """A letter of a key has failed again that was discarded meanwhile. Release the key if it has no other letter.
+        Returns whether it is released."""
+        letters = self._letters.letters
+        if not await letters.without_letters(*self._of, [key]):
+            return False
+        await letters.release(*self._of, self._epoch, [key])
+        self._unpin(key)
+        return True
+
+    async def look(self) -> bool:
+        """Find what is to be delivered again, and the keys that have no letters any more. Returns whether there are
+        more such keys."""
+        more = self._quarantine and bool(self._reader.ledger.pinned) and await self._check()
+        await self._load()
+        return more
+
+    async def _load(self) -> None:
+        """Find what is to be delivered again."""
         letters, ledger = self._letters.letters, self._reader.ledger
-        if self._quarantine and ledger.pinned:
-            await self._check()
         if not (await letters.usage(self._of[0])).letters or not ledger.may_replay:
             return
         if not self._knows_keys:
@@ -216,16 +232,21 @@ class Replays:
                     found.setdefault(each.group_key, []).append(stored)
         return found
 
-    async def _check(self) -> None:
+    async def _check(self) -> bool:
         """Unpin the keys whose letters were discarded, or have expired. If others were set aside meanwhile, deliver
-        them first."""
+        them first. Returns whether there are more to check."""
         letters, ledger = self._letters.letters, self._reader.ledger
-        for check in await letters.to_check(*self._of):
-            found = await letters.of_group_key(*self._of, check.key, 1)
-            if not found:
-                await letters.release(*self._of, self._epoch, [check.key])
+        checks = await letters.to_check(*self._of)
+        free = await letters.without_letters(*self._of, [each.key for each in checks])
+        if free:
+            await letters.release(*self._of, self._epoch, list(free))
+        for check in checks:
+            if check.key in free:
                 self._unpin(check.key)
                 continue
+            found = await letters.of_group_key(*self._of, check.key, 1)
+            if not found:
+                continue  # the last ones were discarded meanwhile, so it is to be checked again
             if check.came_later(found[0]):  # and would come each time, in a key that changes often
                 await letters.mark_key(*self._of, self._stream_key, check.key, to_replay=True)
                 self._keys.add(check.key)
@@ -241,6 +262,7 @@ class Replays:
                 self._unpin(gone)
                 if not number % _UNPINNED_AT_ONCE:
                     await asyncio.sleep(0)
+        return len(checks) == CHECK_AT_ONCE
 
     def _unpin(self, name: bytes) -> None:
         self._keys.discard(name)

@@ -57,7 +57,7 @@ _KEYS_AT_ONCE: Final = 1_000
 _LETTERS_AT_ONCE: Final = 100
 """So many take 3 ms of the event loop, if they have long reasons."""
 PAGE_BYTES_MAX: Final = 1 << 20
-_CHECK_AT_ONCE: Final = 100
+CHECK_AT_ONCE: Final = 100
 _DUPLICATE: Final = 11_000
 _NAME_CHARS: Final = 200
 """What a message quotes of names of indexes and fields, which may have megabytes."""
@@ -362,19 +362,27 @@ class Letters:
         found = await self._answer("find", find)
         return None if found is None else _letter(found[0], b"".join(found[1]))
 
-    async def discard(self, tenant: str, subscription: str, ids: Sequence[bytes], *, complete: bool = False) -> int:
+    async def discard(
+        self, tenant: str, subscription: str, ids: Sequence[bytes], *, complete: bool | None = None
+    ) -> int:
         """Delete letters on a majority of the members, and return how many there were. The host of the group will find
-        out which keys have no letters any more. `complete`: there were no others of their keys."""
+        out which keys have no letters any more. `complete`: whether there were no others of their keys; if False, that
+        is found out for each key. None: the group has delivered them."""
         own = [_key(tenant, subscription, each) for each in ids]
         shown = dict.fromkeys(("event_bytes", "group_key", "bytes", "place", "key"), True)
         found = await self._answer("find", lambda: self._collection.find({"_id": {"$in": own}}, shown).to_list())
         keys = {bytes(each["group_key"]): each for each in sorted(found, key=lambda each: str(each["place"]))}
-        newest = {key: (each["place"], _document_key(each)) for key, each in keys.items()} if complete else {}
+        last = {key: (each["place"], _document_key(each)) for key, each in keys.items()}
+        newest = last if complete else {}
         # Before, because a caller who gets no answer, and tries again, finds no letter any more. And after, because the
         # host may have looked in between.
         await self.check(tenant, subscription, keys, newest)
         deleted = await self._answer("delete", lambda: self._collection.delete_many({"_id": {"$in": own}}))
-        await self.check(tenant, subscription, keys, newest)
+        if complete is False:
+            gone = await self.without_letters(tenant, subscription, keys)
+            newest = {key: each for key, each in last.items() if key in gone}
+        await self.check(tenant, subscription, [key for key in keys if key not in newest])
+        await self.check(tenant, subscription, newest, newest)
         parts = chain.from_iterable(_parts(dict(each["_id"]), each["event_bytes"]) for each in found)
         while some := list(islice(parts, _DELETED_AT_ONCE)):
             wanted = {"_id": {"$in": some}}
@@ -476,10 +484,10 @@ class Letters:
             await self._answer("update", partial(self._collection.bulk_write, updates, ordered=False))
 
     async def to_check(self, tenant: str, subscription: str) -> list[Check]:
-        """Some of the keys for which `check` was called."""
+        """CHECK_AT_ONCE of the keys for which `check` was called, or all."""
         wanted = {"pins.tenant": tenant, "pins.subscription": subscription, "check": True}
         shown = {"check_id": 1, "newest": 1}
-        found = await self._answer("find", lambda: self._collection.find(wanted, shown, limit=_CHECK_AT_ONCE).to_list())
+        found = await self._answer("find", lambda: self._collection.find(wanted, shown, limit=CHECK_AT_ONCE).to_list())
         return [_check_of(each) for each in found]
 
     async def checked(self, tenant: str, subscription: str, check: Check) -> None:

@@ -29,7 +29,7 @@ class Collection(NoLetters):
         """The letters that callers have marked, to be delivered again."""
         self.replayed = set[bytes]()
         """The quarantined keys whose letters are delivered again."""
-        self.keys_max = 100
+        self.keys_max = self.check_at_once = 100
         self.tries = 0
         self.before: Callable[[DeadLetter], None] = lambda letter: None
         """Called before a letter is written. May raise."""
@@ -67,12 +67,16 @@ class Collection(NoLetters):
         await asyncio.sleep(0.01)
         return self.written.get(id_)
 
-    async def discard(self, tenant: str, subscription: str, ids: Sequence[bytes], *, complete: bool = False) -> int:
+    async def discard(
+        self, tenant: str, subscription: str, ids: Sequence[bytes], *, complete: bool | None = None
+    ) -> int:
         await asyncio.sleep(0.01)
         self.deleting()
         gone = [self.written.pop(each) for each in ids if each in self.written]
-        if complete:
-            self.newest |= {each.group_key: (each.place, each.key) for each in _in_order(gone)}
+        last = {each.group_key: (each.place, each.key) for each in _in_order(gone)}
+        if complete is not None:
+            whole = last if complete else await self.without_letters(tenant, subscription, last)
+            self.newest |= {key: each for key, each in last.items() if key in whole}
         await self.check(tenant, subscription, [each.group_key for each in gone])
         return len(gone)
 
@@ -104,7 +108,8 @@ class Collection(NoLetters):
         self.pins |= {key: self._discards for key in keys if key in self.pins}
 
     async def to_check(self, tenant: str, subscription: str) -> list[Check]:
-        return [Check(key, bytes([number]), self.newest.get(key)) for key, number in self.pins.items() if number]
+        found = [Check(key, bytes([number]), self.newest.get(key)) for key, number in self.pins.items() if number]
+        return found[: self.check_at_once]
 
     async def checked(self, tenant: str, subscription: str, check: Check) -> None:
         if check.id == bytes([self.pins[check.key]]):

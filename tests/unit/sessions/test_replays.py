@@ -66,9 +66,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """When a group looks for letters that are to be replayed."""
     times, look = list[float](), Replays.look
 
-    async def counted(self: Replays) -> None:
+    async def counted(self: Replays) -> bool:
         times.append(asyncio.get_running_loop().time())
-        await look(self)
+        return await look(self)
 
     monkeypatch.setattr(Replays, "look", counted)
     return times
@@ -334,6 +334,43 @@ async def test_what_comes_after_all_letters_were_discarded_does_not_keep_the_qua
         assert numbers(member) == sorted(numbers(member)), "in order"
         assert member.attempts == [1, 1, 1, 1]
         await until(lambda: not collection.pins)
+
+
+@in_virtual_time
+async def test_many_keys_whose_letters_were_discarded_are_free_as_soon_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replays, "CHECK_AT_ONCE", 1)
+    async with quarantined() as (there, collection, member):
+        collection.check_at_once = 1
+        for sequence, key in ((2, "b"), (3, "c")):
+            change(there, key)
+            await member.has(sequence)
+            reject(member, sequence)
+        await until(lambda: len(collection.pins) == 3)
+        await collection.discard("default", "orders", list(collection.written), complete=True)
+        await until(lambda: len(collection.pins) == 2)
+        first_s = asyncio.get_running_loop().time()
+        await until(lambda: not collection.pins)
+        assert asyncio.get_running_loop().time() - first_s < LOOK_S / 2
+
+
+@in_virtual_time
+async def test_a_letter_that_fails_when_it_was_discarded_quarantines_its_key_no_more() -> None:
+    async with quarantined() as (there, collection, member):
+        change(there, "b")
+        await member.has(2)
+        reject(member, 2)
+        await until(lambda: len(collection.pins) == 2)
+        collection.mark("a")
+        await member.has(6)
+        of_a = [each.id for each in collection.written.values() if bson.decode(each.key) == {"_id": "a"}]
+        await collection.discard("default", "orders", of_a, complete=True)
+        await until(lambda: len(collection.pins) == 1)
+        reject(member, 3)
+        change(there, "a")
+        await member.has(9)
+        member.settle((7, 9))
+        await member.has(10)
+        assert (numbers(member)[-1], collection.keys) == (max(numbers(member)), ["b"])
 
 
 @over("complete", [False, True])
