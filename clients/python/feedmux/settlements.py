@@ -7,7 +7,7 @@ The server's delivery sequences restart with every stream (one Subscribe call). 
 here are forgotten, because the server sends them again; those in hand stay in hand. A repeat is recognized by its
 `_id`: in hand, it takes its new sequence and is not handed out again; finished meanwhile, it is settled at once. Runs
 that begin with a repeat come first, and may continue with new events. What has not come before the first other run is
-void: others have it.
+void: others have it, unless it is a dead letter, which may come later.
 
 If the server that hosted the group was lost, the next one asks what it left here: the events in hand (`held`), and
 those that were processed and may not be stored as settled (`settled`). These are bounded: of more than the last 2,000,
@@ -100,6 +100,11 @@ class Settlements:
         self._void: dict[bytes, MemberEvent] = {}
         """By `_id`, events in hand that others may have got. They may come again, and are not handed out twice then:
         dead letters are before the group's position, and a host that follows a lost one may deliver others first."""
+        self._late: dict[bytes, _Finished] = {}
+        """By `_id`, the last void events that have finished."""
+        self._passed = 0, 0
+        """In the present stream: everything before this cluster time is settled, and comes again as dead letters only,
+        or because the position was moved: then this is before it."""
         self._settled: deque[tuple[int, int]] = deque(maxlen=CLAIMS_MAX)
         """The events that were processed last and may not be stored as settled: the sequence in the present stream (0:
         in none), and the mark."""
@@ -193,6 +198,7 @@ class Settlements:
         self._unsent.clear()
         self._unconfirmed.clear()
         self._received = self._outstanding = self._reported = self._unconfirmed_events = 0
+        self._passed = 0, 0
         self._settled = deque(((0, mark) for _, mark in self._settled), CLAIMS_MAX)
 
     def tell(self, *, told: bool) -> None:
@@ -207,12 +213,14 @@ class Settlements:
         self.lose()
         self._expected.clear()
         self._void.clear()
+        self._late.clear()
         self._settled.clear()
 
     def progress(self, time: tuple[int, int]) -> None:
         """Note that everything at or before this cluster time is settled: what was expected up to it is void."""
-        if not self._expected or time == (0, 0):
+        if time == (0, 0):
             return
+        self._passed = time
         for token in [token for token in self._expected if (token_time(token) or time) < time]:
             self._give_up(token, self._expected.pop(token))
 
@@ -264,7 +272,8 @@ class Settlements:
         elif token and self._expected.get(token) is event:
             self._expected[token] = finished
         else:
-            self._void.pop(token, None)
+            if self._void.pop(token, None) is event:
+                self._give_up(token, finished)
             token = b""
         if token and isinstance(outcome, Done):
             self._settled.append((event.delivery, mark_of(token)))
@@ -324,7 +333,7 @@ class Settlements:
         for index in range(begin, begin + size):
             event = MemberEvent(batch, index, (attempts[index] or 1) if attempts else 1, self._owner, run)
             event.delivery = first + index
-            if self._expected or self._void:
+            if self._expected or self._void or self._late:
                 if index == begin and token_of(batch, index) not in self._expected:
                     for each in self._expected.items():
                         self._give_up(*each)
@@ -347,11 +356,18 @@ class Settlements:
     def _give_up(self, token: bytes, what: MemberEvent | _Finished | None) -> None:
         if isinstance(what, MemberEvent):
             self._void[token] = what
+        elif what is not None and not what.stored:
+            self._late[token] = what
+            if len(self._late) > CLAIMS_MAX:
+                del self._late[next(iter(self._late))]
 
     def _repeated(self, event: MemberEvent) -> MemberEvent | _Finished | None:
         """Give an event that was delivered before its new sequence, if it is in hand or finished. None: hand it out."""
         token = token_of(event.batch, event.index)
-        known = self._expected.pop(token, None) or self._void.pop(token, None)
+        known, late = self._expected.pop(token, None) or self._void.pop(token, None), self._late.pop(token, None)
+        if known is None and late is not None and event.attempt <= late.attempt:
+            # Otherwise others may have had it, or it is to be processed again.
+            known = late if (token_time(token) or self._passed) < self._passed else None
         if isinstance(known, MemberEvent):
             known.delivery = event.delivery
         elif known is not None:

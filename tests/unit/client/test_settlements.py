@@ -249,6 +249,40 @@ def test_what_comes_again_while_it_is_in_hand_is_not_handed_out_twice(voided_by:
     assert numbers(stream.take()) == [5]
 
 
+@over("finishes", ["while there is no stream", "after others came", "after the progress"])
+def test_a_dead_letter_that_has_finished_when_it_is_void_is_not_handed_out_again(finishes: str) -> None:
+    stream = Stream()
+    stream.deliver([1], [2])
+    one, two = stream.take()
+    stream.reconnect()
+    for step in ("while there is no stream", "after others came", "after the progress"):
+        if step == "after others came":
+            stream.deliver([3])
+        if step == "after the progress":
+            stream.of.progress((2000, 1))
+        if step == finishes:
+            stream.done(one)
+            stream.of.settle(two, Failed(reject=True))
+    stream.deliver([1], [2])
+    assert numbers(stream.take()) == [3]
+    assert stream.outgoing() == ([(2, 2)], [3])
+
+
+@over("why", ["others had it", "the position was moved", "too many have finished since"])
+def test_what_has_finished_when_it_is_void_is_handed_out_again_in_doubt(why: str) -> None:
+    stream = Stream(window=2 * CLAIMS_MAX)
+    stream.deliver([1], *([number] for number in range(2, 2 + CLAIMS_MAX)))
+    in_hand = stream.take(2 * CLAIMS_MAX)
+    stream.reconnect()
+    stream.of.progress((9000, 1))
+    stream.done(*in_hand[: None if why.startswith("too many") else 1])
+    if why == "the position was moved":
+        stream.reconnect()
+        stream.of.progress((500, 1))
+    stream.deliver([1], attempts=[2 if why == "others had it" else 1])
+    assert (numbers(stream.take(1)), stream.outgoing()) == ([1], ([], []))
+
+
 def test_progress_voids_what_is_before_it_and_a_heartbeat_voids_nothing() -> None:
     stream = Stream()
     stream.deliver([1], [2])
@@ -257,7 +291,7 @@ def test_progress_voids_what_is_before_it_and_a_heartbeat_voids_nothing() -> Non
     stream.of.progress((1000, 1))
     stream.of.progress((1002, 1))
     stream.done(one, two)
-    stream.deliver([2], [1])
+    stream.deliver([2], [1], attempts=[2, 2])
     assert numbers(stream.take()) == [1], "the time of 1 was before the position"
     assert stream.outgoing() == ([(1, 1)], [])
 
