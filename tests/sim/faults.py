@@ -791,18 +791,31 @@ async def _release_late(world: "World") -> None:
 
 
 async def _discard_letters(world: "World") -> None:
-    """A program discards some dead letters."""
-    crew = await _crew_with_letters(world)
+    """A program discards some dead letters, or all, also while members process them again. If all, no key stays in
+    quarantine for what is set aside before the host has seen that."""
+    crew, rng = await _crew_with_letters(world), world.rng
     if crew is None:
         return
+    if rng.random() < 0.5:
+        await world.replay(crew)
+        await asyncio.sleep(rng.uniform(0.0, 8.0))
     ids = _ids_of_letters(world, crew)
     for each in world.letters_of(crew):
         if ids is None or each["_id"]["event"].hex() in ids:
             world.recorder.add(records.Discarded(crew.name, str(number_of(bytes(each["event"])))))
     name = crew.subscription
     crew.discards_all = ids is None
-    await world.administer(crew.tenant, lambda client: client.dead_letters(name).discard(ids, everything=ids is None))
+    done = await world.administer(
+        crew.tenant, lambda client: client.dead_letters(name).discard(ids, everything=ids is None)
+    )
     crew.discards_all = False
+    if done and ids is None:
+        for _ in range(rng.randint(0, 24)):
+            world.write()
+            await asyncio.sleep(rng.uniform(0.0, 1.0))
+        await asyncio.sleep(10.0)
+        held = world.letters.held_for_nothing(crew.tenant.name, crew.subscription)
+        world.problems += [f"Convergent: {crew.name} has quarantined {key!r} for nothing" for key in held]
 
 
 async def _crew_with_letters(world: "World") -> "Crew | None":

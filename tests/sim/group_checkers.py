@@ -316,6 +316,8 @@ class _Group:
             self.rejected.add(event)
         elif running is None or (event in self.had_letters and not running.key):
             return
+        elif event in self.discarded:
+            pass  # if it has failed too often, nothing says when it is gone
         elif not (running.carried or running.is_second) and self.epochs.get(record.member) == running.epoch:
             # Of a carried event, the host may not know how often it has failed. The failure of one that is void, the
             # member does not tell.

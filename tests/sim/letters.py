@@ -63,6 +63,18 @@ class SimLetters:
             if "event_bytes" in each and (each["tenant"], each["subscription"]) == (tenant, subscription)
         ]
 
+    def held_for_nothing(self, tenant: str, subscription: str) -> list[bytes]:
+        """The quarantined keys whose letters were all set aside because of one that is there no more, of which the host
+        need not find that out, and which nobody delivers again."""
+        held, letters = list[bytes](), self.of(tenant, subscription)
+        for each in self._majority.values():
+            if each.get("pins") == {"tenant": tenant, "subscription": subscription}:
+                own = [letter for letter in letters if letter["group_key"] == each["_id"]["key"]]
+                first = min(own, key=lambda letter: letter["place"], default=None)
+                if first and not (first["attempts"] or each.get("check") or each.get("replay")):
+                    held.append(bytes(each["_id"]["key"]))
+        return held
+
     # What `Letters` asks of pymongo.
 
     def __getitem__(self, database: str) -> "SimLetters":
