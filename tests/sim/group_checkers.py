@@ -241,7 +241,8 @@ class _Group:
         self.held.pop(key, None)
         if event not in self.first:
             self.first.add(event)
-            yield from self._in_order(event, rank, key)
+            if epoch >= self.sought_epoch:  # otherwise its host does not know yet that the position was moved
+                yield from self._in_order(event, rank, key)
         self.sessions[event].add(record.session)
         if self.knows_sent and record.attempt > self._tries(event):
             yield self._violation(RIGHTLY, f"{event} came with the attempt {record.attempt}")

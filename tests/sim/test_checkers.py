@@ -292,6 +292,10 @@ def test_a_member_carries_nothing_over_that_its_host_may_have_given_to_others() 
     assert [each.guarantee for each in check([*OF_GROUP, *after_seek, others])] == ["Key exclusive"]
 
 
+def test_what_a_member_has_begun_before_it_hears_of_a_seek_says_nothing_of_the_order_after_it() -> None:
+    assert check([*OF_GROUP, Sought("g", place(19), epoch=2), *done("g1"), *NEXT_HOST, *done("g0")]) == []
+
+
 @pytest.mark.parametrize(("guarantee", "records"), BAD)
 def test_a_bad_history_is_noticed(guarantee: str, records: list[Record]) -> None:
     assert {violation.guarantee for violation in check([*WRITTEN, *records], [guarantee])} == {guarantee}
