@@ -37,7 +37,7 @@ from tests.virtual_time import VirtualClock
 
 TIMES = frozenset({b"create_ms", b"update_ms", b"used_ms", b"lease_until_ms", b"nonce"})
 """Fields that differ from run to run: here it counts whether there are any."""
-EPOCHS = frozenset({b"epoch", b"seek_epoch", b"commit_epoch"})
+EPOCHS = frozenset({b"epoch", b"seek_epoch", b"commit_epoch", b"delete_epoch", b"takeover_epoch"})
 """They come from the time: here they count in the order in which they appeared."""
 NAMES = ("one", "two")
 OPERATIONS = 150
