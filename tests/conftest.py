@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Each of several processes imports a share of the tests first: otherwise all of them compile each file anew,
+    """Each of several processes imports a share of the tests first: otherwise all of them compile each file again,
     at the same time, where there is no bytecode yet."""
     number, of = (os.environ.get(f"PYTEST_XDIST_WORKER{each}", "") for each in ("", "_COUNT"))
     if number and len(session.config.args) == 1 and Path(session.config.args[0]).is_dir():

@@ -17,7 +17,7 @@ def in_sql(options: dict[str, str]) -> str:
 
 
 def test_a_table(spark: SparkSession, database: Documents, options: Options) -> None:
-    """Each query of a table plans anew; a DataFrame and a view of the format are planned once."""
+    """Each query of a table is planned again; a DataFrame and a view of the format are planned once."""
     spark.sql(
         f"CREATE TABLE changes USING feedmux OPTIONS ({in_sql(options())}) COMMENT 'of the shop'"
         " TBLPROPERTIES ('department' = 'sales')"

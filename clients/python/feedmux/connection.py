@@ -276,7 +276,7 @@ class Connection(StreamKeeper):
 
     def _withdraw(self, kind: type[SnapshotProgress | SnapshotComplete], *, also_before_documents: bool = True) -> None:
         """Drop notices of a copy that have not been delivered. Of its end: its documents are forgotten, or come again
-        before another end. Of how far it is: a new stream says it anew, if it is within a copy; outside, a notice
+        before another end. Of how far it is: a new stream says it again, if it is within a copy; outside, a notice
         before documents stays, because it tells of which copy they are."""
         items, kept = self._buffer.drain(), 0
         if not also_before_documents:

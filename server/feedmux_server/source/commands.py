@@ -76,7 +76,7 @@ class SourceCommands:
         if self._stale_since_s is None:
             self._stale_since_s = now_s
         elif now_s - self._stale_since_s > _STALE_S and self._new_client is not None:
-            log.warning("MongoDB counts its elections anew: feedmux connects again", extra={"source": self.name})
+            log.warning("MongoDB counts elections from a lower number: connecting again", extra={"source": self.name})
             self._stale_since_s = None
             try:
                 new = self._new_client()

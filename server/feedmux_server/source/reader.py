@@ -371,7 +371,7 @@ class ChangeStreamReader:
 
     async def _lost(self, cause: PyMongoError, error: FeedmuxError) -> Failed | FeedmuxError:
         """What it means that a member has lost the position. The primary may have it, and decides: a member that was
-        synchronized anew, or whose oplog is smaller, has lost it for itself only."""
+        resynchronized, or whose oplog is smaller, has lost it for itself only."""
         source, at = self._source, self._request.at.place
         if source.clock.is_mongos:  # which has no oplog
             return error

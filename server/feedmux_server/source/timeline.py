@@ -1,6 +1,6 @@
 """Finds out that a deployment was restored from an older copy, or replaced by one.
 
-A majority never loses an entry, whatever is elected, rolled back or synchronized anew. So the oplog must have the
+A majority never loses an entry, whatever is elected, rolled back or resynchronized. So the oplog must have the
 newest majority-committed entry that this server knows, while it reaches back so far; an oplog that has other entries
 before and after that time is another history. A restore needs a restart of MongoDB, which ends every cursor and every
 connection: after such a loss, `verify` looks once for all streams, before any of them continues. `jobs.oplog_monitor`

@@ -63,7 +63,7 @@ class ParquetMirror(Mirror):
         self._write(rows)
 
     def _in_schema_of(self, latest: DataFrame) -> DataFrame:
-        """The table with the types of the stream: each batch writes all rows anew. Raises CannotApply."""
+        """The table with the types of the stream: each batch writes all rows again. Raises CannotApply."""
         table = self.read()
         for name in ("document_key", "document"):
             have, want = table.schema[name].dataType, latest.schema[name].dataType

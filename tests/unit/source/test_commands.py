@@ -54,7 +54,7 @@ async def test_what_does_not_answer_is_unavailable(failure: PyMongoError | None,
 
 @in_virtual_time
 async def test_a_client_that_takes_the_primary_for_a_deposed_one_for_long_is_replaced() -> None:
-    """pymongo never accepts a primary of an older election than it knows, and a restored deployment counts anew."""
+    """pymongo never accepts a primary of an older election, and a restored deployment counts from a lower number."""
 
     class Client:
         def __init__(self, error: str) -> None:

@@ -83,7 +83,7 @@ async def test_a_lease_of_a_clock_that_was_ahead_lasts_no_longer_than_any_other(
 
 @in_virtual_time
 async def test_why_a_session_ended_for_good_is_not_hidden_by_what_came_later() -> None:
-    """The session would else continue: after a takeover, or on a subscription that was created anew."""
+    """The session would else continue: after a takeover, or on a subscription that was created again."""
     _, store = redis_and_store()
     leases = store.leases
     await create(store, "t", "s")

@@ -186,7 +186,7 @@ class Hand:
         return self.committed > before
 
     def disconnect(self) -> list[int]:
-        """The numbers of what was sent and not settled, in the order of sending. The next session begins anew."""
+        """The numbers of what was sent and not settled, in the order of sending. The next session starts with none."""
         numbers = self.in_hand
         self._begin()
         return numbers
