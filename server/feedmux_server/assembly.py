@@ -138,7 +138,7 @@ def assemble(
         admission,
         credentials.grants(),
         credentials.trusted(),
-        letters.hidden_database if letters is not None else lambda source: "",
+        letters.hidden_database if letters is not None else lambda scope: "",
     )
     manager.memory.include("policies", lambda: access.policies.bytes)
     service = Service(

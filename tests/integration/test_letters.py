@@ -22,6 +22,7 @@ from feedmux_server.config.server import Config
 from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter
+from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.doctor import examine
 from feedmux_server.source import dead_letters
 from feedmux_server.source.answers import ANSWER
@@ -436,12 +437,24 @@ async def test_a_deployment_that_tenants_watch_must_be_named(mongo: ReplicaSet, 
             _ = found_later.letters
         await later.close()
         other = Source(SourceConfig("other", mongo.uri))
-        await other.connect()
-        named = DeadLetters(own, place(database.name), "main", {"main": watched, "other": other})
+        sources = {"main": watched, "other": other}
+        named = DeadLetters(own, place(database.name), "main", sources)
+        all_of, its_own, another = (Scope("other", each) for each in ("", database.name, "shop"))
+        unreached = DeadLetters(Source(SourceConfig("dead_letters", mongo.uri)), place(database.name), "main", sources)
+
+        def is_unknown(letters: DeadLetters) -> None:
+            assert (letters.hidden_database(Scope("main")), letters.hidden_database(another)) == (database.name, "")
+            for scope in (all_of, its_own):
+                with pytest.raises(FeedmuxError, match="not known yet"):
+                    letters.hidden_database(scope)
+
         await named.prepare()
-        assert named.hidden_database("main") == named.hidden_database("other") == database.name
+        is_unknown(named)
+        await other.connect()
+        is_unknown(unreached)
+        assert named.hidden_database(all_of) == named.hidden_database(its_own) == database.name
         await other.close()
-        assert named.hidden_database("other") == database.name, "also while the deployment cannot be reached"
+        assert named.hidden_database(all_of) == database.name, "also while the deployment cannot be reached"
     finally:
         await watched.close()
         await own.close()

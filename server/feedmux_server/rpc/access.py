@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from feedmux.v1 import feed_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.feeds.feed import FeedSpec
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
 from feedmux_server.core.grants.grant import Grants, granted
 from feedmux_server.core.grants.stages import PolicyCache, apply_grants, without_database
@@ -25,9 +25,9 @@ class Access:
         admission: Admission,
         grants: Mapping[str, Grants],
         trusted: Set[str],
-        hidden_database: Callable[[str], str] = lambda source: "",
+        hidden_database: Callable[[Scope], str] = lambda scope: "",
     ) -> None:
-        """`hidden_database` names a database of a source that nobody may watch, empty for none."""
+        """`hidden_database` names the database of a scope that nobody may watch, empty for none."""
         self.grants = grants
         """The grants of each tenant, by its name: a tenant missing here sees nothing. Replaced by
         `LiveSessions.change_grants`."""
@@ -65,7 +65,7 @@ class Access:
         The grants are checked first, so that a tenant learns nothing about a source that it may not see.
         """
         asked = without_database(
-            apply_grants(self.grants_of(tenant), spec, self.policies), self.hidden_database(spec.scope.source)
+            apply_grants(self.grants_of(tenant), spec, self.policies), self.hidden_database(spec.scope)
         )
         self._manager.source(spec.scope.source)
         self._manager.accounts.of(tenant).check_pipeline(len(spec.pipeline))

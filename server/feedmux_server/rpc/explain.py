@@ -61,7 +61,7 @@ class Explain:
         source = service.manager.source(key.spec.scope.source)
         grants = service.access.grants_of(tenant)
         response.scope_missing = await is_missing(source, grants, feed.scope, service.admission.charge_list)
-        hidden = service.access.hidden_database(feed.scope.source)
+        hidden = service.access.hidden_database(feed.scope)
         for each in await collection_images(source, grants, feed, service.admission.charge_list):
             if each.database == hidden:
                 continue

@@ -14,6 +14,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.core.limits.backoff import Backoff
 from feedmux_server.source.deployment import Source
 from feedmux_server.source.errors import UNAUTHORIZED
@@ -39,6 +40,8 @@ class DeadLetters:
         self._sources = sources
         self._is_watched = bool(source)
         self._hidden_from = {source} if source else set[str]()
+        self._elsewhere = set[str]()
+        """Sources that were seen on another deployment: a server that cannot be reached is no longer known."""
         self._letters = deployment.letters(place)
         self.is_ready = False
         """Whether `prepare` has succeeded."""
@@ -58,11 +61,26 @@ class DeadLetters:
             )
         return self._letters
 
-    def hidden_database(self, source: str) -> str:
-        """The database that the feeds of a source do not show; empty for none."""
-        if self._is_watched and source not in self._hidden_from and self._is_here(source):
-            self._hidden_from.add(source)
-        return self._place.database if source in self._hidden_from else ""
+    def hidden_database(self, scope: Scope) -> str:
+        """The database that a feed does not show; empty for none. Raises SOURCE_UNAVAILABLE for a feed that has a
+        database of that name while it is not known whether it is the one."""
+        source, database = scope.source, self._place.database
+        if not self._is_watched or scope.database not in ("", database):
+            return ""
+        if source not in self._hidden_from:
+            if self._is_here(source):
+                self._hidden_from.add(source)
+            elif source not in self._elsewhere and source in self._sources:
+                if not (self._sources[source].nodes() and self.deployment.nodes()):
+                    raise FeedmuxError(
+                        ErrorReason.SOURCE_UNAVAILABLE,
+                        f"it is not known yet whether the database {database!r} of this source holds dead letters,"
+                        " which no feed shows; try again, and tell the operator if this stays so",
+                        {"source": source},
+                        retry_after_s=_RETRY_FIRST_S,
+                    )
+                self._elsewhere.add(source)
+        return database if source in self._hidden_from else ""
 
     def shares(self) -> dict[str, float]:
         """How much of its bounds each tenant uses, as far as this process knows."""

@@ -16,6 +16,7 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.assembly import assemble
 from feedmux_server.config.server import Config
 from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.credentials import Credentials
 from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.rpc.caller import identified
@@ -125,7 +126,7 @@ async def refused(handler: Any, request: Message) -> FeedmuxError:
 class NoLetters:
     """A collection for dead letters that nobody writes to."""
 
-    def hidden_database(self, source: str) -> str:
+    def hidden_database(self, scope: Scope) -> str:
         return ""
 
     def shares(self) -> dict[str, float]:
