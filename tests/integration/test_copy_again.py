@@ -33,7 +33,7 @@ class Sink:
     """Of the documents that copies have brought."""
 
     def apply(self, event: feedmux.Event) -> None:
-        self.generation = event.batch.generation or self.generation
+        self.generation = max(self.generation, event.batch.generation)
         change = event.document
         key = change["documentKey"]["_id"]
         if event.snapshot:
@@ -47,9 +47,9 @@ class Sink:
         if isinstance(notice, feedmux.Gap):
             self.gaps.append(notice)
         if isinstance(notice, feedmux.SnapshotComplete):
-            self.generation = notice.generation
+            self.generation = max(self.generation, notice.generation)
             self.swept.append(notice.generation)
-            self.rows = {key: row for key, row in self.rows.items() if row[1] == notice.generation}
+            self.rows = {key: row for key, row in self.rows.items() if row[1] >= notice.generation}
 
     async def read(
         self, user: feedmux.AsyncClient, name: str, enough: Callable[[], bool], *, window: int = 1000
@@ -138,6 +138,7 @@ async def test_an_end_that_the_consumer_may_not_have_noticed_is_announced_again(
         await until(is_past_the_copy)
     await sink.read(user, name, lambda: len(sink.swept) > 0)
     await sink.read(user, name, lambda: len(sink.swept) > 1)
+    await user.subscription(name).seek("latest")
     await sink.read(user, name, lambda: len(sink.swept) > 2)
     assert len(set(sink.swept)) == 1
     assert sink.copied_ids == list(range(10)), "no document came again"
@@ -147,6 +148,26 @@ async def test_an_end_that_the_consumer_may_not_have_noticed_is_announced_again(
     documents.insert_one({"_id": 11})
     await sink.read(user, name, lambda: 11 in sink.rows)
     assert len(sink.swept) == count, "an event after the end was acknowledged"
+
+
+async def test_the_end_of_a_former_copy_leaves_what_a_later_one_has_brought(
+    user: feedmux.AsyncClient, client: Client, name: str
+) -> None:
+    """The position is moved back: here by a seek, as a Redis that returned to an older state would."""
+    documents, sink = client[name].c, Sink()
+    documents.insert_many([{"_id": number} for number in range(100)])
+    await user.create_subscription(name, feedmux.Feed(name, "c"), start="snapshot")
+    await sink.read(user, name, lambda: len(sink.rows) >= 60, window=10)
+    within_first = (await user.get_subscription(name)).position
+    await user.subscription(name).seek("snapshot")
+    await sink.read(user, name, lambda: sink.copied_ids.count(20) == 2, window=10)
+    documents.delete_many({"_id": {"$in": [0, 99]}})
+    await user.subscription(name).seek(within_first)
+    await sink.read(user, name, lambda: bool(sink.swept))
+    assert sink.swept[0] < sink.generation
+    documents.insert_one({"_id": 100})
+    await sink.read(user, name, lambda: 100 in sink.rows)
+    assert sink.documents == held(client, name)
 
 
 @pytest.mark.full

@@ -294,17 +294,17 @@ class Copier(Reader):
                 self._follow(status.generation)
             case SnapshotComplete():
                 self._follow(notice.generation)
-                self._sweep()
+                self._sweep(notice.generation)
 
     def _follow(self, generation: int) -> None:
-        if self.sweeps and generation not in (0, self._generation):
+        if self.sweeps and generation > self._generation:
             self._generation, self._must_sweep = generation, True
 
-    def _sweep(self) -> None:
-        """Delete what neither a document nor a change of this generation has brought."""
-        if self._must_sweep:
-            self.state = {rank: each for rank, each in self.state.items() if self._stamps[rank] == self._generation}
-            self._must_sweep = False
+    def _sweep(self, generation: int) -> None:
+        """Delete what neither a document nor a change of this generation, or of a later one, has brought."""
+        if self.sweeps:
+            self.state = {rank: each for rank, each in self.state.items() if self._stamps[rank] >= generation}
+            self._must_sweep = self._must_sweep and generation < self._generation
 
 
 def shown(state: State) -> tuple[str, ...]:

@@ -928,7 +928,7 @@ MUTANTS: Final = (
         "another copy has the generation of the one before",
         "Snapshot converges",
         "feedmux_server.core.positions.resume_token:beginning_of_copy",
-        "generation = (cluster_time >> 32) << 20 | increment & 0xF_FFFF",
+        "generation = max(_generation(cluster_time, age), after + 1)",
         "generation = 1",
         scenario="snapshot again",
     ),

@@ -84,7 +84,7 @@ type SnapshotStatus struct {
 }
 
 // SnapshotComplete says that the copy of existing documents is complete: every event after this is a change. A program
-// that keeps what it has deletes now what it has not applied with this Generation. After an interruption the notice may
+// that keeps what it has deletes now what it has applied with a lower Generation. After an interruption the notice may
 // come again, until an event after it is acked.
 type SnapshotComplete struct {
 	// Documents is the number of documents of the copy, and Bytes their size. After an interruption, some may count

@@ -89,7 +89,7 @@ export interface SnapshotStatus {
 
 /**
  * The copy of existing documents is complete: every event after this is a change. A program that keeps what it has
- * deletes now what it has not applied with this `generation`. After an interruption the notice may come again, until an
+ * deletes now what it has applied with a lower `generation`. After an interruption the notice may come again, until an
  * event after it is acked.
  */
 export interface SnapshotComplete {

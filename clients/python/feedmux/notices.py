@@ -84,7 +84,7 @@ class SnapshotComplete:
     """The copy of existing documents is complete: every event after this is a change.
 
     `documents` counts the documents of the copy. After an interruption, some may count twice. A program that keeps what
-    it has deletes now what it has not applied with this `generation` (`Batch.generation`): it was deleted before the
+    it has deletes now what it has applied with a lower `generation` (`Batch.generation`): it was deleted before the
     copy began. After an interruption the notice may come again, until an event after it is acknowledged.
     """
 

@@ -18,8 +18,8 @@ from feedmux_server.core.feeds.feed import route_of
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey
-from feedmux_server.core.positions.position import as_shown, copied_of
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.position import as_shown, copied_of, inspect_position
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.core.positions.start import Start, StartKind
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.rpc import convert
@@ -193,13 +193,18 @@ class Subscriptions:
         stored = await self._service.store.get(tenant, request.name)
         content = convert.stored_content(stored.definition)
         key = self._service.access.key_of(await self._service.access.feed_of(content.feed, tenant), tenant)
-        place = await self._resolve(convert.start(request.to), tenant, key)
+        place = await self._resolve(convert.start(request.to), tenant, key, stored.position)
         check_group(content, key, is_copying=place.copied is not None, has_letters=self._service.letters is not None)
+        positions, completed = self._service.positions(key, tenant), _unnoticed_end(stored.position)
+        if completed is None or place.copied is not None or content.HasField("group"):
+            position = positions.encode(place)
+        else:
+            position = positions.encode_completed(place, completed)
         with self._rechecking(tenant, request.name):
             sought = await self._service.store.seek(
                 tenant,
                 request.name,
-                position=self._service.positions(key, tenant).encode(place),
+                position=position,
                 cluster_time=place.cluster_time,
                 order=order_bytes(place),
             )
@@ -286,11 +291,20 @@ class Subscriptions:
             source = self._service.manager.source(key.spec.scope.source)
             await check_copy(source, key, self._service.admission.charge_list)
 
-    async def _resolve(self, start: Start, tenant: str, key: StreamKey) -> ResumeToken:
+    async def _resolve(self, start: Start, tenant: str, key: StreamKey, stored: bytes = b"") -> ResumeToken:
         """The position to store. A native token is stored as its position; MongoDB checks it at the first read."""
         if start.kind is StartKind.RESUME_AFTER:
             start = Start(StartKind.START_AFTER, data=start.data)
-        return (await self._service.starts(key, tenant).resolve(start)).place.before_event()
+        return (await self._service.starts(key, tenant).resolve(start, stored)).place.before_event()
+
+
+def _unnoticed_end(stored: bytes) -> Copied | None:
+    """The copy whose end the client may not have noticed at a stored position. It is announced wherever the position is
+    moved: what it did not bring is gone, before and after."""
+    try:
+        return inspect_position(stored).completed
+    except FeedmuxError:
+        return None  # a seek is the way out of a position that cannot be read
 
 
 def _masked(request: subscriptions_pb2.UpdateSubscriptionRequest) -> frozenset[str]:

@@ -10,7 +10,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass
 
-from feedmux_server.clock import monotonic_s
+from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.delivery.copy_progress import CopyProgress, CopyState, CopyStatus, completed_status, status_at
 from feedmux_server.core.delivery.feed_streams import FeedStreams, SubscriberState
 from feedmux_server.core.delivery.session_state import Phase, SessionState, SessionStep
@@ -22,7 +22,7 @@ from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.limits.headroom_alert import HeadroomAlert
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import PositionEncoder
-from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken, beginning_of_copy
+from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken, beginning_of_copy, generation_before
 from feedmux_server.sessions.outputs import (
     CopyMark,
     DegradedMark,
@@ -453,7 +453,8 @@ class Session:
     async def _place_after_loss(self, error: FeedmuxError) -> ResumeToken:
         source = self._manager.source(self.source)
         if self._policy.snapshot_on_history_lost:
-            return beginning_of_copy(await source.clock.operation_time(), self._key.short)
+            after = generation_before(self.subscriber.at.place)
+            return beginning_of_copy(await source.clock.operation_time(), wall_s(), after)
         at, oldest_time = self.subscriber.at.place, await source.oplog.oldest_time()
         if error.reason is ErrorReason.HISTORY_LOST and oldest_time <= at.cluster_time:
             return at  # the primary has the position: nothing is lost, and what was delivered does not come again

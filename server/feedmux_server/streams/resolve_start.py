@@ -4,10 +4,12 @@ Only this module decides which starts are accepted: positions are authenticated,
 a start that MongoDB has not reached is rejected, whatever its kind and whichever call brings it.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from feedmux_server.clock import wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey
@@ -26,6 +28,7 @@ from feedmux_server.core.positions.resume_token import (
     ResumeToken,
     UnknownTokenLayout,
     beginning_of_copy,
+    generation_before,
     without_document,
 )
 from feedmux_server.core.positions.start import Start, StartKind
@@ -47,9 +50,9 @@ class StartResolver:
         """The encoder of this feed's positions. Raises SOURCE_UNAVAILABLE while the source has not been reached."""
         return PositionEncoder(self.keys, self._fingerprint, self.key.short)
 
-    async def resolve(self, start: Start) -> JoinPoint:
-        """The join point of a start. Raises FeedmuxError for a foreign or damaged position, a start in the future, or
-        an unavailable source."""
+    async def resolve(self, start: Start, stored: bytes = b"") -> JoinPoint:
+        """The join point of a start; `stored` is the position that it replaces. Raises FeedmuxError for a foreign or
+        damaged position, a start in the future, or an unavailable source."""
         match start.kind:
             case StartKind.LATEST:
                 return JoinPoint(ResumeToken.high_water_mark(await self.source.clock.operation_time() + 1))
@@ -57,7 +60,10 @@ class StartResolver:
                 return JoinPoint(ResumeToken.high_water_mark(await self.source.oplog.oldest_time()))
             case StartKind.SNAPSHOT:
                 await check_copy(self.source, self.key, self.charge)
-                return JoinPoint(beginning_of_copy(await self.source.clock.operation_time(), self.key.short))
+                after = 0
+                with suppress(FeedmuxError):  # a seek is the way out of a stored position that cannot be read
+                    after = generation_before(inspect_position(stored).token)
+                return JoinPoint(beginning_of_copy(await self.source.clock.operation_time(), wall_s(), after))
             case StartKind.POSITION:
                 return await self.position(start.data, "start")
             case StartKind.OPERATION_TIME | StartKind.TIME:

@@ -898,8 +898,8 @@ type SnapshotStatus struct {
 	// The collection that is being copied, as `database.collection`. In a copy of several, before the first one and after
 	// the last one: the database, or `*` for the deployment.
 	Namespace string `protobuf:"bytes,7,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Which copy it is: another number for each copy of a feed, up to 2^53. At STATE_DONE, what was applied from no document
-	// and no change since this generation was announced was deleted before the copy began.
+	// Which copy it is: a greater number than that of the copies before, up to 2^53. At STATE_DONE, what was applied before
+	// this generation was announced, and from no document and no change since, was deleted before the copy began.
 	Generation    int64 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

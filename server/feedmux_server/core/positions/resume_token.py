@@ -355,17 +355,26 @@ class ResumeToken:
         return cls(_document(data), version, (cluster_time, HIGH_WATER_MARK, 0, 0, b""))
 
 
-def beginning_of_copy(cluster_time: int, stream_key: bytes) -> ResumeToken:
-    """The position at which a copy of a feed begins, after this time.
+def beginning_of_copy(cluster_time: int, now_s: float, after: int = 0) -> ResumeToken:
+    """The position at which a copy of a feed begins, after this time, with a generation after `after`.
 
-    Its generation is the time, moved by the feed's key: every delete since then is delivered, so two copies of one feed
-    with one generation are as one. But a pipeline or grants that have changed meanwhile withhold other documents, also
-    if nothing was written. Up to 2^53, numbers are exact in JavaScript too; a second does not have 2^20 entries in the
-    oplog.
+    The generation is the time: second, increment, and how long ago it was in 10 ms. A later copy of the feed has a
+    greater one also if nothing was written since, because its pipeline or grants may withhold other documents. What an
+    older generation has brought, and this one or a change since has not, is gone: every delete since then is delivered.
+    Up to 2^53, numbers are exact in JavaScript too.
     """
-    increment = (cluster_time & 0xFFFF_FFFF) + int.from_bytes(stream_key)
-    generation = (cluster_time >> 32) << 20 | increment & 0xF_FFFF
+    age = min(max(int((now_s - (cluster_time >> 32)) * 100), 0), 0x3FF)
+    generation = max(_generation(cluster_time, age), after + 1)
     return ResumeToken.high_water_mark(cluster_time + 1).while_copying(Copied(generation=generation))
+
+
+def generation_before(place: ResumeToken) -> int:
+    """At least the generation of each copy that whoever has come to this place has read."""
+    return place.copied.generation if place.copied is not None else _generation(place.cluster_time, 0x3FF)
+
+
+def _generation(cluster_time: int, age: int) -> int:
+    return (cluster_time >> 32) << 20 | min(cluster_time & 0xFFFF_FFFF, 0x3FF) << 10 | age
 
 
 def without_document(raw: bytes) -> bytes:

@@ -17,6 +17,7 @@ from feedmux_server.core.positions.resume_token import (
     UnknownTokenLayout,
     beginning_of_copy,
     describe,
+    generation_before,
     key_string,
     without_document,
 )
@@ -325,8 +326,12 @@ def test_the_invalidate_event_comes_after_the_event_that_caused_it() -> None:
     assert order_bytes(invalidate) > order_bytes(cause)
 
 
-def test_copies_of_one_time_are_one_only_if_the_feed_is_the_same() -> None:
-    """Its pipeline or grants may have changed, though nothing was written."""
-    one, same, other = (beginning_of_copy(5 << 32 | 1, key).copied for key in (b"\1", b"\1", b"\2"))
-    assert one == same
-    assert one != other
+def test_generations_ascend() -> None:
+    """Also where nothing was written meanwhile, a second has many writes, or the time of MongoDB was set back."""
+    times = ((5 << 32 | 1, 5.5), (5 << 32 | 1, 5.6), (5 << 32 | 2, 5.1), (5 << 32 | 1 << 20, 4.0), (6 << 32, 6.0))
+    begun = [beginning_of_copy(time, now_s) for time, now_s in times]
+    lost = [begun[-1], ResumeToken.high_water_mark(7 << 32 | 3)]
+    begun += [beginning_of_copy(2 << 32 | 1, 2.0, generation_before(each)) for each in lost]
+    generations = [each.copied.generation for each in begun if each.copied is not None]
+    assert generations == sorted(set(generations))
+    assert len(generations) == 7

@@ -132,7 +132,7 @@ public sealed interface Notice extends Item {
 
     /**
      * The copy of existing documents is complete: every event after this is a change. A program that keeps what it has
-     * deletes now what it has not applied with this generation. After an interruption the notice may come again, until
+     * deletes now what it has applied with a lower generation. After an interruption the notice may come again, until
      * an event after it is acknowledged.
      *
      * @param documents the number of documents of the copy; after an interruption, some may count twice
