@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
-from types import TracebackType
 from typing import Self, Unpack
 
 from feedmux.api import Api, make_feed
@@ -106,9 +105,7 @@ class AsyncClient(AsyncWatchClient):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

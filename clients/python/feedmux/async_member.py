@@ -5,7 +5,6 @@ import inspect
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
-from types import TracebackType
 from typing import Any, Final, Self
 
 from feedmux.errors import SessionClosed
@@ -81,9 +80,7 @@ class AsyncMember(MemberBase):
     async def __aenter__(self) -> Self:
         return await self._open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[MemberEvent]:

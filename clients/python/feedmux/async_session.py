@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Generator
-from types import TracebackType
 from typing import Any, Self
 
 from feedmux.batches import Batch, Event
@@ -67,9 +66,7 @@ class AsyncSession(SessionBase):
     async def __aenter__(self) -> Self:
         return await self._open()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[Event]:

@@ -1,7 +1,6 @@
 """pymongo's asynchronous interface: `await client[database][collection].watch(…)` and its AsyncChangeStream."""
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from bson.errors import BSONError
@@ -63,9 +62,7 @@ class AsyncChangeStream(WatchState):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _step(self, timeout_s: float | None) -> Any | None:

@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Final, Self
 
 from feedmux.background_loop import background_loop
@@ -129,9 +128,7 @@ class Member(MemberBase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _take(self, deadline_s: float | None) -> MemberEvent | None:

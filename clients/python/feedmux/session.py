@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Self
 
 from feedmux.background_loop import background_loop
@@ -135,9 +134,7 @@ class Session(SessionBase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _advance(self, exhausted: object, deadline_s: float | None) -> bool:

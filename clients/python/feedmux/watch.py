@@ -5,7 +5,6 @@ differences. `async_watch` does the same for the asynchronous interface.
 """
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from bson.errors import BSONError
@@ -65,9 +64,7 @@ class ChangeStream(WatchState):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _step(self, timeout_s: float | None) -> Any | None:
