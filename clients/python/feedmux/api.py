@@ -61,12 +61,6 @@ class Api:
         chosen = None if start is None else as_start(start)
         return Opening(feed=message, start=chosen, instance_id=instance_id(), route=requests.route_of(message))
 
-    def _subscription(self, message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
-        info = requests.subscription_value(message)
-        if info.routing_key:
-            self.transport.routes[info.name] = info.routing_key
-        return info
-
     async def explain(self, feed: Feed, start: StartLike | None) -> Explanation:
         request = change_feed_pb2.ExplainRequest(feed=requests.feed_message(feed, self.settings.source))
         if start is not None:
@@ -109,18 +103,9 @@ class Api:
 
     async def nothing_between(self, feed: Feed, after: bytes, until: bytes) -> bool:
         """Return whether MongoDB has no event of the feed in (after, until]. False if that is not known yet."""
-        answer = await self._call(
-            "ChangeFeed",
-            "PlanRange",
-            change_feed_pb2.PlanRangeRequest(
-                feed=requests.feed_message(feed, self.settings.source),
-                after=after,
-                until=until,
-                events_max=1,
-                bytes_max=1,
-            ),
-            change_feed_pb2.PlanRangeResponse,
-        )
+        message = requests.feed_message(feed, self.settings.source)
+        request = change_feed_pb2.PlanRangeRequest(feed=message, after=after, until=until, events_max=1, bytes_max=1)
+        answer = await self._call("ChangeFeed", "PlanRange", request, change_feed_pb2.PlanRangeResponse)
         return bool(answer.caught_up) and not answer.event_count
 
     async def create(
@@ -141,40 +126,25 @@ class Api:
             message.group.CopyFrom(requests.group_message(group))
         if chosen is not None:
             chosen = await self._stored_start(chosen, wanted)
-        info = self._subscription(
-            await self._call(
-                "Subscriptions",
-                "CreateSubscription",
-                subscriptions_pb2.CreateSubscriptionRequest(
-                    subscription=message, start=requests.start_message(chosen) if chosen else None
-                ),
-                subscriptions_pb2.Subscription,
-            )
+        request = subscriptions_pb2.CreateSubscriptionRequest(
+            subscription=message, start=requests.start_message(chosen) if chosen else None
         )
+        info = self._value(await self._subscription("CreateSubscription", request))
         if group is not None and info.group is None:
             raise GroupsUnsupported(f"has made {name!r} an ordinary subscription: delete it")
         return info
 
     async def get(self, name: str) -> SubscriptionInfo:
-        return self._subscription(await self._get(name))
+        return self._value(await self._get(name))
 
     async def _get(self, name: str) -> subscriptions_pb2.Subscription:
-        message: subscriptions_pb2.Subscription = await self._call(
-            "Subscriptions",
-            "GetSubscription",
-            subscriptions_pb2.GetSubscriptionRequest(name=name),
-            subscriptions_pb2.Subscription,
-        )
-        return message
+        return await self._subscription("GetSubscription", subscriptions_pb2.GetSubscriptionRequest(name=name))
 
     async def page(self, page_size: int, page_token: str) -> tuple[list[SubscriptionInfo], str]:
-        answer = await self._call(
-            "Subscriptions",
-            "ListSubscriptions",
-            subscriptions_pb2.ListSubscriptionsRequest(page_size=page_size, page_token=page_token),
-            subscriptions_pb2.ListSubscriptionsResponse,
-        )
-        return [self._subscription(each) for each in answer.subscriptions], answer.next_page_token
+        request = subscriptions_pb2.ListSubscriptionsRequest(page_size=page_size, page_token=page_token)
+        response_type = subscriptions_pb2.ListSubscriptionsResponse
+        answer = await self._call("Subscriptions", "ListSubscriptions", request, response_type)
+        return [self._value(each) for each in answer.subscriptions], answer.next_page_token
 
     async def every(self, page_size: int) -> AsyncIterator[SubscriptionInfo]:
         token = ""
@@ -210,16 +180,9 @@ class Api:
                 message.group.CopyFrom(requests.group_message(group))
         if not paths:
             raise ValueError("nothing to update")
-        info = self._subscription(
-            await self._call(
-                "Subscriptions",
-                "UpdateSubscription",
-                subscriptions_pb2.UpdateSubscriptionRequest(
-                    subscription=message, update_mask=field_mask_pb2.FieldMask(paths=paths)
-                ),
-                subscriptions_pb2.Subscription,
-            )
-        )
+        mask = field_mask_pb2.FieldMask(paths=paths)
+        request = subscriptions_pb2.UpdateSubscriptionRequest(subscription=message, update_mask=mask)
+        info = self._value(await self._subscription("UpdateSubscription", request))
         if isinstance(group, Group) and info.group is None:
             raise GroupsUnsupported(f"has not made {name!r} a group")
         return info
@@ -228,22 +191,24 @@ class Api:
         chosen = as_start(to)
         if chosen.kind == "snapshot":
             chosen = await self._stored_start(chosen, (await self._get(name)).feed)
-        return self._subscription(
-            await self._call(
-                "Subscriptions",
-                "SeekSubscription",
-                subscriptions_pb2.SeekSubscriptionRequest(name=name, to=requests.start_message(chosen)),
-                subscriptions_pb2.Subscription,
-            )
-        )
+        request = subscriptions_pb2.SeekSubscriptionRequest(name=name, to=requests.start_message(chosen))
+        return self._value(await self._subscription("SeekSubscription", request))
 
     async def delete(self, name: str, etag: str, allow_missing: bool) -> None:
-        await self._call(
-            "Subscriptions",
-            "DeleteSubscription",
-            subscriptions_pb2.DeleteSubscriptionRequest(name=name, etag=etag, allow_missing=allow_missing),
-            empty_pb2.Empty,
+        request = subscriptions_pb2.DeleteSubscriptionRequest(name=name, etag=etag, allow_missing=allow_missing)
+        await self._call("Subscriptions", "DeleteSubscription", request, empty_pb2.Empty)
+
+    async def _subscription(self, method: str, request: Any) -> subscriptions_pb2.Subscription:
+        message: subscriptions_pb2.Subscription = await self._call(
+            "Subscriptions", method, request, subscriptions_pb2.Subscription
         )
+        return message
+
+    def _value(self, message: subscriptions_pb2.Subscription) -> SubscriptionInfo:
+        info = requests.subscription_value(message)
+        if info.routing_key:
+            self.transport.routes[info.name] = info.routing_key
+        return info
 
     async def _call(self, service: str, method: str, request: Any, response_type: Any) -> Any:
         return await self.transport.unary(service, method, request, response_type, self.settings.timeout_s)

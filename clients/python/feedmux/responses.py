@@ -68,19 +68,6 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragment:
-    """A part of an event. `feed_position` is valid only in the last part."""
-
-    sequence: int
-    index: int
-    count: int
-    data: bytes
-    feed_position: FeedPosition
-    snapshot: bool
-    attempts: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Progress:
     """Everything at or before `feed_position` has been delivered."""
 
@@ -115,13 +102,13 @@ class Reader:
     def read(self, message: bytes) -> Response | None:
         """Read one message. None for an unknown kind, or a part of an unfinished event. Raises ProtocolError."""
         response = self._parse(message)
-        if isinstance(response, Fragment):
+        if isinstance(response, change_feed_pb2.EventFragment):
             return self._join(response)
         if self._fragments and response is not None:
             raise ProtocolError("a message came between the fragments of an event")
         return response
 
-    def _parse(self, message: bytes) -> Response | Fragment | None:
+    def _parse(self, message: bytes) -> Response | change_feed_pb2.EventFragment | None:
         try:
             if len(message) >= _WALK_FROM_BYTES and message[0] == _BATCH_TAG:
                 parts = _walk_batch(message)
@@ -140,16 +127,7 @@ class Reader:
             case "committed":
                 return Committed(response.committed.delivery_sequence, response.committed.position)
             case "event_fragment":
-                part = response.event_fragment
-                return Fragment(
-                    part.delivery_sequence,
-                    part.index,
-                    part.count,
-                    part.data,
-                    _feed_position(part),
-                    part.snapshot,
-                    part.attempts,
-                )
+                return response.event_fragment
             case "opened":
                 return _opened(response.opened)
             case "notice":
@@ -172,14 +150,14 @@ class Reader:
         made.snapshot = batch.snapshot
         return Delivery(batch.first_delivery_sequence, made, batch.runs, batch.attempts)
 
-    def _join(self, part: Fragment) -> Delivery | None:
+    def _join(self, part: change_feed_pb2.EventFragment) -> Delivery | None:
         if (
             part.index != len(self._fragments)
             or part.count < 1
-            or (part.index and self._fragment_of != (part.sequence, part.count))
+            or (part.index and self._fragment_of != (part.delivery_sequence, part.count))
         ):
             raise ProtocolError("fragments of an event out of order")
-        self._fragment_of = (part.sequence, part.count)
+        self._fragment_of = (part.delivery_sequence, part.count)
         self._fragments.append(part.data)
         if len(self._fragments) < part.count:
             return None
@@ -191,11 +169,11 @@ class Reader:
                 text = data.decode()
             except UnicodeDecodeError as error:
                 raise ProtocolError("a fragmented event is not UTF-8") from error
-            made = JsonBatch((text,), part.feed_position, 0, self._options)
+            made = JsonBatch((text,), _feed_position(part), 0, self._options)
         else:
-            made = BsonBatch(memoryview(data), 1, part.feed_position, 0, self._options)
+            made = BsonBatch(memoryview(data), 1, _feed_position(part), 0, self._options)
         made.snapshot = part.snapshot
-        return Delivery(part.sequence, made, (1,), (part.attempts,))
+        return Delivery(part.delivery_sequence, made, (1,), (part.attempts,))
 
 
 def _feed_position(
