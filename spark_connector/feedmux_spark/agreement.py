@@ -30,17 +30,9 @@ log = logging.getLogger("feedmux_spark")
 
 FEED_CHANGED: Final = "FEED_CHANGED"
 _COMPARED: Final = (
-    "source",
-    "database",
-    "collection",
-    "full_document",
-    "full_document_before_change",
-    "show_expanded_events",
-    "match_collection_uuid_for_update_lookup",
-    "extra_options",
-    "collation",
-    "read_concern",
-)
+    "source", "database", "collection", "full_document", "full_document_before_change", "show_expanded_events",
+    "match_collection_uuid_for_update_lookup", "extra_options", "collation", "read_concern",
+)  # fmt: skip
 
 
 class Agreement:

@@ -82,17 +82,9 @@ class Batch(ABC):
     """Consecutive events in MongoDB's order. `len(batch)` is their number."""
 
     __slots__ = (
-        "_count",
-        "_documents",
-        "_options",
-        "_owner",
-        "_read_time_ns",
-        "_window",
-        "feed_position",
-        "first_sequence",
-        "generation",
-        "snapshot",
-    )
+        "_count", "_documents", "_options", "_owner", "_read_time_ns", "_window", "feed_position", "first_sequence",
+        "generation", "snapshot",
+    )  # fmt: skip
 
     def __init__(self, count: int, feed_position: FeedPosition, read_time_ns: int, options: CodecOptions[Any]) -> None:
         self._count = count

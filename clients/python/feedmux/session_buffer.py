@@ -70,23 +70,9 @@ class SessionBuffer(UserSide):
     """Shared state of one session object."""
 
     __slots__ = (
-        "acked",
-        "alarm",
-        "committed",
-        "completion",
-        "confirmed",
-        "copying",
-        "drain",
-        "epoch",
-        "latest",
-        "opened",
-        "refill_bytes_at",
-        "refill_events_at",
-        "taken_bytes",
-        "taken_events",
-        "untaken",
-        "withdrawn",
-    )
+        "acked", "alarm", "committed", "completion", "confirmed", "copying", "drain", "epoch", "latest", "opened",
+        "refill_bytes_at", "refill_events_at", "taken_bytes", "taken_events", "untaken", "withdrawn",
+    )  # fmt: skip
 
     def __init__(self, put: Callable[[Item], None], drain: Callable[[], list[Item]]) -> None:
         super().__init__(put)

@@ -57,23 +57,10 @@ class CommitHandle:
     """Made by `Committer.attach`."""
 
     __slots__ = (
-        "_answered",
-        "_available",
-        "_committer",
-        "_listener",
-        "_moved_back",
-        "_stored",
-        "attached",
-        "confirmed_s",
-        "delivered_time",
-        "fence_cause",
-        "lease",
-        "members",
-        "not_before_s",
-        "stored_number",
-        "stored_sequence",
+        "_answered", "_available", "_committer", "_listener", "_moved_back", "_stored", "attached", "confirmed_s",
+        "delivered_time", "fence_cause", "lease", "members", "not_before_s", "stored_number", "stored_sequence",
         "waiting",
-    )
+    )  # fmt: skip
 
     def __init__(
         self,

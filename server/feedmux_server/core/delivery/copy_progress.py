@@ -66,15 +66,8 @@ class CopyProgress:
     """The documents that one session has sent."""
 
     __slots__ = (
-        "_noticed_s",
-        "_read_time",
-        "_samples",
-        "bytes",
-        "documents",
-        "documents_estimated",
-        "generation",
-        "sent_s",
-    )
+        "_noticed_s", "_read_time", "_samples", "bytes", "documents", "documents_estimated", "generation", "sent_s",
+    )  # fmt: skip
 
     def __init__(self, begun: CopyStatus, now_s: float) -> None:
         self.documents = begun.documents

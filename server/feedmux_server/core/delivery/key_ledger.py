@@ -70,17 +70,9 @@ class _Span:
     """Events of one chunk that were recorded together, until all of them are settled."""
 
     __slots__ = (
-        "_before",
-        "_chunk",
-        "_count",
-        "_held_bytes",
-        "_ledger",
-        "_number",
-        "_start",
-        "left",
-        "read_time_s",
+        "_before", "_chunk", "_count", "_held_bytes", "_ledger", "_number", "_start", "left", "read_time_s",
         "rendition",
-    )
+    )  # fmt: skip
 
     def __init__(self, ledger: "KeyLedger", chunk: Chunk, rendition: Rendition, count: int, number: int) -> None:
         """`number` is that of the first event."""
@@ -267,40 +259,11 @@ class KeyLedger:
     """The unsettled events of one group."""
 
     __slots__ = (
-        "_alone",
-        "_aside",
-        "_behind",
-        "_claims",
-        "_end",
-        "_following",
-        "_forgotten",
-        "_kept",
-        "_letters",
-        "_next",
-        "_nobodys",
-        "_passed",
-        "_ready",
-        "_restored",
-        "changes",
-        "events",
-        "failed_letters",
-        "fields_read",
-        "keys",
-        "letter_bytes",
-        "loading_bytes",
-        "may_grow",
-        "on_aside",
-        "on_more",
-        "outstanding_max",
-        "pays",
-        "pinned",
-        "place",
-        "replayed",
-        "resting",
-        "resting_letters",
-        "retries",
-        "wanted",
-    )
+        "_alone", "_aside", "_behind", "_claims", "_end", "_following", "_forgotten", "_kept", "_letters", "_next",
+        "_nobodys", "_passed", "_ready", "_restored", "changes", "events", "failed_letters", "fields_read", "keys",
+        "letter_bytes", "loading_bytes", "may_grow", "on_aside", "on_more", "outstanding_max", "pays", "pinned",
+        "place", "replayed", "resting", "resting_letters", "retries", "wanted",
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -30,15 +30,8 @@ class Key:
     """A key with unsettled events."""
 
     __slots__ = (
-        "deleting",
-        "flight",
-        "hand",
-        "is_parked",
-        "letters",
-        "mark",
-        "name",
-        "waiting",
-    )
+        "deleting", "flight", "hand", "is_parked", "letters", "mark", "name", "waiting",
+    )  # fmt: skip
 
     def __init__(self, name: bytes | None, number: int) -> None:
         self.name = name

@@ -41,24 +41,9 @@ class ReplayBuffer:
     """Chunks between `oldest` and `newest`."""
 
     __slots__ = (
-        "_chunks",
-        "_dropped_to",
-        "_limits",
-        "_rings",
-        "bytes",
-        "closed",
-        "cum_bytes",
-        "cum_events",
-        "events",
-        "first_awaited",
-        "first_seq",
-        "grown",
-        "newest",
-        "next_seq",
-        "oldest",
-        "size_class",
-        "trims",
-    )
+        "_chunks", "_dropped_to", "_limits", "_rings", "bytes", "closed", "cum_bytes", "cum_events", "events",
+        "first_awaited", "first_seq", "grown", "newest", "next_seq", "oldest", "size_class", "trims",
+    )  # fmt: skip
 
     def __init__(self, start: ResumeToken, limits: RingLimits, rings: Rings | None = None) -> None:
         """`rings` holds all rings of the process."""

@@ -180,25 +180,9 @@ class Chunk:
     """Whether the events are documents of a copy; no delivery mixes these with changes."""
 
     __slots__ = (
-        "_failures",
-        "_holders",
-        "_payer",
-        "_split",
-        "_tokens",
-        "bson",
-        "count",
-        "cum_bytes",
-        "cum_events",
-        "end",
-        "ends_delivery",
-        "evicted",
-        "held_bytes",
-        "index",
-        "read_time_s",
-        "readers",
-        "rendered",
-        "start",
-    )
+        "_failures", "_holders", "_payer", "_split", "_tokens", "bson", "count", "cum_bytes", "cum_events", "end",
+        "ends_delivery", "evicted", "held_bytes", "index", "read_time_s", "readers", "rendered", "start",
+    )  # fmt: skip
 
     def __init__(
         self,
