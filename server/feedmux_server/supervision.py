@@ -10,10 +10,10 @@ import logging
 import random
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from types import TracebackType
 from typing import Any, Final, Self
 
 from feedmux_server.core.limits.backoff import Backoff
+from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,8 @@ class Tasks:
         await self._group.__aenter__()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._group.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *raised: Any) -> None:
+        await self._group.__aexit__(*raised)
 
     def keep_running(
         self, kind: str, work: Callable[[], Work], *, of: str = "", context: Context | None = None
@@ -58,7 +56,8 @@ class Tasks:
         return self._begin(kind, self._once(kind, work), of, context)
 
     def _begin(self, kind: str, work: Work, of: str, context: Context | None) -> asyncio.Task[None]:
-        self._observer.task_began(kind)
+        # Prometheus sees no increase where a series begins with its first failure.
+        self._observer.count(metrics.TASK_FAILURES, 0, kind)
         return self._group.create_task(work, name=f"{kind}-{of}" if of else kind, context=context)
 
     async def _kept(self, kind: str, work: Callable[[], Work]) -> None:
@@ -91,7 +90,7 @@ class Tasks:
 
     def _failed(self, kind: str, error: BaseException, what: str, **more: float) -> None:
         log.error(what, exc_info=error, extra=_fields(kind, **more))
-        self._observer.task_failed(kind)
+        self._observer.count(metrics.TASK_FAILURES, 1, kind)
 
 
 def _is_cancelled() -> bool:

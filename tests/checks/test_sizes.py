@@ -22,8 +22,6 @@ REASONS: Final = {
     "GroupReader": "one read for many members: each of their steps may change what others can take",
     "KeyLedger": "one table of events and keys: what is read, taken, settled and failed must agree after each method",
     "Letters": "one collection: each of its queries names a tenant, and what they find has one form",
-    "Observer": "each point at which the server reports, by name",
-    "OtelObserver": "each point at which the server reports, by name",
     "ReplicaSet": "the options of mongod, by name",
     "ReplayBuffer": "one ring: what its readers, its evictions and its bounds ask of the same chunks",
     "ResumeToken": "one position, in every order and form in which it is used",

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from feedmux_server.supervision import RECOVERED_S, RETRY_MAX_S, Tasks
+from feedmux_server.telemetry.metrics import Metric
 from feedmux_server.telemetry.observer import Observer
 from tests.virtual_time import in_virtual_time
 
@@ -15,8 +16,8 @@ class Counted(Observer):
     def __init__(self) -> None:
         self.kinds: list[str] = []
 
-    def task_failed(self, kind: str) -> None:
-        self.kinds.append(kind)
+    def count(self, metric: Metric, number: int, *attributes: str) -> None:
+        self.kinds.extend(attributes * number)
 
 
 async def cancelled_elsewhere() -> None:

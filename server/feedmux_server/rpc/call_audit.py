@@ -6,6 +6,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.caller import known_caller
 from feedmux_server.rpc.status import Context
+from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.audit import AuditEvent, AuditLog
 from feedmux_server.telemetry.observer import Observer
 from feedmux_server.tenants.model import Unauthenticated
@@ -36,7 +37,8 @@ class CallAudit:
         """Record that a call ended with `error`."""
         identity = known_caller()
         if error.reason is ErrorReason.QUOTA_EXCEEDED:
-            self.observer.refused(identity.tenant if identity else "", error.metadata.get("quota", ""))
+            quota = error.metadata.get("quota", "")
+            self.observer.count(metrics.REJECTIONS, 1, identity.tenant if identity else "", quota)
         if isinstance(error, Unauthenticated):
             event = AuditEvent.SESSION_REVOKED if identity else AuditEvent.AUTHENTICATION_FAILED
             self.did(event, method, context, reason=error.cause)

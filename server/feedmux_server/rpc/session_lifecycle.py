@@ -19,6 +19,7 @@ from feedmux_server.rpc.live_sessions import LiveSession
 from feedmux_server.rpc.response_encoder import ResponseEncoder, token_of
 from feedmux_server.rpc.service import Service
 from feedmux_server.sessions.session import AGED, Session
+from feedmux_server.telemetry import metrics
 
 AGE_SPREAD = (1.15, 1.5)
 """A session ends at its connection's age times a random factor in this range. So it ends after the connection, which
@@ -70,7 +71,7 @@ async def listed(service: Service, live: LiveSession) -> AsyncIterator[None]:
     finally:
         if aging is not None:
             aging.cancel()
-        service.manager.observer.session_ended(live.tenant, outcome)
+        service.manager.observer.count(metrics.SESSIONS_ENDED, 1, live.tenant, outcome)
         live.session.close()
         service.sessions.leave(number)
 

@@ -27,6 +27,7 @@ from feedmux_server.sessions.replays import LOOK_S, HostedGroup, Replays
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.streams.wakeup import Wakeup
 from feedmux_server.supervision import Tasks
+from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
@@ -176,7 +177,7 @@ class LetterWriter:
             self._failures = 0
             self._backoff.reset()
             for _ in range(written):
-                self._observer.set_aside(self._tenant)
+                self._observer.count(metrics.DEAD_LETTERS, 1, self._tenant)
             self._reader.set_aside([(each.number, pins and self._pins(each)) for each in batch[:written]])
             self._settled()
 

@@ -38,6 +38,7 @@ from feedmux_server.sessions.send_gate import NeedsTurn, SendGate, Wait
 from feedmux_server.sessions.session_commits import Attach, SessionCommits
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.wakeup import Wakeup
+from feedmux_server.telemetry import metrics
 
 log = logging.getLogger(__name__)
 
@@ -264,7 +265,7 @@ class Session:
         """Notify the client when the headroom falls below another threshold."""
         if self._history.falls_to(headroom_s):
             self.notice(HistoryAtRiskMark(headroom_s))
-            self._manager.observer.history_notice(self.subscriber.tenant)
+            self._manager.observer.count(metrics.AT_RISK_NOTICES, 1, self.subscriber.tenant)
 
     def ask_close(self) -> None:
         """Close at the client's request: flush its acks, then end the stream with OK."""
@@ -463,7 +464,8 @@ class Session:
 
     def _copy_begun_again(self, place: ResumeToken, error: FeedmuxError) -> None:
         self._restarts += 1
-        self._manager.observer.copy_begun_again(self.source, self.subscriber.tenant, error.reason.value)
+        tenant, cause = self.subscriber.tenant, error.reason.value
+        self._manager.observer.count(metrics.SNAPSHOT_RESTARTS, 1, self.source, tenant, cause)
         self.commits.copy_begins()
         self._follow_copy(place)
         if (status := self.copy_status) is not None:

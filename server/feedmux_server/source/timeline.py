@@ -19,6 +19,7 @@ from feedmux_server.core.positions.timeline import FORKS_MAX, Fork, OplogEntry, 
 from feedmux_server.source.commands import SourceCommands
 from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.source_clock import as_int
+from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.observer import Observer
 
 log = logging.getLogger(__name__)
@@ -224,7 +225,7 @@ class SourceTimeline:
             " sessions end with TIMELINE_FORKED (docs/runbook.md)",
             extra={"source": self._commands.name, **error.metadata},
         )
-        self._observer.timeline_forked(self._commands.name)
+        self._observer.count(metrics.FORKS, 1, self._commands.name)
         if is_own:
             self.forked_count += 1
             for listener in self.listeners:

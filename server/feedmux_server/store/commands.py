@@ -16,6 +16,7 @@ from redis.exceptions import AskError, MovedError, SlotNotCoveredError, TryAgain
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.store.connection import COMMANDS_MAX, REPLICATED_MAX, Client, WatchedCluster, leave_demoted
 from feedmux_server.store.errors import FAILURES, code_of, is_of_one_key, state_unavailable
+from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.observer import NOBODY, Observer
 
 _log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class Commands:
             try:
                 return await self._run(commands)
             except FeedmuxError as error:
-                self._observer.redis_failed(error.metadata["redis_error"])
+                self._observer.count(metrics.REDIS_ERRORS, 1, error.metadata["redis_error"])
                 raise
 
     async def run_replicated(self, command: Command, mark: Command, replicas: int | None) -> tuple[Any, bool]:
@@ -68,7 +69,7 @@ class Commands:
                     return await self._run_replicated(command, mark, replicas)
             except FAILURES as error:
                 await self._note_failure(error)
-                self._observer.redis_failed(code_of(error))
+                self._observer.count(metrics.REDIS_ERRORS, 1, code_of(error))
                 raise state_unavailable(error) from error
 
     async def _run_replicated(self, command: Command, mark: Command, replicas: int | None) -> tuple[Any, bool]:
@@ -198,7 +199,7 @@ class Commands:
                 answers[index] = answer
         away = {code_of(answer) for answer in answers if isinstance(answer, Exception)} & _LAYOUT_MOVED
         for code in away:
-            self._observer.redis_failed(code)
+            self._observer.count(metrics.REDIS_ERRORS, 1, code)
         if away:
             cluster.read_layout_soon(self._timeout_s)
         return answers

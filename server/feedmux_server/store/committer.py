@@ -22,6 +22,7 @@ from feedmux_server.store.errors import RETRY_AFTER_S
 from feedmux_server.store.handle import CommitHandle, CommitListener, Waiting
 from feedmux_server.store.lease_store import LeaseStore
 from feedmux_server.store.model import CommitOutcome, CommitRequest, Lease, StoredSubscription
+from feedmux_server.telemetry import metrics
 
 _log = logging.getLogger(__name__)
 
@@ -189,11 +190,11 @@ class Committer:
             with observer.span("feedmux commit", {"feedmux.commit.count": len(requests)}):
                 outcomes = await self._leases.commit_many(requests)
         except FeedmuxError:
-            observer.committed("unavailable", len(requests))
+            observer.count(metrics.COMMITS, len(requests), "unavailable")
             raise
-        observer.commit_took(monotonic_s() - began_s)
+        observer.measured(metrics.COMMIT_TIME, monotonic_s() - began_s)
         for status, count in Counter(outcome.status for outcome in outcomes).items():
-            observer.committed(status.value.lower(), count)
+            observer.count(metrics.COMMITS, count, status.value.lower())
         return outcomes
 
     def _note_unavailable(self, why: str) -> None:

@@ -21,6 +21,7 @@ from feedmux_server.source.documents import DocumentsReader, NotAtThisTime
 from feedmux_server.source.namespaces import WAIT_MS
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader
+from feedmux_server.telemetry import metrics
 
 _QUIET_S: Final = 0.05
 """The pause before the next look for changes while there are none, and after the end."""
@@ -123,7 +124,7 @@ class CopyRangeReader:
             raw = await documents.next_batch(self._reads_for())
         except NotAtThisTime:
             # The rest is read as of now. The changes since then come again after the range, with smaller times.
-            self._source.observer.documents_not_at_this_time(self._source.name)
+            self._source.observer.count(metrics.SNAPSHOT_RETRIES, 1, self._source.name)
             await documents.close()
             self._time = await documents.operation_time()
             await asyncio.sleep(_QUIET_S)

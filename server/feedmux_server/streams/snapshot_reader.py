@@ -25,6 +25,7 @@ from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, answ
 from feedmux_server.source.namespaces import WAIT_MS, Gone, Namespace, Namespaces
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader
+from feedmux_server.telemetry import metrics
 
 ESTIMATE_EVERY_S: Final = 30.0
 _QUIET_S: Final = 0.05
@@ -190,7 +191,7 @@ class SnapshotReader:
                 await documents.open(steps.copied, steps.time, self._reads_for())
             raw = await documents.next_batch(self._reads_for())
         except NotAtThisTime as error:
-            self._source.observer.documents_not_at_this_time(self._source.name)
+            self._source.observer.count(metrics.SNAPSHOT_RETRIES, 1, self._source.name)
             await documents.close()
             self._documents_next = False
             if self._names is None:
@@ -273,7 +274,7 @@ class SnapshotReader:
         back, self._seen_to = await names.gone_after(place, until, passed)
         if back is not None:
             steps.enter(*back)
-            self._source.observer.copy_begun_again(self._source.name, self._reads_for(), "RENAMED")
+            self._source.observer.count(metrics.SNAPSHOT_RESTARTS, 1, self._source.name, self._reads_for(), "RENAMED")
 
     async def _is_same(self) -> bool:
         """Whether the collection, and all those after it, are still those of the step's time: as of a time before a

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from feedmux_server.core.limits.backoff import Backoff
 from feedmux_server.source.reader import Batch, Failed
+from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.observer import Observer, Trace
 
 _RETRY_INITIAL_S = 0.2
@@ -81,5 +82,5 @@ class Upstream:
     def retry_delay_s(self, failure: Failed) -> float:
         """Note a failure; return the seconds to wait before the next attempt, 0 for the one that is made at once."""
         is_first, self.failure = self.failure is None, failure
-        self._observer.resumed(self._context.source, failure.kind)
+        self._observer.count(metrics.RESUMES, 1, self._context.source, failure.kind)
         return 0.0 if is_first and failure.at_once else self._backoff.next_delay(random.random())

@@ -6,8 +6,9 @@ reported: `jobs.metrics_collector` reads it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Final, Self
+
+from feedmux_server.telemetry.metrics import Metric
 
 Trace = object
 """Names a span, so that other spans can link to it; None without a span. Other modules only store it."""
@@ -33,9 +34,7 @@ class Span:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """End the work."""
 
 
@@ -64,60 +63,24 @@ class SessionObserver:
 class Observer:
     """An observer that does nothing."""
 
+    def count(self, metric: Metric, number: int, *attributes: str) -> None:
+        """So many more of what a counter counts; `attributes` in the order of `Metric.attributes`."""
+
+    def measured(self, metric: Metric, duration_s: float) -> None:
+        """A value of a histogram without attributes."""
+
     def batch_read(self, source: str, events: int, size: int, happened_s: float, read_time_s: float) -> None:
         """A batch came from MongoDB; its last event happened at `happened_s` by MongoDB's clock (0: not known)."""
 
     def batch_in_ring(self, source: str, read_time_s: float) -> None:
         """Subscribers can take the batch that was read at `read_time_s`."""
 
-    def resumed(self, source: str, error: str) -> None:
-        """A change stream failed with `error` and is resumed."""
-
     def documents_read(self, source: str, documents: int, size: int) -> None:
         """A batch of a copy's documents came from MongoDB."""
-
-    def documents_not_at_this_time(self, source: str) -> None:
-        """MongoDB cannot read a copy's documents as of the chosen time; they are read as of a later one."""
-
-    def copy_begun_again(self, source: str, tenant: str, cause: str) -> None:
-        """A tenant's copy begins again, or goes back; see `metrics.SNAPSHOT_RESTARTS`."""
-
-    def timeline_forked(self, source: str) -> None:
-        """A deployment has lost history that was read: it was restored."""
 
     def session(self, tenant: str) -> SessionObserver:
         """A session begins."""
         return NO_SESSION
-
-    def session_ended(self, tenant: str, outcome: str) -> None:
-        """A session ended with OK, CANCELLED or an ErrorReason."""
-
-    def history_notice(self, tenant: str) -> None:
-        """A session was notified that its position is at risk."""
-
-    def set_aside(self, tenant: str) -> None:
-        """An event of a group has become a dead letter."""
-
-    def committed(self, outcome: str, count: int = 1) -> None:
-        """`count` commits had this outcome; see `metrics.COMMITS`."""
-
-    def commit_took(self, duration_s: float) -> None:
-        """A round trip with commits took `duration_s`."""
-
-    def redis_failed(self, code: str) -> None:
-        """A round trip failed."""
-
-    def refused(self, tenant: str, quota: str) -> None:
-        """A quota rejected a call."""
-
-    def task_began(self, kind: str) -> None:
-        """A task of this kind begins; from now on, failures of this kind are counted."""
-
-    def task_failed(self, kind: str) -> None:
-        """A task of this kind failed unexpectedly."""
-
-    def loop_late(self, by_s: float) -> None:
-        """The event loop ran a timer `by_s` late."""
 
     def call(self, method: str, metadata: Metadata) -> Call:
         """A call of `package.Service/Method` begins; its caller's trace context is in the metadata."""

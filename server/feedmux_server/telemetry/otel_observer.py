@@ -8,7 +8,6 @@ messages in turn. Spans are made if there is a tracer.
 import asyncio
 from collections.abc import Iterable, Mapping
 from random import random
-from types import TracebackType
 from typing import Final, Self
 
 from opentelemetry import context as contexts
@@ -57,6 +56,14 @@ class OtelObserver(Observer):
         }
         self._stages = self.histograms[metrics.STAGES]
 
+    def count(self, metric: Metric, number: int, *attributes: str) -> None:
+        if metric.attributes[-1:] == (metrics.ERROR,):
+            attributes = (*attributes[:-1], self._errors.of(attributes[-1]))
+        self.counted.add(metric, number, *attributes)
+
+    def measured(self, metric: Metric, duration_s: float) -> None:
+        self.histograms[metric].record(duration_s)
+
     def batch_read(self, source: str, events: int, size: int, happened_s: float, read_time_s: float) -> None:
         self.counted.add(metrics.READS, 1, source)
         if events:
@@ -68,58 +75,15 @@ class OtelObserver(Observer):
     def batch_in_ring(self, source: str, read_time_s: float) -> None:
         self._stages.record(max(0.0, wall_s() - read_time_s), {metrics.STAGE: "ring", metrics.SOURCE: source})
 
-    def resumed(self, source: str, error: str) -> None:
-        self.counted.add(metrics.RESUMES, 1, source, self._errors.of(error))
-
     def documents_read(self, source: str, documents: int, size: int) -> None:
         self.counted.add(metrics.SNAPSHOT_DOCUMENTS, documents, source)
         self.counted.add(metrics.SNAPSHOT_BYTES, size, source)
-
-    def documents_not_at_this_time(self, source: str) -> None:
-        self.counted.add(metrics.SNAPSHOT_RETRIES, 1, source)
-
-    def copy_begun_again(self, source: str, tenant: str, cause: str) -> None:
-        self.counted.add(metrics.SNAPSHOT_RESTARTS, 1, source, tenant, cause)
-
-    def timeline_forked(self, source: str) -> None:
-        self.counted.add(metrics.FORKS, 1, source)
 
     def session(self, tenant: str) -> SessionObserver:
         self.counted.add(metrics.SESSIONS_OPENED, 1, tenant)
         call = trace.get_current_span() if self._tracer is not None else None
         traced = _TracedSession(self._tracer, call) if self._tracer and call and call.is_recording() else None
         return _Session(self._stages, self._tenants.of(tenant), traced)
-
-    def session_ended(self, tenant: str, outcome: str) -> None:
-        self.counted.add(metrics.SESSIONS_ENDED, 1, tenant, outcome)
-
-    def history_notice(self, tenant: str) -> None:
-        self.counted.add(metrics.AT_RISK_NOTICES, 1, tenant)
-
-    def set_aside(self, tenant: str) -> None:
-        self.counted.add(metrics.DEAD_LETTERS, 1, tenant)
-
-    def committed(self, outcome: str, count: int = 1) -> None:
-        self.counted.add(metrics.COMMITS, count, outcome)
-
-    def commit_took(self, duration_s: float) -> None:
-        self.histograms[metrics.COMMIT_TIME].record(duration_s)
-
-    def redis_failed(self, code: str) -> None:
-        self.counted.add(metrics.REDIS_ERRORS, 1, self._errors.of(code))
-
-    def refused(self, tenant: str, quota: str) -> None:
-        self.counted.add(metrics.REJECTIONS, 1, tenant, quota)
-
-    def task_began(self, kind: str) -> None:
-        # Prometheus sees no increase where a series begins with its first failure.
-        self.counted.add(metrics.TASK_FAILURES, 0, kind)
-
-    def task_failed(self, kind: str) -> None:
-        self.counted.add(metrics.TASK_FAILURES, 1, kind)
-
-    def loop_late(self, by_s: float) -> None:
-        self.histograms[metrics.LOOP_LAG].record(by_s)
 
     def call(self, method: str, metadata: Metadata) -> Call:
         span: trace.Span | None = None
@@ -185,9 +149,7 @@ class _Span(Span):
         self._token = contexts.attach(trace.set_span_in_context(self._span))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         contexts.detach(self._token)
         if error is not None and not isinstance(error, asyncio.CancelledError):
             # Without any text, even our own: our texts quote MongoDB, which quotes pipelines, keys and documents.
@@ -228,9 +190,7 @@ class _Call(Call):
             self._token = contexts.attach(trace.set_span_in_context(self._span))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         status = {"rpc.response.status_code": self._status}
         if self._status != "OK":
             status[metrics.ERROR] = self._reason or self._status

@@ -197,7 +197,7 @@ async def _probe_loop(observer: Observer) -> None:
     while True:
         due_s = loop.time() + _PROBE_EVERY_S
         await asyncio.sleep(_PROBE_EVERY_S)
-        observer.loop_late(max(0.0, loop.time() - due_s))
+        observer.measured(metrics.LOOP_LAG, max(0.0, loop.time() - due_s))
 
 
 def _page(options: TelemetryOptions, telemetry: Telemetry) -> list[MetricReader]:

@@ -7,6 +7,8 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.timeline import Fork, OplogEntry
+from feedmux_server.telemetry import metrics
+from feedmux_server.telemetry.metrics import Metric
 from feedmux_server.telemetry.observer import Observer
 from tests.sim.events import event_token
 from tests.sim.loop import SimLoop
@@ -18,8 +20,9 @@ class Forks(Observer):
     def __init__(self) -> None:
         self.sources: list[str] = []
 
-    def timeline_forked(self, source: str) -> None:
-        self.sources.append(source)
+    def count(self, metric: Metric, number: int, *attributes: str) -> None:
+        if metric is metrics.FORKS:
+            self.sources.extend(attributes)
 
 
 class Site:

@@ -22,6 +22,8 @@ from feedmux_server.source.cursor import RawBatch
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.streams.snapshot_reader import ESTIMATE_EVERY_S, SnapshotReader
+from feedmux_server.telemetry import metrics
+from feedmux_server.telemetry.metrics import Metric
 from feedmux_server.telemetry.observer import Observer
 from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimCursor, SimMongo, SimSource
@@ -184,8 +186,9 @@ class Recording(Observer):
     def documents_read(self, source: str, documents: int, size: int) -> None:
         self.read.append((source, documents, size))
 
-    def documents_not_at_this_time(self, source: str) -> None:
-        self.retries.append(source)
+    def count(self, metric: Metric, number: int, *attributes: str) -> None:
+        if metric is metrics.SNAPSHOT_RETRIES:
+            self.retries.extend(attributes)
 
 
 @in_virtual_time

@@ -9,6 +9,8 @@ from pymongo.errors import AutoReconnect
 
 from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.streams.upstream import Reader, TraceContext, Upstream
+from feedmux_server.telemetry import metrics
+from feedmux_server.telemetry.metrics import Metric
 from feedmux_server.telemetry.observer import Observer
 
 
@@ -41,7 +43,8 @@ class Spans:
         self.spans.append((name, attributes, links))
         yield SimpleNamespace(trace=len(self.spans))
 
-    def resumed(self, source: str, kind: str) -> None:
+    def count(self, metric: Metric, number: int, source: str, kind: str) -> None:
+        assert (metric, number) == (metrics.RESUMES, 1)
         self.resumed_by.append(f"{source}: {kind}")
 
 
