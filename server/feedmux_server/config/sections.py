@@ -4,10 +4,11 @@ import hashlib
 import re
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -590,9 +591,13 @@ class AuditSection(Section):
     )
 
 
-def checked_hash(text: str) -> str:
+def _checked_hash(text: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{64}", text):
         raise ValueError("must be 64 hexadecimal digits, as `feedmux keys new` prints them")
     if text == hashlib.sha256().hexdigest():
         raise ValueError("is the hash of an empty key: callers without a key would be accepted")
     return text
+
+
+KeyHash = Annotated[str, AfterValidator(_checked_hash)]
+KeyHashes = Annotated[tuple[str, ...], AfterValidator(lambda hashes: tuple(map(_checked_hash, hashes)))]

@@ -10,6 +10,7 @@ from feedmux_server.config.sections import (
     AuditSection,
     DeadLettersSection,
     JwtSection,
+    KeyHashes,
     LimitsSection,
     ListenSection,
     LogSection,
@@ -19,7 +20,6 @@ from feedmux_server.config.sections import (
     TelemetrySection,
     TlsSection,
     WideSection,
-    checked_hash,
 )
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.names import check_name
@@ -57,7 +57,7 @@ class Config(BaseSettings):
         " what is available, report NOT_SERVING for the rest, and keep trying. A source or Redis that is unsuitable"
         " prevents the start in either case.",
     )
-    operator_key_hashes: tuple[str, ...] = Field(
+    operator_key_hashes: KeyHashes = Field(
         default=(), description="SHA-256 hashes of the operators' keys, as `feedmux keys new` prints them."
     )
     limits: LimitsSection = LimitsSection()
@@ -83,11 +83,6 @@ class Config(BaseSettings):
     def plaintext_addresses(self) -> tuple[str, ...]:
         """Addresses where credentials cross the network without TLS although `listen.accept_plaintext` is not set."""
         return () if self.tls is not None or self.listen.accept_plaintext else self.listen.open_addresses
-
-    @field_validator("operator_key_hashes")
-    @classmethod
-    def _are_hashes(cls, hashes: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(checked_hash(each) for each in hashes)
 
     @field_validator("sources")
     @classmethod

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import AwareDatetime, Field, field_validator, model_validator
 
-from feedmux_server.config.sections import RestrictingSection, Section, checked_hash
+from feedmux_server.config.sections import KeyHash, KeyHashes, RestrictingSection, Section
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.query_json import QueryInvalid, parse_query
@@ -94,18 +94,13 @@ class QuotaSection(Section):
 class ApiKeySection(RestrictingSection):
     """An API key of a tenant: its hash, as `feedmux keys new` prints it."""
 
-    sha256: str = Field(description="Hash of the key. A key belongs to one tenant.")
+    sha256: KeyHash = Field(description="Hash of the key. A key belongs to one tenant.")
     label: str = Field(default="", max_length=120, description="Purpose of the key, which the audit log shows.")
     expires: AwareDatetime | None = Field(
         default=None,
         description="From then on, the server rejects the key and ends its open streams. None: the key is valid until"
         " it is removed.",
     )
-
-    @field_validator("sha256")
-    @classmethod
-    def _is_hash(cls, text: str) -> str:
-        return checked_hash(text)
 
     def key(self) -> ApiKey:
         return ApiKey(self.sha256, self.label, self.expires.timestamp() if self.expires else None)
@@ -183,7 +178,7 @@ class Tenant(RestrictingSection):
         description="Unique: letters, digits, `.`, `_` and `-`, beginning with a letter or digit; at most 120 bytes."
         " The name is part of every Redis key and position, so a renamed tenant is another tenant."
     )
-    api_key_hashes: tuple[str, ...] = Field(
+    api_key_hashes: KeyHashes = Field(
         default=(), description="Short form of `api_keys`: hashes of keys, as `feedmux keys new` prints them."
     )
     api_keys: tuple[ApiKeySection, ...] = ()
@@ -212,11 +207,6 @@ class Tenant(RestrictingSection):
         except FeedmuxError as error:
             raise ValueError(error.message) from None
         return name
-
-    @field_validator("api_key_hashes")
-    @classmethod
-    def _are_hashes(cls, hashes: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(checked_hash(each) for each in hashes)
 
 
 class TenantsFile(Section):
