@@ -162,17 +162,11 @@ def _feed(comment: str = "", **fields: Any) -> feed_pb2.Feed:
 def _many_elements(size: int) -> bytes:
     """Return a pipeline of as many elements as `size` bytes hold, with a mark to be replaced."""
     numbers = [_MARK]
-    while len(found := _match(numbers)) + 12 * 500 < size:
+    while True:
+        found = bson.encode({"pipeline": [{"$match": {"fullDocument.quantity": {"$in": numbers}}}]})
+        if len(found) + 12 * 500 >= size:
+            return found
         numbers += [1] * 500
-    return found
-
-
-def _match(numbers: Sequence[int]) -> bytes:
-    return bson.encode({"pipeline": [{"$match": {"fullDocument.quantity": {"$in": list(numbers)}}}]})
-
-
-def _marked(content: bytes, number: int) -> bytes:
-    return content.replace(struct.pack("<i", _MARK), struct.pack("<i", number), 1)
 
 
 @cache
@@ -188,7 +182,8 @@ def _large_feed(tenant: Tenant, *, text: bool, size: int = PIPELINE_BYTES) -> fe
     if text:
         feed.pipeline.extended_json = _long_text(size).replace("MARK", str(tenant.number()))
     else:
-        feed.pipeline.bson = _marked(_many_elements(size), tenant.number())
+        mark, number = struct.pack("<i", _MARK), struct.pack("<i", tenant.number())
+        feed.pipeline.bson = _many_elements(size).replace(mark, number, 1)
     return feed
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from pymongo import MongoClient
 
 from bench.backlog import load
-from bench.measure import MIB
+from bench.measure import MIB, documents_returned
 from bench.report import Figures, Result, Target, median_ratio, medians, progress
 from bench.settings import COLLECTION, DATABASE, Settings
 from bench.stage import Stage
@@ -88,14 +88,14 @@ async def _watched(stage: Stage, client: MongoClient[dict[str, Any]], seconds: f
     query.start()
     try:
         began = await _first_rows(query, folder.path)
-        returned, rows, at_s = _returned(client), began, time.monotonic()
+        returned, rows, at_s = documents_returned(client), began, time.monotonic()
         memory = _Memory(stage.server.rss_bytes() / MIB, int((folder.path / "jvm").read_text()))
         while time.monotonic() < at_s + seconds:
             await asyncio.sleep(0.25)
             query.check_running()
             memory.look(stage.server)
         elapsed_s = time.monotonic() - at_s
-        rows, events = _rows(folder.path), _returned(client) - returned
+        rows, events = _rows(folder.path), documents_returned(client) - returned
         return {
             "rows_per_s": (rows - began) / elapsed_s,
             "mongodb_events_per_s": events / elapsed_s,
@@ -126,10 +126,6 @@ def _rows(folder: Path) -> int:
     return int(path.read_text()) if path.exists() else 0
 
 
-def _returned(client: MongoClient[dict[str, Any]]) -> int:
-    return int(client.admin.command("serverStatus")["metrics"]["document"]["returned"])
-
-
 @dataclass(slots=True)
 class _Memory:
     """The most memory that each process has held so far."""
@@ -143,7 +139,7 @@ class _Memory:
 
     def look(self, server: Process) -> None:
         self.server_mib = max(self.server_mib, server.rss_bytes() / MIB)
-        self.jvm_mib = max(self.jvm_mib, _rss_mib(self.jvm))
+        self.jvm_mib = max(self.jvm_mib, _field_mib(self.jvm, 1))
         self.workers_mib = max(self.workers_mib, sum(map(_unshared_mib, _children(self.jvm))))
 
 
@@ -160,10 +156,6 @@ def _children(pid: int) -> list[int]:
         look = {child for child, parent in parents.items() if parent in look}
         found += look
     return found
-
-
-def _rss_mib(pid: int) -> float:
-    return _field_mib(pid, 1)
 
 
 def _unshared_mib(pid: int) -> float:

@@ -116,17 +116,14 @@ class Crew:
 
     def freeze(self, index: int) -> None:
         """Stop a worker with SIGSTOP. A frozen worker is killed at the end."""
-        os.kill(self._pid(index), signal.SIGSTOP)
+        pid = self._members[index].process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
 
     async def results(self, indices: Sequence[int] | None = None) -> list[Any]:
         """Return the results of the jobs, in order. Raises WorkerFailed."""
         chosen = self._members if indices is None else [self._members[index] for index in indices]
         return [await _answer(member, "result") for member in chosen]
-
-    def _pid(self, index: int) -> int:
-        pid = self._members[index].process.pid
-        assert pid is not None
-        return pid
 
     async def _end(self) -> None:
         for member in self._members:

@@ -3,10 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
+
+from pymongo import MongoClient
 
 from feedmux_embedded import Process
 
 MIB = 1024 * 1024
+
+
+def documents_returned(client: MongoClient[dict[str, Any]]) -> int:
+    """Return the number of documents that mongod has returned to all clients since its start."""
+    return int(client.admin.command("serverStatus")["metrics"]["document"]["returned"])
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

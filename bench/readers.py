@@ -8,7 +8,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import bson
@@ -94,7 +94,23 @@ def events_by_feedmux(gate: Gate, task: Task) -> Share:
 
 def events_by_pymongo(gate: Gate, task: Task) -> Share:
     """Read with the same loop over pymongo's watch()."""
-    return _in_threads(gate, task.readers, lambda: MongoClient(task.address), lambda client: _watch(client, task))
+    clients = [MongoClient[dict[str, Any]](task.address) for _ in range(task.readers)]
+    for client in clients:
+        client.admin.command("ping")
+    reads: list[Read] = []
+    threads = [threading.Thread(target=lambda c=client: reads.append(_watch(c, task))) for client in clients]
+    gate.wait()
+    cpu_s = time.process_time()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    cpu_s = time.process_time() - cpu_s
+    for client in clients:
+        client.close()
+    if len(reads) < task.readers:
+        raise RuntimeError("a reader failed; see its traceback above")
+    return Share(reads, cpu_s)
 
 
 def batches_by_feedmux(gate: Gate, task: Task) -> Share:
@@ -132,31 +148,6 @@ async def _batches(gate: Gate, task: Task) -> Share:
     reads = await asyncio.gather(*(read(*each) for each in zip(clients, names, counts, strict=True)))
     cpu_s = time.process_time() - cpu_s
     await asyncio.gather(*(client.close() for client in clients))
-    return Share(reads, cpu_s)
-
-
-def _in_threads(
-    gate: Gate,
-    readers: int,
-    connect: Callable[[], MongoClient[dict[str, Any]]],
-    read: Callable[[MongoClient[dict[str, Any]]], Read],
-) -> Share:
-    clients = [connect() for _ in range(readers)]
-    for client in clients:
-        client.admin.command("ping")
-    reads: list[Read] = []
-    threads = [threading.Thread(target=lambda c=client: reads.append(read(c))) for client in clients]
-    gate.wait()
-    cpu_s = time.process_time()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    cpu_s = time.process_time() - cpu_s
-    for client in clients:
-        client.close()
-    if len(reads) < readers:
-        raise RuntimeError("a reader failed; see its traceback above")
     return Share(reads, cpu_s)
 
 
@@ -220,28 +211,19 @@ class Contest:
         comment = comment or f"reading {self._readings}"
         task = Task(self._stage.endpoint, self._backlog.start, self._backlog.count, comment=comment)
         names = [f"reader-{self._readings}-{number}" for number in range(readers)]
-        if how != "batches inline":
+        if durable := how != "batches inline":
             await self._subscribe(names, comment)
         processes = min(readers, PROCESSES_OF_FEEDMUX)
         shares = [names[number::processes] for number in range(processes)]
         job = events_by_feedmux if how == "events" else batches_by_feedmux
-        return await self._read(
-            [(job, _with(task, share, durable=how != "batches inline")) for share in shares], self._backlog.count
-        )
+        tasks = [replace(task, names=share if durable else (), readers=len(share)) for share in shares]
+        return await self._read([(job, task) for task in tasks], self._backlog.count)
 
     async def by_pymongo(self, readers: int, count: int, *, raw: bool) -> Reading:
         """Read with `readers` of `watch()`, each for the first `count` events."""
         processes = min(readers, PROCESSES_OF_PYMONGO)
-        tasks = [
-            Task(
-                self._stage.mongo.uri,
-                self._backlog.start,
-                count,
-                readers=len(range(number, readers, processes)),
-                raw=raw,
-            )
-            for number in range(processes)
-        ]
+        task = Task(self._stage.mongo.uri, self._backlog.start, count, raw=raw)
+        tasks = [replace(task, readers=len(range(number, readers, processes))) for number in range(processes)]
         return await self._read([(events_by_pymongo, task) for task in tasks], count)
 
     async def _subscribe(self, names: Sequence[str], comment: str) -> None:
@@ -267,15 +249,3 @@ class Contest:
             used.server,
             used.mongod,
         )
-
-
-def _with(task: Task, names: Sequence[str], *, durable: bool) -> Task:
-    return Task(
-        task.address,
-        task.start,
-        task.count,
-        names=names if durable else (),
-        readers=len(names),
-        comment=task.comment,
-        raw=task.raw,
-    )

@@ -7,6 +7,7 @@ from pymongo import MongoClient
 import feedmux
 from bench.backlog import Backlog, load
 from bench.crew import Crew
+from bench.measure import documents_returned
 from bench.readers import CheckFailed, Share, Task, batches_by_feedmux, feed_of
 from bench.report import Result, Target, medians, progress
 from bench.settings import Settings
@@ -59,10 +60,10 @@ async def _once(
         for share in range(_PROCESSES)
     ]
     async with Crew([(batches_by_feedmux, task) for task in tasks]) as crew:
-        returned, used = _returned(client), stage.cpu()
+        returned, used = documents_returned(client), stage.cpu()
         crew.go()
         shares: list[Share] = await crew.results()
-        returned, used = _returned(client) - returned, stage.cpu() - used
+        returned, used = documents_returned(client) - returned, stage.cpu() - used
     streams = (await stage.streams()).shared_streams
     reads = [each for share in shares for each in share.reads]
     if sorted(each.count for each in reads) != sorted(left) or {each.last_id for each in reads} != {backlog.last_id}:
@@ -94,8 +95,3 @@ async def _store_positions(stage: Stage, backlog: Backlog, feed: feedmux.Feed, r
             if token is not None:
                 start = (await client.resolve(feedmux.Start.resume_after(token), feed)).position
             await client.create_subscription(name, feed, start=start)
-
-
-def _returned(client: MongoClient[dict[str, Any]]) -> int:
-    """Return the number of documents that mongod has returned to all clients since its start."""
-    return int(client.admin.command("serverStatus")["metrics"]["document"]["returned"])

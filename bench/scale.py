@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import bson
 
@@ -93,8 +93,9 @@ async def _figures(count: int) -> Figures:
 async def _measure(manager: StreamManager, count: int) -> Figures:
     for number in range(count):
         _join(manager, number, 9)
+        ring = next(iter(manager.streams_of(_key(number)).streams.open)).ring
         for first in range(10, 10 + CHUNKS):
-            _ring(manager, number).append(_chunk(first))
+            ring.append(_chunk(first))
     await asyncio.sleep(0.1)
     took: dict[str, float] = {}
     manager.slots._most = 0
@@ -155,7 +156,7 @@ class IdleReader:
 def _join(manager: StreamManager, number: int, place: int, tenant: str = "t") -> Subscriber:
     at = JoinPoint(_mark(place), exact=True)
     subscriber = manager.subscriber(
-        _key(number), tenant, at, _nothing, durable=False, payload_max=1 << 20, wire_format=BSON
+        _key(number), tenant, at, lambda: None, durable=False, payload_max=1 << 20, wire_format=BSON
     )
     manager.streams_of(_key(number)).streams.grant(subscriber, 1_000, 1 << 20)
     return subscriber
@@ -166,20 +167,12 @@ def _others(manager: StreamManager, number: int) -> Subscriber:
     return subscriber
 
 
-def _ring(manager: StreamManager, number: int) -> Any:
-    return next(iter(manager.streams_of(_key(number)).streams.open)).ring
-
-
 def _key(number: int) -> StreamKey:
     return stream_key(FeedSpec(Scope("main", "d", f"c{number}")))
 
 
 def _mark(number: int) -> ResumeToken:
     return ResumeToken.high_water_mark((_SECOND + number) << 32)
-
-
-def _nothing() -> None:
-    """Do nothing: no reader needs to be woken."""
 
 
 _TOKEN_TAIL = "2B022C0100296E5A1004942584E96D514A63B59E7230E38388D7461E5F6964002B020004"

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, StructType
 
 from bench.crew import Gate
+from bench.measure import documents_returned
 from bench.report import progress
 from bench.settings import COLLECTION, DATABASE
 from bench.thread_cpu import ThreadCpu, between
@@ -118,10 +119,10 @@ def drive(gate: Gate, task: Task) -> list[Measured]:
             for kind in task.kinds:
                 for source in task.sources:
                     place = folder / str(number) / source / "-".join(kind)
-                    before, returned = cpu.read(), _returned(client)
+                    before, returned = cpu.read(), documents_returned(client)
                     rows = readers[source](kind, COLLECTION)
                     elapsed_s, count, found, after = _run(spark, rows, kind[1], task.count, place, cpu)
-                    used, returned = between(before, after), _returned(client) - returned
+                    used, returned = between(before, after), documents_returned(client) - returned
                     measured.append(Measured(number, source, kind, elapsed_s, count, found, used, returned))
                     rate = f"{count / elapsed_s:,.0f} rows/s"
                     progress(f"round {number}: {source.replace('_', ' ')}, {' to '.join(kind)}: {rate}")
@@ -199,11 +200,6 @@ def _raw_cursor(client: MongoClient[dict[str, Any]], task: Task) -> tuple[float,
                 at += int.from_bytes(batch[at : at + 4], "little")
                 count += 1
     return time.monotonic() - began_s, count
-
-
-def _returned(client: MongoClient[dict[str, Any]]) -> int:
-    """Return how many documents MongoDB has returned so far."""
-    return int(client.admin.command("serverStatus")["metrics"]["document"]["returned"])
 
 
 def _session(task: Task) -> SparkSession:
