@@ -13,7 +13,6 @@ import uvloop
 
 from feedmux_server.assembly import Assembly, assemble
 from feedmux_server.config.errors import ConfigError
-from feedmux_server.config.sections import LimitsSection
 from feedmux_server.config.server import Config
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.credentials import Credentials
@@ -150,9 +149,11 @@ async def running(
             )
             service = assembly.service
             listen = config.listen
-            listeners = Listeners(
-                listen.data, listen.operator, credentials.tls, listen.data_mtls, _transport(config.limits)
+            limits = config.limits
+            transport = Transport(
+                limits.request_bytes, limits.connections, limits.streams_per_connection, limits.connection_age_s
             )
+            listeners = Listeners(listen.data, listen.operator, credentials.tls, listen.data_mtls, transport)
             servers = Servers(service, health, listeners)
             readiness = dependencies.readiness(health)
             keeping = [*assembly.start(tasks), *dependencies.start(tasks)]
@@ -166,7 +167,7 @@ async def running(
                 _cancel(keeping)
                 await assembly.close()
             else:
-                log.info("serving", extra={"address": _address(config.listen.data, ports.data)})
+                log.info("serving", extra={"address": f"{listen.data.rpartition(':')[0]}:{ports.data}"})
                 if not insecure_no_auth:
                     _warn_of_plaintext(config)
                 unfit = _Unfit(stop)
@@ -251,11 +252,3 @@ def _warn_of_plaintext(config: Config) -> None:
             " tls.key_file, or set listen.accept_plaintext if a proxy or a service mesh encrypts the connection",
             " and ".join(addresses),
         )
-
-
-def _address(listen: str, port: int) -> str:
-    return f"{listen.rpartition(':')[0]}:{port}"
-
-
-def _transport(limits: LimitsSection) -> Transport:
-    return Transport(limits.request_bytes, limits.connections, limits.streams_per_connection, limits.connection_age_s)

@@ -89,7 +89,9 @@ class Tasks:
             self._failed(kind, error, "a task failed unexpectedly")
 
     def _failed(self, kind: str, error: BaseException, what: str, **more: float) -> None:
-        log.error(what, exc_info=error, extra=_fields(kind, **more))
+        task = asyncio.current_task()
+        numbers = {name: round(value, 1) for name, value in more.items()}
+        log.error(what, exc_info=error, extra={"task": kind if task is None else task.get_name(), **numbers})
         self._observer.count(metrics.TASK_FAILURES, 1, kind)
 
 
@@ -97,8 +99,3 @@ def _is_cancelled() -> bool:
     """Return whether this task itself is cancelled: awaiting something that was cancelled raises the same error."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _fields(kind: str, **more: float) -> dict[str, str | float]:
-    task = asyncio.current_task()
-    return {"task": kind if task is None else task.get_name()} | {name: round(value, 1) for name, value in more.items()}

@@ -55,9 +55,11 @@ class MetricsCollector:
         self._process(snapshot)
         self._sources(snapshot)
         async for each in _sliced(list(self.manager.keyed())):
-            _streams(snapshot, each)
+            source = each.source.name
             for stream in each.streams.open:
+                snapshot.add(metrics.STREAMS, 1, source, stream.state.value)
                 self._stream(snapshot, each, stream)
+            snapshot.add(metrics.CATCH_UP, each.streams.open.catch_up_count, source)
         catch_up = self.manager.slots.used()
         async for account in _sliced(list(self.manager.accounts)):
             _account(snapshot, account, catch_up[account.tenant])
@@ -158,13 +160,6 @@ class MetricsCollector:
         """The source's operation time at the last oplog check, in seconds: as old as the interval of checks at most."""
         state = self.results.forecasts[source].state
         return state.newest_s if state is not None else None
-
-
-def _streams(snapshot: MetricsSnapshot, each: KeyStreams) -> None:
-    source = each.source.name
-    for stream in each.streams.open:
-        snapshot.add(metrics.STREAMS, 1, source, stream.state.value)
-    snapshot.add(metrics.CATCH_UP, each.streams.open.catch_up_count, source)
 
 
 def _copy(snapshot: MetricsSnapshot, session: Session, source: str, tenant: str) -> None:

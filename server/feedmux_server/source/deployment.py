@@ -278,10 +278,8 @@ class Source:
     async def collection(self, database: str, name: str) -> CollectionInfo | None:
         """What a collection or view is now; None if there is none. Raises as `databases` does."""
         with self._commands.span("listCollections", database, name):
-            return await self._commands.answer(self._info(database, name))
-
-    async def _info(self, database: str, name: str) -> CollectionInfo | None:
-        return (await self._infos(database, None, filter={"name": name})).get(name)
+            found = await self._commands.answer(self._infos(database, None, filter={"name": name}))
+        return found.get(name)
 
     async def collection_names(
         self, database: str, first: str, wanted: Callable[[str], bool], most: int

@@ -155,7 +155,9 @@ class CommitHandle:
         answered, self._answered = self._answered, position or self._answered
         if sent is None:
             if self._answered != answered and self.waiting is None:
-                self.waiting = Waiting(self._stored_place(), self.stored_sequence, self.stored_number + 1)
+                stored = self._stored
+                place = StoredPlace(stored.position, stored.cluster_time, stored.order, self._moved_back)
+                self.waiting = Waiting(place, self.stored_sequence, self.stored_number + 1)
             return
         if self._moved_back and position not in (sent.place.position, answered):
             # Redis has lost that the position was moved back, and takes this one for older than what it has.
@@ -175,10 +177,6 @@ class CommitHandle:
                 self._moved_back = True
                 self._stored = replace(self._stored, seek_epoch=self.lease.epoch)
         self._tell(lambda: self._listener.committed(sent.delivery_sequence, position))
-
-    def _stored_place(self) -> StoredPlace:
-        stored = self._stored
-        return StoredPlace(stored.position, stored.cluster_time, stored.order, self._moved_back)
 
     def fence(self, cause: FenceCause) -> None:
         if self.fence_cause is not None:

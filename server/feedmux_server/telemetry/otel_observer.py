@@ -6,7 +6,7 @@ messages in turn. Spans are made if there is a tracer.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from random import random
 from typing import Final, Self
 
@@ -90,7 +90,7 @@ class OtelObserver(Observer):
         if self._tracer is not None:
             span = self._tracer.start_span(
                 method,
-                propagate.extract(_texts(metadata())),
+                propagate.extract({name: each for name, each in metadata() or () if isinstance(each, str)}),
                 SpanKind.SERVER,
                 {"rpc.system.name": "grpc", "rpc.method": method},
             )
@@ -122,10 +122,6 @@ class OtelObserver(Observer):
 def error_type(error: BaseException) -> str:
     """The attribute `error.type`: our reason, or the exception's class."""
     return error.reason.value if isinstance(error, FeedmuxError) else type(error).__name__
-
-
-def _texts(metadata: Iterable[tuple[str, str | bytes]] | None) -> Mapping[str, str]:
-    return {name: value for name, value in metadata or () if isinstance(value, str)}
 
 
 class _Span(Span):

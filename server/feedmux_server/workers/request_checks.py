@@ -90,7 +90,8 @@ class RequestChecks:
             verdict = await self._verdict(name, tenant, request, parts.size, charge)
             self._known.put(name, tenant, verdict)
         if verdict.error is not None:
-            raise _again(verdict.error)
+            error = verdict.error  # copied: an exception that is raised twice gathers tracebacks
+            raise FeedmuxError(error.reason, error.message, error.metadata, field=error.field)
         return verdict.pipeline
 
     async def render(self, pipeline: bytes, tenant: str, charge: Charge, chars_max: int = RENDERED_CHARS_MAX) -> str:
@@ -121,7 +122,8 @@ class RequestChecks:
         if job is None:
             self._check_room(tenant, size)
             job = self._coming[name] = _Job(name, tenant, bson.encode(request), charge)
-            job.verdict.add_done_callback(_retrieve)
+            # The waiting callers may be gone.
+            job.verdict.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._waiting_bytes[tenant] += len(job.request)
             self._queue.put(tenant, job)
             if self._working is None:
@@ -217,13 +219,3 @@ class KnownVerdicts:
         if not self._by_tenant[tenant]:
             del self._by_tenant[tenant]
             del self._bytes[tenant]
-
-
-def _retrieve(done: "asyncio.Future[Verdict]") -> None:
-    if not done.cancelled():
-        done.exception()  # the waiting callers may be gone
-
-
-def _again(error: FeedmuxError) -> FeedmuxError:
-    """Copy an error: an exception that is raised twice gathers tracebacks."""
-    return FeedmuxError(error.reason, error.message, error.metadata, field=error.field)

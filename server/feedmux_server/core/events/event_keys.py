@@ -194,7 +194,7 @@ def _key(before: bytes, data: bytes, at: int, fields_read: FieldsRead) -> bytes:
         position, fields_left = stop, fields_left - 1
     fields_read.count += FIELDS_SEARCHED - fields_left
     key = before + found
-    return key if len(key) <= KEY_BYTES_MAX else _digest(key)
+    return key if len(key) <= KEY_BYTES_MAX else blake2b(key, digest_size=32).digest()
 
 
 def _in_one_way(data: bytes, at: int, stop: int, fields_read: FieldsRead) -> bytes:
@@ -284,7 +284,3 @@ def _whole(number: int) -> tuple[int, bytes]:
         if is_small
         else (INT64, number.to_bytes(8, "little", signed=True))
     )
-
-
-def _digest(key: bytes) -> bytes:
-    return blake2b(key, digest_size=32).digest()

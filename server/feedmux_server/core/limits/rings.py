@@ -92,7 +92,7 @@ class Rings:
         size = self._evict_oldest(size, spared)
         if self._cost < EVICTED_AT_ONCE:
             size = self._evict_last(size, awaited=False)
-        for ring in sorted(spared, key=_grown):
+        for ring in sorted(spared, key=lambda ring: ring.grown):
             while size > 0 and len(ring) > 1 and self._cost < EVICTED_AT_ONCE:
                 size -= self._drop_oldest(ring)
         if self._cost < EVICTED_AT_ONCE:
@@ -142,7 +142,3 @@ class Rings:
 def _at_once(step: Callable[[], bool]) -> None:
     while step():
         pass
-
-
-def _grown(ring: Evictable) -> int:
-    return ring.grown
