@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import TextIOWrapper
-from typing import Final
+from typing import Any, Final
 
 from feedmux.cli.failure import FAILED, UNWRITABLE, CliError, UsageError, as_cli_error, cannot_write, is_unicode
 from feedmux.cli.parser import Parser
@@ -151,7 +151,7 @@ def _parser(called: str) -> Parser:
         )
         if called == name:
             with _needing(name, command):
-                module: _Module = importlib.import_module(f"{command.package}.{name.replace('-', '_')}")  # type: ignore[assignment]
+                module: Any = importlib.import_module(f"{command.package}.{name.replace('-', '_')}")
                 module.add_arguments(each)
             each.set_defaults(run=module.run)
     return parser
@@ -174,17 +174,6 @@ def _needing(name: str, command: Command) -> Iterator[None]:
         if error.name != "pymongo":
             raise
         raise CliError(error.msg, f"pip install '{command.install}'") from None
-
-
-class _Module:
-    """The interface of a command's module."""
-
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None: ...
-
-    @staticmethod
-    def run(args: argparse.Namespace) -> int:
-        raise NotImplementedError
 
 
 def _complain(failure: CliError) -> None:

@@ -8,11 +8,13 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import feedmux
 from feedmux.cli.failure import CliError, UsageError, as_cli_error
 from feedmux.cli.reachability import endpoint, why_unreachable
 from feedmux.cli.settings import fill_in
+from feedmux.endpoint import proxy_options
 
 TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 3.0
@@ -135,6 +137,16 @@ def tls_of(args: argparse.Namespace) -> bool | feedmux.Tls:
                 " its private key in PEM"
             ) from None
     return feedmux.Tls(root=args.ca_file, certificate=args.certificate_file, key=args.key_file)
+
+
+def channel_to(address: str, tls: bool | feedmux.Tls) -> Any:
+    """Return gRPC's channel, for calls that are not those of a client."""
+    import grpc
+
+    if tls is False:
+        return grpc.insecure_channel(address, proxy_options(address))
+    credentials = (feedmux.Tls() if tls is True else tls).credentials()
+    return grpc.secure_channel(address, credentials, proxy_options(address))
 
 
 @contextmanager

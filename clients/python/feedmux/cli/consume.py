@@ -43,6 +43,9 @@ PRINTED_AT_ONCE: Final = 1000
 """The most events that are printed and acknowledged together."""
 HEARTBEAT_S: Final = 1.0
 """With --until-caught-up: how often an idle server reports how far it has read."""
+_OF_A_NEW_ONE: Final = (
+    "start", "pipeline", "full_document", "full_document_before_change", "show_expanded_events", "extra_options",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,21 +156,8 @@ def _nothing_left(
 
 
 def _check_usage(args: argparse.Namespace) -> None:
-    if args.namespace is None:
-        given = [
-            option
-            for option in (
-                "start",
-                "pipeline",
-                "full_document",
-                "full_document_before_change",
-                "show_expanded_events",
-                "extra_options",
-            )
-            if getattr(args, option)
-        ]
-        if given:
-            raise UsageError(f"--{given[0].replace('_', '-')} is for a new subscription: give --create DB[.COLL] too")
+    if args.namespace is None and (given := next((each for each in _OF_A_NEW_ONE if getattr(args, each)), "")):
+        raise UsageError(f"--{given.replace('_', '-')} is for a new subscription: give --create DB[.COLL] too")
     if args.command_line is not None and not args.command_line.strip():
         raise UsageError("--exec is empty: every event would be acknowledged without being processed")
     if args.batch is not None and args.command_line is None:

@@ -8,10 +8,9 @@ from typing import Any
 
 import grpc
 
-from feedmux.cli.connection import connected, tls_of
+from feedmux.cli.connection import channel_to, connected, tls_of
 from feedmux.cli.failure import CliError
 from feedmux.cli.reachability import Server, server_at, why_unreachable
-from feedmux.endpoint import proxy_options
 from feedmux.target import Tls
 
 Answer = tuple[str, str, str]
@@ -60,12 +59,7 @@ def _certificate(server: Server, tls: bool | Tls) -> Answer:
 
 def _health(args: argparse.Namespace) -> Answer:
     tls = tls_of(args)
-    if tls is False:
-        channel = grpc.insecure_channel(args.endpoint, proxy_options(args.endpoint))
-    else:
-        credentials = (Tls() if tls is True else tls).credentials()
-        channel = grpc.secure_channel(args.endpoint, credentials, proxy_options(args.endpoint))
-    with channel:
+    with channel_to(args.endpoint, tls) as channel:
         try:
             check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
             answer: bytes = check(b"", timeout=args.timeout)

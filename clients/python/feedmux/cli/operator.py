@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from feedmux.cli.connection import TIMEOUT_S, add_context_option, add_tls_settings, explained, tls_of
+from feedmux.cli.connection import TIMEOUT_S, add_context_option, add_tls_settings, channel_to, explained, tls_of
 from feedmux.cli.failure import CliError
 from feedmux.cli.reachability import endpoint
 from feedmux.cli.settings import fill_in
-from feedmux.endpoint import proxy_options
 
 if TYPE_CHECKING:
     from feedmux.target import Tls
@@ -50,17 +49,11 @@ def connected_operator(args: argparse.Namespace) -> Iterator[Ask]:
     """Provide calls to the operator port. Failures become CliErrors."""
     import grpc
 
-    from feedmux.target import Tls
     from feedmux.v1 import operator_pb2_grpc
 
     tls = tls_of(args)
-    if tls is False:
-        channel = grpc.insecure_channel(args.operator_endpoint, proxy_options(args.operator_endpoint))
-    else:
-        credentials = (Tls() if tls is True else tls).credentials()
-        channel = grpc.secure_channel(args.operator_endpoint, credentials, proxy_options(args.operator_endpoint))
     metadata = (("authorization", f"Bearer {args.operator_key}"),) if args.operator_key else ()
-    with channel:
+    with channel_to(args.operator_endpoint, tls) as channel:
         stub = operator_pb2_grpc.OperatorStub(channel)
 
         def ask(method: str, request: Any) -> Any:
