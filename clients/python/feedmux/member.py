@@ -199,8 +199,11 @@ class _Workers:
         while is_needed:
             try:
                 while interrupt is None and len(self._threads) < self._concurrency:
-                    self._start(take)
-                while self._is_needed():
+                    thread = threading.Thread(target=self._work, args=(take,), name="feedmux-handler", daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
+                # While handlers are in progress, or may be, that are waited for.
+                while time.monotonic() < self._until_s and self.are_at_work(None):
                     self._wait()
                 is_needed = False
             except (KeyboardInterrupt, SystemExit) as error:  # raised by handlers of signals
@@ -213,11 +216,6 @@ class _Workers:
         if interrupt is not None:
             raise interrupt
 
-    def _start(self, take: Callable[[float | None], MemberEvent | None]) -> None:
-        thread = threading.Thread(target=self._work, args=(take,), name="feedmux-handler", daemon=True)
-        self._threads.append(thread)
-        thread.start()
-
     def are_at_work(self, apart_from: object) -> bool:
         """Whether handlers are in progress, or may be, apart from that of this thread, and those that have exceeded
         their time."""
@@ -226,10 +224,6 @@ class _Workers:
                 each.is_alive() and each not in self._ended and each not in self._stuck and each is not apart_from
                 for each in self._threads
             )
-
-    def _is_needed(self) -> bool:
-        """Whether handlers are in progress, or may be, that `run` waits for."""
-        return time.monotonic() < self._until_s and self.are_at_work(None)
 
     def _wait(self) -> None:
         """Wait until something happens, or the time of a handler is over."""

@@ -110,17 +110,15 @@ class MemberConnection(StreamKeeper):
         messages = [requests.settle_bytes(each) for each in settled]
         if closing:
             self._move(self._close_event)
-            if keeps and not must_wait:
-                self._end_without_close()
-            elif not must_wait:
+            if must_wait:
+                return messages
+            if not keeps:
                 self._asked_to_end = True
                 messages.append(requests.CLOSE)
+            elif not self._leaves and self._task is not None:  # the stream ends without Close
+                self._leaves = True
+                self.loop.call_later(_LAST_REPORT_S, self._task.cancel)
         return messages
-
-    def _end_without_close(self) -> None:
-        if not self._leaves and self._task is not None:
-            self._leaves = True
-            self.loop.call_later(_LAST_REPORT_S, self._task.cancel)
 
     def _open_request(self) -> bytes:
         options, settlements = self._options, self._buffer.settlements

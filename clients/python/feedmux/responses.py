@@ -222,19 +222,14 @@ _NOTICES: dict[str, Callable[[change_feed_pb2.Notice], Notice]] = {
 
 
 def _notice(notice: change_feed_pb2.Notice) -> Notice | None:
-    if notice.WhichOneof("kind") == "snapshot":
-        return _copy_notice(notice.snapshot)
-    make = _NOTICES.get(notice.WhichOneof("kind") or "")
-    return make(notice) if make else None
-
-
-def _copy_notice(status: feed_pb2.SnapshotStatus) -> Notice | None:
+    status = notice.snapshot
     match status.state:
         case feed_pb2.SnapshotStatus.STATE_RUNNING:
             return SnapshotProgress(snapshot_value(status))
         case feed_pb2.SnapshotStatus.STATE_DONE:
             return SnapshotComplete(status.documents, status.generation)
-    return None
+    make = _NOTICES.get(notice.WhichOneof("kind") or "")
+    return make(notice) if make else None
 
 
 def _walk_batch(message: bytes) -> tuple[bytes, memoryview] | None:

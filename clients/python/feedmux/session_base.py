@@ -135,7 +135,10 @@ class SessionBase:
             and (completion is None or completion is self._completion)
         ):
             self._progress = after, feed_position
-        return self._feed_position()
+        batch = self._batch
+        if batch is not None and self._handed() == batch.last_sequence:
+            self._done(batch)
+        return self._progress[1]
 
     @property
     def cluster_time(self) -> Timestamp | None:
@@ -173,12 +176,6 @@ class SessionBase:
         if last is not None and last.batch is batch:
             return last.sequence
         return batch.first_sequence - 1
-
-    def _feed_position(self) -> FeedPosition:
-        batch = self._batch
-        if batch is not None and self._handed() == batch.last_sequence:
-            self._done(batch)
-        return self._progress[1]
 
     def _follow(self) -> None:
         opened = self._buffer.opened

@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from operator import itemgetter
 from typing import Final
 
 from feedmux.batches import Batch
@@ -287,7 +288,7 @@ class Settlements:
         ranges: list[tuple[int, int]] = []
         failed: list[tuple[int, Failed]] = []
         size = 0
-        for sequence, finished in sorted(self._unsent, key=_sequence):
+        for sequence, finished in sorted(self._unsent, key=itemgetter(0)):
             outcome = finished.outcome
             if isinstance(outcome, Done) and ranges and ranges[-1][1] == sequence - 1:
                 ranges[-1] = ranges[-1][0], sequence
@@ -376,7 +377,3 @@ class Settlements:
             known.stored = False
             self._unsent.append((event.delivery, known))
         return known
-
-
-def _sequence(entry: tuple[int, _Finished]) -> int:
-    return entry[0]
