@@ -154,3 +154,8 @@ class FeedmuxError(Exception):
     @property
     def status(self) -> str:
         return STATUS[self.reason]
+
+
+def invalid(field: str, rule: str, reason: ErrorReason = ErrorReason.MESSAGE_INVALID) -> FeedmuxError:
+    """The refusal of a request because of one of its fields."""
+    return FeedmuxError(reason, f"{field} {rule}", {"field": field}, field=field)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, invalid
 from feedmux_server.core.events.dead_letter import ID_BYTES, KEY_BYTES_MAX
 from feedmux_server.core.feeds.feed_fingerprint import FINGERPRINT_BYTES_MAX
 from feedmux_server.core.feeds.pipeline_policy import PIPELINE_BYTES_MAX
@@ -193,7 +193,7 @@ def _check(message: Message, path: str) -> None:
             continue
         values: Any = value if field.is_repeated else (value,)
         if len(values) > bound.count_max:
-            raise _over(bound.reason, name, f"must not have more than {bound.count_max} values")
+            raise invalid(name, f"must not have more than {bound.count_max} values", bound.reason)
         if field.message_type is not None:
             if _has_bounds(field.message_type):
                 for each in values:
@@ -205,11 +205,7 @@ def _check(message: Message, path: str) -> None:
             # A character has four bytes at most, so most texts need not be encoded for this check.
             size = len(each) if isinstance(each, bytes) or 4 * len(each) <= bound.bytes_max else len(each.encode())
             if size > bound.bytes_max:
-                raise _over(bound.reason, name, f"must not be longer than {bound.bytes_max} bytes{bound.advice}")
-
-
-def _over(reason: ErrorReason, name: str, rule: str) -> FeedmuxError:
-    return FeedmuxError(reason, f"{name} {rule}", {"field": name}, field=name)
+                raise invalid(name, f"must not be longer than {bound.bytes_max} bytes{bound.advice}", bound.reason)
 
 
 def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:

@@ -9,7 +9,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.copy_progress import CopyStatus
 from feedmux_server.core.delivery.taken import BSON
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, invalid
 from feedmux_server.core.events.bson_check import walk
 from feedmux_server.core.feeds.feed import EXTRA_OPTIONS, FeedSpec, Scope
 from feedmux_server.core.feeds.feed_check import FeedParts
@@ -74,9 +74,9 @@ def feed_spec(feed: feed_pb2.Feed, *, bounded: bool) -> FeedSpec:
     check_scope(scope)
     for name in ("batch_size", "max_await_time_ms"):
         if getattr(feed, name) < 0:
-            raise _invalid(f"feed.{name}", "must not be negative")
+            raise invalid(f"feed.{name}", "must not be negative")
     if not set(EXTRA_OPTIONS).issuperset(feed.extra_options):
-        raise _invalid("feed.extra_options", f"must be names among {', '.join(EXTRA_OPTIONS)}")
+        raise invalid("feed.extra_options", f"must be names among {', '.join(EXTRA_OPTIONS)}")
     return FeedSpec(
         scope=scope,
         full_document=feed.full_document,
@@ -112,18 +112,18 @@ def start(message: feed_pb2.Start) -> Start:
             time = message.start_at_operation_time
             if not time.seconds:
                 # No event has such a time. It is the zero value of drivers, of a variable that was not set.
-                raise _invalid("start.start_at_operation_time", "must not be zero; `earliest` is the oldest event")
+                raise invalid("start.start_at_operation_time", "must not be zero; `earliest` is the oldest event")
             return Start(StartKind.OPERATION_TIME, time=time.seconds << 32 | time.increment)
         case _:
             if not 0 < message.time.seconds < 2**32:
-                raise _invalid("start.time", "must lie after the first second of 1970, and before 2106")
+                raise invalid("start.time", "must lie after the first second of 1970, and before 2106")
             return Start(StartKind.TIME, time=message.time.seconds << 32)
 
 
 def resume_token(data: bytes, field: str) -> bytes:
     """The token, or the `_id` of a copied document, whose own `_id` may have any number of fields."""
     if len(data) > TOKEN_BYTES_MAX:
-        raise _invalid(field, f"must not be longer than {TOKEN_BYTES_MAX} bytes")
+        raise invalid(field, f"must not be longer than {TOKEN_BYTES_MAX} bytes")
     for count, _ in enumerate(walk(without_document(data), field), 1):
         if count > TOKEN_FIELDS_MAX:
             raise FeedmuxError(ErrorReason.POSITION_INVALID, f"{field} is not a resume token", field=field)
@@ -135,7 +135,7 @@ def heartbeat_s(request: wire.Open | wire.WatchRequest) -> float:
         return HEARTBEAT_DEFAULT_S
     interval_s = seconds(request.heartbeat_interval)
     if not 1 <= interval_s <= 60:
-        raise _invalid("heartbeat_interval", "must be 1 s to 60 s")
+        raise invalid("heartbeat_interval", "must be 1 s to 60 s")
     return interval_s
 
 
@@ -147,7 +147,7 @@ def message_bytes_max(value: int) -> int:
     if value == 0:
         return MESSAGE_BYTES_DEFAULT
     if not MESSAGE_BYTES_MIN <= value <= MESSAGE_BYTES_MAX:
-        raise _invalid("message_bytes_max", f"must be {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}")
+        raise invalid("message_bytes_max", f"must be {MESSAGE_BYTES_MIN} to {MESSAGE_BYTES_MAX}")
     return value
 
 
@@ -155,7 +155,7 @@ def wire_format(value: int) -> str:
     try:
         return _FORMATS[value]
     except KeyError:
-        raise _invalid("format", "has a value that this server does not know") from None
+        raise invalid("format", "has a value that this server does not know") from None
 
 
 def cluster_time(value: int) -> feed_pb2.ClusterTime:
@@ -226,7 +226,3 @@ def is_group(definition: bytes) -> bool:
 def stored_scope(feed: feed_pb2.Feed) -> Scope:
     """The scope of a feed that was checked when it was stored."""
     return Scope(feed.source, feed.database, feed.collection)
-
-
-def _invalid(field: str, rule: str) -> FeedmuxError:
-    return FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{field} {rule}", {"field": field}, field=field)

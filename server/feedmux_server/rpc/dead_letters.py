@@ -8,7 +8,7 @@ compared with the present one.
 import asyncio
 
 from feedmux.v1 import subscriptions_pb2 as wire
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, invalid
 from feedmux_server.core.events.bson_check import walk
 from feedmux_server.core.events.dead_letter import ID_BYTES, DeadLetter
 from feedmux_server.core.feeds.names import check_name
@@ -41,7 +41,7 @@ class DeadLetters:
         request = convert.parse(wire.ListDeadLettersRequest, data)
         check_name("name", request.name)
         if request.page_size < 0:
-            raise _invalid("page_size", "must not be negative")
+            raise invalid("page_size", "must not be negative")
         if request.key:
             _check_key(request.key)
         after = _after(request.page_token) if request.page_token else None
@@ -97,7 +97,7 @@ class DeadLetters:
             case "all":
                 ids, more = await letters.ids(tenant, request.name, of=None, most=LETTERS_MAX)
             case _:
-                raise _invalid("which", "is required: ids, key, or all")
+                raise invalid("which", "is required: ids, key, or all")
         self._service.admission.charge_items(max(1, len(ids)))
         complete = request.WhichOneof("which") != "ids" and not more
         count = await letters.discard(tenant, request.name, ids, complete=complete) if ids else 0
@@ -119,7 +119,7 @@ class DeadLetters:
             case "key":
                 _check_key(request.key)
             case None:
-                raise _invalid("which", "is required: ids, key, or all")
+                raise invalid("which", "is required: ids, key, or all")
         letters, stream_key = await self._readable(tenant, request.name)
         chosen, more = await letters.mark(tenant, request.name, stream_key, ids=ids, key=request.key, most=LETTERS_MAX)
         self._service.admission.charge_items(max(1, chosen, len(ids or ())))
@@ -186,12 +186,12 @@ def _check_key(key: bytes) -> None:
     """Raises BSON_INVALID, MESSAGE_INVALID."""
     for count, _ in enumerate(walk(key, "key"), 1):
         if count > KEY_FIELDS_MAX:
-            raise _invalid("key", f"must not have more than {KEY_FIELDS_MAX} fields")
+            raise invalid("key", f"must not have more than {KEY_FIELDS_MAX} fields")
 
 
 def _check_id(field: str, value: bytes) -> None:
     if len(value) != ID_BYTES:
-        raise _invalid(field, f"must have {ID_BYTES} bytes, as DeadLetter.id")
+        raise invalid(field, f"must have {ID_BYTES} bytes, as DeadLetter.id")
 
 
 def _after(token: str) -> tuple[int, bytes]:
@@ -199,11 +199,7 @@ def _after(token: str) -> tuple[int, bytes]:
     try:
         after = int(milliseconds), bytes.fromhex(id_)
     except ValueError:
-        raise _invalid("page_token", "must be the next_page_token of a page") from None
+        raise invalid("page_token", "must be the next_page_token of a page") from None
     if len(milliseconds) > len(str(1 << 53)) or not after[0] >= 0 or len(after[1]) != ID_BYTES:
-        raise _invalid("page_token", "must be the next_page_token of a page")
+        raise invalid("page_token", "must be the next_page_token of a page")
     return after
-
-
-def _invalid(field: str, rule: str) -> FeedmuxError:
-    return FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{field} {rule}", {"field": field}, field=field)

@@ -11,7 +11,7 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
 from feedmux_server.core.delivery.retry import DEFAULT as RETRY
 from feedmux_server.core.delivery.retry import HELD_MAX_S, Failure, RetryPolicy
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, invalid
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, effective_stages
 from feedmux_server.rpc import convert
@@ -47,11 +47,11 @@ def check_group(
         )
     group = content.group
     if not 0 <= reconnect_s(group) <= RECONNECT_MAX_S:
-        raise _invalid("subscription.group.reconnect_time", f"must be 0 to {RECONNECT_MAX_S:.0f} s")
+        raise invalid("subscription.group.reconnect_time", f"must be 0 to {RECONNECT_MAX_S:.0f} s")
     given = {field.name for field, _ in group.ListFields()}
     retry_policy(group)
     if "key_field" in given:
-        raise _invalid("subscription.group.key_field", "is not supported yet; leave it unset")
+        raise invalid("subscription.group.key_field", "is not supported yet; leave it unset")
     for name in ("attempts_max", "after_dead_letter"):
         if name in given and not has_letters:
             raise FeedmuxError(
@@ -60,9 +60,9 @@ def check_group(
                 field=f"subscription.group.{name}",
             )
     if not 0 <= group.attempts_max <= ATTEMPTS_MAX:
-        raise _invalid("subscription.group.attempts_max", f"must be 0 to {ATTEMPTS_MAX}")
+        raise invalid("subscription.group.attempts_max", f"must be 0 to {ATTEMPTS_MAX}")
     if group.after_dead_letter not in subscriptions_pb2.AfterDeadLetter.values():
-        raise _invalid("subscription.group.after_dead_letter", "must be SKIP, QUARANTINE or unset")
+        raise invalid("subscription.group.after_dead_letter", "must be SKIP, QUARANTINE or unset")
     if any(SPLIT in stage for stage in effective_stages(key)):
         raise FeedmuxError(
             ErrorReason.GROUP_UNSUITABLE,
@@ -87,9 +87,9 @@ def retry_policy(group: subscriptions_pb2.Group) -> RetryPolicy:
         if group.HasField(name):
             given[name] = convert.seconds(getattr(group, name))
             if not RETRY_MIN_S <= given[name] <= HELD_MAX_S:
-                raise _invalid(f"subscription.group.{name}", f"must be {RETRY_MIN_S} to {HELD_MAX_S:.0f} s")
+                raise invalid(f"subscription.group.{name}", f"must be {RETRY_MIN_S} to {HELD_MAX_S:.0f} s")
     if len(given) == 2 and given["retry_first"] > given["retry_most"]:
-        raise _invalid("subscription.group.retry_most", "must not be below retry_first")
+        raise invalid("subscription.group.retry_most", "must not be below retry_first")
     # If only one is given, the other one follows it.
     first_s = given.get("retry_first", min(RETRY.first_s, given.get("retry_most", RETRY.first_s)))
     return RetryPolicy(first_s, given.get("retry_most", max(RETRY.most_s, first_s)), group.attempts_max)
@@ -98,7 +98,7 @@ def retry_policy(group: subscriptions_pb2.Group) -> RetryPolicy:
 def check_member(request: wire.Open) -> None:
     """Check Open of a session that joins a group. Raises MESSAGE_INVALID, START_CONFLICT, NAME_INVALID."""
     if request.WhichOneof("target") != "subscription":
-        raise _invalid("open.join", "needs the name of a subscription")
+        raise invalid("open.join", "needs the name of a subscription")
     check_name("subscription", request.subscription)
     if request.HasField("start"):
         raise FeedmuxError(
@@ -107,13 +107,13 @@ def check_member(request: wire.Open) -> None:
             field="open.start",
         )
     if request.HasField("last_acked"):
-        raise _invalid("open.last_acked", "is not for members of a group; the group has one position for all")
+        raise invalid("open.last_acked", "is not for members of a group; the group has one position for all")
     if request.takeover:
-        raise _invalid("open.takeover", "is not for members of a group; others keep theirs")
+        raise invalid("open.takeover", "is not for members of a group; others keep theirs")
     if (request.held or request.settled) and request.epoch <= 0:
-        raise _invalid("open.epoch", "is required with held or settled: Opened.epoch of this member's last session")
+        raise invalid("open.epoch", "is required with held or settled: Opened.epoch of this member's last session")
     if request.format not in (feed_pb2.FORMAT_UNSPECIFIED, feed_pb2.FORMAT_BSON):
-        raise _invalid("open.format", "must be BSON in a group; Extended JSON is not supported yet")
+        raise invalid("open.format", "must be BSON in a group; Extended JSON is not supported yet")
 
 
 def window_of(credit: wire.Credit, limits: CreditLimits) -> CreditWindow:
@@ -127,7 +127,7 @@ def check_not_member(request: wire.Open) -> None:
     """Raises MESSAGE_INVALID for fields that only members of a group may set."""
     for name in ("held", "settled", "epoch"):
         if getattr(request, name):
-            raise _invalid(f"open.{name}", "is for members of a group; set join")
+            raise invalid(f"open.{name}", "is for members of a group; set join")
 
 
 def reported(settle: wire.Settle, *, has_letters: bool) -> tuple[list[tuple[int, int]], list[Failure]]:
@@ -135,7 +135,7 @@ def reported(settle: wire.Settle, *, has_letters: bool) -> tuple[list[tuple[int,
     ranges = [(each.first, each.last) for each in settle.done]
     for first, last in ranges:
         if not 1 <= first <= last:
-            raise _invalid("settle.done", f"has the range {first} to {last}; ranges begin at 1 and go forward")
+            raise invalid("settle.done", f"has the range {first} to {last}; ranges begin at 1 and go forward")
     return ranges, [_failure(each, has_letters=has_letters) for each in settle.failed]
 
 
@@ -146,14 +146,10 @@ def _failure(failed: wire.Settle.Failed, *, has_letters: bool) -> Failure:
             f"{_NO_LETTERS}; leave settle.failed.reject unset, and the event is delivered again",
         )
     if failed.delivery_sequence < 1:
-        raise _invalid("settle.failed", f"has the delivery {failed.delivery_sequence}; deliveries begin at 1")
+        raise invalid("settle.failed", f"has the delivery {failed.delivery_sequence}; deliveries begin at 1")
     after_s = None
     if failed.HasField("retry_after"):
         after_s = convert.seconds(failed.retry_after)
         if after_s < 0:
-            raise _invalid("settle.failed", "has a negative retry_after")
+            raise invalid("settle.failed", "has a negative retry_after")
     return Failure(failed.delivery_sequence, after_s, failed.reason, failed.reject)
-
-
-def _invalid(field: str, rule: str) -> FeedmuxError:
-    return FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{field} {rule}", {"field": field}, field=field)

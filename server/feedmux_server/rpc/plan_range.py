@@ -6,7 +6,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.delivery.cached_range import CachedRange
 from feedmux_server.core.delivery.copy_range import range_end
 from feedmux_server.core.delivery.credit import BYTES_GRANT_MAX, EVENTS_GRANT_MAX
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, invalid
 from feedmux_server.core.feeds.feed import FeedSpec, route_of
 from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint, feed_fingerprint
 from feedmux_server.core.feeds.names import check_name
@@ -126,25 +126,26 @@ def _check(request: wire.PlanRangeRequest) -> None:
     """Raises MESSAGE_INVALID, CREDIT_INVALID."""
     target = request.WhichOneof("target")
     if target is None:
-        raise _invalid("target", "a range needs a subscription name or a feed")
+        raise FeedmuxError(
+            ErrorReason.MESSAGE_INVALID,
+            "a range needs a subscription name or a feed",
+            {"field": "target"},
+            field="target",
+        )
     if target == "feed" and not request.after:
-        raise _invalid("after", "after is required with a feed: get a position to begin at from ResolvePosition")
+        raise invalid("after", "is required with a feed: get a position to begin at from ResolvePosition")
     if target == "feed" and request.processed:
-        raise _invalid("processed", "processed is for subscriptions; with a feed, the client stores the position")
+        raise invalid("processed", "is for subscriptions; with a feed, the client stores the position")
     if target == "subscription" and not request.instance_id:
-        raise _invalid("instance_id", "instance_id is required with a subscription")
+        raise invalid("instance_id", "is required with a subscription")
     if len(request.instance_id.encode()) > INSTANCE_BYTES_MAX:
         raise FeedmuxError(
             ErrorReason.NAME_INVALID, f"instance_id is longer than {INSTANCE_BYTES_MAX} bytes", field="instance_id"
         )
     for name, most in (("events_max", EVENTS_GRANT_MAX), ("bytes_max", BYTES_GRANT_MAX)):
         if not 1 <= getattr(request, name) <= most:
-            raise _invalid(name, f"{name} must be 1 to {most}")
+            raise invalid(name, f"must be 1 to {most}")
     if not 0 <= request.slices <= SLICES_MAX:
-        raise _invalid("slices", f"slices must be 1 to {SLICES_MAX}")
+        raise invalid("slices", f"must be 1 to {SLICES_MAX}")
     if not 0 <= convert.seconds(request.wait) <= WAIT_MAX_S:
-        raise _invalid("wait", f"wait must be 0 to {WAIT_MAX_S:.0f} s")
-
-
-def _invalid(field: str, message: str) -> FeedmuxError:
-    return FeedmuxError(ErrorReason.MESSAGE_INVALID, message, {"field": field}, field=field)
+        raise invalid("wait", f"must be 0 to {WAIT_MAX_S:.0f} s")

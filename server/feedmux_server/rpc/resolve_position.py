@@ -2,7 +2,7 @@
 
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.delivery.copy_progress import status_at
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import invalid
 from feedmux_server.core.feeds.feed_fingerprint import feed_fingerprint
 from feedmux_server.rpc import convert
 from feedmux_server.rpc.caller import caller
@@ -23,7 +23,7 @@ class ResolvePosition:
         feed = await service.access.feed_of(request.feed, tenant)
         key = service.access.key_of(feed, tenant)
         if request.start.WhichOneof("at") is None:
-            raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "start is required", {"field": "start"}, field="start")
+            raise invalid("start", "is required")
         starts = service.starts(key, tenant)
         place = (await starts.resolve(convert.start(request.start))).place
         response = wire.ResolvePositionResponse(

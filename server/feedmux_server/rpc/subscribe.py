@@ -11,7 +11,7 @@ from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE
 from feedmux_server.core.delivery.credit import CreditLimits, CreditWindow
 from feedmux_server.core.delivery.taken import BSON
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, invalid
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.stream_key import StreamKey
@@ -168,9 +168,7 @@ class Subscribe:
                 return await self._inline(request, tenant)
             case "subscription":
                 return await self._durable(request, tenant, context)
-        raise FeedmuxError(
-            ErrorReason.MESSAGE_INVALID, "open needs a subscription name or a feed", {"field": "open"}, field="open"
-        )
+        raise invalid("open", "needs a subscription name or a feed")
 
     async def _inline(self, request: wire.Open, tenant: str) -> _Target:
         if request.HasField("last_acked"):

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.clock import monotonic_s
 from feedmux_server.core.delivery.copy_progress import status_at
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, invalid
 from feedmux_server.core.feeds.feed import route_of
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.snapshot_stages import check_feed
@@ -189,7 +189,7 @@ class Subscriptions:
         request = convert.parse(subscriptions_pb2.SeekSubscriptionRequest, data)
         check_name("name", request.name)
         if request.to.WhichOneof("at") is None:
-            raise FeedmuxError(ErrorReason.MESSAGE_INVALID, "to is required", {"field": "to"}, field="to")
+            raise invalid("to", "is required")
         stored = await self._service.store.get(tenant, request.name)
         content = convert.stored_content(stored.definition)
         key = self._service.access.key_of(await self._service.access.feed_of(content.feed, tenant), tenant)
@@ -330,7 +330,7 @@ def _masked(request: subscriptions_pb2.UpdateSubscriptionRequest) -> frozenset[s
 def _check_policies(subscription: subscriptions_pb2.Subscription) -> None:
     for name, known in (("on_invalidate", feed_pb2.OnInvalidate), ("on_history_lost", feed_pb2.OnHistoryLost)):
         if getattr(subscription, name) not in known.values():
-            raise FeedmuxError(ErrorReason.MESSAGE_INVALID, f"{name} has an unknown value", {"field": name}, field=name)
+            raise invalid(name, "has an unknown value")
 
 
 def _checked(definition: bytes) -> bytes:

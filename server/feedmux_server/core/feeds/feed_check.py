@@ -6,7 +6,7 @@ Called on the event loop for small feeds, and in a process of its own for all ot
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import invalid
 from feedmux_server.core.events.bson_check import check_bson, walk
 from feedmux_server.core.feeds.pipeline_policy import check_pipeline, pipeline_from_extended_json
 
@@ -46,10 +46,5 @@ def check_parts(parts: FeedParts) -> bytes:
     if parts.comment:
         names = [each.name for each in walk(parts.comment, "feed.comment") if each.depth == 1]
         if names != ["comment"]:
-            raise FeedmuxError(
-                ErrorReason.MESSAGE_INVALID,
-                "feed.comment must be a BSON document with one field named `comment`",
-                {"field": "feed.comment"},
-                field="feed.comment",
-            )
+            raise invalid("feed.comment", "must be a BSON document with one field named `comment`")
     return pipeline

@@ -13,7 +13,7 @@ from typing import Final
 
 import bson
 
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, invalid
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 
 FINGERPRINT_BYTES_MAX: Final = 64
@@ -40,12 +40,7 @@ def feed_fingerprint(feed: FeedSpec) -> bytes:
 def check_fingerprint(feed: FeedSpec, given: bytes) -> None:
     """Raises FEED_CHANGED where a fingerprint is given and is not the feed's, MESSAGE_INVALID where it is too long."""
     if len(given) > FINGERPRINT_BYTES_MAX:
-        raise FeedmuxError(
-            ErrorReason.MESSAGE_INVALID,
-            f"feed_fingerprint must not be longer than {FINGERPRINT_BYTES_MAX} bytes",
-            {"field": "feed_fingerprint"},
-            field="feed_fingerprint",
-        )
+        raise invalid("feed_fingerprint", f"must not be longer than {FINGERPRINT_BYTES_MAX} bytes")
     if given and not compare_digest(given, feed_fingerprint(feed)):
         raise FeedmuxError(
             ErrorReason.FEED_CHANGED,
