@@ -74,30 +74,20 @@ class Planner:
             subscription=subscriptions_pb2.Subscription(name=self._consumer_name, feed=self._feed),
             start=requests.start_message(start),
         )
-        found = self._connection.retrying(
-            lambda: self._connection.unary(
-                "Subscriptions", "CreateSubscription", request, subscriptions_pb2.Subscription
-            ),
-            "storing the start",
-        )
-        return _feed_position(found)
+        return _feed_position(self._subscription("CreateSubscription", request, "storing the start"))
 
     def stored(self) -> tuple[feed_pb2.Feed, FeedPosition]:
         """Returns the subscription's feed and stored position. Raises FeedmuxError."""
-        found = self._subscription()
+        found = self._get()
         return found.feed, _feed_position(found)
 
     def copying(self) -> bool:
         """Whether the stored position is within a copy of existing documents. Raises FeedmuxError."""
-        return self._subscription().HasField("snapshot")
+        return self._get().HasField("snapshot")
 
-    def _subscription(self) -> subscriptions_pb2.Subscription:
+    def _get(self) -> subscriptions_pb2.Subscription:
         request = subscriptions_pb2.GetSubscriptionRequest(name=self._consumer_name)
-        found: subscriptions_pb2.Subscription = self._connection.retrying(
-            lambda: self._connection.unary("Subscriptions", "GetSubscription", request, subscriptions_pb2.Subscription),
-            "asking for the subscription",
-        )
-        return found
+        return self._subscription("GetSubscription", request, "asking for the subscription")
 
     def update(self) -> FeedPosition:
         """Sets the subscription's feed to the options' feed; the stored position stays. Raises FeedmuxError."""
@@ -105,13 +95,13 @@ class Planner:
             subscription=subscriptions_pb2.Subscription(name=self._consumer_name, feed=self._feed),
             update_mask=field_mask_pb2.FieldMask(paths=["feed"]),
         )
-        found = self._connection.retrying(
-            lambda: self._connection.unary(
-                "Subscriptions", "UpdateSubscription", request, subscriptions_pb2.Subscription
-            ),
-            "updating the subscription",
+        return _feed_position(self._subscription("UpdateSubscription", request, "updating the subscription"))
+
+    def _subscription(self, method: str, request: Any, what: str) -> subscriptions_pb2.Subscription:
+        found: subscriptions_pb2.Subscription = self._connection.retrying(
+            lambda: self._connection.unary("Subscriptions", method, request, subscriptions_pb2.Subscription), what
         )
-        return _feed_position(found)
+        return found
 
     def start(self, wanted: Wanted, processed: bytes = b"") -> Call:
         """Sends the request and does not wait for the response."""

@@ -65,13 +65,10 @@ class RowMaker:
             return []
         places = bson_walk.split(events)
         try:
-            arrays = self._arrays(_Found(events, places, self._wanted()))
+            arrays = self._arrays(_Found(events, places, {path for path in self._paths.values() if path}))
         except TypeMismatch as error:
             raise _located(error, events, places) from None
         return [pa.RecordBatch.from_arrays(arrays, schema=self._arrow_schema)]
-
-    def _wanted(self) -> set[tuple[str, ...]]:
-        return {path for path in self._paths.values() if path}
 
     def _arrays(self, found: "_Found") -> list[pa.Array]:
         if columns.TYPE_MISMATCH not in self._paths:
@@ -106,7 +103,7 @@ class RowMaker:
         values = found.values[self._paths[field.name]]
         if pa.types.is_struct(field.type):
             return _struct(values, field, strict if field.name == _KEY else policy)
-        return _lenient(values, field)
+        return column(values, field, field.name, _LENIENT)
 
 
 def documents_batch(documents: bytes, document: StructType, on_type_mismatch: str = FAIL) -> pa.RecordBatch:
@@ -120,10 +117,6 @@ def documents_batch(documents: bytes, document: StructType, on_type_mismatch: st
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     arrays = [_struct(whole, field, _STRICT if field.name == _KEY else policy) for field in arrow_schema]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema)
-
-
-def _lenient(values: Values, field: pa.Field) -> pa.Array:
-    return column(values, field, field.name, _LENIENT)
 
 
 def _struct(values: Values, field: pa.Field, policy: Policy) -> pa.Array:
