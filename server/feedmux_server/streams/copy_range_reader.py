@@ -49,11 +49,7 @@ class CopyRangeReader:
         """The last `_id` up to which documents were read, as in `SnapshotSteps`."""
         self._time = self._until.cluster_time - 1
         """The documents are read as of this cluster time."""
-        self._is_open = False
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
+        self.is_open = False
 
     @property
     def has_cursor(self) -> bool:
@@ -69,7 +65,7 @@ class CopyRangeReader:
                 self._source, self._key, at, self._limits, self._reads_for, copied=self._copied
             )
             await self._changes.open()
-        self._is_open = True
+        self.is_open = True
 
     async def read(self) -> Batch:
         """Raises as `open` does."""
@@ -88,7 +84,7 @@ class CopyRangeReader:
         """Reads never wait for long."""
 
     async def close(self) -> None:
-        self._is_open = False
+        self.is_open = False
         changes, self._changes = self._changes, None
         if changes is not None:
             await changes.close()

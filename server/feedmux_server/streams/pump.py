@@ -73,7 +73,7 @@ class Pump:
         cause: Trace,
     ) -> None:
         """`cause` is the trace of the work for which the stream was opened."""
-        self._stream = stream
+        self.stream = stream
         self._streams = streams
         self._reader_at = reader_at
         self._limits = limits
@@ -87,16 +87,12 @@ class Pump:
         stream.demand_changed = self._demand_changed
 
     @property
-    def stream(self) -> SharedStream:
-        return self._stream
-
-    @property
     def reader(self) -> Reader | None:
         """The reader; None before the first read of MongoDB."""
         return self._upstream.reader if self._upstream is not None else None
 
     async def run(self) -> None:
-        stream = self._stream
+        stream = self.stream
         try:
             await asyncio.sleep(self._limits.coalesce_s)
             self._began_s, self._began_at = asyncio.get_running_loop().time(), stream.ring.newest
@@ -125,12 +121,12 @@ class Pump:
             await self._close_reader()
 
     def _next_step(self) -> Step:
-        return self._host.slots.next_step(self._streams, self._stream, turn_over=self._is_turn_over())
+        return self._host.slots.next_step(self._streams, self.stream, turn_over=self._is_turn_over())
 
     def _is_turn_over(self) -> bool:
         """Whether the stream has read for as long as it may while others wait for slots. One without progress would
         begin again where it is, and never end, so it may read for longer."""
-        stream, began, newest = self._stream, self._began_at, self._stream.ring.newest
+        stream, began, newest = self.stream, self._began_at, self.stream.ring.newest
         read_s, turn_s = asyncio.get_running_loop().time() - self._began_s, self._limits.rest.slot_turn_s
         if read_s < turn_s:
             return False
@@ -140,7 +136,7 @@ class Pump:
 
     async def _advance(self) -> None:
         """Take one step: open the cursor if there is none, then do one getMore."""
-        stream = self._stream
+        stream = self.stream
         if self._upstream is None:
             # From now on the stream's start is fixed: until now, a subscriber could move it back.
             self._upstream = Upstream(self._reader_at(stream), self._host.observer, self._trace)
@@ -186,8 +182,8 @@ class Pump:
     def _check_ended(self) -> None:
         """Raise the error with which a fork has ended the stream that this task has found itself, when the stream's
         own position was not lost."""
-        if self._stream.end_error is not None:
-            raise self._stream.end_error
+        if self.stream.end_error is not None:
+            raise self.stream.end_error
 
     async def _pace(self, reader: Reader) -> None:
         """Pause after a small batch (`PumpLimits.pace_max_s`), and wait until a tenant of the stream may cause a read.
@@ -198,15 +194,15 @@ class Pump:
         left_s = 0.0
         if self._not_before_s:
             left_s, self._not_before_s = self._not_before_s - asyncio.get_running_loop().time(), 0.0
-        if reader.has_cursor or self._stream.copies:  # a copy has none between two collections
-            accounts, tenants = self._host.accounts, self._stream.account.tenants
+        if reader.has_cursor or self.stream.copies:  # a copy has none between two collections
+            accounts, tenants = self._host.accounts, self.stream.account.tenants
             left_s = max(left_s, accounts.read_wait_s(tenants))
             accounts.read(tenants)
         if left_s > 0:
             await asyncio.sleep(left_s)
 
     async def _publish(self, batch: Batch) -> None:
-        stream, before = self._stream, self._stream.ring.cum_bytes
+        stream, before = self.stream, self.stream.ring.cum_bytes
         was_catch_up = self._streams.open.is_catch_up(stream)
         stream.append(batch.chunks, batch.post_batch, batch.complete_time)
         if was_catch_up and not self._streams.open.is_catch_up(stream):
@@ -234,7 +230,7 @@ class Pump:
 
     async def _recover(self, upstream: Upstream, failure: Failed) -> None:
         """Wait before the next attempt, for as long as a subscriber waits."""
-        stream = self._stream
+        stream = self.stream
         stream.resumes += 1
         delay_s = upstream.retry_delay_s(failure)
         stream.move_to(StreamState.RECOVERING)
@@ -256,7 +252,7 @@ class Pump:
 
     async def _rest(self) -> Step:
         """Rest while no subscriber can take more."""
-        stream, limits = self._stream, self._limits.rest
+        stream, limits = self.stream, self._limits.rest
         if stream.state is StreamState.READING:
             stream.move_to(StreamState.PAUSED)
         demand_changed = await self._demand.wait(rest_s(stream, limits))
@@ -268,7 +264,7 @@ class Pump:
 
     def _demand_changed(self) -> None:
         self._demand.set()
-        stream = self._stream
+        stream = self.stream
         if self._upstream is not None and (stream.watching or stream.unwanted):
             self._upstream.reader.interrupt()
 
@@ -281,7 +277,7 @@ class Pump:
         self._host.memory.grew(0)
         self._host.slots.admit()
         await self._close_reader()
-        while self._stream.subscribers:
+        while self.stream.subscribers:
             await self._demand.wait(self._limits.rest.idle_close_s)
 
 

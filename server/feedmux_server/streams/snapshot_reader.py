@@ -66,16 +66,12 @@ class SnapshotReader:
         that is known too."""
         self._collection_done = False
         """The present collection has no more documents."""
-        self._is_open = False
+        self.is_open = False
         self._documents_next = False
         """Documents as of the step's time are to be read, or are being read."""
         self._at_end = False
         """MongoDB had no more documents."""
         self._step_began_s = 0.0
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
 
     @property
     def has_cursor(self) -> bool:
@@ -97,7 +93,7 @@ class SnapshotReader:
         except BaseException:
             await self.close()
             raise
-        self._is_open = True
+        self.is_open = True
 
     async def read(self) -> Batch:
         """The next batch of changes or of documents. Raises as `open` does."""
@@ -118,7 +114,7 @@ class SnapshotReader:
 
     async def close(self) -> None:
         """Close the cursors. The next `open` continues after the batches that were returned."""
-        self._is_open = self._documents_next = self._at_end = self._collection_done = False
+        self.is_open = self._documents_next = self._at_end = self._collection_done = False
         await self._close_changes()
         await self._documents.close()
 

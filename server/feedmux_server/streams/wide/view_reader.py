@@ -60,8 +60,8 @@ class ViewReader:
         self._narrow = narrow
         self._limits = limits
         self._wide_streams = wide_streams
-        self._wide: WideStream | None = None
-        self._is_open = False
+        self.view_of: WideStream | None = None
+        self.is_open = False
         self._entered = False
         self._inbox = Inbox(inbox_bytes_max, rings or Rings(), self._overflowed)
         self._boundary_at: ResumeToken | None = None
@@ -72,16 +72,8 @@ class ViewReader:
         self._interrupted = False
 
     @property
-    def is_open(self) -> bool:
-        return self._is_open
-
-    @property
     def has_cursor(self) -> bool:
         return self._narrow.has_cursor
-
-    @property
-    def view_of(self) -> WideStream | None:
-        return self._wide
 
     async def open(self) -> None:
         """Raises as `ChangeStreamReader.open`."""
@@ -89,34 +81,34 @@ class ViewReader:
             self._entered = True
             self._wide_streams.enter(self._key)
         await self._narrow.open()
-        self._is_open = True
+        self.is_open = True
 
     async def read(self) -> Batch:
         """Raises as `ChangeStreamReader.read`."""
         try:
             return await self._read()
         except (Failed, FeedmuxError):
-            self._is_open = False
+            self.is_open = False
             raise
 
     async def _read(self) -> Batch:
-        if self._wide is None and not self._inbox:
+        if self.view_of is None and not self._inbox:
             return await self._read_narrow()
         if (
             not self._inbox
             and not self._interrupted
-            and (self._wide is None or self._wide.unavailable_for_long is None)
+            and (self.view_of is None or self.view_of.unavailable_for_long is None)
         ):
             idle = self._was_idle and not self._is_watched()
             self._was_idle = not await self._signal.wait(IDLE_S if idle else self._limits.max_await_ms / 1000)
         self._interrupted = False
         batch = self._take_inbox()
-        if self._wide is not None:
-            self._follow_plan(self._wide)
+        if self.view_of is not None:
+            self._follow_plan(self.view_of)
         return batch
 
     async def close(self) -> None:
-        self._is_open = False
+        self.is_open = False
         self._detach()
         self._inbox.clear()
         self._boundary_at = None
@@ -137,7 +129,7 @@ class ViewReader:
 
     def boundary(self, place: ResumeToken) -> None:
         """Return to the own cursor at `place`; the wide stream calls this after it has detached this view."""
-        self._wide = None
+        self.view_of = None
         self._boundary_at = place
         self._signal.set()
 
@@ -147,7 +139,7 @@ class ViewReader:
 
     def lost(self) -> None:
         """Note that the wide stream has ended; it calls this after it has detached this view."""
-        self._wide = None
+        self.view_of = None
         self._signal.set()
 
     async def _read_narrow(self) -> Batch:
@@ -163,7 +155,7 @@ class ViewReader:
         return batch
 
     def _take_inbox(self) -> Batch:
-        narrow, wide = self._narrow, self._wide
+        narrow, wide = self._narrow, self.view_of
         if wide is not None and not self._inbox and (failure := wide.unavailable_for_long) is not None:
             self._detach()
             raise failure
@@ -188,16 +180,16 @@ class ViewReader:
             return
         if wanted is None:
             self._detach()
-        elif self._attach(wanted) or self._wide is None:
+        elif self._attach(wanted) or self.view_of is None:
             wide.detach(self)
 
     def _attach(self, wide: WideStream) -> bool:
         """Become a view of `wide`. On failure, keep the former stream, or detach from all if the inbox is too small."""
-        before, self._wide = self._wide, wide
+        before, self.view_of = self.view_of, wide
         if wide.attach(self, self._narrow.at.place):
             return True
-        if self._wide is not None:
-            self._wide = before
+        if self.view_of is not None:
+            self.view_of = before
         return False
 
     def _overflowed(self) -> None:
@@ -207,6 +199,6 @@ class ViewReader:
         self._signal.set()
 
     def _detach(self) -> None:
-        wide, self._wide = self._wide, None
+        wide, self.view_of = self.view_of, None
         if wide is not None:
             wide.detach(self)
