@@ -4,7 +4,7 @@ import asyncio
 import ctypes
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -56,10 +56,10 @@ class Running:
         return self.assembly.service
 
 
-def serve(config: Config, *, insecure_no_auth: bool, ready: Callable[[Ports], None] | None = None) -> None:
+def serve(config: Config, *, insecure_no_auth: bool) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP, then drain. Raises CannotStart."""
     reuse_freed_memory()
-    uvloop.run(_serve(config, insecure_no_auth, ready))
+    uvloop.run(_serve(config, insecure_no_auth))
 
 
 def reuse_freed_memory() -> None:
@@ -75,7 +75,7 @@ def reuse_freed_memory() -> None:
         libc.mallopt(_M_TRIM_THRESHOLD, 16 << 20)
 
 
-async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports], None] | None) -> None:
+async def _serve(config: Config, insecure_no_auth: bool) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     me = asyncio.current_task()
@@ -94,8 +94,6 @@ async def _serve(config: Config, insecure_no_auth: bool, ready: Callable[[Ports]
     try:
         async with running(config, insecure_no_auth=insecure_no_auth, stop=stop) as server:
             started = True
-            if ready is not None:
-                ready(server.ports)
             async with looking_for_cycles():
                 await stop.wait()
             log.info("draining", extra={"count": len(server.service.sessions), "seconds": config.limits.drain_s})

@@ -4,7 +4,7 @@ Asks `tenants` and keeps no state. Metadata takes precedence over a certificate,
 a certificate.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from feedmux_server.clock import wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -22,12 +22,9 @@ _BEARER = "bearer "
 class Authenticator:
     """Identifies callers. If `registry` is None, every caller is the anonymous tenant."""
 
-    def __init__(
-        self, registry: Registry | None, jwt: JwtVerifier | None = None, *, clock: Callable[[], float] = wall_s
-    ) -> None:
+    def __init__(self, registry: Registry | None, jwt: JwtVerifier | None = None) -> None:
         self.registry = registry
         self._jwt = jwt
-        self._clock = clock
 
     async def identify(self, context: Context) -> Identity:
         """Raises Unauthenticated, and MESSAGE_INVALID for metadata that are too large."""
@@ -47,13 +44,13 @@ class Authenticator:
             certificate = peer_certificate(context.auth_context())
             if certificate is None:
                 raise Unauthenticated("no credentials")
-            return registry.by_certificate(certificate.names, certificate.not_after_s, self._clock())
+            return registry.by_certificate(certificate.names, certificate.not_after_s, wall_s())
         if self._jwt is not None and looks_like_jwt(token):
             identity = await self._jwt.identity(token)
             if identity.tenant not in registry.tenants:
                 raise Unauthenticated("JWT of an unknown tenant")
             return identity
-        return registry.by_key(token, self._clock())
+        return registry.by_key(token, wall_s())
 
     def holds(self, identity: Identity) -> bool:
         """Whether a stream that was opened by `identity` may continue."""
@@ -61,7 +58,7 @@ class Authenticator:
             return True
         if identity.kind is CredentialKind.JWT and (self._jwt is None or not self._jwt.holds(identity)):
             return False
-        return self.registry.holds(identity, self._clock())
+        return self.registry.holds(identity, wall_s())
 
     def name_of(self, identity: Identity) -> str:
         """The credential's name for the audit log: its kind and label, never its value."""

@@ -35,6 +35,7 @@ REPLICATED_MAX = 8
 """The most additional round trips that wait for a replica. Commits and leases need no replica, and so do not wait."""
 CONNECTIONS_MAX = COMMANDS_MAX + LEASES_MAX + REPLICATED_MAX
 SENTINEL_TIMEOUT_S = 1.0
+_CONNECT_TIMEOUT_S = 2.0
 _NO_PRIMARY = frozenset({"READONLY", "MASTERDOWN", "UNBLOCKED"})
 
 
@@ -139,7 +140,7 @@ class RedisAccess:
     """The same at the sentinels."""
 
 
-def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: float = 2.0) -> Client:
+def connect(url: str, access: RedisAccess | None = None) -> Client:
     """Make a client that connects at the first command. Raises StartupError.
 
     The client retries nothing: not all scripts are idempotent, and the committer has its own backoff. A connection that
@@ -160,7 +161,7 @@ def connect(url: str, access: RedisAccess | None = None, *, connect_timeout_s: f
         raise StartupError(f"redis: TLS files are set, but redis.url ({where}) does not use TLS: begin it with rediss")
     common: dict[str, Any] = {
         "socket_timeout": None,
-        "socket_connect_timeout": connect_timeout_s,
+        "socket_connect_timeout": _CONNECT_TIMEOUT_S,
         "socket_keepalive": True,
         "protocol": 2,
     }

@@ -55,7 +55,7 @@ def count_of(answer: Any) -> int:
 
 class ScriptRunner:
     def __init__(
-        self, client: Client, *, timeout_s: float, observer: Observer = NOBODY, trips_max: int = COMMANDS_MAX
+        self, client: Client, *, timeout_s: float = 3.0, observer: Observer = NOBODY, trips_max: int = COMMANDS_MAX
     ) -> None:
         self._commands = Commands(client, timeout_s=timeout_s, observer=observer, trips_max=trips_max)
 

@@ -32,12 +32,10 @@ def new_key() -> bytes:
 class SigningKeys:
     """Keeps `keys` equal to the keys in Redis."""
 
-    def __init__(
-        self, client: Client, keys: PositionKeys, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 3.0
-    ) -> None:
+    def __init__(self, client: Client, keys: PositionKeys, *, key_prefix: str = KEY_PREFIX) -> None:
         self._key = keys_key(key_prefix)
         self._keys = keys
-        self._scripts = ScriptRunner(client, timeout_s=timeout_s)
+        self._scripts = ScriptRunner(client)
         self._unreadable = ""
 
     async def refresh(self) -> None:

@@ -23,9 +23,9 @@ _TRIES: Final = 8
 class StoredTimelines:
     """One value for each source id. Its methods raise STATE_UNAVAILABLE."""
 
-    def __init__(self, client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 3.0) -> None:
+    def __init__(self, client: Client, *, key_prefix: str = KEY_PREFIX) -> None:
         self._prefix = f"{layout_prefix(key_prefix)}:timeline:"
-        self._scripts = ScriptRunner(client, timeout_s=timeout_s)
+        self._scripts = ScriptRunner(client)
 
     async def read(self, source_id: str) -> TimelineRecord:
         """What is stored; an empty record if nothing is, or if it cannot be read."""
