@@ -20,7 +20,7 @@ from cryptography import x509
 from feedmux_server.cancellation import cancellable
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.load import load_tenants
-from feedmux_server.config.sections import DeadLettersSection, TlsSection
+from feedmux_server.config.sections import DeadLettersSection
 from feedmux_server.config.server import Config
 from feedmux_server.core.check_result import CheckResult, Level
 from feedmux_server.core.errors import FeedmuxError
@@ -121,19 +121,19 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
     steps = [Step("files", lambda: _files(config), "files")]
     for name, section in config.sources.items():
         if unsuitable := unsuitable_option(section.uri):
-            told = CheckResult(f"{name}.uri", Level.FAILED, f"sources.{name}.uri: {unsuitable}", _IN_CONFIGURATION)
-            steps.append(Step(told.check, partial(_told, told), name))
+            steps.append(_failed(name, "uri", f"sources.{name}.uri: {unsuitable}", _IN_CONFIGURATION))
         mine = [each.rpartition(":")[2] for each in collections if each.rpartition(":")[0] in ("", name)]
         try:
             files = source_files(name, section)
             login = {key: value for key, value in (("username", files.username), ("password", files.password)) if value}
             examination = SourceExamination(name, section.uri, mine, timeout_ms=int(timeout_s * 500), login=login)
         except ConfigError as error:
-            told = CheckResult(f"{name}.login", Level.FAILED, str(error), "Fix it in the configuration")
-            steps.append(Step(told.check, partial(_told, told), name))
+            steps.append(_failed(name, "login", str(error), "Fix it in the configuration"))
             continue
         except Exception as error:  # noqa: BLE001 pymongo raises several kinds for a URI it cannot read
-            steps.append(_unreadable(name, why_unreadable(error)))
+            says = f"sources.{name}.uri is not a valid MongoDB URI ({why_unreadable(error)})"
+            advice = "Write mongodb://HOST:27017/?replicaSet=NAME, with user and password percent-encoded"
+            steps.append(_failed(name, "uri", says, advice))
             continue
         stack.push_async_callback(examination.close)
         steps += [Step(each, run, name, vital=each.endswith(".reachable")) for each, run in examination.steps()]
@@ -142,8 +142,7 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
     try:
         redis = connect(config.redis.url, redis_access(config.redis, redis_files(config.redis)))
     except (StartupError, ConfigError) as error:
-        told = CheckResult("redis.url", Level.FAILED, str(error), "Fix it in the configuration (docs/redis.md)")
-        return [*steps, Step("redis.url", lambda: _told(told), "redis")]
+        return [*steps, _failed("redis", "url", str(error), "Fix it in the configuration (docs/redis.md)")]
     stack.push_async_callback(redis.aclose)
     return [*steps, *_redis_steps(redis, config, timeout_s)]
 
@@ -244,18 +243,13 @@ def _pipeline(check: str, tenant: str, stored: StoredSubscription, *, bounded: b
         )
 
 
-def _unreadable(name: str, kind: str) -> Step:
-    told = CheckResult(
-        f"{name}.uri",
-        Level.FAILED,
-        f"sources.{name}.uri is not a valid MongoDB URI ({kind})",
-        "Write mongodb://HOST:27017/?replicaSet=NAME, with user and password percent-encoded",
-    )
-    return Step(told.check, lambda: _told(told), name)
+def _failed(name: str, check: str, says: str, advice: str) -> Step:
+    """What is known to be wrong before anything is asked."""
 
+    async def tell() -> list[CheckResult]:
+        return [CheckResult(f"{name}.{check}", Level.FAILED, says, advice)]
 
-async def _told(finding: CheckResult) -> list[CheckResult]:
-    return [finding]
+    return Step(f"{name}.{check}", tell, name)
 
 
 async def _one(finding: Awaitable[CheckResult]) -> list[CheckResult]:
@@ -284,15 +278,10 @@ async def _files(config: Config) -> list[CheckResult]:
         advice = "Keep this only if a proxy terminates TLS or nobody else can listen on the network"
         found.append(CheckResult("tls", Level.WARNING, "the data and operator ports do not use TLS", advice))
     else:
-        found += _certificates(config.tls)
-    return found
-
-
-def _certificates(section: TlsSection) -> list[CheckResult]:
-    load_tls(section)
-    found = [_expiry("tls.certificate_file", section.certificate_file)]
-    if section.client_ca_file is not None:
-        found.append(_expiry("tls.client_ca_file", section.client_ca_file))
+        load_tls(config.tls)
+        found.append(_expiry("tls.certificate_file", config.tls.certificate_file))
+        if config.tls.client_ca_file is not None:
+            found.append(_expiry("tls.client_ca_file", config.tls.client_ca_file))
     return found
 
 
