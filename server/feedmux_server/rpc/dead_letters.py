@@ -6,6 +6,7 @@ compared with the present one.
 """
 
 import asyncio
+from contextlib import suppress
 
 from feedmux.v1 import subscriptions_pb2 as wire
 from feedmux_server.core.errors import ErrorReason, FeedmuxError, invalid
@@ -196,10 +197,8 @@ def _check_id(field: str, value: bytes) -> None:
 
 def _after(token: str) -> tuple[int, bytes]:
     milliseconds, _, id_ = token.partition("-")
-    try:
+    with suppress(ValueError):
         after = int(milliseconds), bytes.fromhex(id_)
-    except ValueError:
-        raise invalid("page_token", "must be the next_page_token of a page") from None
-    if len(milliseconds) > len(str(1 << 53)) or not after[0] >= 0 or len(after[1]) != ID_BYTES:
-        raise invalid("page_token", "must be the next_page_token of a page")
-    return after
+        if len(milliseconds) <= len(str(1 << 53)) and after[0] >= 0 and len(after[1]) == ID_BYTES:
+            return after
+    raise invalid("page_token", "must be the next_page_token of a page")

@@ -76,6 +76,7 @@ class Read:
 
     def end(self) -> None:
         self.began_s = 0.0
+        self._scope = None
 
     def stop(self) -> None:
         """End the read that is under way: awaiting it within `scope` raises TimeoutError."""
@@ -87,10 +88,6 @@ class Read:
         """Without a timer, unless the read is stopped."""
         self._scope = asyncio.timeout(0 if self.overran else None)
         return self._scope
-
-    def done(self) -> None:
-        """The scope is no longer entered."""
-        self._scope = None
 
     @property
     def is_long(self) -> bool:

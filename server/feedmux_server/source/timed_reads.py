@@ -89,7 +89,6 @@ class TimedReads:
             self.closed()
             raise
         finally:
-            read.done()
             read.end()
         read.address, read.cursor_id = cursor.address, cursor.id
         return cursor
@@ -118,7 +117,6 @@ class TimedReads:
             self._batch_events = max(1, self._batch_events // _FEWER)
             raise ExecutionTimeout("a batch of events takes MongoDB too long") from None
         finally:
-            read.done()
             read.end()
 
     def count(self) -> None:

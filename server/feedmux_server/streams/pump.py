@@ -115,7 +115,7 @@ class Pump:
             stream.end(FeedmuxError(ErrorReason.INTERNAL, "internal error", {"correlation_id": reference}))
             await self._let_subscribers_finish()
         finally:
-            stream.demand_changed = _ignore
+            stream.demand_changed = lambda: None  # the pump is gone
             if stream in self._streams.open:
                 self._streams.close(stream)
             await self._close_reader()
@@ -279,7 +279,3 @@ class Pump:
         await self._close_reader()
         while self.stream.subscribers:
             await self._demand.wait(self._limits.rest.idle_close_s)
-
-
-def _ignore() -> None:
-    """Do nothing: the pump is gone."""

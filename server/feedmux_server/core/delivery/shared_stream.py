@@ -87,7 +87,7 @@ class SharedStream:
         self.ended = False
         self.end_error: FeedmuxError | None = None
         """Why it has ended; None if it gave way."""
-        self.demand_changed: Callable[[], None] = _nothing
+        self.demand_changed: Callable[[], None] = lambda: None
         """Called when the pump should check `wants_more` and `subscribers` again."""
         self.account = StreamAccount(usage_meter or UsageMeter())
         self.events_read = 0
@@ -252,7 +252,3 @@ class SharedStream:
         self.end_error = error
         self.move_to(StreamState.ENDED)
         self.wake_all()
-
-
-def _nothing() -> None:
-    """No pump is listening."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from itertools import count
 
 from feedmux_server.core.limits.quota import UNLIMITED
+from feedmux_server.core.limits.rings import at_once
 
 
 class Backlog:
@@ -16,7 +17,7 @@ class Backlog:
         """Above it, tenants with more than an equal share of it are sent nothing more until they acknowledge."""
         self.tenants: dict[Outstanding, None] = {}
         """The tenants that have a part of the backlog."""
-        self.in_turns: Callable[[Callable[[], bool]], None] = _at_once
+        self.in_turns: Callable[[Callable[[], bool]], None] = at_once
         """Runs a step, which wakes some of those who wait, in turns of the event loop until it returns False."""
 
     @property
@@ -185,8 +186,3 @@ class _Line:
 
 def _place(entry: tuple[int, Callable[[], None]]) -> int:
     return entry[0]
-
-
-def _at_once(step: Callable[[], bool]) -> None:
-    while step():
-        pass

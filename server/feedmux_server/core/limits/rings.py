@@ -50,7 +50,7 @@ class Rings:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.in_parts: Callable[[Callable[[], bool]], None] = _at_once
+        self.in_parts: Callable[[Callable[[], bool]], None] = at_once
         """Runs a step, which is a part of the work of evicting, or for a ring that was closed, until it returns
         False."""
         self._cost = 0
@@ -139,6 +139,6 @@ class Rings:
         return size
 
 
-def _at_once(step: Callable[[], bool]) -> None:
+def at_once(step: Callable[[], bool]) -> None:
     while step():
         pass
