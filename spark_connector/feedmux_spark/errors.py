@@ -3,19 +3,8 @@
 Spark shows the text of an exception and of its causes, so no message may contain a secret.
 """
 
-from feedmux.errors import (
-    FeedmuxError,
-    HistoryLost,
-    NotFound,
-    OptionRefused,
-    PermissionDenied,
-    PositionInvalid,
-    SubscriptionBusy,
-    SubscriptionExists,
-    TimelineForked,
-    Unauthenticated,
-    Unavailable,
-)
+from feedmux import errors
+from feedmux.errors import FeedmuxError
 
 
 class FeedmuxSparkError(Exception):
@@ -39,7 +28,7 @@ def explained(
 
 def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: str, restart_at: str) -> str:
     match error:
-        case HistoryLost():
+        case errors.HistoryLost():
             oldest = error.metadata.get("oldest_time")
             return (
                 "Changes are lost: the position to read from has left MongoDB's oplog"
@@ -49,14 +38,14 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 " checkpoint and consumerName, and then Mirror.sweep. To prevent this, enlarge the oplog or run the"
                 f" query more often. ({error})"
             )
-        case Unavailable() if executor:
+        case errors.Unavailable() if executor:
             return (
                 f"A Spark executor on host {executor!r} cannot use feedmux at {endpoint!r}, although the driver planned"
                 " this batch there: each executor reads its slices from the server itself. Choose an endpoint that is"
                 " reachable from every executor (localhost is the executor's own host), and check firewalls, the TLS"
                 f" files and that the server is running. ({error})"
             )
-        case TimelineForked():
+        case errors.TimelineForked():
             common = error.metadata.get("last_common_time")
             return (
                 "Changes are lost: MongoDB was restored, and does not have the history that was read since"
@@ -66,25 +55,25 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 " collection again, over the table (Mirror.create with replace=True), and start with a new checkpoint,"
                 f" consumerName and startingOffsets. ({error})"
             )
-        case Unavailable():
+        case errors.Unavailable():
             return (
                 f"feedmux at {endpoint!r}, or a service that it depends on, is unavailable: check the option endpoint"
                 f" (host:port), the TLS options, and that the server is running. ({error})"
             )
-        case Unauthenticated():
+        case errors.Unauthenticated():
             return f"feedmux at {endpoint!r} rejected the credentials: check the option token or tokenFile. ({error})"
-        case PermissionDenied():
+        case errors.PermissionDenied():
             return (
                 "The credentials do not permit reading this feed: check the options source, database and collection, or"
                 f" ask the operator for a grant. ({error})"
             )
-        case SubscriptionExists():
+        case errors.SubscriptionExists():
             return (
                 f"consumerName {consumer_name!r} is taken by a subscription of another feed: choose another"
                 " consumerName; or, to keep the position and change the subscription to the new pipeline or options,"
                 f" set onFeedChange=update. ({error})"
             )
-        case SubscriptionBusy():
+        case errors.SubscriptionBusy():
             return (
                 f"Another client reads under consumerName {consumer_name!r}"
                 f" (owner {error.metadata.get('owner', 'unknown')!r}): stop it, or give this query its own name."
@@ -108,16 +97,16 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 "The feed changed between planning a batch and reading it: nothing of the batch was read. Restart the"
                 f" query; at its start, it reports what to do. ({error})"
             )
-        case PositionInvalid():
+        case errors.PositionInvalid():
             return (
                 "The offset is not a position in this feed. A checkpoint is valid only for the source, database,"
                 " collection and tenant with which it was made, and as long as the server has the key that signed its"
                 " positions: the key is in Redis, and is lost if Redis loses its data before the servers restart."
                 f"{_restart_advice(restart_at)} ({error})"
             )
-        case OptionRefused():
+        case errors.OptionRefused():
             return f"MongoDB rejected the pipeline or an option of the change stream. ({error})"
-        case NotFound():
+        case errors.NotFound():
             return (
                 "feedmux does not know the requested source or subscription: check the options source and consumerName."
                 f" ({error})"

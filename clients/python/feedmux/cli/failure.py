@@ -3,19 +3,8 @@
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from typing import Final
 
-from feedmux.errors import (
-    FeedInvalidated,
-    FeedmuxError,
-    Fenced,
-    HistoryLost,
-    InternalError,
-    SnapshotUnsupported,
-    SubscriptionBusy,
-    SubscriptionExists,
-    SubscriptionNotFound,
-    TimelineForked,
-    Unavailable,
-)
+from feedmux import errors
+from feedmux.errors import FeedmuxError
 
 SERVER_HINT = (
     "Check that the server is running (`feedmux dev` starts one), or name another with --endpoint or FEEDMUX_ENDPOINT."
@@ -65,9 +54,9 @@ def as_cli_error(error: Exception, endpoint: str = "") -> CliError | None:
 
 
 def _reason(error: FeedmuxError, endpoint: str) -> str:
-    if isinstance(error, SnapshotUnsupported):
+    if isinstance(error, errors.SnapshotUnsupported):
         return error.message
-    if isinstance(error, Unavailable) and not error.reason and endpoint:
+    if isinstance(error, errors.Unavailable) and not error.reason and endpoint:
         if error.status == "DEADLINE_EXCEEDED":
             return f"{endpoint} has not answered in time"
         return f"cannot reach {endpoint} ({cause_of(error)})"
@@ -83,30 +72,30 @@ def cause_of(error: FeedmuxError) -> str:
 
 def _hint(error: FeedmuxError, endpoint: str) -> str:
     match error:
-        case SnapshotUnsupported():
+        case errors.SnapshotUnsupported():
             return ""
-        case Unavailable() if not error.reason:
+        case errors.Unavailable() if not error.reason:
             return WAITS_HINT if error.status == "DEADLINE_EXCEEDED" else SERVER_HINT
-        case SubscriptionNotFound():
+        case errors.SubscriptionNotFound():
             return "`feedmux subscriptions list` shows the existing ones."
-        case SubscriptionExists():
+        case errors.SubscriptionExists():
             return "`feedmux subscriptions get` shows it, `update` changes it, `delete` frees the name."
-        case SubscriptionBusy():
+        case errors.SubscriptionBusy():
             return "Another client is reading it; its lease ends soon after that client disconnects."
-        case Fenced() if error.metadata.get("cause") == "DELETE":
+        case errors.Fenced() if error.metadata.get("cause") == "DELETE":
             return "It was deleted; `feedmux subscriptions create` creates it again."
-        case HistoryLost():
+        case errors.HistoryLost():
             oldest = error.metadata.get("oldest_time")
             return f"Start at --start earliest{f' ({oldest})' if oldest else ''}, or at a later time."
-        case TimelineForked():
+        case errors.TimelineForked():
             common = error.metadata.get("last_common_time")
             return (
                 f"Start at --start latest, earliest{f' or {common}' if common else ''}; move a subscription with"
                 " `feedmux subscriptions seek`, not past its stored position if that is earlier."
             )
-        case FeedInvalidated():
+        case errors.FeedInvalidated():
             return "The collection or database was dropped or renamed; run the command again to start afresh."
-        case InternalError():
+        case errors.InternalError():
             found = error.metadata.get("correlation_id")
             return f"This is a defect of the server; search its log for {found}." if found else ""
     if error.status == "UNIMPLEMENTED" and not error.reason:
