@@ -5,6 +5,7 @@ import inspect
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Generator
+from functools import partial
 from typing import Any, Final, Self
 
 from feedmux.errors import SessionClosed
@@ -362,14 +363,10 @@ class _Workers:
             self._stuck.pop(task, None)
 
 
-def _on_sigterm(react: Callable[[], None]) -> Callable[[], None]:
+def _on_sigterm(react: Callable[[], None]) -> Callable[[], Any]:
     loop = asyncio.get_running_loop()
     try:
         loop.add_signal_handler(signal.SIGTERM, react)
     except (NotImplementedError, RuntimeError):
         return lambda: None  # not on this platform
-
-    def undo() -> None:
-        loop.remove_signal_handler(signal.SIGTERM)
-
-    return undo
+    return partial(loop.remove_signal_handler, signal.SIGTERM)

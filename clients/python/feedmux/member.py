@@ -7,7 +7,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, Self
+from functools import partial
+from typing import Any, Final, Self
 
 from feedmux.background_loop import background_loop
 from feedmux.errors import FeedmuxError
@@ -304,10 +305,6 @@ class _Workers:
         return DONE
 
 
-def _on_sigterm(react: Callable[[], None]) -> Callable[[], None]:
+def _on_sigterm(react: Callable[[], None]) -> Callable[[], Any]:
     before = signal.signal(signal.SIGTERM, lambda _number, _frame: react())
-
-    def undo() -> None:
-        signal.signal(signal.SIGTERM, before)
-
-    return undo
+    return partial(signal.signal, signal.SIGTERM, before)

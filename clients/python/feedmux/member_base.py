@@ -129,7 +129,7 @@ def all_stuck(concurrency: int, timeout_s: float) -> TimeoutError:
 
 
 @contextmanager
-def sigterm(react: Callable[[], None], install: Callable[[Callable[[], None]], Callable[[], None]]) -> Iterator[None]:
+def sigterm(react: Callable[[], None], install: Callable[[Callable[[], None]], Callable[[], Any]]) -> Iterator[None]:
     """React to SIGTERM within the block, where the program has not decided itself what happens. `install` returns how
     to undo it."""
     is_free = threading.current_thread() is threading.main_thread() and (

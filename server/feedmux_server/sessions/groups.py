@@ -10,6 +10,7 @@ import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -274,13 +275,10 @@ class Group:
         member = GroupMember(self._manager.next_id(), self.reader, seat.hand, window, signal.set)
         member.batch_events_max = self.definition.policy.batch_events_max
 
-        def left(session: MemberSession) -> None:
-            self._leave(instance, session)
-
         if self.definition.seek_epoch < had.epoch < self.definition.epoch:
             self.ledger.claim(seat.hand, had.held, had.settled, had.epoch)
             self._is_back(seat)
-        membership = Membership(self.reader, member, self._settled, self._met_end, left)
+        membership = Membership(self.reader, member, self._settled, self._met_end, partial(self._leave, instance))
         session = MemberSession(
             self._manager, self.definition.key, self._positions, policy, membership, payload_max, signal, self
         )

@@ -32,9 +32,6 @@ Charge = Callable[[int], None]
 """Called with the length of each list of collections, which took a command to MongoDB."""
 
 
-def _nobody(_: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class CollectionImages:
     """A collection whose stored images are needed."""
@@ -46,7 +43,7 @@ class CollectionImages:
 
 
 async def collection_images(
-    source: Source, grants: Grants, feed: FeedSpec, charge: Charge = _nobody
+    source: Source, grants: Grants, feed: FeedSpec, charge: Charge = lambda _: None
 ) -> list[CollectionImages]:
     """The granted collections of the feed's scope whose images are needed; none if feedmux may not list collections.
     Of a deployment, only those of its first databases that the grants reach into."""
@@ -90,7 +87,7 @@ async def _databases(source: Source, grants: Grants, scope: Scope) -> list[str]:
     return reached
 
 
-async def is_missing(source: Source, grants: Grants, scope: Scope, charge: Charge = _nobody) -> bool:
+async def is_missing(source: Source, grants: Grants, scope: Scope, charge: Charge = lambda _: None) -> bool:
     """Whether the scope's collection does not exist, or its database has none that is granted: of others, the tenant
     learns nothing. False if feedmux may not list them, or not all of them were examined."""
     if not scope.database:
@@ -121,7 +118,7 @@ async def headroom_s(source: Source, at: JoinPoint) -> int | None:
         return None
 
 
-async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint, charge: Charge = _nobody) -> int:
+async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint, charge: Charge = lambda _: None) -> int:
     """How many documents a copy from this position on may read; 0 if no copy begins there, if it is not known, or if
     the grants withhold documents: their number may be a secret."""
     if at.place.copied is None or key.judges_documents:
@@ -137,7 +134,7 @@ async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint, cha
         return 0
 
 
-async def try_to_open(source: Source, key: StreamKey, at: JoinPoint, charge: Charge = _nobody) -> None:
+async def try_to_open(source: Source, key: StreamKey, at: JoinPoint, charge: Charge = lambda _: None) -> None:
     """Let MongoDB check stages and options, for a copy also those of its documents. Raises FeedmuxError. An aggregate
     reads nothing before a getMore."""
     reader = ChangeStreamReader(source, key, at, ReadLimits())

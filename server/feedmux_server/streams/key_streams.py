@@ -150,9 +150,6 @@ class KeyStreams:
         def is_watched() -> bool:
             return bool(stream.watching)
 
-        def is_awaited() -> bool:
-            return stream.awaited_time > stream.complete_time
-
         reader = ChangeStreamReader(
             self.source,
             self.key,
@@ -160,7 +157,7 @@ class KeyStreams:
             limits.read,
             reads_for=reads_for,
             is_watched=is_watched,
-            is_awaited=is_awaited,
+            is_awaited=lambda: stream.awaited_time > stream.complete_time,
         )
         simple_filter = view_of(self.key) if limits.wide.enabled else None
         if simple_filter is None:

@@ -52,11 +52,9 @@ class SnapshotReader:
         self._documents = DocumentsReader(source, key, limits)
         self._changes: ChangeStreamReader | None = None
         self._charge = charge
-
-        def listed(items: int) -> None:
-            charge(1 + items // LISTED_AT_ONCE)
-
-        self._namespaces = Namespaces(source, key, limits, reads_for, charge=listed)
+        self._namespaces = Namespaces(
+            source, key, limits, reads_for, charge=lambda items: charge(1 + items // LISTED_AT_ONCE)
+        )
         self._names = None if key.spec.scope.collection else self._namespaces
         """In a copy of several collections."""
         self._is_new = True

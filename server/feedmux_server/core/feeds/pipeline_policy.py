@@ -78,12 +78,14 @@ def check_pipeline(pipeline: bytes, *, bounded: bool) -> None:
         elif element.depth == _STAGE_DEPTH + 1:
             stage_fields += 1
             if element.name not in STAGES:
-                raise _not_allowed(element, f"this stage may not follow $changeStream{_suggestion(element.name)}")
+                raise _not_allowed(
+                    element.name, element.path, f"this stage may not follow $changeStream{_suggestion(element.name)}"
+                )
         if literal_depth and element.depth > literal_depth:
             continue
         literal_depth = element.depth if element.name == "$literal" else 0
         if element.name in OPERATORS_REFUSED:
-            raise _not_allowed(element, "this operator is not allowed")
+            raise _not_allowed(element.name, element.path, "this operator is not allowed")
     if not fields:
         raise _invalid("the pipeline must be a BSON document with one field `pipeline`, an array")
     _check_one_field(stage, stage_fields)
@@ -91,7 +93,7 @@ def check_pipeline(pipeline: bytes, *, bounded: bool) -> None:
         try:
             check_bounds(pipeline)
         except PipelineUnbounded as error:
-            raise _unbounded(error) from None
+            raise _not_allowed(error.operator, error.path, f"{error.message}{_ADVICE}") from None
 
 
 def _suggestion(name: str) -> str:
@@ -115,7 +117,7 @@ class _Twice:
         if element.name in names[-1]:
             raise _invalid("this name appears twice in its document", element.path)
         if element.name == "$ref":
-            raise _not_allowed(element, f"this is not allowed{_ADVICE}")
+            raise _not_allowed(element.name, element.path, f"this is not allowed{_ADVICE}")
         names[-1].add(element.name)
 
 
@@ -124,22 +126,12 @@ def _check_one_field(stage: Element | None, count: int) -> None:
         raise _invalid("a stage must have exactly one field", stage.path)
 
 
-def _not_allowed(element: Element, message: str) -> FeedmuxError:
-    operator = shorten_path(element.name)
+def _not_allowed(operator: str, path: tuple[str, ...], message: str) -> FeedmuxError:
+    operator = shorten_path(operator)
     return FeedmuxError(
         ErrorReason.STAGE_NOT_ALLOWED,
         f"{operator}: {message}",
-        {"operator": operator, "path": _path(element.path)},
-        field=_FIELD,
-    )
-
-
-def _unbounded(error: PipelineUnbounded) -> FeedmuxError:
-    operator = shorten_path(error.operator)
-    return FeedmuxError(
-        ErrorReason.STAGE_NOT_ALLOWED,
-        f"{operator}: {error.message}{_ADVICE}",
-        {"operator": operator, "path": _path(error.path)},
+        {"operator": operator, "path": _path(path)},
         field=_FIELD,
     )
 
