@@ -7,6 +7,7 @@ The test must use no socket, thread or process. `asyncio.get_running_loop().time
 uses it too.
 """
 
+import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from random import Random
@@ -39,3 +40,10 @@ def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[
         assert not loop.failures
 
     return run
+
+
+def sim_loop() -> SimLoop:
+    """The loop of the test that runs."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    return loop

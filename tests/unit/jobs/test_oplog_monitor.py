@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from random import Random
 
 import pytest
 
@@ -12,9 +11,9 @@ from feedmux_server.jobs.monitor_results import MonitorResults
 from feedmux_server.jobs.oplog_monitor import OplogMonitor
 from feedmux_server.jobs.timeline_monitor import watch_timeline
 from feedmux_server.supervision import Tasks
-from tests.sim.loop import SimLoop
-from tests.sim.mongo import SimMongo, SimSource
+from tests.sim.mongo import SimSource
 from tests.unit.rpc.service_support import Served, served
+from tests.unit.simulated import connected
 from tests.virtual_time import in_virtual_time
 
 EVERY_S = 10.0
@@ -64,11 +63,7 @@ async def test_an_oplog_that_may_not_be_read_is_logged_once(
 
 @in_virtual_time
 async def test_it_looks_from_time_to_time_and_after_a_doubt() -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    mongo, found = SimMongo(loop, Random(0)), list[Fork]()
-    source = SimSource(mongo)
-    await source.connect()
+    (source, mongo), found = await connected(SimSource), list[Fork]()
     source.timeline.listeners.append(found.append)
     task = asyncio.create_task(watch_timeline(source, 60.0))
     await asyncio.sleep(65)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,9 +25,9 @@ from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.supervision import Tasks
 from feedmux_server.telemetry.audit import AuditEvent
 from feedmux_server.telemetry.observer import NOBODY
-from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimMongo, SimSource
 from tests.sim.redis import SimRedis, SimRedisClient
+from tests.unit.simulated import connected, sim_redis
 
 FEED = feed_pb2.Feed(source="main", database="db", collection="a")
 INLINE: dict[str, Any] = {"feed": FEED, "start": {"latest": {}}}
@@ -137,11 +136,8 @@ class NoLetters:
 async def served(*, letters: Any = None, state: SimRedis | None = None, **sections: Any) -> AsyncIterator[Served]:
     """Assemble a server without authentication; `sections` are of its configuration, `letters` stands for the
     collection for dead letters, and `state` is the Redis of another server."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    mongo, redis, audit = SimMongo(loop, Random(0)), state or SimRedis(loop, Random(0)), Audited()
-    source = SimSource(mongo)
-    await source.connect()
+    source, mongo = await connected(SimSource)
+    redis, audit = state or sim_redis()[0], Audited()
     config = Config.model_validate({"sources": {"main": {"uri": "mongodb://sim"}}, **sections})
     credentials = Credentials(config, insecure_no_auth=True)
     credentials.position_keys.replace([bytes(32)])

@@ -30,10 +30,9 @@ from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.sessions import member_session
 from feedmux_server.sessions.member_session import MemberSession
 from feedmux_server.streams.scheduler import GROUP_EVENT_BYTES, Scheduler
-from tests.sim.loop import SimLoop
 from tests.tables import over
 from tests.unit.rpc.service_support import FEED, INLINE, Served, Stream, call, refused, served
-from tests.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time, sim_loop
 
 WINDOW = {"events": 64, "bytes": 1 << 20}
 JOIN: dict[str, Any] = {"subscription": "orders", "join": True, "credit": WINDOW}
@@ -282,8 +281,7 @@ def test_a_window_has_a_bound() -> None:
 async def test_no_turn_of_the_event_loop_visits_many_events(count: int) -> None:
     """Here more than 20, or 40 where some are read and others sent: they are read, sent, failed, due again, lost with
     their member and given back."""
-    loop, visits = asyncio.get_running_loop(), Counter[int]()
-    assert isinstance(loop, SimLoop)
+    loop, visits = sim_loop(), Counter[int]()
 
     def counted(visited: Callable[..., Any], of: Callable[..., int]) -> Callable[..., Any]:
         def call(*arguments: Any, **more: Any) -> Any:

@@ -15,18 +15,16 @@ from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.rpc import list_shared_streams
 from feedmux_server.rpc.list_shared_streams import _STATES, ListSharedStreams
-from tests.sim.loop import SimLoop
 from tests.tables import over
 from tests.unit.rpc.service_support import call, refused, served
 from tests.unit.rpc.test_watch import watching
-from tests.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time, sim_loop
 
 
 @over("count", [10, 100, 1_000])
 @in_virtual_time
 async def test_no_turn_of_the_event_loop_shows_many_subscribers(count: int) -> None:
-    loop, shown = asyncio.get_running_loop(), Counter[int]()
-    assert isinstance(loop, SimLoop)
+    loop, shown = sim_loop(), Counter[int]()
     show = list_shared_streams._subscriber
 
     def counted(*of: Any) -> wire.Subscriber:

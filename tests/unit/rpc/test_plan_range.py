@@ -1,6 +1,5 @@
 """PlanRange: which requests are rejected, and what an answer costs."""
 
-import asyncio
 from collections import Counter
 from typing import Any
 
@@ -12,9 +11,8 @@ from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.plan_range import SLICES_AT_ONCE, PlanRange
 from feedmux_server.rpc.resolve_position import ResolvePosition
-from tests.sim.loop import SimLoop
 from tests.unit.rpc.service_support import FEED, call, refused, served
-from tests.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time, sim_loop
 
 GOOD: dict[str, Any] = {"feed": FEED, "after": b"p", "events_max": 10, "bytes_max": 1 << 20}
 DURABLE: dict[str, Any] = {"subscription": "s", "instance_id": "i", "events_max": 10, "bytes_max": 1 << 20}
@@ -67,9 +65,7 @@ async def test_no_more_than_some_slices_of_an_answer_are_signed_in_one_turn(monk
     by_encoder = PositionEncoder.encode
 
     def encode(encoder: PositionEncoder, place: ResumeToken) -> bytes:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimLoop)
-        signed[loop.steps] += 1
+        signed[sim_loop().steps] += 1
         return by_encoder(encoder, place)
 
     async with served() as there:

@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import suppress
-from random import Random
 from typing import Any, cast
 
 import bson
@@ -15,19 +14,15 @@ from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.dependencies import check_source
 from feedmux_server.source.token_check import has_event
 from tests.sim.events import event_token
-from tests.sim.loop import SimLoop
-from tests.sim.mongo import SimMongo, SimSource
+from tests.sim.mongo import SimSource
+from tests.unit.simulated import connected, sim_mongo
 from tests.virtual_time import in_virtual_time
 
 
 @in_virtual_time
 async def test_questions_about_the_time_end_with_the_source() -> None:
     """Such questions outlive the callers that asked them, because other callers may share the answer."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    mongo = SimMongo(loop, Random(0))
-    source = SimSource(mongo)
-    await source.connect()
+    source, mongo = await connected(SimSource)
     mongo.away = True
     for _ in range(2):
         with pytest.raises(TimeoutError):
@@ -41,9 +36,7 @@ async def test_questions_about_the_time_end_with_the_source() -> None:
 @in_virtual_time
 async def test_a_question_that_does_not_end_is_not_waited_for() -> None:
     """pymongo may swallow the cancellation; a question that still runs fails once its client is closed."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    source = SimSource(SimMongo(loop, Random(0)))
+    source = SimSource(sim_mongo())
     asking, answer = asyncio.Event(), asyncio.Event()
 
     async def ask() -> Any:
@@ -65,9 +58,7 @@ async def test_a_question_that_does_not_end_is_not_waited_for() -> None:
 
 async def asked_for_its_id(code: int) -> SimSource:
     """A source that answers the first question for the id of the replica set with an error."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    source, failures = SimSource(SimMongo(loop, Random(0))), [code]
+    source, failures = SimSource(sim_mongo()), [code]
     source._source_id, admin = "", cast(Any, source._client.admin)
     ask = admin.command
 
@@ -108,11 +99,7 @@ KEY = stream_key(FeedSpec(Scope("main", "db", "a"), pipeline=HIDING, full_docume
 
 @in_virtual_time
 async def test_a_hidden_event_is_there_and_a_lost_one_is_not() -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    mongo = SimMongo(loop, Random(0))
-    source = SimSource(mongo)
-    await source.connect()
+    source, mongo = await connected(SimSource)
     mongo.insert("db", "a", 0)
     place = mongo.entries[0].token
     never = event_token(place.cluster_time + 1, key=7)

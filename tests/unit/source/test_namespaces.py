@@ -1,9 +1,7 @@
 """The collections that a copy goes through, against the model of MongoDB."""
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import bson
@@ -17,9 +15,9 @@ from feedmux_server.source.answers import CollectionInfo
 from feedmux_server.source.namespaces import ESTIMATED_MAX, Namespace, Namespaces
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader
-from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimMongo, SimSource
 from tests.tables import over
+from tests.unit.simulated import connected
 from tests.virtual_time import in_virtual_time
 
 SPEC = FeedSpec(Scope("main"))
@@ -56,11 +54,7 @@ class ListedSource(SimSource):
 
 
 async def made(key: StreamKey, **limits: int) -> tuple[Namespaces, ListedSource, SimMongo]:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    mongo = SimMongo(loop, Random(0))
-    source = ListedSource(mongo)
-    await source.connect()
+    source, mongo = await connected(ListedSource)
     return Namespaces(source, key, ReadLimits(**limits), charge=source.charged.append), source, mongo
 
 

@@ -1,7 +1,6 @@
 """One cursor: what a failure means for it, where it opens again, and what ends a long read."""
 
 import asyncio
-from random import Random
 from typing import Any
 
 import bson
@@ -20,11 +19,11 @@ from feedmux_server.source.read_pace import BACKLOG_BYTES
 from feedmux_server.source.reader import ChangeStreamReader, Failed, _without_hidden
 from feedmux_server.source.timed_reads import FIRST_EVENTS
 from tests.sim.events import BEGIN, hex_of
-from tests.sim.loop import SimLoop
 from tests.sim.mongo import NOOP_S, SimCursor, SimMongo, SimSource
 from tests.unit.core.delivery.group_events import ordered
 from tests.unit.core.delivery.streams_support import mark, token
 from tests.unit.core.positions.test_long_tokens import document, key_string
+from tests.unit.simulated import connected
 from tests.virtual_time import in_virtual_time
 
 KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
@@ -51,11 +50,7 @@ class Failing(SimSource):
 
 
 async def make_reader(is_watched: bool = True, **limits: int) -> tuple[ChangeStreamReader, Failing, SimMongo]:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    mongo = SimMongo(loop, Random(0), token_version=2)
-    source = Failing(mongo)
-    await source.connect()
+    source, mongo = await connected(Failing, token_version=2)
     origin = JoinPoint(mongo.mark(mongo.latest), exact=True)
     return ChangeStreamReader(source, KEY, origin, ReadLimits(**limits), is_watched=lambda: is_watched), source, mongo
 

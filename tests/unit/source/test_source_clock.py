@@ -3,7 +3,6 @@ time, so it would keep requesting a known time that has left the oplog."""
 
 import asyncio
 from datetime import UTC, datetime
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,18 +11,14 @@ from bson import Timestamp
 from feedmux_server.source.commands import SourceCommands
 from feedmux_server.source.source_clock import SourceClock
 from feedmux_server.telemetry.observer import NOBODY
-from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimMongo, SimSource
+from tests.unit.simulated import connected
 from tests.virtual_time import in_virtual_time
 
 
 async def source_that_was_idle() -> tuple[SimMongo, SimSource]:
     """A source that knows a time which the oplog has passed."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    mongo = SimMongo(loop, Random(0))
-    source = SimSource(mongo)
-    await source.connect()
+    source, mongo = await connected(SimSource)
     await asyncio.sleep(3_000)
     mongo.insert("db", "a", 0)
     mongo.forget(mongo.latest - (10 << 32))

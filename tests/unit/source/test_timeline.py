@@ -1,7 +1,6 @@
 """A restored deployment differs from one that was restarted or rolled back, that lags, or whose oplog is short."""
 
 import asyncio
-from random import Random
 
 import pytest
 
@@ -11,8 +10,8 @@ from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.metrics import Metric
 from feedmux_server.telemetry.observer import Observer
 from tests.sim.events import event_token
-from tests.sim.loop import SimLoop
-from tests.sim.mongo import SimMongo, SimSource
+from tests.sim.mongo import SimSource
+from tests.unit.simulated import sim_mongo
 from tests.virtual_time import in_virtual_time
 
 
@@ -29,9 +28,7 @@ class Site:
     """A source that knows an entry of the oplog, with an event after the time `copied`."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimLoop)
-        self.mongo = SimMongo(loop, Random(0))
+        self.mongo = sim_mongo()
         self.observer = Forks()
         self.source = SimSource(self.mongo, self.observer)
         self.timeline = self.source.timeline

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from random import Random
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from feedmux_server.store.checks import (
     probe,
 )
 from feedmux_server.store.connection import StartupError, WatchedPrimary
-from tests.sim.redis import SimRedis, SimRedisClient
+from tests.unit.simulated import sim_redis
 from tests.virtual_time import in_virtual_time
 
 URL = "redis://user:secret@redis.example.com/0"
@@ -116,8 +115,7 @@ async def test_sentinels_should_be_three_and_agree(said: Sequence[tuple[str, str
 
 @in_virtual_time
 async def test_a_probe_leaves_no_subscription() -> None:
-    redis = SimRedis(asyncio.get_running_loop(), Random(0))
-    client: Any = SimRedisClient(redis)
+    redis, client = sim_redis()
     assert (await probe(client)).level is Level.OK
     await asyncio.sleep(9.0)
     assert [key for key in list(redis._data) if b"sizes" not in key and redis._get(key)] == []
@@ -129,8 +127,7 @@ async def test_a_probe_leaves_no_subscription() -> None:
 
 @in_virtual_time
 async def test_a_redis_that_takes_no_writes_is_unavailable() -> None:
-    redis = SimRedis(asyncio.get_running_loop(), Random(0))
-    client: Any = SimRedisClient(redis)
+    redis, client = sim_redis()
     await check_writable(client)
     redis.silent = True
     with pytest.raises(FeedmuxError) as caught:

@@ -3,30 +3,24 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from random import Random
 
 import pytest
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.handle import CommitHandle
-from feedmux_server.store.store import SubscriptionStore
 from tests.integration.state_support import Recorder, running, submit
-from tests.sim.loop import SimLoop
-from tests.sim.redis import SimRedis, SimRedisClient
+from tests.sim.redis import SimRedis
+from tests.unit.store.store_support import LEASE_S, redis_and_store
 from tests.virtual_time import in_virtual_time
 
-LEASE_S = 30.0
 INTERVAL_S = 0.5
 
 
 @asynccontextmanager
 async def sessions(count: int) -> AsyncIterator[tuple[SimRedis, list[CommitHandle]]]:
     """Run `count` sessions, whose acks are stored every `INTERVAL_S`."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    redis = SimRedis(loop, Random(0))
-    store = SubscriptionStore(SimRedisClient(redis), lease_s=LEASE_S)  # type: ignore[arg-type]
+    redis, store = redis_and_store()
     committer = Committer(store.leases, interval_s=INTERVAL_S)
     handles = []
     for number in range(count):

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from random import Random
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from feedmux_server.store.scripts import Answer, ScriptCall, ScriptRunner
 from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.store.store_scripts import StoreScripts
 from feedmux_server.telemetry.observer import NOBODY
-from tests.sim.loop import SimLoop
-from tests.sim.redis import SimRedis, SimRedisClient
+from tests.sim.redis import SimRedis
+from tests.unit.simulated import sim_redis
 from tests.virtual_time import in_virtual_time
 
 LATE_S = 8.0
@@ -39,12 +38,9 @@ CHANGES: dict[str, Change] = {
 
 async def made() -> tuple[SimRedis, SubscriptionStore]:
     """A Redis with the subscription `s`; a command takes two milliseconds each way."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    rng = Random()
-    rng.uniform = lambda a, b: b  # type: ignore[method-assign]
-    redis = SimRedis(loop, rng)
-    store = SubscriptionStore(SimRedisClient(redis), lease_s=15.0)  # type: ignore[arg-type]
+    redis, client = sim_redis()
+    redis._rng.uniform = lambda a, b: b  # type: ignore[method-assign]
+    store = SubscriptionStore(client, lease_s=15.0)
     await store.create("t", "s", definition=b"d", etag="e", position=b"p", cluster_time=5, order=b"")
     return redis, store
 
@@ -129,14 +125,14 @@ async def test_a_clock_that_runs_away_is_an_unavailable_redis() -> None:
 SIZES = [ScriptCall("size", f"sizes:{tenant}", ("s", number, 1000)) for number, tenant in enumerate("abc", 1)]
 
 
-def runner(redis: SimRedis) -> ScriptRunner:
-    return ScriptRunner(SimRedisClient(redis), timeout_s=3.0)  # type: ignore[arg-type]
+def redis_and_runner() -> tuple[SimRedis, ScriptRunner]:
+    redis, client = sim_redis()
+    return redis, ScriptRunner(client, timeout_s=3.0)
 
 
 @in_virtual_time
 async def test_scripts_are_sent_whole_only_to_a_redis_that_does_not_know_them() -> None:
-    redis = SimRedis(asyncio.get_running_loop(), Random(0))
-    scripts, commands = runner(redis), []
+    (redis, scripts), commands = redis_and_runner(), []
     for _ in range(2):
         for _ in range(2):
             before = redis.commands
@@ -153,9 +149,8 @@ async def test_scripts_are_sent_whole_only_to_a_redis_that_does_not_know_them() 
 
 @in_virtual_time
 async def test_a_key_of_another_type_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
-    redis = SimRedis(asyncio.get_running_loop(), Random(0))
+    redis, scripts = redis_and_runner()
     redis.run(("SET", SIZES[1].key, "canary"))
-    scripts = runner(redis)
     answers = await scripts.run_many(SIZES)
     assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
     with caplog.at_level(logging.ERROR), pytest.raises(FeedmuxError) as caught:
@@ -167,10 +162,10 @@ async def test_a_key_of_another_type_fails_alone(caplog: pytest.LogCaptureFixtur
 
 @in_virtual_time
 async def test_plain_commands_fail_together() -> None:
-    redis = SimRedis(asyncio.get_running_loop(), Random(0))
+    redis, scripts = redis_and_runner()
     redis.run(("SET", "plain", "x"))
     with pytest.raises(FeedmuxError):
-        await runner(redis).commands([("GET", "plain"), ("HGET", "plain", "x")])
+        await scripts.commands([("GET", "plain"), ("HGET", "plain", "x")])
 
 
 class FrozenRedis:

@@ -1,7 +1,5 @@
 """Whether this version of feedmux can work with what is in Redis."""
 
-import asyncio
-from random import Random
 from typing import Any
 
 import pytest
@@ -15,15 +13,15 @@ from feedmux_server.store.schema import LAYOUT, check_layout, schema_key
 from feedmux_server.store.signing_keys import SigningKeys, stored_position_keys
 from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.store.timelines import StoredTimelines
-from tests.sim.redis import SimRedis, SimRedisClient
+from tests.unit.simulated import sim_redis
 from tests.virtual_time import in_virtual_time
 
 
 @in_virtual_time
 async def test_an_empty_redis_is_marked_and_then_recognised() -> None:
-    redis = SimRedis(asyncio.get_running_loop(), Random(0))
+    redis, client = sim_redis()
     for _ in range(2):
-        await check_layout(SimRedisClient(redis))  # type: ignore[arg-type]
+        await check_layout(client)
     assert redis.run(("GET", schema_key())) == b"%d" % LAYOUT
 
 
@@ -39,27 +37,26 @@ async def test_an_empty_redis_is_marked_and_then_recognised() -> None:
 )
 @in_virtual_time
 async def test_another_layout_prevents_the_start_and_is_left_as_it_is(found: bytes, words: str) -> None:
-    redis = SimRedis(asyncio.get_running_loop(), Random(0))
+    redis, client = sim_redis()
     redis.run(("SET", schema_key(), found))
     with pytest.raises(StartupError, match=words) as caught:
-        await check_layout(SimRedisClient(redis))  # type: ignore[arg-type]
+        await check_layout(client)
     assert "canary" not in str(caught.value)
     assert redis.run(("GET", schema_key())) == found
 
 
 @in_virtual_time
 async def test_a_redis_that_does_not_answer_is_no_wrong_layout() -> None:
-    redis = SimRedis(asyncio.get_running_loop(), Random(0))
+    redis, client = sim_redis()
     redis.silent = True
     with pytest.raises(FeedmuxError) as caught:
-        await check_layout(SimRedisClient(redis))  # type: ignore[arg-type]
+        await check_layout(client)
     assert caught.value.reason is ErrorReason.STATE_UNAVAILABLE
 
 
 @in_virtual_time
 async def test_each_key_begins_with_the_prefix_and_two_prefixes_share_nothing() -> None:
-    redis = SimRedis(asyncio.get_running_loop(), Random(0))
-    client: Any = SimRedisClient(redis)
+    redis, client = sim_redis()
     keys, run = set[bytes](), redis.run
 
     def noting(command: tuple[Any, ...]) -> Any:

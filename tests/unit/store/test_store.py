@@ -17,6 +17,7 @@ from feedmux_server.store.store import SubscriptionStore
 from feedmux_server.store.timelines import StoredTimelines
 from tests.integration.state_support import create, place, place_of
 from tests.sim.redis import SimRedisClient
+from tests.unit.simulated import sim_redis
 from tests.unit.store.store_support import key, redis_and_store
 from tests.virtual_time import in_virtual_time
 
@@ -178,8 +179,7 @@ async def test_names_are_counted_by_tenant() -> None:
 
 @in_virtual_time
 async def test_it_is_stored_by_source_and_replaced_if_it_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
-    redis, _ = redis_and_store()
-    client: Any = SimRedisClient(redis)
+    redis, client = sim_redis()
     stored, record = StoredTimelines(client), TimelineRecord(OplogEntry(7, 1), (Fork(3, 5, True),))
     assert await stored.read("one") == TimelineRecord()
     assert await stored.add("one", record) == record
@@ -194,8 +194,7 @@ async def test_it_is_stored_by_source_and_replaced_if_it_cannot_be_read(caplog: 
 
 @in_virtual_time
 async def test_servers_that_write_at_the_same_time_lose_nothing_of_each_other() -> None:
-    redis, _ = redis_and_store()
-    client: Any = SimRedisClient(redis)
+    _, client = sim_redis()
     forks = [Fork(10 * n, 10 * n + 5, True) for n in range(1, 6)]
     records = [TimelineRecord(OplogEntry(1_000 + n, 1), (fork,)) for n, fork in enumerate(forks)]
     await asyncio.gather(*(StoredTimelines(client).add("one", record) for record in records))

@@ -1,7 +1,5 @@
 """Reading a range of a copy again; tests/integration/test_snapshot.py does it with MongoDB."""
 
-import asyncio
-from random import Random
 from typing import Any
 
 from feedmux_server.core.events.chunk import cut_batch
@@ -11,9 +9,9 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch
 from feedmux_server.streams.copy_range_reader import CopyRangeReader
 from tests.sim.events import event
-from tests.sim.loop import SimLoop
-from tests.sim.mongo import SimMongo, SimSource
+from tests.sim.mongo import SimSource
 from tests.unit.core.delivery.streams_support import mark, token
+from tests.unit.simulated import sim_mongo
 from tests.unit.streams.test_snapshot_reader import KEY
 from tests.virtual_time import in_virtual_time
 
@@ -33,11 +31,9 @@ class Changes:
 
 @in_virtual_time
 async def test_a_range_up_to_an_invalidate_that_is_not_shown_ends_at_its_end() -> None:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
     until = mark(1).while_copying(Copied(b"", 5))
     origin = mark(0).while_copying(Copied(b"a", 5, until=until))
-    reader: Any = CopyRangeReader(SimSource(SimMongo(loop, Random(0))), KEY, origin, ReadLimits(), str)
+    reader: Any = CopyRangeReader(SimSource(sim_mongo()), KEY, origin, ReadLimits(), str)
     reader._changes = Changes()
     batch = await reader.read()
     assert (batch.exhausted, batch.post_batch.copied) == (True, until.copied)

@@ -5,7 +5,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import pairwise
-from random import Random
 from typing import Any
 
 import bson
@@ -25,9 +24,9 @@ from feedmux_server.streams.snapshot_reader import ESTIMATE_EVERY_S, SnapshotRea
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.metrics import Metric
 from feedmux_server.telemetry.observer import Observer
-from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimCursor, SimMongo, SimSource
 from tests.tables import over
+from tests.unit.simulated import connected
 from tests.virtual_time import in_virtual_time
 
 KEY = stream_key(FeedSpec(Scope("main", "db", "a")))
@@ -113,11 +112,7 @@ class CopiedSource(SimSource):
 
 
 async def make(key: StreamKey = KEY, **limits: Any) -> tuple[SnapshotReader, CopiedSource, SimMongo]:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    mongo = SimMongo(loop, Random(0), token_version=2)
-    source = CopiedSource(mongo)
-    await source.connect()
+    source, mongo = await connected(CopiedSource, token_version=2)
     origin = mongo.mark(mongo.latest + 1).while_copying(Copied())
     return SnapshotReader(source, key, origin, ReadLimits(**limits), str), source, mongo
 

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from random import Random
 
 import pytest
 
@@ -15,8 +14,8 @@ from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.streams.wide.manager import WideStreams
 from feedmux_server.streams.wide.stream import WideStreamLimits
 from feedmux_server.supervision import Tasks
-from tests.sim.loop import SimLoop
 from tests.sim.mongo import SimMongo, SimSource
+from tests.unit.simulated import connected
 from tests.virtual_time import in_virtual_time
 
 
@@ -29,11 +28,7 @@ GROUP = group_of(key(0))
 
 @asynccontextmanager
 async def streams(feeds_min: int = 2) -> AsyncIterator[tuple[WideStreams, SimMongo]]:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    mongo = SimMongo(loop, Random(0))
-    source = SimSource(mongo)
-    await source.connect()
+    source, mongo = await connected(SimSource)
     async with Tasks() as tasks:
         made = WideStreams({"main": source}, tasks, WideLimits(feeds_min=feeds_min), WideStreamLimits(), ReadLimits())
         try:
