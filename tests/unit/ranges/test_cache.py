@@ -1,13 +1,11 @@
 """Ranges are read once, retained within bounds, and end where a plan was asked to end."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.ranges import cache as ranges_cache
 from feedmux_server.ranges.cache import PIECE_BYTES_MAX, GivenUp, RangeCache, RangeLimits, Wanted
 from feedmux_server.ranges.reader import RangeReader
+from tests.executed import executed
 from tests.unit.core.delivery.streams_support import behind, mark, token
 from tests.unit.streams.manager_support import Log, World, world
 from tests.virtual_time import in_virtual_time
@@ -171,24 +170,6 @@ async def test_a_tenants_ranges_are_bounded_in_number(monkeypatch: pytest.Monkey
         assert cache.retained_bytes == there.manager.accounts.of("a").retained_bytes == sum(sizes)
 
 
-def lines_run(run: Callable[[], object]) -> int:
-    """How many lines of the cache run, each time that they run."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return trace if frame.f_code.co_filename == ranges_cache.__file__ else None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @in_virtual_time
 async def test_room_for_a_plan_and_a_message_cost_the_same_however_many_ranges_there_are(
     monkeypatch: pytest.MonkeyPatch,
@@ -202,7 +183,11 @@ async def test_room_for_a_plan_and_a_message_cost_the_same_however_many_ranges_t
             account.quotas = Quotas(retained_bytes=account.retained_bytes)
             pays = cache.pays(key, "a", planned[-1].after, planned[-1].end)
             assert pays is not None
-            costs.add((lines_run(partial(pays, 1)), lines_run(partial(cache._charge, account, 1))))
+            with executed(ranges_cache) as of_a_message:
+                pays(1)
+            with executed(ranges_cache) as of_a_plan:
+                cache._charge(account, 1)
+            costs.add((of_a_message.count, of_a_plan.count))
             first, second = (cache.read(key, "a", each.after, each.end, 1) is not None for each in planned[:2])
             assert (first, second) == (False, True), "it has evicted one range"
     assert len(costs) == 1

@@ -1,11 +1,10 @@
 """Quarantined keys, and dead letters that are delivered again."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import bson
@@ -22,6 +21,7 @@ from feedmux_server.core.limits.account import LOOKS_PER_S
 from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.sessions import dead_letters, replays
 from feedmux_server.sessions.replays import LOOK_S, HostedGroup, Replays
+from tests.executed import executed
 from tests.tables import over
 from tests.unit.core.delivery.group_events import START, group_event
 from tests.unit.rpc.service_support import Served, call
@@ -546,25 +546,14 @@ class Hosted:
 
     async def look(self) -> int:
         """Look once, and let what that loads rest. Returns how many lines that has run of the ledger and here."""
-        lines, files = 0, (key_ledger.__file__, replays.__file__)
-
-        def trace(frame: FrameType, event: str, _: object) -> Any:
-            nonlocal lines
-            lines += event == "line"
-            return trace if frame.f_code.co_filename in files else None
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
+        with executed(key_ledger, replays) as lines:
             await self.replays.look()
-        finally:
-            sys.settrace(before)
         first, limits = self.hand.sequence + 1, {"payload_max": 1 << 20, "event_max": 1 << 20}
         while self.ledger.take(self.hand, events_max=1000, credit_bytes=1 << 20, runs_max=1000, **limits):
             pass
         for sequence in range(first, self.hand.sequence + 1):
             self.ledger.fail(self.hand, Failure(sequence, 80_000.0), 0.0)
-        return lines
+        return lines.count
 
 
 @over("count", [10, 100, 1_000])

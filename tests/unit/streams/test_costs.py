@@ -1,10 +1,7 @@
 """The work for one feed costs the same however many other feeds there are: measured in instructions, not time."""
 
 import asyncio
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -21,34 +18,13 @@ from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.streams.upstream import Reader
+from tests.executed import executed
 from tests.sim.events import event
 from tests.unit.core.delivery.streams_support import behind, mark, token
 from tests.unit.streams.manager_support import World, rings_of, world
 
 FEW, MANY = 20, 400
 CHUNK_BYTES = 1000
-
-
-class Count:
-    """Python instructions executed since the beginning of a `with counted()`."""
-
-    instructions = 0
-
-
-@contextmanager
-def counted() -> Iterator[Count]:
-    count, before = Count(), sys.gettrace()
-
-    def trace(frame: FrameType, what: str, _: Any) -> Any:
-        frame.f_trace_opcodes = True
-        count.instructions += what == "opcode"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield count
-    finally:
-        sys.settrace(before)
 
 
 class Feeds:
@@ -141,9 +117,9 @@ async def test_no_cost_grows_with_the_feeds_of_others(operation: Any, monkeypatc
             feeds = Feeds(here.manager)
             await feeds.fill(count)
             work = await operation(feeds)
-            with counted() as cost:
+            with executed(what="opcode") as cost:
                 work()
-        costs.append(cost.instructions)
+        costs.append(cost.count)
     # Python walks sets of other sizes along other paths: a few instructions more or less.
     assert costs[2] <= 1.1 * max(costs[:2]), costs
     assert costs[2] > 20, "no work was done"
@@ -170,11 +146,11 @@ async def test_a_slot_is_handed_over_at_the_same_cost_however_many_wait(
             streams, slots = here.manager.streams_of(keys[0]).streams, here.manager.slots
             stream = streams.stream_of(late[0])
             assert stream is not None
-            with counted() as cost:
+            with executed(what="opcode") as cost:
                 assert slots.next_step(streams, stream, turn_over=True) is Step.GIVE_WAY
                 slots.give_way(streams, stream)
             assert late[4].ring is not None
-        costs.append(cost.instructions)
+        costs.append(cost.count)
     assert max(costs[2:]) <= 1.1 * max(costs[:2]), costs
 
 

@@ -1,9 +1,8 @@
 """What a new host does with what the members of a lost one have."""
 
-import sys
 from collections.abc import Callable, Iterable
 from functools import partial
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from feedmux_server.core.delivery.key_ledger import EVENT_BYTES, SPAN_BYTES, Key
 from feedmux_server.core.delivery.key_runs import Hand
 from feedmux_server.core.events.chunk import event_id
 from feedmux_server.core.positions.ahead import Ahead
+from tests.executed import executed
 from tests.tables import over
 from tests.unit.core.delivery.group_events import DROPPED, group_event, number_of
 from tests.unit.core.delivery.ledger_support import Group
@@ -407,21 +407,10 @@ class Compared(Hand):
 
 def cost(action: Callable[[], object], *modules: ModuleType) -> int:
     """How many lines of `claims`, or of these modules, run, and how many hands are compared."""
-    Compared.count = lines = 0
-    files = {each.__file__ for each in modules or (claims,)}
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return trace if frame.f_code.co_filename in files else None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
+    Compared.count = 0
+    with executed(*modules or (claims,)) as lines:
         action()
-    finally:
-        sys.settrace(before)
-    return lines + Compared.count
+    return lines.count + Compared.count
 
 
 def test_who_leaves_looks_through_its_own_claims_however_many_others_hold() -> None:

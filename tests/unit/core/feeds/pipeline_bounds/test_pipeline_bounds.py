@@ -1,8 +1,6 @@
 """Which pipelines a tenant with `pipelines: bounded` may run: what people write passes, what grows is rejected."""
 
 import contextlib
-import sys
-from types import FrameType
 from typing import Any
 
 import bson
@@ -12,6 +10,7 @@ from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.pipeline_bounds.weights import Bound, Origin, Path, Size, largest_of, sum_of, weigh
 from feedmux_server.core.feeds.pipeline_policy import PIPELINE_BYTES_MAX, check_pipeline
 from feedmux_server.core.feeds.regex_bounds import check_regex
+from tests.executed import executed
 from tests.tables import over
 from tests.unit.core.feeds.pipeline_bounds.pipelines import (
     ALLOWED,
@@ -86,36 +85,13 @@ LINES_MAX = 8_000_000
 """Lines of Python that a check may execute; the most expensive check executes 5.5 million, in a fifth of a second."""
 
 
-class TooManyLines(AssertionError):
-    pass
-
-
-def check_with_lines_counted(pipeline: bytes) -> None:
-    """Run a check, and raise TooManyLines inside it once it has executed more lines than allowed."""
-    left = LINES_MAX
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal left
-        if event == "line":
-            left -= 1
-            if left < 0:
-                raise TooManyLines
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        check_pipeline(pipeline, bounded=True)
-    finally:
-        sys.settrace(before)
-
-
 @over("stages", COSTLY.values())
 def test_the_check_takes_few_steps(stages: list[Any]) -> None:
     pipeline = bson.encode({"pipeline": stages})
     assert 15_000 < len(pipeline) <= PIPELINE_BYTES_MAX
-    with contextlib.suppress(FeedmuxError):
-        check_with_lines_counted(pipeline)
+    with executed() as lines, contextlib.suppress(FeedmuxError):
+        check_pipeline(pipeline, bounded=True)
+    assert lines.count <= LINES_MAX
 
 
 OBJECTS = Origin(Size(1.0, 0.0), frozenset({(), ("a",)}))
