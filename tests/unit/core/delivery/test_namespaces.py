@@ -1,12 +1,10 @@
 """Find which events of a chunk belong to which namespace, without decoding them."""
 
-import datetime
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 import bson
-from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,27 +13,7 @@ from feedmux_server.core.events.chunk import Chunk, document_offsets
 from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.core.feeds.simple_filter import EVERYTHING, SimpleFilter
 from feedmux_server.core.positions.resume_token import ResumeToken
-
-EVERY_TYPE = {
-    "double": 1.5,
-    "text": "ns",
-    "document": {"ns": {"db": "wrong", "coll": "wrong"}},
-    "array": [1, {"ns": 1}],
-    "binary": Binary(b"ns\x00", 128),
-    "id": ObjectId(),
-    "true": True,
-    "date": datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
-    "null": None,
-    "regex": Regex("a.*b", "i"),
-    "code": Code("ns"),
-    "code with scope": Code("ns", {"ns": {"db": "wrong"}}),
-    "int": 1,
-    "long": Int64(1),
-    "timestamp": Timestamp(1, 2),
-    "decimal": Decimal128("1.5"),
-    "least": MinKey(),
-    "most": MaxKey(),
-}
+from tests.unit.core.events.test_bson_walk import EVERY_TYPE
 
 
 def index_of(*events: Mapping[str, Any]) -> NamespaceIndex:

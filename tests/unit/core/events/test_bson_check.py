@@ -1,39 +1,14 @@
-import datetime
-import re
 import struct
-from typing import Any
 
 import bson
 import pytest
-from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.bson_check import check_bson, walk
 from tests.tables import over
-
-EVERYTHING: dict[str, Any] = {
-    "double": 1.5,
-    "string": "text\0é",
-    "document": {"a": {}},
-    "array": [1, [2, {"b": 3}]],
-    "binary": b"\0\1",
-    "old binary": Binary(b"ab", 2),
-    "id": ObjectId("65f000000000000000000001"),
-    "true": True,
-    "date": datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC),
-    "null": None,
-    "regex": re.compile("a.b", re.IGNORECASE),
-    "code": Code("f"),
-    "scoped": Code("f", {"x": {"y": 1}}),
-    "int": 1,
-    "timestamp": Timestamp(1, 2),
-    "long": Int64(1),
-    "decimal": Decimal128("1.1"),
-    "min": MinKey(),
-    "max": MaxKey(),
-}
+from tests.unit.core.events.test_bson_walk import EVERY_TYPE
 
 
 def element(kind: int, content: bytes, name: bytes = b"a") -> bytes:
@@ -56,7 +31,7 @@ def nested(depth: int) -> bytes:
 
 
 def test_every_type_passes() -> None:
-    check_bson(bson.encode(EVERYTHING), "x")
+    check_bson(bson.encode(EVERY_TYPE), "x")
     check_bson(element(0x06, b"") + b"", "x")
     check_bson(element(0x0E, b"\2\0\0\0a\0"), "x")
     check_bson(element(0x0C, b"\2\0\0\0a\0" + bytes(12)), "x")
@@ -125,9 +100,9 @@ def test_any_bytes_pass_or_are_refused(noise: bytes) -> None:
             assert error.reason is ErrorReason.BSON_INVALID  # noqa: PT017 - it need not raise
 
 
-@given(st.integers(0, 8 * len(bson.encode(EVERYTHING)) - 1))
+@given(st.integers(0, 8 * len(bson.encode(EVERY_TYPE)) - 1))
 def test_what_passes_can_be_decoded_by_bson(bit: int) -> None:
-    flipped = bytearray(bson.encode(EVERYTHING))
+    flipped = bytearray(bson.encode(EVERY_TYPE))
     flipped[bit // 8] ^= 1 << bit % 8
     try:
         check_bson(bytes(flipped), "x")

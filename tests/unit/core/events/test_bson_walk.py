@@ -5,26 +5,26 @@ from typing import Any
 
 import bson
 import pytest
-from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from bson import Binary, Code, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
 
 from feedmux_server.core.events.bson_walk import ARRAY, DOCUMENT, STRING, find, find_text, text_at, value_end
 from tests.tables import over
 
 EVERY_TYPE: dict[str, Any] = {
     "double": 1.5,
-    "string": "wanted",
-    "document": {"wanted": "inner"},
-    "array": ["wanted"],
-    "binary": Binary(b"\x02wanted\x00", 128),
+    "text": "ns",
+    "text with NUL": "text\0é",
+    "document": {"ns": {"db": "wrong", "coll": "wrong"}},
+    "array": ["ns", [2, {"ns": 1}]],
+    "binary": Binary(b"\x02ns\x00", 128),
     "old binary": Binary(b"ab", 2),
-    "id": ObjectId(),
+    "id": ObjectId("65f000000000000000000001"),
     "true": True,
     "date": datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
     "null": None,
-    "regex": Regex("wanted", "i"),
-    "reference": DBRef("c", 1),
-    "code": Code("wanted"),
-    "code with scope": Code("f", {"wanted": 1}),
+    "regex": Regex("ns", "i"),
+    "code": Code("ns"),
+    "code with scope": Code("ns", {"ns": {"db": "wrong"}}),
     "int": 1,
     "timestamp": Timestamp(1, 2),
     "long": Int64(1),
@@ -32,17 +32,18 @@ EVERY_TYPE: dict[str, Any] = {
     "least": MinKey(),
     "most": MaxKey(),
 }
+"""Values in which a search for `ns` must not stop."""
 DEPRECATED = {0x06: b"", 0x0C: b"\2\0\0\0c\0" + b"i" * 12, 0x0E: b"\2\0\0\0s\0"}
 """Values of the types that the encoder does not write: undefined, DBPointer, symbol."""
 
 
 @over("name", EVERY_TYPE)
 def test_a_value_of_every_type_is_passed(name: str) -> None:
-    data = b"before" + bson.encode({name: EVERY_TYPE[name], "wanted": "text"}) + b"after"
-    at = find(data, 6, b"wanted", STRING)
+    data = b"before" + bson.encode({name: EVERY_TYPE[name], "ns": "text"}) + b"after"
+    at = find(data, 6, b"ns", STRING)
     assert at is not None
     assert text_at(data, at) == b"text"
-    assert find_text(data, 6, b"wanted") == b"text"
+    assert find_text(data, 6, b"ns") == b"text"
 
 
 @over("kind", DEPRECATED)
