@@ -1,7 +1,7 @@
 """The RPCs of a whole server over the simulated MongoDB and Redis, called without gRPC."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from feedmux_server.core.feeds.feed import Scope
 from feedmux_server.credentials import Credentials
 from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.rpc.caller import identified
+from feedmux_server.rpc.resolve_position import ResolvePosition
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.subscribe import Subscribe
 from feedmux_server.rpc.subscriptions import Subscriptions
@@ -71,6 +72,23 @@ class Served:
         data = await call(Subscriptions(self.service).create, request)
         return subscriptions_pb2.Subscription.FromString(data)
 
+    async def update(self, name: str, *paths: str, **fields: Any) -> subscriptions_pb2.Subscription:
+        """Without paths, the fields that are given are changed."""
+        request = subscriptions_pb2.UpdateSubscriptionRequest(
+            subscription={"name": name, **fields}, update_mask={"paths": paths}
+        )
+        data = await call(Subscriptions(self.service).update, request)
+        return subscriptions_pb2.Subscription.FromString(data)
+
+    async def seek(self, name: str, **to: Any) -> subscriptions_pb2.Subscription:
+        data = await call(Subscriptions(self.service).seek, subscriptions_pb2.SeekSubscriptionRequest(name=name, to=to))
+        return subscriptions_pb2.Subscription.FromString(data)
+
+    async def position(self) -> bytes:
+        """The present position of the feed."""
+        data = await call(ResolvePosition(self.service), wire.ResolvePositionRequest(**INLINE))
+        return wire.ResolvePositionResponse.FromString(data).position
+
 
 class Stream:
     """The client's end of one call of Subscribe."""
@@ -107,19 +125,21 @@ class Stream:
         return [wire.SubscribeResponse.FromString(data) for data in self._context.written]
 
     async def error(self) -> FeedmuxError:
-        with pytest.raises(FeedmuxError) as caught:
-            await self.task
-        return caught.value
+        return await rejected(self.task)
 
 
 async def call(handler: Any, request: Message, context: Context | None = None) -> Any:
     return await handler(request.SerializeToString(), context or Context())
 
 
-async def refused(handler: Any, request: Message) -> FeedmuxError:
+async def rejected(made: Awaitable[object]) -> FeedmuxError:
     with pytest.raises(FeedmuxError) as caught:
-        await call(handler, request)
+        await made
     return caught.value
+
+
+async def refused(handler: Any, request: Message) -> FeedmuxError:
+    return await rejected(call(handler, request))
 
 
 class NoLetters:

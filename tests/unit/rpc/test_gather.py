@@ -7,15 +7,13 @@ from typing import Any
 import bson
 import pytest
 
-from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.delivery.claims import claim_of
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.rpc.subscription_lease import open_lease
-from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.sessions.groups import GATHER_LEAST_S, GATHER_S
 from feedmux_server.store.model import Lease
 from tests.tables import over
-from tests.unit.rpc.service_support import Served, call
+from tests.unit.rpc.service_support import Served
 from tests.unit.rpc.test_join import Member, change, group_served, joined, until
 from tests.unit.sessions.letters_model import Collection
 from tests.virtual_time import in_virtual_time
@@ -117,8 +115,7 @@ async def test_what_members_say_in_vain(what: str) -> None:
         lease = await lease_of_next(there)
         await one.error()
         if what == "before a seek":
-            request = subscriptions_pb2.SeekSubscriptionRequest(name="orders", to={"position": begin.position})
-            await call(Subscriptions(there.service).seek, request)
+            await there.seek("orders", position=begin.position)
             await lost(there)
         elif what == "no lost host":
             await there.service.store.leases.release(replace(lease, follows_lost=False))
@@ -245,11 +242,7 @@ async def test_which_hosts_count_as_lost(how: str, monkeypatch: pytest.MonkeyPat
         if how.startswith("changed"):
             if how != "changed":
                 await lease_of_next(there)
-            request = subscriptions_pb2.UpdateSubscriptionRequest(
-                subscription={"name": "orders", "on_history_lost": "ON_HISTORY_LOST_EARLIEST"},
-                update_mask={"paths": ["on_history_lost"]},
-            )
-            await call(Subscriptions(there.service).update, request)
+            await there.update("orders", on_history_lost="ON_HISTORY_LOST_EARLIEST")
             await member.error()
         assert not (await there.service.store.get("default", "orders")).active or how == "killed"
         assert (await lease_of_next(there)).follows_lost is (how not in ("closed", "drained"))

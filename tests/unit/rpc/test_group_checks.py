@@ -7,48 +7,50 @@ import pytest
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.delivery.retry import RetryPolicy
 from feedmux_server.rpc.group_checks import retry_policy
-from feedmux_server.rpc.subscriptions import Subscriptions
 from tests.tables import over
-from tests.unit.rpc.service_support import NoLetters, call, refused, served
+from tests.unit.rpc.service_support import NoLetters, rejected, served
 from tests.virtual_time import in_virtual_time
 
-SPLITS = feed_pb2.Pipeline(extended_json='[{"$changeStreamSplitLargeEvent": {}}]')
+QUARANTINE = subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE
 
 
 @pytest.mark.parametrize(
-    ("group", "reason", "named"),
+    ("letters", "group", "reason", "named"),
     [
-        ({"reconnect_time": {"seconds": -1}}, "MESSAGE_INVALID", "reconnect_time"),
-        ({"reconnect_time": {"seconds": 60, "nanos": 1}}, "MESSAGE_INVALID", "reconnect_time"),
-        ({"retry_first": {"seconds": 0}}, "MESSAGE_INVALID", "retry_first"),
-        ({"retry_first": {"seconds": -1}}, "MESSAGE_INVALID", "retry_first"),
-        ({"retry_first": {"seconds": 86_401}}, "MESSAGE_INVALID", "retry_first"),
-        ({"retry_most": {"nanos": 1}}, "MESSAGE_INVALID", "retry_most"),
-        ({"retry_first": {"seconds": 2}, "retry_most": {"seconds": 1}}, "MESSAGE_INVALID", "retry_most"),
-        ({"key_field": "customer"}, "MESSAGE_INVALID", "key_field"),
-        ({"attempts_max": 5}, "DEAD_LETTERS_UNAVAILABLE", "attempts_max"),
-        ({"after_dead_letter": subscriptions_pb2.AFTER_DEAD_LETTER_QUARANTINE}, "DEAD_LETTERS_UNAVAILABLE", "after_"),
-        ({"after_dead_letter": 99}, "DEAD_LETTERS_UNAVAILABLE", "after_dead_letter"),
-        ({}, "GROUP_UNSUITABLE", "$changeStreamSplitLargeEvent"),
+        (False, {"reconnect_time": {"seconds": -1}}, "MESSAGE_INVALID", "reconnect_time"),
+        (False, {"reconnect_time": {"seconds": 60, "nanos": 1}}, "MESSAGE_INVALID", "reconnect_time"),
+        (False, {"retry_first": {"seconds": 0}}, "MESSAGE_INVALID", "retry_first"),
+        (False, {"retry_first": {"seconds": -1}}, "MESSAGE_INVALID", "retry_first"),
+        (False, {"retry_first": {"seconds": 86_401}}, "MESSAGE_INVALID", "retry_first"),
+        (False, {"retry_most": {"nanos": 1}}, "MESSAGE_INVALID", "retry_most"),
+        (False, {"retry_first": {"seconds": 2}, "retry_most": {"seconds": 1}}, "MESSAGE_INVALID", "retry_most"),
+        (False, {"key_field": "customer"}, "MESSAGE_INVALID", "key_field"),
+        (False, {"attempts_max": 5}, "DEAD_LETTERS_UNAVAILABLE", "attempts_max"),
+        (False, {"after_dead_letter": QUARANTINE}, "DEAD_LETTERS_UNAVAILABLE", "after_dead_letter"),
+        (False, {"after_dead_letter": 99}, "DEAD_LETTERS_UNAVAILABLE", "after_dead_letter"),
+        (True, {"attempts_max": -1}, "MESSAGE_INVALID", "attempts_max"),
+        (True, {"attempts_max": 101}, "MESSAGE_INVALID", "attempts_max"),
+        (True, {"after_dead_letter": 99}, "MESSAGE_INVALID", "after_dead_letter"),
     ],
 )
 @in_virtual_time
-async def test_what_a_group_may_not_say(group: dict[str, Any], reason: str, named: str) -> None:
-    async with served() as there:
-        feed = feed_pb2.Feed(source="main", database="db", collection="a")
-        if reason == "GROUP_UNSUITABLE":
-            feed.pipeline.CopyFrom(SPLITS)
-        wanted = subscriptions_pb2.Subscription(name="s", feed=feed, group=group)
-        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"latest": {}})
-        error = await refused(Subscriptions(there.service).create, request)
+async def test_what_a_group_may_not_say(letters: bool, group: dict[str, Any], reason: str, named: str) -> None:
+    async with served(letters=NoLetters() if letters else None) as there:
+        error = await rejected(there.create("s", group=group))
         assert error.reason == reason
         assert named in error.message
-        if reason == "GROUP_UNSUITABLE":  # an update may not make it so either
-            await there.create("s", group={})
-            update = subscriptions_pb2.UpdateSubscriptionRequest(
-                subscription={"name": "s", "feed": feed}, update_mask={"paths": ["feed"]}
-            )
-            assert (await refused(Subscriptions(there.service).update, update)).reason == reason
+
+
+@in_virtual_time
+async def test_a_group_does_not_split_events() -> None:
+    splits = feed_pb2.Feed(source="main", database="db", collection="a")
+    splits.pipeline.extended_json = '[{"$changeStreamSplitLargeEvent": {}}]'
+    async with served() as there:
+        await there.create("s", group={})
+        for made in (there.create("other", feed=splits, group={}), there.update("s", feed=splits)):
+            error = await rejected(made)
+            assert error.reason == "GROUP_UNSUITABLE"
+            assert "$changeStreamSplitLargeEvent" in error.message
 
 
 @over(
@@ -68,43 +70,13 @@ def test_when_failed_events_are_tried_again(given: dict[str, Any], first_s: floa
 @in_virtual_time
 async def test_a_group_does_not_share_a_copy() -> None:
     async with served() as there:
-        subscriptions = Subscriptions(there.service)
-        feed = feed_pb2.Feed(source="main", database="db", collection="a")
-        wanted = subscriptions_pb2.Subscription(name="s", feed=feed, group={})
-        create = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"snapshot": {}})
-        seek = subscriptions_pb2.SeekSubscriptionRequest(name="group", to={"snapshot": {}})
-        update = subscriptions_pb2.UpdateSubscriptionRequest(
-            subscription={"name": "copying", "group": {}}, update_mask={"paths": ["group"]}
-        )
         await there.create("group", group={})
-        copying = subscriptions_pb2.Subscription(name="copying", feed=feed)
-        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=copying, start={"snapshot": {}})
-        await call(subscriptions.create, request)
-        calls: list[tuple[Any, Any]] = [
-            (subscriptions.create, create),
-            (subscriptions.seek, seek),
-            (subscriptions.update, update),
-        ]
-        for method, given in calls:
-            error = await refused(method, given)
+        await there.create("copying", start={"snapshot": {}})
+        for made in (
+            there.create("s", group={}, start={"snapshot": {}}),
+            there.seek("group", snapshot={}),
+            there.update("copying", group={}),
+        ):
+            error = await rejected(made)
             assert error.reason == "GROUP_UNSUITABLE"
             assert "copy" in error.message
-
-
-@pytest.mark.parametrize(
-    ("group", "named"),
-    [
-        ({"attempts_max": -1}, "attempts_max"),
-        ({"attempts_max": 101}, "attempts_max"),
-        ({"after_dead_letter": 99}, "after_dead_letter"),
-    ],
-)
-@in_virtual_time
-async def test_what_a_group_with_dead_letters_may_not_say(group: dict[str, Any], named: str) -> None:
-    async with served(letters=NoLetters()) as there:
-        feed = feed_pb2.Feed(source="main", database="db", collection="a")
-        wanted = subscriptions_pb2.Subscription(name="s", feed=feed, group=group)
-        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"latest": {}})
-        error = await refused(Subscriptions(there.service).create, request)
-        assert error.reason == "MESSAGE_INVALID"
-        assert named in error.message

@@ -352,10 +352,7 @@ async def test_the_end_of_the_feed_comes_after_everything_is_settled() -> None:
 @in_virtual_time
 async def test_a_feed_that_continues_after_an_invalidate() -> None:
     async with group_served() as there:
-        request = subscriptions_pb2.UpdateSubscriptionRequest(
-            subscription={"name": "orders", "on_invalidate": feed_pb2.ON_INVALIDATE_CONTINUE}
-        )
-        await call(Subscriptions(there.service).update, request)
+        await there.update("orders", on_invalidate=feed_pb2.ON_INVALIDATE_CONTINUE)
         member = await joined(there)
         there.mongo.drop("db", "a")
         change(there, "a")
@@ -370,10 +367,7 @@ async def test_a_feed_that_continues_after_an_invalidate() -> None:
 @in_virtual_time
 async def test_what_is_settled_does_not_come_again_when_history_that_the_primary_has_is_called_lost() -> None:
     async with group_served() as there:
-        request = subscriptions_pb2.UpdateSubscriptionRequest(
-            subscription={"name": "orders", "on_history_lost": feed_pb2.ON_HISTORY_LOST_EARLIEST}
-        )
-        await call(Subscriptions(there.service).update, request)
+        await there.update("orders", on_history_lost=feed_pb2.ON_HISTORY_LOST_EARLIEST)
         member = await joined(there)
         change(there, "a", "b")
         await member.has(2)
@@ -394,10 +388,7 @@ async def test_what_is_settled_does_not_come_again_when_history_that_the_primary
 async def test_a_restored_database_ends_the_group_before_events_that_wait(dropped: bool) -> None:
     """Also with a policy to continue: what waits for its key has not happened in the present history."""
     async with group_served() as there:
-        request = subscriptions_pb2.UpdateSubscriptionRequest(
-            subscription={"name": "orders", "on_history_lost": feed_pb2.ON_HISTORY_LOST_EARLIEST}
-        )
-        await call(Subscriptions(there.service).update, request)
+        await there.update("orders", on_history_lost=feed_pb2.ON_HISTORY_LOST_EARLIEST)
         member = await joined(there)
         change(there, "a", "a")
         await until(lambda: len(member.events) == 2)
@@ -614,10 +605,7 @@ async def test_after_a_change_of_the_pipeline_everything_after_the_position_come
         member = await with_holes(there)
         feed = feed_pb2.Feed(source="main", database="db", collection="a")
         feed.pipeline.extended_json = '[{"$match": {"operationType": "replace"}}]'
-        update = subscriptions_pb2.UpdateSubscriptionRequest(
-            subscription={"name": "orders", "feed": feed}, update_mask={"paths": ["feed"]}
-        )
-        await call(Subscriptions(there.service).update, update)
+        await there.update("orders", feed=feed)
         await member.error()
         again = await joined(there, "one")
         assert sorted(await again.has(5)) == ["a", "a", "b", "b", "c"]

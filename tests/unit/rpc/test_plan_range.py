@@ -10,7 +10,6 @@ from feedmux_server.core.limits.rates import Rates
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.rpc.plan_range import SLICES_AT_ONCE, PlanRange
-from feedmux_server.rpc.resolve_position import ResolvePosition
 from tests.unit.rpc.service_support import FEED, call, refused, served
 from tests.virtual_time import in_virtual_time, sim_loop
 
@@ -48,8 +47,7 @@ async def test_the_slices_of_an_answer_count_as_requests(
     charged: list[float] = []
     monkeypatch.setattr(Rates, "charge", lambda _, requests, now_s: charged.append(requests))
     async with served() as there:
-        start = wire.ResolvePositionRequest(feed=FEED, start={"latest": {}})
-        after = wire.ResolvePositionResponse.FromString(await call(ResolvePosition(there.service), start)).position
+        after = await there.position()
         for _ in range(events):
             there.mongo.insert("db", "a", 0)
         charged.clear()
@@ -69,8 +67,7 @@ async def test_no_more_than_some_slices_of_an_answer_are_signed_in_one_turn(monk
         return by_encoder(encoder, place)
 
     async with served() as there:
-        start = wire.ResolvePositionRequest(feed=FEED, start={"latest": {}})
-        after = wire.ResolvePositionResponse.FromString(await call(ResolvePosition(there.service), start)).position
+        after = await there.position()
         there.mongo.transaction("db", "a", 1_000, 10)
         monkeypatch.setattr(PositionEncoder, "encode", encode)
         request = wire.PlanRangeRequest(feed=FEED, after=after, events_max=1_000, bytes_max=1 << 20, slices=1_000)

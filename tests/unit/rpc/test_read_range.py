@@ -8,7 +8,6 @@ from feedmux.v1 import feed_pb2
 from feedmux_server.core.limits.rates import Rates
 from feedmux_server.rpc.plan_range import PlanRange
 from feedmux_server.rpc.read_range import ReadRange
-from feedmux_server.rpc.resolve_position import ResolvePosition
 from tests.unit.rpc.service_support import Context, Served, call, refused, served
 from tests.virtual_time import in_virtual_time
 
@@ -27,11 +26,9 @@ async def events_of(there: Served, each: wire.RangeSlice) -> list[int]:
 @in_virtual_time
 async def test_a_range_that_ends_before_it_begins_is_rejected() -> None:
     async with served() as there:
-        resolve = ResolvePosition(there.service)
-        request = wire.ResolvePositionRequest(feed=FEED, start={"latest": {}})
-        first = wire.ResolvePositionResponse.FromString(await call(resolve, request)).position
+        first = await there.position()
         there.mongo.insert("db", "a", 0)
-        second = wire.ResolvePositionResponse.FromString(await call(resolve, request)).position
+        second = await there.position()
         error = await refused(ReadRange(there.service), wire.ReadRangeRequest(feed=FEED, after=second, until=first))
         assert error.status == "INVALID_ARGUMENT"
         assert (await refused(ReadRange(there.service), wire.ReadRangeRequest(feed=FEED))).status == "INVALID_ARGUMENT"
@@ -41,9 +38,7 @@ async def test_a_range_that_ends_before_it_begins_is_rejected() -> None:
 async def test_a_range_is_charged_by_its_plan_and_by_each_read_after_the_first() -> None:
     """So a bulk reader may read as much in a second as Watch."""
     async with served() as there:
-        resolve = wire.ResolvePositionRequest(feed=FEED, start={"latest": {}})
-        data = await call(ResolvePosition(there.service), resolve)
-        after = wire.ResolvePositionResponse.FromString(data).position
+        after = await there.position()
         there.mongo.transaction("db", "a", 20, 1_000)
         account = there.service.manager.accounts.of("default")
         charged: list[tuple[int, int]] = []

@@ -8,15 +8,14 @@ from typing import Any, cast
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import feed_pb2, subscriptions_pb2
+from feedmux.v1 import subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason
 from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.subscription_lease import committing, open_lease, released_on_error
-from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.sessions.session_commits import SessionCommits
 from feedmux_server.store.model import Lease, StoredSubscription
-from tests.unit.rpc.service_support import FEED, Served, Stream, call, refused, served
+from tests.unit.rpc.service_support import Served, Stream, rejected, served
 from tests.virtual_time import in_virtual_time
 
 LEASE = Lease("team", "orders", 1, "nonce", "one")
@@ -167,12 +166,9 @@ async def test_a_subscription_of_another_deployment_of_mongodb_is_refused_and_no
             error = await stream.error()
             assert (error.reason, "redis.key_prefix" in error.message) == (ErrorReason.POSITION_FOREIGN, True)
             assert epoch(there) == before or not (join or "takeover" in more), "a session would have ended"
-        subscription = subscriptions_pb2.Subscription(name="orders", feed=FEED, group=group)
-        request = subscriptions_pb2.CreateSubscriptionRequest(subscription=subscription, start={"latest": {}})
-        exists = await refused(Subscriptions(there.service).create, request)
+        exists = await rejected(there.create("orders", group=group))
         assert (exists.reason, "redis.key_prefix" in exists.message) == (ErrorReason.SUBSCRIPTION_EXISTS, True)
-        to = feed_pb2.Start(latest={})
-        await call(Subscriptions(there.service).seek, subscriptions_pb2.SeekSubscriptionRequest(name="orders", to=to))
+        await there.seek("orders", latest={})
         stream = Stream(there, subscription="orders", join=join, **credit)
         await stream.opened()
         stream.half_close()

@@ -12,17 +12,13 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.rates import Rates
 from feedmux_server.rpc.subscriptions import DEFINITION_BYTES_MAX, Subscriptions, _checked
 from feedmux_server.telemetry.audit import AuditEvent
-from tests.unit.rpc.service_support import FEED, Stream, call, refused, served
+from tests.unit.rpc.service_support import FEED, Stream, call, refused, rejected, served
 from tests.virtual_time import in_virtual_time
 
 Subscription = subscriptions_pb2.Subscription
 CONTINUE = feed_pb2.ON_INVALIDATE_CONTINUE
+GROUP = "subscription.group"
 OTHER_SCOPE = feed_pb2.Feed(source="main", database="db", collection="b")
-
-
-def updating(paths: list[str], **fields: Any) -> subscriptions_pb2.UpdateSubscriptionRequest:
-    wanted = Subscription(name="s", **fields)
-    return subscriptions_pb2.UpdateSubscriptionRequest(subscription=wanted, update_mask={"paths": paths})
 
 
 def shown(message: Subscription, name: str) -> Any:
@@ -36,20 +32,10 @@ async def test_a_subscription_that_exists_is_told_with_what_differs() -> None:
         made = await there.create("s")
         assert await there.create("s") == made
         other = feed_pb2.Feed(source="main", database="db", collection="x" * 300, collation=b"\x05\0\0\0\0")
-        error = await refused(
-            Subscriptions(there.service).create,
-            subscriptions_pb2.CreateSubscriptionRequest(
-                subscription=Subscription(name="s", feed=other, on_invalidate=CONTINUE)
-            ),
-        )
+        error = await rejected(there.create("s", feed=other, on_invalidate=CONTINUE))
         assert error.reason is ErrorReason.NAME_INVALID
         other.collection = "b"
-        error = await refused(
-            Subscriptions(there.service).create,
-            subscriptions_pb2.CreateSubscriptionRequest(
-                subscription=Subscription(name="s", feed=other, on_invalidate=CONTINUE)
-            ),
-        )
+        error = await rejected(there.create("s", feed=other, on_invalidate=CONTINUE))
         assert error.reason is ErrorReason.SUBSCRIPTION_EXISTS
         assert 'feed.collection is "a", not "b"; feed.collation differs; on_invalidate is' in error.message
         assert error.message.endswith("ON_INVALIDATE_UNSPECIFIED, not ON_INVALIDATE_CONTINUE")
@@ -76,8 +62,7 @@ async def test_a_subscription_that_exists_is_told_with_what_differs() -> None:
 async def test_an_update_changes_what_its_mask_names(paths: list[str], fields: Any, changed: set[str]) -> None:
     async with served() as there:
         before = await there.create("s")
-        data = await call(Subscriptions(there.service).update, updating(paths, **fields))
-        after = Subscription.FromString(data)
+        after = await there.update("s", *paths, **fields)
         names = ("feed", "on_invalidate", "on_history_lost", "group")
         assert {name for name in names if shown(before, name) != shown(after, name)} == changed
         assert (after.position, after.etag == before.etag) == (before.position, not changed)
@@ -88,32 +73,28 @@ async def test_a_group_becomes_an_ordinary_subscription_and_differs_from_it() ->
     async with served() as there:
         before = await there.create("s", group={})
         assert await there.create("s", group={}) == before
-        others = [Subscription(name="s", feed=FEED), Subscription(name="s", feed=FEED, group={"reconnect_time": {}})]
-        for wanted, difference in zip(others, ("group is set", "group differs"), strict=True):
-            request = subscriptions_pb2.CreateSubscriptionRequest(subscription=wanted, start={"latest": {}})
-            error = await refused(Subscriptions(there.service).create, request)
+        for group, difference in ((None, "group is set"), ({"reconnect_time": {}}, "group differs")):
+            error = await rejected(there.create("s", group=group))
             assert error.message.endswith(difference)
-        data = await call(Subscriptions(there.service).update, updating(["group"]))
-        after = Subscription.FromString(data)
+        after = await there.update("s", "group")
         assert (after.HasField("group"), after.position, after.etag != before.etag) == (False, before.position, True)
 
 
 @pytest.mark.parametrize(
-    ("request_", "reason", "field"),
+    ("path", "fields", "reason", "field"),
     [
-        (updating(["feed"], feed=OTHER_SCOPE), "MESSAGE_INVALID", "subscription.feed"),
-        (updating(["name"]), "MESSAGE_INVALID", "update_mask"),
-        (updating(["on_invalidate"], on_invalidate=99), "MESSAGE_INVALID", "on_invalidate"),
-        (updating([], on_invalidate=CONTINUE, etag="old"), "ETAG_MISMATCH", None),
-        (updating(["group"], group={"reconnect_time": {"seconds": 61}}), "MESSAGE_INVALID",
-         "subscription.group.reconnect_time"),
+        ("feed", {"feed": OTHER_SCOPE}, "MESSAGE_INVALID", "subscription.feed"),
+        ("name", {}, "MESSAGE_INVALID", "update_mask"),
+        ("on_invalidate", {"on_invalidate": 99}, "MESSAGE_INVALID", "on_invalidate"),
+        ("on_invalidate", {"on_invalidate": CONTINUE, "etag": "old"}, "ETAG_MISMATCH", None),
+        ("group", {"group": {"reconnect_time": {"seconds": 61}}}, "MESSAGE_INVALID", f"{GROUP}.reconnect_time"),
     ],
-)  # fmt: skip
+)
 @in_virtual_time
-async def test_updates_that_are_rejected(request_: Any, reason: str, field: str | None) -> None:
+async def test_updates_that_are_rejected(path: str, fields: Any, reason: str, field: str | None) -> None:
     async with served() as there:
         before = await there.create("s")
-        error = await refused(Subscriptions(there.service).update, request_)
+        error = await rejected(there.update("s", path, **fields))
         assert (error.reason, error.field) == (reason, field)
         get = subscriptions_pb2.GetSubscriptionRequest(name="s")
         assert Subscription.FromString(await call(Subscriptions(there.service).get, get)) == before
@@ -151,12 +132,9 @@ async def test_a_call_that_is_cancelled_leaves_nothing_half_done(method: str) ->
                 work = there.create(name)
             else:
                 await there.create(name)
-                changed = updating(
-                    ["feed"], feed=feed_pb2.Feed(source="main", database="db", collection="a", comment=b"x")
-                )
-                changed.subscription.name = name
+                commented = feed_pb2.Feed(source="main", database="db", collection="a", comment=b"x")
                 work = (
-                    call(calls.update, changed)
+                    there.update(name, feed=commented)
                     if method == "update"
                     else call(calls.delete, subscriptions_pb2.DeleteSubscriptionRequest(name=name))
                 )
@@ -185,8 +163,7 @@ async def test_deletes_and_seeks_are_audited_once_they_are_made() -> None:
         assert there.audit.events == []
         before = await there.create("s")
         there.mongo.insert("db", "a", 0)
-        data = await call(calls.seek, subscriptions_pb2.SeekSubscriptionRequest(name="s", to={"latest": {}}))
-        assert Subscription.FromString(data).epoch > before.epoch
+        assert (await there.seek("s", latest={})).epoch > before.epoch
         await call(calls.delete, delete)
         delete.allow_missing = True
         await call(calls.delete, delete)
@@ -254,7 +231,7 @@ async def test_a_copy_of_other_documents_has_another_generation_also_if_nothing_
     """Or what a changed pipeline drops would not be swept."""
     async with served() as there:
         there.mongo.insert("db", "a", 0)
-        calls, generations = Subscriptions(there.service), list[int]()
+        generations = list[int]()
         await there.create("s", start={"snapshot": {}})
         for pipeline in (
             "",
@@ -265,9 +242,8 @@ async def test_a_copy_of_other_documents_has_another_generation_also_if_nothing_
             wanted = feed_pb2.Feed(source="main", database="db", collection="a")
             if pipeline:
                 wanted.pipeline.extended_json = pipeline
-            await call(calls.update, updating(["feed"], feed=wanted))
-            seek = subscriptions_pb2.SeekSubscriptionRequest(name="s", to={"snapshot": {}})
-            generations.append(Subscription.FromString(await call(calls.seek, seek)).snapshot.generation)
+            await there.update("s", feed=wanted)
+            generations.append((await there.seek("s", snapshot={})).snapshot.generation)
         assert generations[0] == generations[1], "it is the same feed"
         assert len(set(generations)) == 3
         assert max(generations) < 1 << 53

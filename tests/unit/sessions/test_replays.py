@@ -18,13 +18,12 @@ from feedmux_server.core.delivery.retry import Failure
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter, dead_letter
 from feedmux_server.core.limits.account import LOOKS_PER_S
-from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.sessions import dead_letters, replays
 from feedmux_server.sessions.replays import LOOK_S, HostedGroup, Replays
 from tests.executed import executed
 from tests.tables import over
 from tests.unit.core.delivery.group_events import START, group_event
-from tests.unit.rpc.service_support import Served, call
+from tests.unit.rpc.service_support import Served
 from tests.unit.rpc.test_join import Member, change, group_served, joined, until
 from tests.unit.sessions.letters_model import Collection
 from tests.unit.sessions.test_dead_letters import away, reject
@@ -402,11 +401,7 @@ async def test_a_key_without_letters_is_released_also_if_nobody_has_said_so() ->
 async def changed(there: Served, after_dead_letter: int) -> Member:
     """A member of the group when it has changed."""
     await asyncio.sleep(2)  # what is not stored yet would come again
-    request = subscriptions_pb2.UpdateSubscriptionRequest(
-        subscription={"name": "orders", "group": {"after_dead_letter": after_dead_letter}},
-        update_mask={"paths": ["group"]},
-    )
-    await call(Subscriptions(there.service).update, request)
+    await there.update("orders", group={"after_dead_letter": after_dead_letter})
     await until(lambda: not there.service.groups)
     return await joined(there)
 
