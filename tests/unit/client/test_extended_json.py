@@ -135,8 +135,7 @@ def test_canonical_text_decodes_as_bson_does(document: dict[str, Any]) -> None:
 
 
 def test_types_that_pymongo_does_not_have_decode_as_from_bson() -> None:
-    for document, _ in EXACT:
-        raw = document if isinstance(document, bytes) else bson.encode(document)
+    for raw, _ in EXACT:
         if b"\x04$ref\0" not in raw:  # an array that bson.decode takes for a DBRef's collection
             assert repr(decode(text_of(raw, canonical=True), MILLISECONDS)) == repr(bson.decode(raw, MILLISECONDS))
 

@@ -7,7 +7,10 @@ import bson
 from bson import Binary, Code, Decimal128, Int64, MaxKey, Regex, Timestamp
 
 from feedmux.relaxed_json import text_of
-from tests.unit.core.events.test_extended_json import POINTER, SYMBOL, UNDEFINED
+
+SYMBOL = bson.encode({"a": "x"}).replace(b"\x02a", b"\x0ea")
+UNDEFINED = b"\x08\0\0\0\x06a\0\0"
+POINTER = b"\x1c\0\0\0\x0ca\0\x04\0\0\0d.c\0" + bytes(12) + b"\0"
 
 
 def test_usual_values_of_every_type_are() -> None:
