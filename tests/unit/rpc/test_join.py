@@ -613,25 +613,6 @@ async def test_after_a_change_of_the_pipeline_everything_after_the_position_come
 
 
 @in_virtual_time
-async def test_what_was_settled_in_a_history_that_is_lost_ends_the_group() -> None:
-    async with group_served() as there:
-        member = await with_holes(there)
-        position = await raw_position(there)
-        assert position.ahead is not None
-        await other_host(there)
-        await member.error()
-        timeline = there.service.manager.source("main").timeline
-        lost = timeline.lost
-
-        def after_the_position(place: Any) -> FeedmuxError | None:
-            forked = FeedmuxError(ErrorReason.TIMELINE_FORKED, "restored")
-            return forked if place.is_after(position.token) else lost(place)
-
-        object.__setattr__(there.service.manager.source("main"), "timeline", SimpleNamespace(lost=after_the_position))
-        assert (await Member(there, **JOIN).error()).reason is ErrorReason.TIMELINE_FORKED
-
-
-@in_virtual_time
 async def test_what_an_earlier_host_has_settled_is_read_in_portions() -> None:
     async with group_served() as there:
         member = await joined(there, "one", credit={"events": 10_000, "bytes": 1 << 24})

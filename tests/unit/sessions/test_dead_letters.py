@@ -4,7 +4,7 @@ import bson
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter
-from tests.unit.rpc.test_join import Member, change, group_served, joined, stored, until
+from tests.unit.rpc.test_join import Member, change, group_served, joined, until
 from tests.unit.sessions.letters_model import Collection
 from tests.virtual_time import in_virtual_time
 
@@ -15,28 +15,6 @@ def away(_: DeadLetter) -> None:
 
 def reject(member: Member, sequence: int, reason: str = "") -> None:
     member.fail(sequence, reject=True, reason=reason)
-
-
-@in_virtual_time
-async def test_a_rejected_event_is_written_and_its_key_goes_on() -> None:
-    collection = Collection()
-    async with group_served(collection) as there:
-        member = await joined(there, "worker-1")
-        change(there, "a", "b")
-        await member.has(2)
-        change(there, "a", "a")
-        begin = (await stored(there)).position
-        reject(member, 1, "no such customer")
-        assert await member.has(4) == ["a", "b", "a", "a"], "the key goes on without the event"
-        (letter,) = collection.written.values()
-        assert (letter.tenant, letter.subscription) == ("default", "orders")
-        assert (letter.attempts, letter.reasons, letter.member) == (1, ("no such customer",), "worker-1")
-        assert bson.decode(letter.event)["documentKey"] == {"_id": "a"}
-        assert letter.cluster_time >> 32 > 0
-        member.settle((2, 4))
-        await until(lambda: member.committed == 4)
-        assert (await stored(there)).position != begin
-        await member.close()
 
 
 @in_virtual_time

@@ -100,28 +100,6 @@ async def test_an_event_that_the_collection_rejects_holds_up_its_own_key_only() 
 
 
 @in_virtual_time
-async def test_a_key_is_replayed_in_order_with_what_comes_meanwhile_and_is_free_then() -> None:
-    async with quarantined() as (there, collection, member):
-        collection.mark("a")
-        await member.has(5)
-        assert member.attempts == [1, 2, 1, 1, 1]
-        change(there, "a", "a")
-        await asyncio.sleep(2 * LOOK_S)
-        assert len(member.events) == 5, "what is later waits for the letters"
-        member.settle((2, 5))
-        await member.has(7)
-        assert numbers(member)[1:] == sorted(numbers(member))[1:]
-        assert (collection.written, collection.pins) == ({}, {})
-        member.settle((6, 7))
-        change(there, "a")
-        await member.has(8)
-        member.settle((8, 8))
-        await until(lambda: member.committed == 8)
-        (group,) = there.service.groups
-        assert not group.ledger.keys
-
-
-@in_virtual_time
 async def test_more_letters_than_are_loaded_at_a_time_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "RUN_MAX", 10)
     async with quarantined(later=24) as (there, collection, member):
