@@ -18,12 +18,12 @@ from tests.unit.rpc.test_watch import watching
 from tests.virtual_time import in_virtual_time
 
 
-async def collected(there: Served, results: MonitorResults | None = None) -> MetricsSnapshot:
+async def collected(there: Served) -> MetricsSnapshot:
     service = there.service
     collector = MetricsCollector(
         service.manager,
         service.sessions,
-        results or MonitorResults.of_sources(["main"]),
+        MonitorResults.of_sources(["main"]),
         service.ranges,
         service.committer,
         service.groups,

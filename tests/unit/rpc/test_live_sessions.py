@@ -2,7 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 from feedmux_server.core.grants.grant import Grants
 from feedmux_server.rpc.access import Access
@@ -10,9 +10,9 @@ from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.live_sessions import LiveSession, LiveSessions
 
 
-def make_sessions(access: Any = None, *, holds: bool = True) -> LiveSessions:
+def make_sessions(*, holds: bool = True) -> LiveSessions:
     auth = SimpleNamespace(holds=lambda identity: holds)
-    return LiveSessions(cast(Access, access), cast(Authenticator, auth))
+    return LiveSessions(cast(Access, None), cast(Authenticator, auth))
 
 
 async def test_new_grants_hold_before_any_session_is_checked() -> None:

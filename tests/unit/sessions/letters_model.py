@@ -30,13 +30,8 @@ class Collection(NoLetters):
         self.replayed = set[bytes]()
         """The quarantined keys whose letters are delivered again."""
         self.keys_max = self.check_at_once = 100
-        self.tries = 0
         self.before: Callable[[DeadLetter], None] = lambda letter: None
         """Called before a letter is written. May raise."""
-        self.after: Callable[[DeadLetter], None] = lambda letter: None
-        """Called when it is written, before its writer knows. May raise."""
-        self.deleting: Callable[[], None] = lambda: None
-        """Called before letters are deleted. May raise."""
 
     @property
     def letters(self) -> Self:
@@ -56,11 +51,9 @@ class Collection(NoLetters):
 
     async def insert(self, letters: Sequence[DeadLetter]) -> int:
         for letter in letters:
-            self.tries += 1
             await asyncio.sleep(0.01)
             self.before(letter)
             self.written.setdefault(letter.id, letter)
-            self.after(letter)
         return len(letters)
 
     async def get(self, tenant: str, subscription: str, id_: bytes, *, with_event: bool) -> DeadLetter | None:
@@ -71,7 +64,6 @@ class Collection(NoLetters):
         self, tenant: str, subscription: str, ids: Sequence[bytes], *, complete: bool | None = None
     ) -> int:
         await asyncio.sleep(0.01)
-        self.deleting()
         gone = [self.written.pop(each) for each in ids if each in self.written]
         last = {each.group_key: (each.place, each.key) for each in _in_order(gone)}
         if complete is not None:

@@ -26,12 +26,11 @@ from tests.virtual_time import in_virtual_time
 
 
 class Scripted(LogReader):
-    """Raises these instead of reading; afterwards it reads, and reports the end of the feed if `ends`."""
+    """Raises these instead of reading; afterwards it reads."""
 
-    def __init__(self, log: Log, stream: SharedStream, *failures: Exception, ends: bool = False) -> None:
+    def __init__(self, log: Log, stream: SharedStream, *failures: Exception) -> None:
         super().__init__(log, stream, 2000)
         self._failures = list(failures)
-        self._ends = ends
         self.reads: list[float] = []
         self.opens: list[float] = []
         self.charge: Callable[[], None] = lambda: None
@@ -47,15 +46,13 @@ class Scripted(LogReader):
         if self._failures:
             self.is_open = False
             raise self._failures.pop(0)
-        batch = await super().read()
-        return Batch(batch.chunks, batch.post_batch, exhausted=self._ends)
+        return await super().read()
 
 
 def begin(
     there: World,
     monkeypatch: pytest.MonkeyPatch,
     *failures: Exception,
-    ends: bool = False,
     at: int | JoinPoint = 0,
     opening: int = 0,
     **more: Any,
@@ -64,7 +61,7 @@ def begin(
     readers: list[Scripted] = []
 
     def reader_at(self: KeyStreams, stream: SharedStream) -> Reader:
-        readers.append(Scripted(log, stream, *failures, ends=ends))
+        readers.append(Scripted(log, stream, *failures))
         accounts, tenants = there.manager.accounts, list(stream.account.tenants)
         readers[-1].charge = partial(accounts.read, tenants, opening)
         return cast(Reader, readers[-1])

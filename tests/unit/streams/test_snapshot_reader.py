@@ -46,8 +46,7 @@ class Documents:
         source.bounds.append((limits.get("$gt"), limits.get("$lte")))
         self._left = [number for number in source.ids if after < number <= up_to and number not in source.dropped]
 
-    def ask_for(self, documents: int) -> None:
-        self._source.asked.append(documents)
+    def ask_for(self, documents: int) -> None: ...
 
     async def next_batch(self) -> RawBatch:
         if self._source.fails:
@@ -74,8 +73,6 @@ class CopiedSource(SimSource):
         self.counts: list[Any] = []
         """What MongoDB answers, one after the other; 0 after that."""
         self.counted = 0
-        self.asked: list[int] = []
-        """The size of each batch, in documents."""
         self.dropped: set[int] = set()
         """Documents that the pipeline drops."""
         self.bounds: list[tuple[int | None, int | None]] = []
