@@ -48,10 +48,10 @@ class Stalled:
             client.close()
 
 
-def sessions(here: World, tenant: str, count: int, credit: int = 64 * MIB) -> Stalled:
+def sessions(here: World, tenant: str, count: int) -> Stalled:
     key, _ = here.feed("one")
     # A heartbeat would be mistaken for the message that the client does not read.
-    return Stalled([here.session(key, tenant, 0, credit=credit, heartbeat_s=3600) for _ in range(count)])
+    return Stalled([here.session(key, tenant, 0, credit=64 * MIB, heartbeat_s=3600) for _ in range(count)])
 
 
 def held(here: World) -> int:

@@ -23,10 +23,10 @@ class Clock:
 class Book:
     """An audit log with its own clock."""
 
-    def __init__(self, folder: Path, lines_per_minute: int = 10) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path = folder / "audit.jsonl"
         self.clock = Clock()
-        self.log = AuditLog(self.path, lines_per_minute, clock=self.clock)
+        self.log = AuditLog(self.path, 10, clock=self.clock)
 
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]

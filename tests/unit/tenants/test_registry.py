@@ -25,9 +25,9 @@ def tenant(
     return TenantRecord(name, tuple(ApiKey(hash_key(key), key, expires_s) for key in keys), certificates)
 
 
-def causes(registry: Registry, key: str, now_s: float = NOW_S) -> str:
+def causes(registry: Registry, key: str) -> str:
     with pytest.raises(Unauthenticated) as refused:
-        registry.by_key(key, now_s)
+        registry.by_key(key, NOW_S)
     return refused.value.cause
 
 

@@ -15,9 +15,9 @@ DROPPED = "dropped"
 """The key of an event that has none."""
 
 
-def group_event(n: int, key: Any, token: ResumeToken | None = None, padding: int = 0, **changed: Any) -> bytes:
-    """Event `n`, an insert of the document `key`; with None in `changed`, a field is left out."""
-    token = token or event_token(BEGIN + n + 1, key=n)
+def group_event(n: int, key: Any, padding: int = 0) -> bytes:
+    """Event `n`, an insert of the document `key`."""
+    token = event_token(BEGIN + n + 1, key=n)
     time = token.cluster_time
     fields: dict[str, Any] = {
         "_id": {"_data": hex_of(token)},
@@ -26,10 +26,10 @@ def group_event(n: int, key: Any, token: ResumeToken | None = None, padding: int
         "fullDocument": {"_id": key, "n": n, "pad": bytes(padding)},
         "ns": {"db": "shop", "coll": "orders"},
         "documentKey": {"_id": key},
-    } | changed
+    }
     if key is DROPPED:
-        fields |= {"documentKey": None}
-    return ordered({name: value for name, value in fields.items() if value is not None})
+        del fields["documentKey"]
+    return ordered(fields)
 
 
 def in_transaction(**fields: Any) -> dict[str, Any]:

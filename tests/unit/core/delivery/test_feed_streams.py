@@ -231,11 +231,11 @@ def test_streams_of_different_token_version_never_merge(version: int, merges: bo
     assert (behind_them.ring is here.ring) != merges
 
 
-def catching_up(*, acks_max: int = 0) -> tuple[Feed, SharedStream, Subscriber]:
+def catching_up() -> tuple[Feed, SharedStream, Subscriber]:
     """A stream at event 100, and one whose subscriber has taken the events 1 and 2 of 5."""
     feed = Feed()
     fill(feed.stream_of(feed.subscriber(behind(99))), 100, 100)
-    late = feed.subscriber(behind(0), events=2, acks_max=acks_max)
+    late = feed.subscriber(behind(0), events=2)
     stream = feed.stream_of(late)
     fill(stream, 1, 5, chunk_events=1)
     assert numbers(feed.take(late)) == [1, 2]

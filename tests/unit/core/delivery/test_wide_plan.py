@@ -20,10 +20,10 @@ GROUP = group_of(feed("d"))
 INSERTS = bson.encode({"pipeline": [{"$match": {"operationType": "insert"}}]})
 
 
-def planned(count: int, database: str = "d") -> WidePlan:
+def planned(count: int) -> WidePlan:
     plan = WidePlan(LIMITS)
     for number in range(count):
-        plan.enter(feed(database, f"c{number}"), 0.0)
+        plan.enter(feed("d", f"c{number}"), 0.0)
     return plan
 
 

@@ -36,12 +36,12 @@ class Oplog:
         return OplogState(self.entries[0][0] if self.entries else newest, newest, *found)
 
 
-def watched(oplog: Oplog, seconds: int, bytes_per_s: int, *, sizes: bool = True, every_s: int = 10) -> OplogForecast:
+def watched(oplog: Oplog, seconds: int, bytes_per_s: int, *, sizes: bool = True) -> OplogForecast:
     """A forecast that has observed the oplog for a while."""
     forecast = OplogForecast()
     forecast.observe(oplog.state(sizes=sizes), oplog.now_s)
-    for _ in range(seconds // every_s):
-        oplog.run(every_s, bytes_per_s)
+    for _ in range(seconds // 10):
+        oplog.run(10, bytes_per_s)
         forecast.observe(oplog.state(sizes=sizes), oplog.now_s)
     return forecast
 
