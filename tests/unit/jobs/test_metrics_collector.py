@@ -14,7 +14,6 @@ from feedmux_server.telemetry.metrics import Metric
 from feedmux_server.telemetry.metrics_snapshot import MetricsSnapshot
 from tests.unit.rpc.service_support import Served, served
 from tests.unit.rpc.test_join import change, group_served, joined, until
-from tests.unit.rpc.test_watch import watching
 from tests.virtual_time import in_virtual_time
 
 
@@ -38,22 +37,6 @@ async def collected(there: Served) -> MetricsSnapshot:
 
 def values(snapshot: MetricsSnapshot, metric: Metric) -> list[float]:
     return [value for value, _ in snapshot.of(metric)]
-
-
-@in_virtual_time
-async def test_what_a_session_reads_is_shown_for_its_source_and_tenant() -> None:
-    async with served() as there, watching(there) as messages:
-        await messages.opened()
-        for _ in range(3):
-            there.mongo.insert("db", "a", 0)
-        await messages.events(3)
-        snapshot = await collected(there)
-        assert values(snapshot, metrics.CURSORS) == [1]
-        assert values(snapshot, metrics.RING_EVENTS) == [3]
-        assert values(snapshot, metrics.DELIVERED) == [3]
-        ((count, attributes),) = snapshot.of(metrics.SUBSCRIBERS)
-        assert (count, "default" in attributes.values()) == (1, True)
-        assert values(snapshot, metrics.LAG_EVENTS) == [0]
 
 
 @in_virtual_time
