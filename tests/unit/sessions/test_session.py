@@ -7,7 +7,6 @@ from typing import cast
 import bson
 import pytest
 
-from feedmux_server.core.delivery.ack_tracker import AckTracker
 from feedmux_server.core.delivery.shared_stream import SharedStream
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.copy_chunks import cut_documents
@@ -30,7 +29,7 @@ from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
 from tests.unit.core.delivery.streams_support import mark, token
-from tests.unit.streams.manager_support import Client, Forgetful, LogReader, world
+from tests.unit.streams.manager_support import Forgetful, LogReader, world
 from tests.virtual_time import in_virtual_time
 
 DEADLINE_S = 2.0
@@ -44,21 +43,16 @@ async def test_unacknowledged_events_hold_up_a_drain_until_its_deadline(monkeypa
         log.write(10)
         await client.take(10)
         client.session.ack(4)
-        told_s, ended_s = await drained_after_s(client)
-        assert told_s == 0
-        assert ended_s == pytest.approx(DEADLINE_S, abs=0.02)
-        client.close()
-
-
-@in_virtual_time
-async def test_a_drain_ends_with_the_last_ack(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as there:
-        key, log = there.feed("a")
-        client = there.session(key, "a", 0, durable=True)
-        log.write(10)
-        await client.take(10)
-        asyncio.get_running_loop().call_later(DEADLINE_S / 2, client.session.ack, 10)
-        assert await drained_after_s(client) == (0, DEADLINE_S / 2)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        client.session.drain(DEADLINE_S)
+        mark = await client.next()
+        assert isinstance(mark, DrainingMark)
+        assert (mark.deadline_s, loop.time()) == (DEADLINE_S, began_s)
+        with pytest.raises(FeedmuxError) as caught:
+            await client.next()
+        assert caught.value.reason is ErrorReason.DRAINING
+        assert loop.time() - began_s == pytest.approx(DEADLINE_S, abs=0.02)
         client.close()
 
 
@@ -91,21 +85,6 @@ async def test_a_feed_that_has_ended_waits_for_the_acks_of_its_last_events(
         client.close()
 
 
-async def drained_after_s(client: Client) -> tuple[float, float]:
-    """The seconds from now, when a drain begins, to the drain notice and to the end of the session."""
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    client.session.drain(DEADLINE_S)
-    mark = await client.next()
-    assert isinstance(mark, DrainingMark)
-    assert mark.deadline_s == DEADLINE_S
-    told_s = loop.time() - began_s
-    with pytest.raises(FeedmuxError) as caught:
-        await client.next()
-    assert caught.value.reason is ErrorReason.DRAINING
-    return told_s, loop.time() - began_s
-
-
 @in_virtual_time
 async def test_a_heartbeat_comes_when_nothing_else_did_for_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
@@ -130,12 +109,9 @@ async def test_a_client_that_acknowledges_nothing_is_told_why_no_events_come(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     loop = asyncio.get_running_loop()
-    async with world(monkeypatch) as there:
+    async with world(monkeypatch, unacked_max=10) as there:
         key, log = there.feed("a")
         client = there.session(key, "a", 0, durable=True, heartbeat_s=10.0)
-        acks = client.session.subscriber.acks
-        assert isinstance(acks, AckTracker)
-        acks.outstanding_max = 10
         for last, told in ((10, "told"), (17, "told again after an ack"), (24, "and again")):
             log.write(10)
             await client.take(last)
@@ -155,12 +131,9 @@ async def test_a_client_that_acknowledges_nothing_is_told_why_no_events_come(
 @in_virtual_time
 async def test_a_client_that_acknowledges_within_an_interval_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
-    async with world(monkeypatch) as there:
+    async with world(monkeypatch, unacked_max=10) as there:
         key, log = there.feed("a")
         client = there.session(key, "a", 0, durable=True, heartbeat_s=10.0)
-        acks = client.session.subscriber.acks
-        assert isinstance(acks, AckTracker)
-        acks.outstanding_max = 10
         log.write(11)
         await client.take(10)
         loop.call_later(9.0, client.session.ack, 10)

@@ -198,6 +198,7 @@ async def world(
     ring_bytes: int = 1 << 20,
     memory_bytes: int = 1 << 30,
     quotas: Quotas | None = None,
+    unacked_max: int = 50_000,
     unused_stream_s: float = 0.05,
     slots: int = 32,
 ) -> AsyncIterator[World]:
@@ -213,6 +214,7 @@ async def world(
         streams=StreamLimits(RingLimits(bytes_max=ring_bytes), read_ahead_bytes=ring_bytes // 2, join_distance_s=0),
         pump=PumpLimits(coalesce_s=0.0, rest=RestLimits(unused_stream_s=unused_stream_s)),
         memory_bytes_max=memory_bytes,
+        unacked_events_max=unacked_max,
         catch_up_max=slots,
         wide=WideLimits(enabled=False),
     )
