@@ -189,11 +189,6 @@ def _cursor_holders(clients: list[MongoClient[Document]], namespace: str) -> lis
 @shows(
     FEEDMUX,
     "Resuming",
-    "While MongoDB cannot be reached sessions stay open and are notified; afterwards they continue",
-)
-@shows(
-    FEEDMUX,
-    "Resuming",
     "Without a primary the sessions stay open, and are notified that MongoDB is unavailable and available again",
 )
 async def test_no_primary_for_a_while(three: Site, documents: Documents) -> None:

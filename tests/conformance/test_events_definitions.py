@@ -15,7 +15,6 @@ EXPANDED = "`showExpandedEvents`"
 
 @shows(EVENTS, "drop Event", "a dropped collection: drop, with ns, then invalidate on its own stream")
 @shows(EVENTS, "invalidate Event", "drop of the watched collection leads to invalidate, which closes the cursor")
-@shows(SERVER, "Change Stream Invalidate Events", "a collection's stream ends where the collection is dropped")
 async def test_drop(site: Site, database: Documents) -> None:
     def act() -> None:
         database.c.insert_one({"_id": 1})
@@ -30,7 +29,6 @@ async def test_drop(site: Site, database: Documents) -> None:
 
 @shows(EVENTS, "rename Event", "ns is the old name, to the new one; the collection's stream is invalidated")
 @shows(DRIVERS, FORMAT, "rename: to has the form of ns")
-@shows(SERVER, "Change Stream Invalidate Events", "a collection's stream ends where the collection is renamed")
 @pytest.mark.parametrize("watched", ["old", "new"])
 @pytest.mark.parametrize("expanded", [False, True])
 async def test_rename(site: Site, database: Documents, watched: str, expanded: bool) -> None:
@@ -77,7 +75,6 @@ async def test_rename_into_another_database(site: Site, database: Documents) -> 
 @shows(EVENTS, "dropDatabase Event", "a drop for each collection, then dropDatabase without ns.coll")
 @shows(EVENTS, "dropDatabase Event", "it leads to invalidate on the database's stream")
 @shows(EVENTS, "Change Events", "ns.coll is left out in dropDatabase")
-@shows(SERVER, "Change Stream Invalidate Events", "a database's stream ends where the database is dropped")
 async def test_drop_database(site: Site, database: Documents) -> None:
     database.c.insert_one({"_id": 1})
     database.d.insert_one({"_id": 1})

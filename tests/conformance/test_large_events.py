@@ -48,7 +48,6 @@ def joined(parts: list[Event]) -> Document:
     return whole
 
 
-@shows(SERVER, "Large Events", "images make events of many megabytes")
 @shows(SERVER, "Large Events", "An event of just under 16 MB is delivered whole, in fragments of the message size")
 @on_both_versions
 async def test_just_under_16_mb(site: Site, database: Documents) -> None:

@@ -6,7 +6,6 @@ import bson
 import pytest
 from bson import Int64
 
-from feedmux.v1 import feed_pb2
 from feedmux_server.core.feeds.feed import EXTRA_OPTIONS
 from tests.conformance.asked import logged
 from tests.conformance.conftest import Document, Site
@@ -14,7 +13,7 @@ from tests.conformance.same import after, assert_refused_alike, assert_same
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.documents import Documents
 from tests.integration.servers import until
-from tests.integration.wire import at, feed
+from tests.integration.wire import feed
 
 OPTIONS = "Driver API"
 HELPER = "Helper Method"
@@ -150,9 +149,8 @@ UNKNOWN: dict[str, dict[str, Any]] = {
 @shows(DRIVERS, OPTIONS, "values that a driver does not know are the server's to judge")
 @shows(DRIVERS, HELPER, "a read concern other than majority is rejected by the server")
 @shows(SERVER, "Change Stream Parameters", "invalid parameters are rejected at once")
-@shows(FEEDMUX, "MongoDB says", "a bad option is INVALID_ARGUMENT with MongoDB's words, code, code name and labels")
 @pytest.mark.parametrize("case", UNKNOWN)
-@shows(FEEDMUX, "Errors", "OPTION_REFUSED: MongoDB's words, code and code name")
+@shows(FEEDMUX, "Errors", "OPTION_REFUSED: a bad option, with MongoDB's words, code, code name and labels")
 async def test_unknown_values(site: Site, database: Documents, case: str) -> None:
     outcome = await assert_refused_alike(site, feed(database.name, "c", **UNKNOWN[case]))
     assert outcome.code == "INVALID_ARGUMENT"
@@ -208,13 +206,3 @@ async def test_batch_size_does_not_separate(site: Site, database: Documents) -> 
     assert len(await site.api.streams(f"{database.name}.c")) == 1
     for receiver in receivers:
         receiver.cancel()
-
-
-@shows(DRIVERS, "startAtOperationTime", "startAtOperationTime, resumeAfter and startAfter exclude each other")
-@shows(SERVER, "Resuming Change Streams", "only one of the three can be used")
-def test_one_start_only() -> None:
-    """The protocol has room for one: of several, protobuf keeps the last."""
-    token = bson.encode({"_data": "00"})
-    time = feed_pb2.ClusterTime(seconds=1)
-    both = at(resume_after=token).SerializeToString() + at(start_at_operation_time=time).SerializeToString()
-    assert feed_pb2.Start.FromString(both) == at(start_at_operation_time=time)

@@ -145,9 +145,8 @@ WITHOUT_ID: dict[str, Document] = {
 @shows(DRIVERS, "ChangeStream", "an event without its resume token is an error, and the stream is closed")
 @shows(DRIVERS, "Helper Method", "the server produces an error where _id is projected out")
 @shows(DRIVERS, "Notes and Restrictions", "$project, $redact and $replaceRoot can remove the resume token")
-@shows(FEEDMUX, "MongoDB says", "280, modified by the pipeline: INVALID_ARGUMENT RESUME_TOKEN_MODIFIED")
 @pytest.mark.parametrize("case", WITHOUT_ID)
-@shows(FEEDMUX, "Errors", "RESUME_TOKEN_MODIFIED: the pipeline removed or changed _id; trying again is of no use")
+@shows(FEEDMUX, "Errors", "RESUME_TOKEN_MODIFIED (280): the pipeline removed or changed _id; trying again is of no use")
 async def test_without_the_resume_token(site: Site, database: Documents, case: str) -> None:
     wanted, start = with_stages(database, [WITHOUT_ID[case]]), after(site)
     receiver = site.api.watch(wanted, start)
@@ -170,9 +169,6 @@ FAILING: dict[str, Document] = {
 
 
 @shows(FEEDMUX, "Errors", "PIPELINE_FAILED: a user's stage failed on an event, on that feed only")
-@shows(
-    FEEDMUX, "MongoDB says", "a stage that fails on an event: FAILED_PRECONDITION PIPELINE_FAILED, on that feed only"
-)
 @pytest.mark.parametrize("case", FAILING)
 async def test_stages_that_fail_on_an_event(site: Site, database: Documents, case: str) -> None:
     wanted, start = with_stages(database, [FAILING[case]]), after(site)
