@@ -1,6 +1,5 @@
 """The unary calls: the requests they make, and the arguments they refuse."""
 
-import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -14,16 +13,8 @@ from feedmux.api import make_feed
 from feedmux.feeds import Feed, ResolvedPosition
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.v1 import subscriptions_pb2
+from tests.unit.client.beside import using
 from tests.unit.client.scripted_server import ScriptedServer, token
-
-
-async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -> Any:
-    def run() -> Any:
-        with feedmux.Client(server.address) as client:
-            return work(client)
-
-    async with asyncio.timeout(120):
-        return await asyncio.to_thread(run)
 
 
 async def test_unary_calls() -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -13,6 +13,7 @@ import pytest
 import feedmux
 from feedmux.notices import Disconnected, Notice
 from feedmux.v1 import change_feed_pb2 as pb
+from tests.unit.client.beside import QUICK, serving
 from tests.unit.client.scripted_server import (
     Call,
     Script,
@@ -23,24 +24,6 @@ from tests.unit.client.scripted_server import (
     progress,
     runs,
 )
-
-QUICK: dict[str, Any] = {
-    "backoff_first_s": 0.01,
-    "backoff_most_s": 0.05,
-    "open_timeout_s": 60.0,
-    "close_timeout_s": 60.0,
-}
-
-
-@asynccontextmanager
-async def serving(*scripts: Script) -> AsyncIterator[tuple[ScriptedServer, feedmux.AsyncClient]]:
-    async with ScriptedServer(*scripts) as server:
-        client = feedmux.AsyncClient(server.address, api_key="key", session=feedmux.SessionOptions(**QUICK))
-        try:
-            async with asyncio.timeout(60):
-                yield server, client
-        finally:
-            await client.close()
 
 
 def playing(*messages: pb.SubscribeResponse) -> Script:
@@ -117,7 +100,7 @@ async def test_the_next_host_is_told_and_asked_without_long_delays(monkeypatch: 
         told = (await server.call(9)).open
         assert (len(told.settled), len(told.held), told.epoch) == (1, 0, 1), "what is not committed"
         assert len(delays) == 9
-        assert max(delays[1:]) < 0.01 + 2 * QUICK["backoff_first_s"]
+        assert max(delays[1:]) < 0.01 + 2 * QUICK.backoff_first_s
 
 
 async def refusal(server: ScriptedServer, client: feedmux.AsyncClient) -> feedmux.FeedmuxError:
@@ -156,15 +139,13 @@ async def test_an_older_server_is_left_before_anything_is_settled() -> None:
         assert number(await member.next()) == 1, "another server was newer"
 
 
-async def test_an_error_ends_run_after_the_handlers_in_progress() -> None:
-    gate, done = asyncio.Event(), []
+async def test_an_error_ends_run_after_the_handlers_in_progress(caplog: pytest.LogCaptureFixture) -> None:
+    begun, gate, done = asyncio.Event(), asyncio.Event(), list[int]()
 
     async def script(call: Call) -> None:
-        await call.send(joined(), runs(1, [1]))
+        await call.send(joined(), runs(1, [1], [2]))
         await begun.wait()
         await call.abort(grpc.StatusCode.ABORTED, "ENDED_BY_OPERATOR")
-
-    begun = asyncio.Event()
 
     async def handle(event: feedmux.MemberEvent) -> None:
         begun.set()
@@ -180,7 +161,8 @@ async def test_an_error_ends_run_after_the_handlers_in_progress() -> None:
         gate.set()
         with pytest.raises(feedmux.EndedByOperator):
             await running
-        assert done == [1]
+    assert done == [1, 2]
+    assert ["settled: 2 of" in each for each in warnings_of(caplog) if "confirmed" in each] == [True], "too late"
 
 
 async def test_reports_are_gathered_but_not_for_long() -> None:
@@ -643,31 +625,6 @@ async def test_the_end_says_what_the_server_did_not_confirm(ends: str, caplog: p
             "the member ended before the server confirmed all that was settled: 3 of the events may be delivered again"
         )
         assert said == [expected]
-
-
-async def test_the_end_says_what_handlers_settled_too_late(caplog: pytest.LogCaptureFixture) -> None:
-    ended = asyncio.Event()
-
-    async def script(call: Call) -> None:
-        await call.send(joined(), runs(1, [1], [2]))
-        await begun.wait()
-        await call.abort(grpc.StatusCode.ABORTED, "ENDED_BY_OPERATOR")
-
-    begun = asyncio.Event()
-
-    async def handle(event: feedmux.MemberEvent) -> None:
-        begun.set()
-        await ended.wait()
-
-    async with serving(script) as (_, client):
-        member = await client.subscription("s").join()
-        running = asyncio.create_task(member.run(handle))
-        while not member.closed:
-            await asyncio.sleep(0.01)
-        ended.set()
-        with pytest.raises(feedmux.EndedByOperator):
-            await running
-        assert ["settled: 2 of" in each for each in warnings_of(caplog) if "confirmed" in each] == [True]
 
 
 async def test_an_end_that_the_server_confirms_says_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,10 +1,8 @@
 """A session against scripts: what tests/conformance/clients cannot ask of a client in every language."""
 
 import asyncio
-import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -13,6 +11,7 @@ import pytest
 import feedmux
 from feedmux.v1 import change_feed_pb2 as pb
 from tests.tables import over
+from tests.unit.client.beside import QUICK, serving
 from tests.unit.client.scripted_server import (
     Call,
     Script,
@@ -23,26 +22,6 @@ from tests.unit.client.scripted_server import (
     play,
     progress,
 )
-
-QUICK: dict[str, Any] = {
-    "backoff_first_s": 0.01,
-    "backoff_most_s": 0.05,
-    "ack_interval_s": 0.02,
-    "open_timeout_s": 60.0,
-    "close_timeout_s": 60.0,
-}
-
-
-@contextlib.asynccontextmanager
-async def serving(*scripts: Script) -> AsyncIterator[tuple[ScriptedServer, feedmux.AsyncClient]]:
-    async with ScriptedServer(*scripts) as server:
-        options = feedmux.SessionOptions(**QUICK)
-        client = feedmux.AsyncClient(server.address, api_key="key", session=options)
-        try:
-            async with asyncio.timeout(120):
-                yield server, client
-        finally:
-            await client.close()
 
 
 async def take(session: feedmux.AsyncSession, count: int) -> list[int]:
@@ -82,7 +61,7 @@ async def test_a_batch_found_broken_while_a_token_is_awaited_ends_the_session() 
         return "token"
 
     async with ScriptedServer(lie_and_abort(0.0), play(opened())) as server, asyncio.timeout(120):
-        client = feedmux.AsyncClient(server.address, token=fresh, session=feedmux.SessionOptions(**QUICK))
+        client = feedmux.AsyncClient(server.address, token=fresh, session=QUICK)
         async with client, client.subscription("s").open() as session:
             await asked.wait()
             with pytest.raises(feedmux.ProtocolError):

@@ -10,9 +10,8 @@ import pytest
 
 import feedmux
 from feedmux.connection import Connection
+from tests.unit.client.beside import QUICK
 from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened
-
-QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.0, close_timeout_s=60.0)
 
 
 async def beside(server: ScriptedServer, work: Callable[[feedmux.AsyncClient], Coroutine[Any, Any, Any]]) -> Any:

@@ -9,6 +9,7 @@ import pytest
 
 import feedmux
 from feedmux.v1 import subscriptions_pb2 as wire
+from tests.unit.client.beside import using
 from tests.unit.client.scripted_server import ScriptedServer
 
 IDS = [bytes([number]) * 16 for number in range(3)]
@@ -52,16 +53,11 @@ class Server:
         )
 
 
-async def using(work: Callable[[feedmux.Client], Any]) -> Server:
+async def asked_by(work: Callable[[feedmux.Client], Any]) -> list[Any]:
     scripted = Server()
-
-    def run() -> None:
-        with feedmux.Client(server.address) as client:
-            work(client)
-
-    async with asyncio.timeout(120), ScriptedServer(unary=scripted.calls) as server:
-        await asyncio.to_thread(run)
-    return scripted
+    async with ScriptedServer(unary=scripted.calls) as server:
+        await using(server, work)
+    return scripted.asked
 
 
 async def test_discard_repeats_until_nothing_is_left() -> None:
@@ -71,7 +67,7 @@ async def test_discard_repeats_until_nothing_is_left() -> None:
         assert letters.discard(key={"_id": 5}) == 7
         assert letters.discard([IDS[0].hex()] * 1_001) == 14
 
-    asked = (await using(work)).asked
+    asked = await asked_by(work)
     assert [each.WhichOneof("which") for each in asked] == ["all", "all", "key", "ids", "ids"]
     assert [len(each.ids.ids) for each in asked[3:]] == [1_000, 1]
 
@@ -82,7 +78,7 @@ async def test_replay_repeats_until_nothing_is_left() -> None:
         assert letters.replay(everything=True) == feedmux.Replay(chosen=10, withheld=2)
         assert letters.replay([each.hex() for each in IDS] * 500) == feedmux.Replay(chosen=10, withheld=4)
 
-    asked = (await using(work)).asked
+    asked = await asked_by(work)
     assert [each.WhichOneof("which") for each in asked] == ["all", "all", "ids", "ids"]
 
 
@@ -96,7 +92,7 @@ async def test_discard_wants_exactly_one_choice() -> None:
         with pytest.raises(TypeError):
             letters.discard(IDS[0].hex())
 
-    assert not (await using(work)).asked
+    assert not await asked_by(work)
 
 
 async def test_the_asynchronous_calls() -> None:

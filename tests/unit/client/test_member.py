@@ -5,7 +5,7 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -13,19 +13,9 @@ from typing import Any
 import pytest
 
 import feedmux
+from tests.unit.client.beside import using
 from tests.unit.client.scripted_server import Call, ScriptedServer, joined, runs
-from tests.unit.client.test_async_member import QUICK, number, playing
-
-
-async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -> Any:
-    """Runs blocking work with a client beside the server's event loop."""
-
-    def run() -> Any:
-        with feedmux.Client(server.address, session=feedmux.SessionOptions(**QUICK)) as client:
-            return work(client)
-
-    async with asyncio.timeout(60):
-        return await asyncio.to_thread(run)
+from tests.unit.client.test_async_member import number, playing
 
 
 async def test_iterates_settles_and_closes() -> None:

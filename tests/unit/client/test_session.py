@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -19,21 +19,10 @@ from bson.datetime_ms import DatetimeMS
 import feedmux
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.window import CreditWindow, Grant
+from tests.unit.client.beside import QUICK, using
 from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened, play
 
 PACKAGE = Path(feedmux.__file__).parent
-QUICK = feedmux.SessionOptions(backoff_first_s=0.01, backoff_most_s=0.05, ack_interval_s=0.02, close_timeout_s=60.0)
-
-
-async def using(server: ScriptedServer, work: Callable[[feedmux.Client], Any]) -> Any:
-    """Runs blocking work with a client beside the server's event loop."""
-
-    def run() -> Any:
-        with feedmux.Client(server.address, session=QUICK) as client:
-            return work(client)
-
-    async with asyncio.timeout(120):
-        return await asyncio.to_thread(run)
 
 
 async def test_iterates_acks_and_closes() -> None:
