@@ -24,7 +24,7 @@ from feedmux_server.cli.sample_workload import Shop
 from tests.integration.servers import REPOSITORY
 from tests.spark.processes import descendants
 from tests.spark.support import Site
-from tests.spark.test_mirror_example import PATIENCE_S, SCRIPT, writing
+from tests.spark.test_mirror_example import PATIENCE_S, SCRIPT, mirroring, writing
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(1800)]
@@ -151,12 +151,7 @@ def test_a_table_that_is_killed_and_followed_again_equals_the_collection(
 ) -> None:
     shop, folder = Shop(seed=1), tmp_path / "mirror"
     database.orders.bulk_write([shop.change() for _ in range(2_000)])
-    host, port = site.client.primary or ("", 0)  # known once it has written
-    command = [
-        str(beside.python), str(SCRIPT), "--endpoint", site.endpoint, "--mongodb",
-        f"mongodb://{host}:{port}/?directConnection=true", "--database", database.name, "--path", str(folder),
-        "--format", "delta",
-    ]  # fmt: skip
+    command = [str(beside.python), str(SCRIPT), *mirroring(site, database, folder), "--format", "delta"]
 
     def example(name: str, *more: str) -> Process:
         return Process(name, [*command, *more], tmp_path / name, cwd=REPOSITORY, env=beside.environment)

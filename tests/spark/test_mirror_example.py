@@ -23,19 +23,29 @@ PATIENCE_S = 250.0
 SCRIPT = REPOSITORY / "spark_connector" / "examples" / "mirror_collection.py"
 
 
-def process(log: Path, *arguments: str) -> Process:
-    """The running script, which ends with the test."""
-    return Process("the example", [sys.executable, str(SCRIPT), *arguments], log, cwd=REPOSITORY)
+def mirroring(site: Site, database: Database[dict[str, Any]], folder: Path) -> list[str]:
+    """The script's arguments for a mirror of the database's orders."""
+    host, port = site.client.primary or ("", 0)  # known once it has written
+    mongodb = f"mongodb://{host}:{port}/?directConnection=true"
+    return ["--endpoint", site.endpoint, "--mongodb", mongodb, "--database", database.name, "--path", str(folder)]
+
+
+@contextmanager
+def started(log: Path, *arguments: str) -> Iterator[Process]:
+    """The running script. Waits at the end until the script ends."""
+    script = Process("the example", [sys.executable, str(SCRIPT), *arguments], log, cwd=REPOSITORY)
+    script.start()
+    try:
+        yield script
+        wait_until(lambda: not script.running, guard_s=PATIENCE_S)
+    finally:
+        script.send_signal(signal.SIGKILL)
 
 
 def to_its_end(log: Path, *arguments: str) -> str:
     """What the script says, once it has ended well."""
-    script = process(log, *arguments)
-    script.start()
-    try:
-        wait_until(lambda: not script.running, guard_s=PATIENCE_S)
-    finally:
-        script.send_signal(signal.SIGKILL)
+    with started(log, *arguments) as script:
+        pass
     said = log.read_text()
     assert script.returncode == 0, said
     return said
@@ -68,24 +78,13 @@ def writing(database: Database[dict[str, Any]], shop: Shop) -> Iterator[None]:
 def test_it_mirrors_a_collection_that_is_being_written(
     site: Site, database: Database[dict[str, Any]], tmp_path: Path, java: None
 ) -> None:
-    host, port = site.client.primary or ("", 0)
-    shop = Shop(seed=1)
+    shop, log = Shop(seed=1), tmp_path / "log"
     database.orders.bulk_write([shop.change() for _ in range(2_000)])
-    log, folder = tmp_path / "log", tmp_path / "mirror"
-    script = process(
-        log, "--endpoint", site.endpoint, "--mongodb", f"mongodb://{host}:{port}/?directConnection=true",
-        "--database", database.name, "--path", str(folder),
-    )  # fmt: skip
-    script.start()
-    try:
-        with writing(database, shop):
-            # From before the copy until it is done.
-            wait_until(lambda: "copied" in log.read_text() or not script.running, guard_s=PATIENCE_S)
-            copied = shop.changes
-        assert copied > 2_000
-        wait_until(lambda: not script.running, guard_s=PATIENCE_S)
-    finally:
-        script.send_signal(signal.SIGKILL)
+    with started(log, *mirroring(site, database, tmp_path / "mirror")) as script, writing(database, shop):
+        # From before the copy until it is done.
+        wait_until(lambda: "copied" in log.read_text() or not script.running, guard_s=PATIENCE_S)
+        copied = shop.changes
+    assert copied > 2_000
     said = log.read_text()
     assert script.returncode == 0, said
     assert f"equal: {database.orders.count_documents({}):,} documents" in said
@@ -95,34 +94,21 @@ def test_it_mirrors_a_collection_that_is_being_written(
 def test_a_second_copy_removes_what_was_deleted_while_nobody_read(
     site: Site, database: Database[dict[str, Any]], tmp_path: Path, java: None
 ) -> None:
-    host, port = site.client.primary or ("", 0)
     database.orders.bulk_write([Shop(seed=1).change() for _ in range(10)])
     for more in ([], ["--again"]):
-        said = to_its_end(
-            tmp_path / "log", "--endpoint", site.endpoint, "--mongodb", f"mongodb://{host}:{port}/?directConnection=true",
-            "--database", database.name, "--path", str(tmp_path / "mirror"), *more,
-        )  # fmt: skip
+        said = to_its_end(tmp_path / "log", *mirroring(site, database, tmp_path / "mirror"), *more)
         assert f"equal: {database.orders.count_documents({}):,} documents" in said
         database.orders.delete_one({})
 
 
 @pytest.mark.full
 def test_ctrl_c_ends_it_in_silence(site: Site, database: Database[dict[str, Any]], tmp_path: Path, java: None) -> None:
-    host, port = site.client.primary or ("", 0)
     database.orders.bulk_write([Shop(seed=1).change() for _ in range(10)])
     log, folder = tmp_path / "log", tmp_path / "mirror"
-    script = process(
-        log, "--endpoint", site.endpoint, "--mongodb", f"mongodb://{host}:{port}/?directConnection=true",
-        "--database", database.name, "--path", str(folder), "--follow",
-    )  # fmt: skip
-    script.start()
-    try:
+    with started(log, *mirroring(site, database, folder), "--follow") as script:
         # The stream has begun.
         wait_until(lambda: list(folder.glob("checkpoint/*/commits/0")) or not script.running, guard_s=PATIENCE_S)
         script.send_signal(signal.SIGINT)
-        wait_until(lambda: not script.running, guard_s=PATIENCE_S)
-    finally:
-        script.send_signal(signal.SIGKILL)
     said = log.read_text()
     assert script.returncode == 130, said
     assert "Traceback" not in said
