@@ -49,6 +49,12 @@ def test_another_pipeline_under_a_checkpoint(
     check, sink = tmp_path / "check", Sink(tmp_path / "out")
     insert(database, range(10))
     drain(spark, options(pipeline=OLD), sink, check)
+    failure(spark, options(pipeline=NEW), sink, check)
+    # The former one continues where it was.
+    insert(database, range(10, 20))
+    spaced = json.dumps(json.loads(OLD), indent=4)
+    drain(spark, options(pipeline=spaced, comment="another notation, and options that change no event"), sink, check)
+    assert sink.numbers() == list(range(20))
     before = batches(check)
     insert(database, range(210, 420))
     text = failure(spark, options(pipeline=NEW), sink, check)
@@ -57,25 +63,11 @@ def test_another_pipeline_under_a_checkpoint(
     assert "onFeedChange=update" in text
     assert batches(check) == before
     drain(spark, options(pipeline=NEW, onFeedChange="update"), sink, check)
-    assert sink.numbers() == [*range(10), *range(210, 420)]
+    assert sink.numbers() == [*range(20), *range(210, 420)]
     # The change is made: from now on it is no change.
     insert(database, range(420, 430))
     drain(spark, options(pipeline=NEW), sink, check)
     assert sink.numbers()[-10:] == list(range(420, 430))
-
-
-@pytest.mark.full
-def test_the_former_pipeline_goes_on_where_it_was(
-    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
-) -> None:
-    check, sink = tmp_path / "check", Sink(tmp_path / "out")
-    insert(database, range(10))
-    drain(spark, options(pipeline=OLD), sink, check)
-    insert(database, range(10, 20))
-    failure(spark, options(pipeline=NEW), sink, check)
-    spaced = json.dumps(json.loads(OLD), indent=4)
-    drain(spark, options(pipeline=spaced, comment="another notation, and options that change no event"), sink, check)
-    assert sink.numbers() == list(range(20))
 
 
 @pytest.mark.full
@@ -97,23 +89,6 @@ def test_the_subscription_is_updated_under_a_running_query(
     assert "the checkpoint does not" in text
     drain(spark, options(pipeline=NEW, onFeedChange="update"), sink, check)
     assert sink.numbers() == [*range(10), *range(210, 420)]
-
-
-@pytest.mark.full
-def test_the_subscription_is_updated_between_two_runs(
-    spark: SparkSession, database: Documents, options: Options, site: Site, tmp_path: Path
-) -> None:
-    check, sink, chosen = tmp_path / "check", Sink(tmp_path / "out"), options(pipeline=OLD)
-    insert(database, range(10))
-    drain(spark, chosen, sink, check)
-    update(site, chosen["consumerName"], database, NEW)
-    insert(database, range(200, 220))
-    text = failure(spark, chosen, sink, check)
-    assert "has another pipeline or other options" in text
-    assert "differ in pipeline" in text
-    update(site, chosen["consumerName"], database, OLD)
-    drain(spark, chosen, sink, check)
-    assert sink.numbers() == [*range(10), *range(200, 210)]
 
 
 def test_a_batch_that_was_not_committed_comes_again_by_one_feed(
