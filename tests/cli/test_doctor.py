@@ -104,7 +104,13 @@ async def test_each_thing_that_is_wrong(
     assert found["redis.persistence"].level is Level.WARNING
     assert all("secret" not in str(each) for each in found.values())
     await ask(redis.port, "CONFIG", "SET", "maxmemory-policy", "noeviction")
-    found = await examined(sources={"main": {"uri": mongo.uri}}, redis={"url": redis.url})
+    authority.sign("old", lasts_s=-60.0)
+    found = await examined(
+        sources={"main": {"uri": mongo.uri}},
+        redis={"url": redis.url},
+        tls={"certificate_file": tmp_path / "old.pem", "key_file": tmp_path / "old.key"},
+    )
+    assert "has expired" in found["tls.certificate_file"].says
     assert "newer feedmux" in found["redis.layout"].says
     assert found["redis.write"].level is Level.OK
 
@@ -255,13 +261,3 @@ def test_as_a_client(site: Site, redis_server: RedisServer) -> None:
     other = run("doctor", "--endpoint", f"localhost:{redis_server.port}", "--timeout", "2")
     assert other.returncode == 1
     assert "does not answer as a gRPC server" in other.stdout
-
-
-async def test_a_certificate_that_has_expired(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path) -> None:
-    Authority(tmp_path).sign("old", lasts_s=-60.0)
-    found = await examined(
-        sources={"main": {"uri": mongo.uri}},
-        redis={"url": redis_server.url},
-        tls={"certificate_file": tmp_path / "old.pem", "key_file": tmp_path / "old.key"},
-    )
-    assert "has expired" in found["tls.certificate_file"].says

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from feedmux.cli import main
-from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment, run
+from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment
 
 SERVER_PACKAGES = (
     "grpc_health",
@@ -88,13 +88,6 @@ def test_an_output_that_cannot_be_written(
     assert done.stderr.startswith(words)
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
-
-
-def test_help_lists_the_commands() -> None:
-    done = run("--help")
-    assert done.returncode == 0
-    for command in ("serve", "dev", "watch", "subscriptions", "streams", "token", "keys"):
-        assert command in done.stdout
 
 
 @pytest.mark.parametrize(("command", "extra"), [("serve", "feedmux[server]"), ("dev", "feedmux[embedded]")])

@@ -15,16 +15,6 @@ from tests.documents import Documents
 from tests.started import Started
 
 
-def test_piped_it_is_json_lines_in_order(site: Site, database: Documents) -> None:
-    database.orders.insert_many([{"n": number} for number in range(20)])
-    done = site.run("watch", f"{database.name}.orders", "--start", "earliest", "--limit", "20")
-    assert done.returncode == 0
-    assert done.stderr == ""
-    events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [event["fullDocument"]["n"] for event in events] == list(range(20))
-    assert events[0]["ns"] == {"db": database.name, "coll": "orders"}
-
-
 def test_start_at_a_token_a_cluster_time_or_so_long_ago(site: Site, database: Documents) -> None:
     name = f"{database.name}.orders"
     database.orders.insert_many([{"n": number} for number in range(4)])
@@ -37,16 +27,6 @@ def test_start_at_a_token_a_cluster_time_or_so_long_ago(site: Site, database: Do
     at = second["clusterTime"]["$timestamp"]
     done = site.run("watch", name, "--start", f"{at['t']}:{at['i']}", "--limit", "1")
     assert json.loads(done.stdout)["fullDocument"]["n"] == 1
-
-
-def test_a_pipeline_and_options(site: Site, database: Documents) -> None:
-    key = database.orders.insert_one({"n": 1}).inserted_id
-    database.orders.update_one({"_id": key}, {"$set": {"n": 2}})
-    done = site.run(
-        "watch", database.name, "--start", "earliest", "--limit", "1", "--full-document", "updateLookup",
-        "--pipeline", '[{"$match": {"operationType": "update"}}]',
-    )  # fmt: skip
-    assert json.loads(done.stdout)["fullDocument"]["n"] == 2
 
 
 def test_raw_is_bson(site: Site, database: Documents) -> None:
@@ -128,23 +108,6 @@ def test_a_collection_that_does_not_exist_is_named(site: Site, database: Documen
     assert site.json("explain", name)["scope_missing"] is False
     assert site.json("explain", f"{database.name}.never")["scope_missing"] is True
     assert "does not exist" in site.run("explain", f"{database.name}_never").stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "environment", "words"),
-    [
-        (["shop"], {"FEEDMUX_API_KEY": "wrong"}, "rejects this API key"),
-        (["shop"], {"FEEDMUX_API_KEY": ""}, "wants an API key"),
-        (["shop", "--source", "elsewhere"], {}, "--source or FEEDMUX_SOURCE"),
-        (["shop", "--start", "2100-01-01"], {}, "future"),
-        (["shop", "--start", "8gGAAAAA"], {}, "position"),
-    ],
-)
-def test_refusals_say_why(site: Site, arguments: list[str], environment: dict[str, str], words: str) -> None:
-    done = site.run("watch", *arguments, "--limit", "1", **environment)
-    assert done.returncode == 1
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def on_terminal(environment: dict[str, str], *arguments: str) -> str:
