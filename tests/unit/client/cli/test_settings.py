@@ -76,14 +76,11 @@ def test_a_key_does_not_go_to_another_server(monkeypatch: pytest.MonkeyPatch) ->
     assert of("--endpoint", "one:1")["api_key"] == "k1"
     assert of("--endpoint", "other:1") == {"endpoint": "other:1", "source": "main"}
     assert of("--endpoint", "other:1", "--context", "one")["api_key"] == "k1"
+    save("here", "--api-key", "k2", "--use")
+    assert of()["api_key"] == "k2", "for the default server"
+    assert "api_key" not in of("--endpoint", "other:1")
     monkeypatch.setenv("FEEDMUX_ENDPOINT", "other:1")
     assert of() == {"endpoint": "other:1", "source": "main"}
-
-
-def test_a_key_for_the_default_server_does_not_go_to_another() -> None:
-    save("here", "--api-key", "k1", "--use")
-    assert of()["api_key"] == "k1"
-    assert "api_key" not in of("--endpoint", "other:1")
 
 
 def test_an_operator_key_does_not_go_to_another_server() -> None:

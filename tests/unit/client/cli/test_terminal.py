@@ -76,10 +76,6 @@ def test_durations_are_rounded_before_they_are_split() -> None:
 
 
 def test_a_table_is_cut_to_the_terminal_but_not_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Shown(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setenv("COLUMNS", "8")
     monkeypatch.setenv("NO_COLOR", "1")
     rows = [("one", "a\x1b[2Jb"), ("fourteen", 2)]
@@ -97,10 +93,6 @@ def test_a_table_is_cut_to_the_terminal_but_not_to_a_file(monkeypatch: pytest.Mo
 def test_colours_are_for_terminals_that_show_them(
     environment: dict[str, str], coloured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Shown(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     for name, value in environment.items():
