@@ -22,7 +22,9 @@ def transaction(site: Site) -> Iterator[ClientSession]:
 
 @shows(EVENTS, "Change Events", "lsid and txnNumber stand in events of a transaction, and only there")
 @shows(EVENTS, "Change Events", "events of a transaction have the clusterTime of its commit")
+@shows(EVENTS, "Change Events", "retryable writes are no transactions: no lsid, no txnNumber")
 @shows(UPDATES, "Description", "lsid and txnNumber together name the transaction")
+@shows(SERVER, "Change Stream Guarantees", "only what was committed is delivered")
 @pytest.mark.parametrize("scope", ["collection", "database", "cluster"])
 async def test_lsid_and_txn_number(site: Site, database: Documents, scope: str) -> None:
     database.c.insert_one({"_id": 0})
@@ -36,7 +38,11 @@ async def test_lsid_and_txn_number(site: Site, database: Documents, scope: str) 
             database.c.update_one({"_id": 2}, {"$set": {"a": 1}}, session=session)
             database.c.replace_one({"_id": 2}, {"b": 1}, session=session)
             database.c.delete_one({"_id": 2}, session=session)
-        database.c.insert_one({"_id": 3})
+        with site.client.start_session() as session:
+            session.start_transaction()
+            database.c.insert_one({"_id": "aborted"}, session=session)
+            session.abort_transaction()
+        database.c.insert_many([{"_id": 3}, {"_id": 4}])
 
     names = {"collection": (database.name, "c"), "database": (database.name,), "cluster": ()}[scope]
     seen = await assert_same(site, feed(*names), act)
@@ -44,23 +50,8 @@ async def test_lsid_and_txn_number(site: Site, database: Documents, scope: str) 
     assert len(inside) == (4 if scope == "collection" else 5)
     assert len({(event["lsid"]["id"], event["txnNumber"], event["clusterTime"]) for event in inside}) == 1
     outside = [event for event in seen.documents if event not in inside]
-    assert [event["documentKey"]["_id"] for event in outside] == [1, 3]
+    assert [event["documentKey"]["_id"] for event in outside] == [1, 3, 4]
     assert not any("lsid" in event for event in outside)
-
-
-@shows(SERVER, "Change Stream Guarantees", "only what was committed is delivered")
-async def test_an_aborted_transaction_says_nothing(site: Site, database: Documents) -> None:
-    database.c.insert_one({"_id": 0})
-
-    def act() -> None:
-        with site.client.start_session() as session:
-            session.start_transaction()
-            database.c.insert_one({"_id": 1}, session=session)
-            session.abort_transaction()
-        database.c.insert_one({"_id": 2})
-
-    seen = await assert_same(site, feed(database.name, "c"), act, kinds=["insert"])
-    assert seen.documents[0]["documentKey"] == {"_id": 2}
 
 
 @shows(
@@ -130,15 +121,3 @@ async def test_transactions_of_one_session(site: Site, database: Documents) -> N
     seen = await assert_same(site, feed(database.name, "c"), act, kinds=["insert", "delete"] * 3)
     assert len({event["txnNumber"] for event in seen.documents}) == 3
     assert len({event["lsid"]["id"] for event in seen.documents}) == 1
-
-
-@shows(EVENTS, "Change Events", "retryable writes are no transactions: no lsid, no txnNumber")
-async def test_bulk_writes(site: Site, database: Documents) -> None:
-    def act() -> None:
-        database.c.insert_many([{"_id": n} for n in range(500)])
-        database.c.update_many({}, {"$set": {"a": 1}})
-        database.c.delete_many({})
-
-    seen = await assert_same(site, feed(database.name, "c"), act)
-    assert len(seen.documents) == 1500
-    assert not any("lsid" in event for event in seen.documents)
