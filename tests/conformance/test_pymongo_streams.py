@@ -3,8 +3,7 @@
 import asyncio
 import threading
 import time
-import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest_asyncio
 from bson import Binary, Timestamp
 from pymongo.database import Database
 
-from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, PAIRS, Action, Lockstep, Site, close_made
+from tests.conformance.pymongo_support import ASYNC_FEEDMUX, FEEDMUX, PAIRS, Action, Lockstep, Site
 from tests.conformance.statements import PYMONGO as DOCUMENT
 from tests.conformance.statements import shows
 
@@ -40,13 +39,8 @@ class World:
 
 
 @pytest_asyncio.fixture
-async def world(both: Site) -> AsyncIterator[World]:
-    name = f"streams_{uuid.uuid4().hex[:8]}"
-    database = both.mongo[name]
-    database.create_collection("c")
-    yield World(both, database, await both.clients.make(lambda client: client[name]))
-    await close_made(both)
-    both.mongo.drop_database(name)
+async def world(both: Site, shared: str) -> World:
+    return World(both, both.mongo[shared], await both.clients.make(lambda client: client[shared]))
 
 
 def resuming(token: Document) -> Action:
