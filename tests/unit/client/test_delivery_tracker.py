@@ -10,7 +10,6 @@ from bson.codec_options import CodecOptions
 
 from feedmux.batches import Batch, BsonBatch, JsonBatch
 from feedmux.delivery_tracker import DeliveryTracker
-from feedmux.errors import ProtocolError
 from feedmux.positions import FeedPosition, token_time
 from tests.tables import over
 from tests.unit.client.scripted_server import event, feed_position, token
@@ -43,13 +42,6 @@ def begun(durable: bool = True, whole_bytes_max: int | None = None) -> DeliveryT
     tracker = DeliveryTracker(durable, KEEP["whole_bytes_max"] if whole_bytes_max is None else whole_bytes_max)
     tracker.begin(at(0), 0)
     return tracker
-
-
-def test_a_gap_is_a_violation() -> None:
-    tracker = begun()
-    tracker.arrive(1, events(1, 2))
-    with pytest.raises(ProtocolError):
-        tracker.arrive(4, events(4))
 
 
 def test_progress_among_repeats_does_not_move_the_position() -> None:
