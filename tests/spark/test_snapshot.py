@@ -21,9 +21,8 @@ from feedmux_spark.ranges import read_slice
 from feedmux_spark.stream import Progress
 from tests.documents import Documents, insert
 from tests.spark.processes import Driver
-from tests.spark.support import PATIENCE_S, Sink, drain, offset, shown, start
+from tests.spark.support import Sink, drain, offset, shown
 from tests.spark.test_faults import a_site, options_of, redis_command
-from tests.tables import over
 
 LONG_S = 600
 """Beside five other processes, as in `./run test --all`."""
@@ -161,24 +160,3 @@ def events(sink: Sink, batch_id: int | str) -> list[bytes]:
         sink.folder.glob(f"batch={batch_id}/*.parquet"), key=lambda path: (int(path.parent.name[6:]), path.name)
     )
     return [row["event"] for path in paths for row in pq.read_table(path).to_pylist()]
-
-
-@over(
-    "more, trigger, message",
-    [
-        ({"collection": ""}, {"availableNow": True}, "needs the option collection"),
-        ({}, {"once": True}, "use the trigger availableNow"),
-    ],
-)
-def test_what_cannot_be_copied_says_so(
-    spark: SparkSession, database: Documents, options: Options, tmp_path: Path,
-    more: dict[str, str], trigger: dict[str, bool], message: str,
-) -> None:  # fmt: skip
-    insert(database, range(3))
-    chosen = {name: text for name, text in options(startingOffsets="snapshot", **more).items() if text}
-
-    def run() -> None:
-        start(spark, chosen, Sink(tmp_path / "out"), tmp_path / "check", **trigger).awaitTermination(PATIENCE_S)
-
-    with pytest.raises(Exception, match=message):
-        run()

@@ -1,8 +1,7 @@
-"""The stream within one session: triggers, limits, starts, restarts."""
+"""The stream within one session: triggers and limits."""
 
-import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from tests.spark.support import (
     running,
     shown,
     start,
-    stream,
     wait_until,
 )
 
@@ -117,46 +115,3 @@ def test_one_run_after_another(
     assert ends == sorted(set(ends))
     with feedmux.Client(chosen["endpoint"]) as client:
         assert stored_time(client, chosen["consumerName"]) >= ends[-3 if trigger == "once" else -2]
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", ["time", "offset"])
-def test_starts(
-    spark: SparkSession, database: Documents, options: Options, site: Site, tmp_path: Path, kind: str
-) -> None:
-    insert(database, range(10))
-    if kind == "time":
-        second = now(site).time + 1
-        # A start by time is by the whole second.
-        wait_until(lambda: now(site).time > second)
-        begin = datetime.fromtimestamp(second, UTC).isoformat()
-    else:
-        sink = Sink(tmp_path / "before")
-        query = drain(spark, options(consumerName="other", maxEventsPerTrigger=10), sink, tmp_path / "other")
-        begin = json.dumps(offset(query.recentProgress[0]["sources"][0]["endOffset"]))
-    insert(database, range(10, 20))
-    sink = Sink(tmp_path / "out")
-    drain(spark, options(startingOffsets=begin), sink, tmp_path / "check")
-    assert sink.numbers() == list(range(10, 20))
-
-
-@pytest.mark.full
-def test_a_restart_with_other_limits_and_partitions(
-    spark: SparkSession, database: Documents, options: Options, tmp_path: Path
-) -> None:
-    """A batch that was planned and not committed comes again with the same rows, however it is cut."""
-    insert(database, range(1000))
-    check, sink = tmp_path / "check", Sink(tmp_path / "out")
-    drain(spark, options(maxEventsPerTrigger=400, readPartitions=4), sink, check)
-    before = [sink.numbers(batch) for batch in range(3)]
-    for log in ("2", ".2.crc"):
-        (check / "commits" / log).unlink(missing_ok=True)
-    insert(database, range(1000, 1003))
-    again = Sink(tmp_path / "again")
-    drain(spark, options(maxEventsPerTrigger=100, maxBytesPerTrigger=20_000, readPartitions=1), again, check)
-    assert again.numbers(2) == before[2] == list(range(800, 1000))
-    assert again.numbers() == list(range(800, 1003))
-
-
-def test_stream_needs_no_more_than_a_column(spark: SparkSession, options: Options) -> None:
-    assert "event" in stream(spark, options()).columns
