@@ -14,7 +14,6 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from bson.datetime_ms import DatetimeMS
 
 import feedmux
 from feedmux.v1 import change_feed_pb2 as pb
@@ -407,19 +406,6 @@ async def test_open_ends_at_its_timeout_while_a_token_function_waits() -> None:
             await asyncio.to_thread(work)
     finally:
         may_end.set()
-
-
-async def test_dates_that_python_cannot_hold_come_from_extended_json_too() -> None:
-    message = batch(1, [1, 2], json=True)
-    message.batch.json[0] = '{"_id": {"_data": "82"}, "at": {"$date": {"$numberLong": "253402300800000"}}}'
-
-    def work(client: feedmux.Client) -> list[Any]:
-        with client.subscription("s").open(format="extended_json_relaxed") as session:
-            first, second = session.next(), session.next()
-            return [first.document["at"], second.document["n"]]
-
-    async with ScriptedServer(play(opened(), message)) as server:
-        assert await using(server, work) == [DatetimeMS(253402300800000), 2]
 
 
 async def test_a_session_does_not_wait_for_what_a_fork_has_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
