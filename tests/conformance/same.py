@@ -22,7 +22,7 @@ from pymongo.read_preferences import make_read_preference, read_pref_mode_from_n
 
 from feedmux.v1 import feed_pb2
 from tests.conformance.conftest import Document, Site
-from tests.integration.wire import PATIENCE_S, Receiver, Refused, at, refused
+from tests.integration.wire import PATIENCE_S, Receiver, Refused, at, feed, refused
 
 Actions = Callable[[], object]
 
@@ -82,6 +82,11 @@ def token_time(token: bytes | Document) -> Timestamp:
     """The cluster time of a resume token (BSON or document)."""
     data = bytes.fromhex((bson.decode(token) if isinstance(token, bytes) else token)["_data"])
     return Timestamp(int.from_bytes(data[1:5]), int.from_bytes(data[5:9]))
+
+
+def scoped(scope: str, database: str, **options: Any) -> feed_pb2.Feed:
+    """The feed of the database's collection `c`, of the database, or of the cluster."""
+    return feed(*{"collection": (database, "c"), "database": (database,), "cluster": ()}[scope], **options)
 
 
 def change_stream(feed: feed_pb2.Feed, start: feed_pb2.Start | None = None) -> Document:

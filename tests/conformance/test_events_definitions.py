@@ -4,7 +4,7 @@ import pytest
 from pymongo.errors import OperationFailure
 
 from tests.conformance.conftest import Site, on_both_versions
-from tests.conformance.same import assert_same
+from tests.conformance.same import assert_same, scoped
 from tests.conformance.statements import DRIVERS, EVENTS, SERVER, shows
 from tests.documents import Documents
 from tests.integration.wire import feed
@@ -109,8 +109,7 @@ async def test_expanded_events(site: Site, database: Documents, scope: str) -> N
         collection.replace_one({"_id": 1}, {"n": 3})
         collection.delete_one({"_id": 1})
 
-    names = {"collection": (database.name, "c"), "database": (database.name,), "cluster": ()}[scope]
-    seen = await assert_same(site, feed(*names, show_expanded_events=True), act)
+    seen = await assert_same(site, scoped(scope, database.name, show_expanded_events=True), act)
     kinds = {"create", "createIndexes", "modify", "dropIndexes", "insert", "update", "replace", "delete"}
     assert set(seen.kinds) == kinds
     assert all("collectionUUID" in event for event in seen.documents)
@@ -144,8 +143,7 @@ async def test_views_of_a_database(site: Site, database: Documents, scope: str) 
         database.command("collMod", "seen", viewOn="c", pipeline=[])
         database.seen.drop()
 
-    names = () if scope == "cluster" else (database.name,)
-    seen = await assert_same(site, feed(*names, show_expanded_events=True), act)
+    seen = await assert_same(site, scoped(scope, database.name, show_expanded_events=True), act)
     assert [(event["operationType"], event["ns"]["coll"]) for event in seen.documents] == [
         ("create", "c"),
         ("create", "seen"),

@@ -8,7 +8,7 @@ from bson import encode
 from pymongo.client_session import ClientSession
 
 from tests.conformance.conftest import Site
-from tests.conformance.same import assert_same
+from tests.conformance.same import assert_same, scoped
 from tests.conformance.statements import EVENTS, FEEDMUX, SERVER, UPDATES, shows
 from tests.documents import Documents
 from tests.integration.wire import at, feed
@@ -44,8 +44,7 @@ async def test_lsid_and_txn_number(site: Site, database: Documents, scope: str) 
             session.abort_transaction()
         database.c.insert_many([{"_id": 3}, {"_id": 4}])
 
-    names = {"collection": (database.name, "c"), "database": (database.name,), "cluster": ()}[scope]
-    seen = await assert_same(site, feed(*names), act)
+    seen = await assert_same(site, scoped(scope, database.name), act)
     inside = [event for event in seen.documents if "txnNumber" in event]
     assert len(inside) == (4 if scope == "collection" else 5)
     assert len({(event["lsid"]["id"], event["txnNumber"], event["clusterTime"]) for event in inside}) == 1

@@ -6,21 +6,15 @@ import json
 import bson
 import pytest
 
-from feedmux.v1 import feed_pb2
 from tests.conformance.asked import logged
 from tests.conformance.conftest import Site
-from tests.conformance.same import assert_same
+from tests.conformance.same import assert_same, scoped
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.documents import Documents
 from tests.integration.servers import until
 from tests.integration.wire import feed, refused
 
 NAMESPACES = "Change Stream Namespace Scopes"
-
-
-def of(scope: str, database: Documents) -> feed_pb2.Feed:
-    names = {"collection": (database.name, "c"), "database": (database.name,), "cluster": ()}[scope]
-    return feed(*names)
 
 
 @shows(SERVER, NAMESPACES, "a collection's stream has its events, a database's those of all its collections")
@@ -36,7 +30,7 @@ async def test_what_belongs_to_a_scope(site: Site, database: Documents, scope: s
         neighbour.c.insert_one({"_id": "cluster"})
 
     try:
-        seen = await assert_same(site, of(scope, database), act)
+        seen = await assert_same(site, scoped(scope, database.name), act)
     finally:
         site.client.drop_database(neighbour)
     everything = ["collection", "database", "cluster"]
@@ -58,7 +52,7 @@ async def test_what_is_left_out(site: Site, database: Documents, scope: str) -> 
         site.client.local[database.name].drop()
         database.c.insert_one({"_id": 1})
 
-    seen = await assert_same(site, of(scope, database), act)
+    seen = await assert_same(site, scoped(scope, database.name), act)
     assert [event["ns"] for event in seen.documents if event["operationType"] == "insert"] == [
         {"db": database.name, "coll": "c"}
     ]
@@ -84,9 +78,9 @@ async def test_internal_names(site: Site, names: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("scope", ["collection", "database"])
 async def test_the_commands(site: Site, database: Documents, scope: str) -> None:
     with logged(database) as asked:
-        wanted = of(scope, database)
+        wanted = scoped(scope, database.name)
         wanted.pipeline.extended_json = json.dumps([{"$match": {"a": 1}}, {"$unset": "b"}])
-        receivers = [site.api.watch(each) for each in (wanted, of(scope, database))]
+        receivers = [site.api.watch(each) for each in (wanted, scoped(scope, database.name))]
         for receiver in receivers:
             await receiver.opened()
         await until(lambda: len({command["getMore"] for command in asked.get_mores}) == 2)

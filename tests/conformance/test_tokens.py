@@ -21,6 +21,7 @@ from tests.conformance.same import (
     operation_time,
     read_directly,
     read_through,
+    scoped,
     token_time,
 )
 from tests.conformance.statements import DRIVERS, EVENTS, FEEDMUX, SERVER, shows
@@ -161,14 +162,14 @@ async def test_the_token_moves_after_a_start_by_token(site: Site, database: Docu
 @shows(SERVER, "Change Stream Guarantees", "a stream continues exactly where it stopped")
 @pytest.mark.parametrize("scope", ["collection", "database", "cluster"])
 async def test_high_water_marks_of_every_scope(site: Site, database: Documents, scope: str) -> None:
-    names = {"collection": (database.name, "c"), "database": (database.name,), "cluster": ()}[scope]
-    receiver = site.api.watch(feed(*names), heartbeat_interval=seconds(1))
+    wanted = scoped(scope, database.name)
+    receiver = site.api.watch(wanted, heartbeat_interval=seconds(1))
     await receiver.opened()
     await receiver.until(lambda: receiver.progress)
     token = receiver.resume_token
     receiver.cancel()
     for kind in ("resume_after", "start_after"):
-        await assert_same(site, feed(*names), lambda: database.c.insert_one({}), start=at(**{kind: token}))
+        await assert_same(site, wanted, lambda: database.c.insert_one({}), start=at(**{kind: token}))
 
 
 # --- Resuming from a token.
