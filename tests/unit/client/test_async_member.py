@@ -21,17 +21,14 @@ from tests.unit.client.scripted_server import (
     batch,
     joined,
     opened,
+    play,
     progress,
     runs,
 )
 
 
 def playing(*messages: pb.SubscribeResponse) -> Script:
-    async def script(call: Call) -> None:
-        await call.send(joined(), *messages)
-        await call.until_closed()
-
-    return script
+    return play(joined(), *messages)
 
 
 def number(event: feedmux.MemberEvent) -> int:

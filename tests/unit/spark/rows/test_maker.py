@@ -19,7 +19,6 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     BooleanType,
-    DataType,
     IntegerType,
     LongType,
     StringType,
@@ -38,10 +37,7 @@ from feedmux_spark.rows import (
 )
 from tests.tables import over
 from tests.unit.spark.events import WALL, event, stream, token
-
-
-def struct(**fields: DataType) -> StructType:
-    return StructType([StructField(name, each) for name, each in fields.items()])
+from tests.unit.spark.rows.test_columns import struct
 
 
 def rows(mode: str, events: bytes, schema: StructType | None = None, mismatch: str = "fail") -> list[dict[str, Any]]:
