@@ -5,7 +5,6 @@ import subprocess
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.tables import over
 
@@ -46,43 +45,24 @@ WIDE = re.compile(
 """Matches the lines that cannot be wrapped."""
 
 
-class Word(NamedTuple):
-    """A phrase to avoid in prose, what to write instead, and a sentence that contains the phrase."""
-
-    pattern: str
-    instead: str
-    example: str
-
-
-WORDS = (
-    Word(
-        r"\b(?:begin|start|resume|continue|reconnect|come)(?:s|ed)? behind\b"
-        r"|\b(?:one|place|position|documents?|stages?|token) behind\b",
-        "after (behind is for lag only)",
-        "The feed resumes behind the invalidate event.",
-    ),
-    Word(r"\bfor ever\b", "forever, endlessly, or the limit", "Two clients would fence each other for ever."),
-    Word(r"\b(?:go|goes|going|went) on\b(?! to\b)", "resume, or continue", "Its sessions go on elsewhere."),
-    Word(r"\b(?:is|are|was|were|that|while|when) away\b", "is unavailable", "Commits wait while Redis is away."),
-    Word(r"\b(?:held|holds?|holding) back\b", "throttled", "Streams of that tenant are held back."),
-    Word(
-        r"\b(?:is|are|was|were|be|been) given up\b",
-        "evicted, closed, or abandoned",
-        "The oldest events of a ring are given up.",
-    ),
-    Word(r"\blet(?:s|ting)? in\b", "accept, or reject", "Another application is not let in."),
-    Word(r"\bmend(?:s|ed|ing)?\b", "fix, or repair", "Mend the cause named there."),
-    Word(r"\b(?:is|are|been) told\b", "notify, or report", "Clients are told of the drain."),
-    Word(
-        r"\b(?:stored|last|old|oldest|same) places?\b"
-        r"|\b(?:los|mov|leav)(?:es?|t|ing|ed) (?:its|their|the) place\b",
-        "position",
-        "A late reader loses its place.",
-    ),
-    Word(r"\b(?:leading|trailing) streams?\b", "live, or catch-up", "It joins the leading stream of its feed."),
-    Word(r"\bSee the module\b", "what the class does", "See the module."),
-)
-"""Phrases with another word in the glossary (docs/concepts.md). A phrase that is often right is not in this table."""
+WORDS = {
+    r"\b(?:begin|start|resume|continue|reconnect|come)(?:s|ed)? behind\b"
+    r"|\b(?:one|place|position|documents?|stages?|token) behind\b": "after (behind is for lag only)",
+    r"\bfor ever\b": "forever, endlessly, or the limit",
+    r"\b(?:go|goes|going|went) on\b(?! to\b)": "resume, or continue",
+    r"\b(?:is|are|was|were|that|while|when) away\b": "is unavailable",
+    r"\b(?:held|holds?|holding) back\b": "throttled",
+    r"\b(?:is|are|was|were|be|been) given up\b": "evicted, closed, or abandoned",
+    r"\blet(?:s|ting)? in\b": "accept, or reject",
+    r"\bmend(?:s|ed|ing)?\b": "fix, or repair",
+    r"\b(?:is|are|been) told\b": "notify, or report",
+    r"\b(?:stored|last|old|oldest|same) places?\b"
+    r"|\b(?:los|mov|leav)(?:es?|t|ing|ed) (?:its|their|the) place\b": "position",
+    r"\b(?:leading|trailing) streams?\b": "live, or catch-up",
+    r"\bSee the module\b": "what the class does",
+}
+"""Phrases with another word in the glossary (docs/concepts.md), each with what to write instead. A phrase that is often
+right is not in this table."""
 
 
 def listed(*patterns: str) -> list[str]:
@@ -150,10 +130,10 @@ def wrong_words(text: str) -> list[str]:
     for pattern in (FROM_CODE, CODE):
         text = pattern.sub(lambda left_out: "\n" * left_out[0].count("\n"), text)
     found = []
-    for word in WORDS:
-        for match in re.finditer(word.pattern.replace(" ", r"\s+"), text, re.IGNORECASE):
+    for phrase, instead in WORDS.items():
+        for match in re.finditer(phrase.replace(" ", r"\s+"), text, re.IGNORECASE):
             line = text.count("\n", 0, match.start()) + 1
-            found.append(f"{line}: {' '.join(match[0].split())!r}: write {word.instead}")
+            found.append(f"{line}: {' '.join(match[0].split())!r}: write {instead}")
     return found
 
 
