@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import bson
 from bson.binary import UUID_SUBTYPE, Binary
@@ -533,6 +533,11 @@ class SimMongo:
                 raise ServerSelectionTimeoutError("no servers found yet")
             await asyncio.sleep(0.5)
 
+    async def reach(self, ways: int = 1) -> None:
+        """Wait for the way to a server of the set as soon as one is reachable."""
+        await self.check_reachable()
+        await self.way(ways)
+
     async def grown(self, until_s: float) -> None:
         """Wait for an entry, at most until `until_s`."""
         waiting = self.loop.create_future()
@@ -898,8 +903,7 @@ class _Admin:
 
     async def command(self, name: str) -> dict[str, Any]:
         mongo = self._mongo
-        await mongo.check_reachable()
-        await mongo.way()
+        await mongo.reach()
         latest = Timestamp(mongo.latest >> 32, mongo.latest & 0xFFFF_FFFF)
         replies: dict[str, dict[str, Any]] = {
             "hello": {
@@ -931,8 +935,7 @@ class _Oplog:
         return self
 
     async def find_one(self, condition: Any, *_: Any, sort: Any) -> dict[str, Any] | None:
-        await self._mongo.check_reachable()
-        await self._mongo.way()
+        await self._mongo.reach()
         if not self._mongo.oplog_readable:
             raise _operation_failure(13, "Unauthorized", "not authorized on local to execute command")
         if not condition:
@@ -971,8 +974,7 @@ class SimSource(Source):
 
     async def _listed(self, database: str, command: Mapping[str, Any]) -> AsyncGenerator[list[bytes], None]:
         mongo, wanted = self._mongo, command.get("filter", {}).get("name")
-        await mongo.check_reachable()
-        await mongo.way(2)
+        await mongo.reach(2)
         yield [
             bson.encode({"name": name, "type": "collection"})
             for name in mongo.collections(database)
@@ -984,8 +986,7 @@ class SimSource(Source):
         return await self._commands.answer(self._count())
 
     async def _count(self) -> int:
-        await self._mongo.check_reachable()
-        await self._mongo.way()
+        await self._mongo.reach()
         return len(self._mongo.entries)
 
     async def open_cursor(  # type: ignore[override]
@@ -1000,59 +1001,53 @@ class SimSource(Source):
         session = mongo.next_session()
         if opening is not None:
             opening(session)
-        await mongo.check_reachable()
-        await mongo.way()
+        await mongo.reach()
         if computes(stages[1:]):
             await mongo.compute(mongo.costs.open_s, session, 0)
         pipeline = bson.decode(bson.encode({"pipeline": stages}))["pipeline"]
-        cursor = SimCursor(mongo, spec, pipeline, batch_events, max_await_ms, session)
-        try:
-            await mongo.way()
-            if mongo.away:
-                raise AutoReconnect("connection closed")
-        except BaseException:
-            await cursor.close()
-            raise
-        return cursor
+        return await _answered(mongo, SimCursor(mongo, spec, pipeline, batch_events, max_await_ms, session))
 
     async def open_documents(  # type: ignore[override]
         self, spec: FeedSpec, stages: list[Any], batch_documents: int, cluster_time: int, opening: object = None
     ) -> SimDocuments:
         mongo = self._mongo
-        await mongo.check_reachable()
-        await mongo.way()
+        await mongo.reach()
         while mongo.latest >= cluster_time > mongo.visible:
             await mongo.grown(mongo.loop.time() + 1.0)  # MongoDB waits for a majority
             await mongo.check_reachable()
         pipeline = bson.decode(bson.encode({"pipeline": stages}))["pipeline"]
-        cursor = SimDocuments(mongo, spec, pipeline, batch_documents, cluster_time)
-        try:
-            await mongo.way()
-            if mongo.away:
-                raise AutoReconnect("connection closed")
-        except BaseException:
-            await cursor.close()
-            raise
-        return cursor
+        return await _answered(mongo, SimDocuments(mongo, spec, pipeline, batch_documents, cluster_time))
 
     async def find_id(self, spec: FeedSpec, find: dict[str, Any], cluster_time: int) -> bytes:
         """No document: a read needs no bound where it meets none."""
-        await self._mongo.check_reachable()
-        await self._mongo.way(2)
+        await self._mongo.reach(2)
         return b""
 
     async def operations(self, address: Address | None, sessions: list[bytes]) -> list[Operation]:
         mongo = self._mongo
-        await mongo.check_reachable()
-        await mongo.way()
+        await mongo.reach()
         found: list[Operation] = [work.shown() for work in mongo.working.values() if work.session in sessions]
         await mongo.way()
         return found
 
     async def kill_operation(self, address: Address | None, operation: Any) -> None:
-        await self._mongo.check_reachable()
-        await self._mongo.way()
+        await self._mongo.reach()
         self._mongo.kill_operation(operation)
+
+
+_Cursor = TypeVar("_Cursor", SimCursor, SimDocuments)
+
+
+async def _answered(mongo: SimMongo, cursor: _Cursor) -> _Cursor:
+    """The way back from an open."""
+    try:
+        await mongo.way()
+        if mongo.away:
+            raise AutoReconnect("connection closed")
+    except BaseException:
+        await cursor.close()
+        raise
+    return cursor
 
 
 def computes(stages: list[Any]) -> bool:
