@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from redis.asyncio import Redis, RedisCluster
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.commands import Command, Commands
-from feedmux_server.store.connection import REPLICATED_MAX, Client, connect
+from feedmux_server.store.connection import REPLICATED_MAX, connect
 from feedmux_server.store.model import StoredSubscription
 from feedmux_server.store.store import SubscriptionStore
 from tests.conftest import RedisFactory
@@ -60,11 +60,8 @@ CHANGES: dict[str, tuple[Change, Change]] = {
 
 @asynccontextmanager
 async def connected(url: str, **options: Any) -> AsyncIterator[SubscriptionStore]:
-    client = connect(url)
-    try:
+    async with aclosing(connect(url)) as client:
         yield SubscriptionStore(client, lease_s=30.0, **{"timeout_s": PATIENCE_S, **options})
-    finally:
-        await client.aclose()
 
 
 async def expire(change: Awaitable[object], port: int) -> None:
@@ -173,25 +170,21 @@ async def test_a_script_that_redis_forgot_is_confirmed_too(pair: tuple[RedisServ
 
 
 async def test_a_cluster_asks_the_replica_of_the_very_node() -> None:
-    async with cluster(node_timeout_ms=15_000) as nodes:
-        client: Client = connect(nodes.url)
+    async with cluster(node_timeout_ms=15_000) as nodes, aclosing(connect(nodes.url)) as client:
         assert isinstance(client, RedisCluster)
-        try:
-            store = SubscriptionStore(client, lease_s=30.0, timeout_s=PATIENCE_S)
-            of_first, of_others = _names(client, first=True), _names(client, first=False)
-            for name in (of_first, of_others):
-                await create(store, "t", name, at=9)
-            nodes.servers[3].pause()
-            await unconfirmed(seek(store, of_first), nodes.servers[0].port)
-            await seek(store, of_others)  # that node has no replica
-            nodes.servers[3].resume()
-            await seek(store, of_first)
-            await nodes.servers[0].kill9()
-            await ask(nodes.servers[3].port, "CLUSTER", "FAILOVER", "TAKEOVER")
-            await until(lambda: _answers(store, of_first))
-            assert place_of(await store.get("t", of_first)) == place(2)
-        finally:
-            await client.aclose()
+        store = SubscriptionStore(client, lease_s=30.0, timeout_s=PATIENCE_S)
+        of_first, of_others = _names(client, first=True), _names(client, first=False)
+        for name in (of_first, of_others):
+            await create(store, "t", name, at=9)
+        nodes.servers[3].pause()
+        await unconfirmed(seek(store, of_first), nodes.servers[0].port)
+        await seek(store, of_others)  # that node has no replica
+        nodes.servers[3].resume()
+        await seek(store, of_first)
+        await nodes.servers[0].kill9()
+        await ask(nodes.servers[3].port, "CLUSTER", "FAILOVER", "TAKEOVER")
+        await until(lambda: _answers(store, of_first))
+        assert place_of(await store.get("t", of_first)) == place(2)
 
 
 def _names(client: RedisCluster, *, first: bool) -> str:

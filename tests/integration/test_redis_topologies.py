@@ -5,7 +5,7 @@ import ipaddress
 import signal
 import ssl
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -74,56 +74,51 @@ async def is_created(store: SubscriptionStore, name: str) -> bool:
 
 
 async def test_a_cluster_commits_on_every_node_in_one_pass() -> None:
-    async with cluster(config={"cluster-require-full-coverage": "no"}) as nodes:
-        client = connect(nodes.url)
+    async with cluster(config={"cluster-require-full-coverage": "no"}) as nodes, aclosing(connect(nodes.url)) as client:
         assert isinstance(client, RedisCluster)
-        try:
-            assert await check_redis(client, nodes.url) == ()
-            await add_user(nodes.servers)
-            limited = connect(nodes.url, RedisAccess("feedmux", "secret"))
-            assert (await check_redis(limited, nodes.url), (await probe(limited)).level) == ((), Level.OK)
-            await limited.aclose()
-            store = SubscriptionStore(client, lease_s=30.0)
-            committer = Committer(store.leases, interval_s=0.02)
-            names = [f"s{number}" for number in range(COUNT)]
-            sessions = await attached(store, committer, names)
-            used = {client.keyslot(f"feedmux:1:{{t/{name}}}") * 3 // 16384 for name in names}
-            assert used == {0, 1, 2}, "all nodes have some"
-            async with running(committer):
-                for handle, _ in sessions.values():
-                    submit(handle, 7)
-                await until(lambda: all(recorder.commits for _, recorder in sessions.values()))
-            for name in names:
-                assert (await store.get("t", name)).position == place(7).position
-            page, after = await store.list("t", page_size=40)
-            rest, _ = await store.list("t", page_size=40, after=after)
-            assert sorted(each.name for each in (*page, *rest)) == sorted(names)
-            # Scripts that one node has forgotten are sent to it again.
-            await ask(nodes.servers[1].port, "SCRIPT", "FLUSH")
-            assert (await store.get("t", names[0])).active
-            await asyncio.gather(*(store.get("t", name) for name in names))
-            # With one node unavailable, commits to the other nodes succeed, and commits to this node wait.
-            await nodes.servers[2].kill9()
-            away = {name for name in names if client.keyslot(f"feedmux:1:{{t/{name}}}") >= 10923}
-            async with running(committer):
-                for handle, _ in sessions.values():
-                    submit(handle, 9)
-                here = [recorder for name, (_, recorder) in sessions.items() if name not in away]
-                gone = [recorder for name, (_, recorder) in sessions.items() if name in away]
-                await until(lambda: all(recorder.available == [False] for recorder in gone))
-                await until(lambda: all(recorder.commits[-1][0] == 9 for recorder in here))
-                await nodes.servers[2].restart()
-                await until(lambda: all(recorder.commits[-1][0] == 9 for _, recorder in sessions.values()))
-            assert all(recorder.causes == [] for _, recorder in sessions.values())
-        finally:
-            await client.aclose()
+        assert await check_redis(client, nodes.url) == ()
+        await add_user(nodes.servers)
+        limited = connect(nodes.url, RedisAccess("feedmux", "secret"))
+        assert (await check_redis(limited, nodes.url), (await probe(limited)).level) == ((), Level.OK)
+        await limited.aclose()
+        store = SubscriptionStore(client, lease_s=30.0)
+        committer = Committer(store.leases, interval_s=0.02)
+        names = [f"s{number}" for number in range(COUNT)]
+        sessions = await attached(store, committer, names)
+        used = {client.keyslot(f"feedmux:1:{{t/{name}}}") * 3 // 16384 for name in names}
+        assert used == {0, 1, 2}, "all nodes have some"
+        async with running(committer):
+            for handle, _ in sessions.values():
+                submit(handle, 7)
+            await until(lambda: all(recorder.commits for _, recorder in sessions.values()))
+        for name in names:
+            assert (await store.get("t", name)).position == place(7).position
+        page, after = await store.list("t", page_size=40)
+        rest, _ = await store.list("t", page_size=40, after=after)
+        assert sorted(each.name for each in (*page, *rest)) == sorted(names)
+        # Scripts that one node has forgotten are sent to it again.
+        await ask(nodes.servers[1].port, "SCRIPT", "FLUSH")
+        assert (await store.get("t", names[0])).active
+        await asyncio.gather(*(store.get("t", name) for name in names))
+        # With one node unavailable, commits to the other nodes succeed, and commits to this node wait.
+        await nodes.servers[2].kill9()
+        away = {name for name in names if client.keyslot(f"feedmux:1:{{t/{name}}}") >= 10923}
+        async with running(committer):
+            for handle, _ in sessions.values():
+                submit(handle, 9)
+            here = [recorder for name, (_, recorder) in sessions.items() if name not in away]
+            gone = [recorder for name, (_, recorder) in sessions.items() if name in away]
+            await until(lambda: all(recorder.available == [False] for recorder in gone))
+            await until(lambda: all(recorder.commits[-1][0] == 9 for recorder in here))
+            await nodes.servers[2].restart()
+            await until(lambda: all(recorder.commits[-1][0] == 9 for _, recorder in sessions.values()))
+        assert all(recorder.causes == [] for _, recorder in sessions.values())
 
 
 async def test_a_cluster_of_one_node() -> None:
     async with cluster_of_one() as server:
         url = f"redis+cluster://127.0.0.1:{server.port}"
-        client = connect(url)
-        try:
+        async with aclosing(connect(url)) as client:
             assert await check_redis(client, url) == ()
             assert (await examine_clock(client)).level is Level.OK
             assert (await probe(client)).level is Level.OK
@@ -131,33 +126,27 @@ async def test_a_cluster_of_one_node() -> None:
             await ask(server.port, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
             with pytest.raises(FeedmuxError, match="allkeys-lru"):
                 await check_eviction(client, url)
-        finally:
-            await client.aclose()
 
 
 async def test_a_whole_cluster_goes_away_and_comes_back() -> None:
-    async with cluster() as nodes:
-        client = connect(nodes.url)
-        try:
-            store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
-            committer = Committer(store.leases, interval_s=0.02)
-            sessions = await attached(store, committer, ["a", "b", "c"])
-            async with running(committer):
-                for server in nodes.servers:
-                    await server.kill9()
-                for handle, _ in sessions.values():
-                    submit(handle, 7)
-                await until(lambda: all(recorder.available == [False] for _, recorder in sessions.values()))
-                await says_that_it_is_away(client, nodes.url)
-                stranger = connect(nodes.url)
-                await says_that_it_is_away(stranger, nodes.url)
-                await stranger.aclose()
-                for server in nodes.servers:
-                    await server.restart()
-                await until(lambda: all(recorder.commits for _, recorder in sessions.values()))
-            assert all(recorder.causes == [] for _, recorder in sessions.values())
-        finally:
-            await client.aclose()
+    async with cluster() as nodes, aclosing(connect(nodes.url)) as client:
+        store = SubscriptionStore(client, lease_s=30.0, timeout_s=1.5)
+        committer = Committer(store.leases, interval_s=0.02)
+        sessions = await attached(store, committer, ["a", "b", "c"])
+        async with running(committer):
+            for server in nodes.servers:
+                await server.kill9()
+            for handle, _ in sessions.values():
+                submit(handle, 7)
+            await until(lambda: all(recorder.available == [False] for _, recorder in sessions.values()))
+            await says_that_it_is_away(client, nodes.url)
+            stranger = connect(nodes.url)
+            await says_that_it_is_away(stranger, nodes.url)
+            await stranger.aclose()
+            for server in nodes.servers:
+                await server.restart()
+            await until(lambda: all(recorder.commits for _, recorder in sessions.values()))
+        assert all(recorder.causes == [] for _, recorder in sessions.values())
 
 
 async def says_that_it_is_away(client: Client, url: str) -> None:
@@ -171,12 +160,8 @@ async def says_that_it_is_away(client: Client, url: str) -> None:
 
 @pytest.mark.parametrize("fault", ["kill", pytest.param("freeze", marks=pytest.mark.full)])
 async def test_a_cluster_node_fails_over_while_commits_flow(fault: str) -> None:
-    async with cluster() as nodes:
-        client = connect(nodes.url)
-        try:
-            await commits_through_failover(client, nodes, fault)
-        finally:
-            await client.aclose()
+    async with cluster() as nodes, aclosing(connect(nodes.url)) as client:
+        await commits_through_failover(client, nodes, fault)
 
 
 @pytest.mark.parametrize("control_replicas", [None, 0])
@@ -185,39 +170,35 @@ async def test_every_call_works_while_a_slot_moves(
 ) -> None:
     """The keys of the slot are at both nodes, or at the new one; the layout still names the old one. The slot of the
     last key has moved, and is being moved on."""
-    async with cluster() as nodes:
-        client = connect(nodes.url)
-        try:
-            # The first primary has a replica.
-            store = SubscriptionStore(client, lease_s=30.0, timeout_s=PATIENCE_S, control_replicas=control_replicas)
-            names = [name for name in (f"s{number}" for number in range(500)) if _slot("t", name) < 5461][:4]
-            source, target, third = nodes.servers[:3]
-            for name in (*names[:2], names[3]):
+    async with cluster() as nodes, aclosing(connect(nodes.url)) as client:
+        # The first primary has a replica.
+        store = SubscriptionStore(client, lease_s=30.0, timeout_s=PATIENCE_S, control_replicas=control_replicas)
+        names = [name for name in (f"s{number}" for number in range(500)) if _slot("t", name) < 5461][:4]
+        source, target, third = nodes.servers[:3]
+        for name in (*names[:2], names[3]):
+            await create(store, "t", name)
+        for name in names:
+            await nodes.begin_to_move(_slot("t", name), source, target)
+        await nodes.move(_key("t", names[0]), source, target)
+        await nodes.move(_key("t", names[3]), source, target)
+        await nodes.end_move(_slot("t", names[3]), target)
+        await nodes.begin_to_move(_slot("t", names[3]), target, third)
+        await nodes.move(_key("t", names[3]), target, third)
+        for name in names:
+            if name == names[2]:
                 await create(store, "t", name)
-            for name in names:
-                await nodes.begin_to_move(_slot("t", name), source, target)
-            await nodes.move(_key("t", names[0]), source, target)
-            await nodes.move(_key("t", names[3]), source, target)
-            await nodes.end_move(_slot("t", names[3]), target)
-            await nodes.begin_to_move(_slot("t", names[3]), target, third)
-            await nodes.move(_key("t", names[3]), target, third)
-            for name in names:
-                if name == names[2]:
-                    await create(store, "t", name)
-                assert place_of(await store.get("t", name)) == place(0)
-                stored, lease = await store.leases.open("t", name, instance_id="i")
-                [outcome] = await store.leases.commit_many([CommitRequest(lease, place(4))])
-                assert outcome.status is CommitStatus.OK
-                await store.leases.release(lease)
-                to = place(2)
-                await store.seek("t", name, position=to.position, cluster_time=to.cluster_time, order=to.order)
-                await store.update("t", name, definition=b"x", etag="x", expected_etag=stored.etag)
-            assert [each.name for each in (await store.list("t", page_size=9))[0]] == sorted(names)
-            for name in names:
-                await store.delete("t", name)
-            assert not [each for each in caplog.records if each.name.startswith("feedmux")]
-        finally:
-            await client.aclose()
+            assert place_of(await store.get("t", name)) == place(0)
+            stored, lease = await store.leases.open("t", name, instance_id="i")
+            [outcome] = await store.leases.commit_many([CommitRequest(lease, place(4))])
+            assert outcome.status is CommitStatus.OK
+            await store.leases.release(lease)
+            to = place(2)
+            await store.seek("t", name, position=to.position, cluster_time=to.cluster_time, order=to.order)
+            await store.update("t", name, definition=b"x", etag="x", expected_etag=stored.etag)
+        assert [each.name for each in (await store.list("t", page_size=9))[0]] == sorted(names)
+        for name in names:
+            await store.delete("t", name)
+        assert not [each for each in caplog.records if each.name.startswith("feedmux")]
 
 
 async def test_a_cluster_is_found_again_by_its_configured_address() -> None:
@@ -257,16 +238,13 @@ async def test_a_slot_without_a_node_fails_only_its_own_keys() -> None:
         slots = {name: _slot("t", name) for name in ("s0", "s1", "s2", "s3")}
         for server in nodes.servers[:3]:
             await ask(server.port, "CLUSTER", "DELSLOTS", slots["s3"])
-        client = connect(nodes.url)
-        try:
+        async with aclosing(connect(nodes.url)) as client:
             store = SubscriptionStore(client, lease_s=30.0)
             for name in ("s0", "s1", "s2"):
                 await until(partial(is_created, store, name))
             with pytest.raises(FeedmuxError) as caught:
                 await store.get("t", "s3")
             assert caught.value.metadata == {"redis_error": "CLUSTERDOWN"}
-        finally:
-            await client.aclose()
 
 
 def _key(tenant: str, name: str) -> str:
@@ -328,26 +306,19 @@ async def commits_through_failover(client: Client, nodes: Cluster | Sentinels, f
 
 
 async def test_sentinels_name_another_primary_while_commits_flow(tmp_path: Path) -> None:
-    async with sentinels(tmp_path) as nodes:
-        client = connect(nodes.url)
-        try:
-            assert await check_redis(client, nodes.url) == ()
-            [finding] = await examine_sentinels(client)
-            assert finding.level is Level.OK
-            before = await nodes.primary()
-            await commits_through_failover(client, nodes, "freeze")
-            assert (await nodes.primary()).port != before.port
-            # A frozen sentinel does not stand in the way of the others.
-            nodes.sentinels[0].send_signal(signal.SIGSTOP)
-            found = await examine_sentinels(client)
-            assert [each.level for each in found] == [Level.WARNING]
-            again = connect(nodes.url)
-            try:
-                assert await SubscriptionStore(again, lease_s=5.0).names.has("t", "s1")
-            finally:
-                await again.aclose()
-        finally:
-            await client.aclose()
+    async with sentinels(tmp_path) as nodes, aclosing(connect(nodes.url)) as client:
+        assert await check_redis(client, nodes.url) == ()
+        [finding] = await examine_sentinels(client)
+        assert finding.level is Level.OK
+        before = await nodes.primary()
+        await commits_through_failover(client, nodes, "freeze")
+        assert (await nodes.primary()).port != before.port
+        # A frozen sentinel does not stand in the way of the others.
+        nodes.sentinels[0].send_signal(signal.SIGSTOP)
+        found = await examine_sentinels(client)
+        assert [each.level for each in found] == [Level.WARNING]
+        async with aclosing(connect(nodes.url)) as again:
+            assert await SubscriptionStore(again, lease_s=5.0).names.has("t", "s1")
 
 
 async def test_frozen_sentinels_do_not_hide_one_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,15 +362,14 @@ async def test_certificates_that_are_renewed_need_no_restart(redis_factory: Redi
     context, access = tls(tmp_path)
     server = await redis_factory()
     await add_user([server])
-    async with fronted(server.port, context) as front:
-        client = connect(f"rediss://localhost:{front.port}/0", access)
-        try:
-            assert await is_writable(client)
-            front.context, _ = tls(tmp_path)
-            front.cut()
-            await until(partial(is_writable, client))
-        finally:
-            await client.aclose()
+    async with (
+        fronted(server.port, context) as front,
+        aclosing(connect(f"rediss://localhost:{front.port}/0", access)) as client,
+    ):
+        assert await is_writable(client)
+        front.context, _ = tls(tmp_path)
+        front.cut()
+        await until(partial(is_writable, client))
 
 
 async def is_writable(client: Client) -> bool:
@@ -413,8 +383,7 @@ async def test_every_script_runs_with_the_documented_permissions(redis_factory: 
     """Also where there is no subscription, or a part of one."""
     server = await redis_factory()
     await add_user([server])
-    limited = connect(server.url, RedisAccess("feedmux", "secret"))
-    try:
+    async with aclosing(connect(server.url, RedisAccess("feedmux", "secret"))) as limited:
         await check_writable(limited)
         store = SubscriptionStore(limited, lease_s=30.0, timeout_s=PATIENCE_S)
         at = {"position": b"p", "cluster_time": 1, "order": b""}
@@ -442,15 +411,12 @@ async def test_every_script_runs_with_the_documented_permissions(redis_factory: 
             await store.update("t", "s", definition=b"", etag="2")
             assert not await store.expire("t", "s", 3600.0)
             await store.delete("t", "s")
-    finally:
-        await limited.aclose()
 
 
 async def test_a_missing_permission_is_reported_and_does_no_harm(redis_factory: RedisFactory) -> None:
     server = await redis_factory()
     await add_user([server])
-    limited = connect(server.url, RedisAccess("feedmux", "secret"))
-    try:
+    async with aclosing(connect(server.url, RedisAccess("feedmux", "secret"))) as limited:
         store = SubscriptionStore(limited, lease_s=30.0, timeout_s=PATIENCE_S)
         await create(store, "t", "s")
         for missing in ("-@hash", "-hlen", "-@sortedset", "-set", "-pexpire", "-time", "-info", "-@scripting"):
@@ -464,8 +430,6 @@ async def test_a_missing_permission_is_reported_and_does_no_harm(redis_factory: 
                     assert caught.value.metadata == {"redis_error": "NOPERM"}
             await add_user([server])
         assert place_of(await store.get("t", "s")) == place(0)
-    finally:
-        await limited.aclose()
 
 
 def tls(folder: Path) -> tuple[ssl.SSLContext, RedisAccess]:
@@ -520,8 +484,7 @@ async def test_sentinels_with_tls(tmp_path: Path) -> None:
 
 
 async def takes_commits(url: str, access: RedisAccess) -> None:
-    client = connect(url, access)
-    try:
+    async with aclosing(connect(url, access)) as client:
         store = SubscriptionStore(client, lease_s=30.0)
         committer = Committer(store.leases, interval_s=0.02)
         sessions = await attached(store, committer, [f"s{number}" for number in range(COUNT)])
@@ -529,23 +492,15 @@ async def takes_commits(url: str, access: RedisAccess) -> None:
             for handle, _ in sessions.values():
                 submit(handle, 7)
             await until(lambda: all(recorder.commits for _, recorder in sessions.values()))
-    finally:
-        await client.aclose()
 
 
 async def lets_in_by_certificate_alone(url: str, access: RedisAccess) -> None:
-    client = connect(url, access)
-    try:
+    async with aclosing(connect(url, access)) as client:
         assert await check_redis(client, url) == ()
         assert (await probe(client)).level is Level.OK
-    finally:
-        await client.aclose()
-    stranger = connect(url, RedisAccess("feedmux", "secret"))
-    try:
+    async with aclosing(connect(url, RedisAccess("feedmux", "secret"))) as stranger:
         with pytest.raises(RedisUnavailable, match=r"redis\.ca_file"):
             await check_redis(stranger, url)
-    finally:
-        await stranger.aclose()
 
 
 async def add_user(servers: Sequence[RedisServer]) -> None:
