@@ -24,13 +24,13 @@ class Authority:
         )
         self.path.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
-    def sign(self, name: str, *others: x509.GeneralName, lasts_s: float = 3600, file: str = "") -> Tls:
+    def sign(self, name: str, *others: x509.GeneralName, lasts_s: float = 3600) -> Tls:
         """The files, as a client uses them."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(_name(name), key.public_key(), lasts_s)
         if others:
             builder = builder.add_extension(x509.SubjectAlternativeName(others), critical=False)
-        certificate, private = (self.folder / f"{file or name}.{kind}" for kind in ("pem", "key"))
+        certificate, private = (self.folder / f"{name}.{kind}" for kind in ("pem", "key"))
         certificate.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         private.write_bytes(
             key.private_bytes(

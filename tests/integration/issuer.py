@@ -9,7 +9,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import jwt
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
@@ -30,20 +29,11 @@ class SigningPair:
             public = RSAAlgorithm.to_jwk(self.private.public_key(), as_dict=True)
         self.jwk: dict[str, Any] = {**public, "kid": kid, "alg": algorithm, "use": "sig"}
 
-    @property
-    def public_pem(self) -> bytes:
-        return self.private.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-
-    def token(self, *without: str, algorithm: str = "", kid: str | None = None, **claims: Any) -> str:
+    def token(self, **claims: Any) -> str:
         """A token for tenant `a`, good for an hour, with `claims` instead."""
         now_s = int(time.time())
         content = {"iss": ISSUER, "aud": AUDIENCE, "tenant": "a", "iat": now_s, "exp": now_s + 3600, **claims}
-        for name in without:
-            del content[name]
-        headers = {"kid": self.kid if kid is None else kid}
-        return jwt.encode(content, self.private, algorithm or self.algorithm, headers=headers)
+        return jwt.encode(content, self.private, self.algorithm, headers={"kid": self.kid})
 
 
 def jwks(*keys: SigningPair) -> str:

@@ -7,7 +7,7 @@ from typing import Self
 
 from tests.waiting import wait_until
 
-_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
+_DATA, _HEADERS, _RESET, _SETTINGS, _PING, _WINDOW = 0, 1, 3, 4, 6, 8
 _END_HEADERS, _ACK = 4, 1
 _DEFAULT_WINDOW = 65_535
 _FRAME_BYTES = 16_384

@@ -64,9 +64,7 @@ class Sentinels:
 
 
 @asynccontextmanager
-async def sentinels(
-    folder: Path, *, down_after_ms: int = 500, announce: Announce = _as_it_is
-) -> AsyncIterator[Sentinels]:
+async def sentinels(folder: Path, *, announce: Announce = _as_it_is) -> AsyncIterator[Sentinels]:
     async with AsyncExitStack() as stack:
         primary = await stack.enter_async_context(RedisServer(config=SYNC_AT_ONCE))
         primary_port = await announce(primary.port)
@@ -86,7 +84,7 @@ async def sentinels(
             (home / "sentinel.conf").write_text(
                 f"port {port}\nbind 127.0.0.1\ndir {home}\n"
                 f"sentinel monitor {SERVICE} 127.0.0.1 {primary_port} 2\n"
-                f"sentinel down-after-milliseconds {SERVICE} {down_after_ms}\n"
+                f"sentinel down-after-milliseconds {SERVICE} 500\n"
                 f"sentinel failover-timeout {SERVICE} 3000\n"
             )
             command: list[str | Path] = [find_redis_server(), home / "sentinel.conf", "--sentinel"]

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from feedmux.v1 import feed_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
 from tests.integration.servers import OPERATOR_KEY, Here, serving, settings, until
@@ -40,10 +39,10 @@ class Tenancy:
         beside.write_text(text)
         beside.replace(self.path)
 
-    async def outcome(self, key: str, wanted: feed_pb2.Feed | None = None) -> Refused:
+    async def outcome(self, key: str) -> Refused:
         """The status that Watch returns for this key."""
         async with self.here.api.with_key(key) as api:
-            receiver = api.watch(wanted or feed("d"))
+            receiver = api.watch(feed("d"))
             try:
                 return await refused(receiver.opened())
             except AssertionError:

@@ -131,8 +131,8 @@ async def test_credentials_decide_before_the_request_is_there(limited: Limited) 
             assert (await refused(call)).reason == "METHOD_DENIED"
 
 
-async def silent(here: Here, key: str = KEY_A) -> Any:
-    return here.api.feeds.Subscribe(metadata=(("authorization", f"Bearer {key}"),))
+async def silent(here: Here) -> Any:
+    return here.api.feeds.Subscribe(metadata=(("authorization", f"Bearer {KEY_A}"),))
 
 
 async def end_of(call: Any) -> Refused:

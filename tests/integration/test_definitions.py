@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,9 @@ from feedmux.v1 import feed_pb2, operator_pb2
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.tenants.registry import hash_key
 from tests.documents import Documents
-from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, serving, settings
+from tests.integration.servers import KEY_A, KEY_B, OPERATOR_KEY, Here, Limited, serving, settings
 from tests.integration.test_request_costs import COST_MAX, longest_callback
 from tests.integration.wire import feed, refused
-
-Limited = Callable[..., AbstractAsyncContextManager[Here]]
 
 
 @pytest.fixture
@@ -41,8 +39,8 @@ def limited(mongo: ReplicaSet, redis_server: RedisServer, tmp_path: Path, name: 
     return make
 
 
-def of_size(database: str, size: int, pad: str = "x") -> feed_pb2.Feed:
-    return feed(database, "c", json.dumps([{"$match": {"a": pad * (size - 60)}}]))
+def of_size(database: str, size: int) -> feed_pb2.Feed:
+    return feed(database, "c", json.dumps([{"$match": {"a": "x" * (size - 60)}}]))
 
 
 async def sum_of(here: Here, name: str) -> int:

@@ -44,9 +44,9 @@ def readers(here: Here) -> list[ChangeStreamReader]:
     return [each for each in own if isinstance(each, ChangeStreamReader)]
 
 
-async def waiting(here: Here, count: int = 1) -> None:
-    """Until so many reads wait for an hour."""
-    await until(lambda: sum(each._interrupt is not None for each in readers(here)) == count)
+async def waiting(here: Here) -> None:
+    """Until a read waits for an hour."""
+    await until(lambda: sum(each._interrupt is not None for each in readers(here)) == 1)
 
 
 async def test_who_asks_how_far_it_has_come_hears_it(

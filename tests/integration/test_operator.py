@@ -1,4 +1,4 @@
-"""The operator's port: usage, ending a session, draining."""
+"""The operator's port: the usage of tenants."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,8 +12,6 @@ from tests.documents import Documents
 from tests.integration.servers import OPERATOR_KEY, until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import Api, feed
-
-LIST, END, DRAIN = operator_pb2.ListTenantsRequest, operator_pb2.EndSubscriberRequest, operator_pb2.DrainRequest
 
 
 @pytest_asyncio.fixture
@@ -31,7 +29,8 @@ async def operator(site: Tenancy) -> AsyncIterator[Api]:
 
 
 async def usage(operator: Api, tenant: str = "") -> dict[str, operator_pb2.TenantUsage]:
-    answer = await operator.operator.ListTenants(LIST(tenant=tenant), metadata=operator.metadata)
+    request = operator_pb2.ListTenantsRequest(tenant=tenant)
+    answer = await operator.operator.ListTenants(request, metadata=operator.metadata)
     return {each.tenant.rpartition("-")[2]: each for each in answer.tenants}
 
 

@@ -32,8 +32,8 @@ def asked(stages: list[Any]) -> feed_pb2.Feed:
     return feed("pipelines", "c", json.dumps(stages))
 
 
-def is_bounds_refusal(refusal: Refused, operator: str = "$reduce") -> bool:
-    return refusal.reason == "STAGE_NOT_ALLOWED" and refusal.metadata["operator"] == operator
+def is_bounds_refusal(refusal: Refused) -> bool:
+    return refusal.reason == "STAGE_NOT_ALLOWED" and refusal.metadata["operator"] == "$reduce"
 
 
 async def refused_everywhere(api: Api, name: str, wrong: feed_pb2.Feed) -> list[Refused]:

@@ -34,13 +34,12 @@ class Site:
         self.tenancy, self.authority = tenancy, authority
         self.ports: Ports = tenancy.here.server.ports
 
-    def api(self, tls: Tls, key: str = "", *, mtls: bool = True) -> Api:
-        port = self.ports.data_mtls if mtls and self.ports.data_mtls else self.ports.data
-        return Api(port, self.ports.operator, self.ports.health, key, tls)
+    def api(self, tls: Tls, key: str = "") -> Api:
+        return Api(self.ports.data_mtls or self.ports.data, self.ports.operator, self.ports.health, key, tls)
 
-    async def tenant(self, tls: Tls, key: str = "", *, mtls: bool = True) -> str:
+    async def tenant(self, tls: Tls, key: str = "") -> str:
         """The tenant that the server assigns to these credentials; otherwise the status."""
-        async with self.api(tls, key, mtls=mtls) as api:
+        async with self.api(tls, key) as api:
             receiver = api.watch(feed("d"))
             try:
                 await receiver.opened()

@@ -154,11 +154,11 @@ class SimLoop(asyncio.BaseEventLoop):
         for handle in self._frozen.pop(name):
             self._put(handle)
 
-    def awake_s(self, name: str, since_s: float, until_s: float | None = None) -> float:
-        """How long a process was not frozen since `since_s`; negative before `since_s`. `until_s` is now by default."""
-        end_s = self._now_s if until_s is None else until_s
-        pauses = ((max(since_s, first_s), min(end_s, last_s)) for first_s, last_s in self._pauses.get(name, ()))
-        return end_s - since_s - sum(max(0.0, last_s - first_s) for first_s, last_s in pauses)
+    def awake_s(self, name: str, since_s: float) -> float:
+        """How long a process was not frozen since `since_s`; negative before `since_s`."""
+        now_s = self._now_s
+        pauses = ((max(since_s, first_s), min(now_s, last_s)) for first_s, last_s in self._pauses.get(name, ()))
+        return now_s - since_s - sum(max(0.0, last_s - first_s) for first_s, last_s in pauses)
 
     def kill(self, name: str) -> None:
         """End a process as SIGKILL does. Its name must not be used again."""

@@ -306,7 +306,7 @@ class SimRedis:
 
     # The interface of a client.
 
-    async def answer(self, commands: list[tuple[Any, ...]], reach: Callable[[], bool]) -> list[Any]:
+    async def answer(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         """The answers to a pipeline, after the way there and back. `reach` says whether the network lets the pipeline
         through."""
         loop = self.loop
@@ -315,7 +315,7 @@ class SimRedis:
         def arrive() -> None:
             if self.down:
                 loop.call_later(self._way_s(), fail, context=self.context)
-            elif not self.silent and reach():
+            elif not self.silent:
                 made = [self.run(command) for command in commands]
                 wait_s = 0.0
                 if waits := bool(commands) and commands[-1][0] == "WAIT":
@@ -327,7 +327,7 @@ class SimRedis:
         def tell(made: list[Any], life: int | None) -> None:
             if life not in (None, self._lives):
                 fail()  # it restarted while the connection waited for replicas
-            elif not answers.done() and reach():
+            elif not answers.done():
                 answers.set_result(made)
 
         def fail() -> None:
@@ -359,25 +359,23 @@ class SimRedis:
 class SimRedisClient:
     """Replaces redis-py's client of one server."""
 
-    def __init__(self, redis: SimRedis, reach: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, redis: SimRedis) -> None:
         self._redis = redis
-        self._reach = reach
 
     def pipeline(self, transaction: bool = True) -> "_Pipeline":
         assert not transaction
-        return _Pipeline(self._redis, self._reach)
+        return _Pipeline(self._redis)
 
     async def set(self, name: bytes, value: int, *, px: int) -> None:
         """Raises redis-py's errors."""
-        [answer] = await self._redis.answer([("SET", name, value, "PX", px)], self._reach)
+        [answer] = await self._redis.answer([("SET", name, value, "PX", px)])
         if isinstance(answer, Exception):
             raise answer
 
 
 class _Pipeline:
-    def __init__(self, redis: SimRedis, reach: Callable[[], bool]) -> None:
+    def __init__(self, redis: SimRedis) -> None:
         self._redis = redis
-        self._reach = reach
         self._commands: list[tuple[Any, ...]] = []
 
     async def __aenter__(self) -> Self:
@@ -393,7 +391,7 @@ class _Pipeline:
 
     async def execute(self, *, raise_on_error: bool = True) -> list[Any]:
         assert not raise_on_error
-        return await self._redis.answer(self._commands, self._reach)
+        return await self._redis.answer(self._commands)
 
 
 def _copied(state: State) -> State:
