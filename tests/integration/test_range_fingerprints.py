@@ -1,12 +1,8 @@
 """No range is planned by one feed and read by another: what PlanRange and ReadRange do with a feed's fingerprint."""
 
-import json
 from typing import Any
 
-import bson
-
 from feedmux.v1 import change_feed_pb2 as wire
-from feedmux.v1 import feed_pb2
 from feedmux_server.core.grants.grant import make_grant
 from tests.documents import Documents, insert
 from tests.integration.servers import Here
@@ -17,42 +13,16 @@ MANY = '[{"$match": {"fullDocument.n": {"$gte": 5}}}]'
 CHANGED = ("FAILED_PRECONDITION", "FEED_CHANGED")
 
 
-async def resolved(api: Api, wanted: feed_pb2.Feed) -> wire.ResolvePositionResponse:
-    return await api.resolve(wanted, EARLIEST)
-
-
 async def numbers(api: Api, plan: wire.PlanRangeResponse, **fields: Any) -> list[int]:
     found = [await api.read_range(after=each.after, until=each.until, **fields).rest() for each in plan.slices]
     return [event.n for part in found for event in part]
-
-
-async def test_every_way_to_name_a_feed_gives_the_same_fingerprint(api: Api, database: Documents, name: str) -> None:
-    text = feed(database.name, "c", FEW, comment=bson.encode({"comment": "text"}))
-    binary = feed(database.name, "c")
-    binary.pipeline.bson = bson.encode({"pipeline": json.loads(FEW)})
-    start = await resolved(api, text)
-    await api.create(name, text, EARLIEST)
-    insert(database, range(10))
-    by_name = await api.plan(subscription=name, instance_id="one")
-    found = {
-        start.feed_fingerprint,
-        (await resolved(api, binary)).feed_fingerprint,
-        (await api.plan(feed=text, after=start.position)).feed_fingerprint,
-        (await api.plan(feed=binary, after=start.position)).feed_fingerprint,
-        by_name.feed_fingerprint,
-    }
-    assert len(found) == 1
-    (fingerprint,) = found
-    assert fingerprint != (await resolved(api, feed(database.name, "c", MANY))).feed_fingerprint
-    for target in ({"subscription": name}, {"feed": text}, {"feed": binary}):
-        assert await numbers(api, by_name, feed_fingerprint=fingerprint, **target) == list(range(5))
 
 
 async def test_a_plan_of_another_feed_is_rejected_before_anything_is_stored(
     api: Api, database: Documents, name: str
 ) -> None:
     few, many = feed(database.name, "c", FEW), feed(database.name, "c", MANY)
-    wrong = {"feed_fingerprint": (await resolved(api, many)).feed_fingerprint}
+    wrong = {"feed_fingerprint": (await api.resolve(many, EARLIEST)).feed_fingerprint}
     created = await api.create(name, few, EARLIEST)
     insert(database, range(10))
     plan = await api.plan(subscription=name, instance_id="one")
