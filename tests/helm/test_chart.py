@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 from helm_python import Chart, HelmError, lint
+from kubernetes_validate import utils
 from pymongo.uri_parser import parse_uri
 
 from feedmux_server.config.load import load_config, make_config
@@ -28,6 +30,7 @@ KUBERNETES = ("1.30", "1.35", "1.36", "1.37")
 """The oldest release that Chart.yaml allows, and the newest ones."""
 NOT_OF_KUBERNETES = {"ServiceMonitor", "PrometheusRule", "Certificate", "GRPCRoute", "ScaledObject"}
 HASH = hash_key("key")
+utils.schema_contents = cache(utils.schema_contents)  # it would read two files for each object
 
 Values = dict[str, Any]
 Object = dict[str, Any]
@@ -462,7 +465,7 @@ def render(values: Values, name: str = "release", namespace: str = "feeds") -> d
         return chart.render(values, name=name, namespace=namespace)
 
 
-class Strict(yaml.SafeLoader):
+class Strict(yaml.CSafeLoader):
     """Rejects a name twice in one map, as Kustomize and server-side apply do."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -483,6 +486,26 @@ def parsed(rendered: dict[str, str]) -> Iterator[Object]:
 
 def of_kind(values: Values, kind: str) -> list[Object]:
     return [each for each in objects(values) if each["kind"] == kind]
+
+
+def pod_of(values: Values, kind: str = "Deployment") -> Object:
+    """The pods that the only object of a kind makes."""
+    (found,) = of_kind(values, kind)
+    spec: Object = found["spec"]["template"]["spec"]
+    return spec
+
+
+def container_of(values: Values, kind: str = "Deployment") -> Object:
+    container: Object
+    (container,) = pod_of(values, kind)["containers"]
+    return container
+
+
+def configuration(values: Values) -> str:
+    """The file that a server reads."""
+    texts: list[str] = [each["data"].get("feedmux.yaml", "") for each in of_kind(values, "ConfigMap")]
+    (text,) = filter(None, texts)
+    return text
 
 
 def pods(values: Values) -> Iterator[tuple[str, Object]]:
@@ -528,12 +551,11 @@ def not_restricted(pod: Object) -> list[str]:
 
 
 @pytest.mark.parametrize("case", MATRIX)
-@pytest.mark.parametrize("version", KUBERNETES)
-def test_kubernetes_takes_every_object(case: str, version: str) -> None:
+def test_kubernetes_takes_every_object(case: str) -> None:
     found = list(objects(merged(LEAST, MATRIX[case])))
     assert {"Deployment", "Service", "ConfigMap", "Pod"} <= {each["kind"] for each in found}
     for each in found:
-        if each["kind"] not in NOT_OF_KUBERNETES:
+        for version in KUBERNETES if each["kind"] not in NOT_OF_KUBERNETES else ():
             kubernetes_validate.validate(each, version, strict=True)
         assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "release"
     names = [(each["kind"], each["metadata"]["name"]) for each in found]
@@ -570,21 +592,19 @@ def test_every_pod_is_restricted(case: str) -> None:
 def test_the_server_reads_its_configuration(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the environment that the pod would have."""
     values = merged(LEAST, MATRIX[case])
-    (deployment,) = of_kind(values, "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    pod = pod_of(values)
+    (container,) = pod["containers"]
     for name in [name for name in os.environ if name.startswith("FEEDMUX_")]:
         monkeypatch.delenv(name)
     secrets = {"URI": "mongodb://db/?replicaSet=rs0", "URL": "rediss://redis:6379/0", "PASSWORD": "canary"}
     for each in container["env"]:
         monkeypatch.setenv(each["name"], each.get("value") or secrets[each["name"].rpartition("_")[2]])
-    (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
     path = tmp_path / "feedmux.yaml"
-    path.write_text(text)
+    path.write_text(configuration(values))
     config = load_config(path)
     assert set(config.sources) == set(values["sources"])
     assert all(each.uri == secrets["URI"] for each in config.sources.values())
-    volumes = {each["name"] for each in deployment["spec"]["template"]["spec"]["volumes"]}
-    assert {each["name"] for each in container["volumeMounts"]} == volumes
+    assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
     mounted = {each["mountPath"] for each in container["volumeMounts"]}
     files = [config.tenants_file, config.redis.ca_file, config.positions.key_file]
     files += [config.redis.certificate_file, config.redis.key_file]
@@ -601,9 +621,8 @@ def test_the_server_reads_its_configuration(case: str, tmp_path: Path, monkeypat
     delay_s = container["lifecycle"]["preStop"]["sleep"]["seconds"] if "lifecycle" in container else 0
     assert delay_s == values.get("drain", {}).get("delaySeconds", 5)
     assert config.limits.drain_s == values.get("drain", {}).get("seconds", 10)
-    assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= (
-        delay_s + config.limits.drain_s + config.limits.drain_delay_s + 5
-    )
+    needed_s = delay_s + config.limits.drain_s + config.limits.drain_delay_s + 5
+    assert pod["terminationGracePeriodSeconds"] >= needed_s
 
 
 @pytest.mark.parametrize("delay_s", [0, 5])
@@ -612,8 +631,7 @@ def test_a_pod_gets_the_time_that_its_drain_takes(delay_s: int, drain_delay_s: f
     """The hook, the delay, the drain, and ten seconds (docs/replicas.md)."""
     limits = {} if drain_delay_s is None else {"drain_delay_s": drain_delay_s}
     values = merged(LEAST, {"drain": {"delaySeconds": delay_s, "seconds": 30}, "config": {"limits": limits}})
-    (deployment,) = of_kind(values, "Deployment")
-    grace_s = deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    grace_s = pod_of(values)["terminationGracePeriodSeconds"]
     needed_s = delay_s + (drain_delay_s or 0) + 30 + 10
     assert needed_s <= grace_s <= needed_s + 6
 
@@ -709,8 +727,8 @@ def test_null_is_refused_by_the_name_of_its_value() -> None:
 
 
 def test_pull_secrets_are_named_in_both_usual_forms() -> None:
-    (deployment,) = of_kind(merged(LEAST, {"imagePullSecrets": ["one", {"name": "two"}]}), "Deployment")
-    assert deployment["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
+    pod = pod_of(merged(LEAST, {"imagePullSecrets": ["one", {"name": "two"}]}))
+    assert pod["imagePullSecrets"] == [{"name": "one"}, {"name": "two"}]
 
 
 @pytest.mark.parametrize(
@@ -812,16 +830,13 @@ def test_a_name_that_begins_with_a_digit_is_refused() -> None:
 def test_no_secret_is_rendered() -> None:
     values = merged(LEAST, MATRIX["secrets for everything"])
     assert not of_kind(values, "Secret")
-    (deployment,) = of_kind(values, "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    from_secrets = {each["name"] for each in container["env"] if "valueFrom" in each}
+    from_secrets = {each["name"] for each in container_of(values)["env"] if "valueFrom" in each}
     assert from_secrets == {"FEEDMUX_SOURCES__MAIN__URI", "FEEDMUX_REDIS__URL", "FEEDMUX_REDIS__PASSWORD"}
 
 
 @pytest.mark.parametrize("case", MATRIX)
 def test_no_volume_takes_the_name_of_one_of_the_charts(case: str) -> None:
-    (deployment,) = of_kind(merged(LEAST, MATRIX[case]), "Deployment")
-    for name in (each["name"] for each in deployment["spec"]["template"]["spec"]["volumes"]):
+    for name in (each["name"] for each in pod_of(merged(LEAST, MATRIX[case]))["volumes"]):
         more = {"extraVolumes": [*MATRIX[case].get("extraVolumes", []), {"name": name, "emptyDir": {}}]}
         with pytest.raises(HelmError, match=f"extraVolumes: the name {name} is there twice"):
             render(merged(merged(LEAST, MATRIX[case]), more))
@@ -854,8 +869,7 @@ def test_text_stays_text(word: str) -> None:
 
 def test_the_files_of_sources_are_where_the_values_say(tmp_path: Path) -> None:
     """And MongoDB's driver accepts the options by which a URI names them."""
-    (deployment,) = of_kind(merged(LEAST, MATRIX["sources with TLS"]), "Deployment")
-    pod = deployment["spec"]["template"]["spec"]
+    pod = pod_of(merged(LEAST, MATRIX["sources with TLS"]))
     (mount,) = [each["mountPath"] for each in pod["containers"][0]["volumeMounts"] if each["name"] == "sources"]
     (volume,) = [each["projected"]["sources"] for each in pod["volumes"] if each["name"] == "sources"]
     files = {
@@ -912,7 +926,7 @@ def test_servers_scale_by_the_cpu_of_their_container() -> None:
     assert "replicas" not in deployment["spec"]
     assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     (metric,) = scaler["spec"]["metrics"]
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    container = container_of(values)
     assert metric["containerResource"]["container"] == container["name"]
     assert metric["containerResource"]["name"] in container["resources"]["requests"]
 
@@ -1035,8 +1049,7 @@ def test_routes_lead_to_the_data_port() -> None:
 )
 def test_pods_run_as_the_service_account_that_is_named(account: Values, name: str) -> None:
     values = merged(LEAST, {"serviceAccount": account})
-    (deployment,) = of_kind(values, "Deployment")
-    assert deployment["spec"]["template"]["spec"]["serviceAccountName"] == name
+    assert pod_of(values)["serviceAccountName"] == name
     created = [each["metadata"]["name"] for each in of_kind(values, "ServiceAccount")]
     assert created == ([name] if account.get("create", True) else [])
 
@@ -1044,8 +1057,8 @@ def test_pods_run_as_the_service_account_that_is_named(account: Values, name: st
 def test_the_token_of_the_service_account_is_mounted_only_where_it_is_wanted() -> None:
     for wanted in (False, True):
         values = merged(LEAST, {"serviceAccount": {"automountServiceAccountToken": wanted}})
-        (deployment,), (account,) = of_kind(values, "Deployment"), of_kind(values, "ServiceAccount")
-        assert deployment["spec"]["template"]["spec"]["automountServiceAccountToken"] is wanted
+        (account,) = of_kind(values, "ServiceAccount")
+        assert pod_of(values)["automountServiceAccountToken"] is wanted
         assert account["automountServiceAccountToken"] is wanted
         assert [pod["spec"]["automountServiceAccountToken"] for pod in of_kind(values, "Pod")] == [False]
 
@@ -1187,11 +1200,9 @@ def test_every_service_has_the_address_families_of_the_values() -> None:
 @pytest.mark.parametrize("enabled", [False, True])
 def test_metrics_are_the_pods_own_unless_they_are_enabled(enabled: bool) -> None:
     values = merged(LEAST, {"metrics": {"enabled": enabled}})
-    (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
-    assert yaml.safe_load(text)["listen"]["metrics"] == ("[::]:9117" if enabled else "127.0.0.1:9117")
-    (deployment,) = of_kind(values, "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert ("metrics" in {port["name"] for port in container["ports"]}) == enabled
+    listen = yaml.safe_load(configuration(values))["listen"]
+    assert listen["metrics"] == ("[::]:9117" if enabled else "127.0.0.1:9117")
+    assert ("metrics" in {port["name"] for port in container_of(values)["ports"]}) == enabled
     (policy,) = of_kind(values, "NetworkPolicy")
     assert ("metrics" in {rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]}) == enabled
     of_services = {port["name"] for each in of_kind(values, "Service") for port in each["spec"]["ports"]}
@@ -1203,10 +1214,8 @@ def test_a_second_port_for_client_certificates(port: int) -> None:
     tls = {"existingSecret": "feedmux-tls", "clientCaSecret": "clients"}
     more: Values = {"tls": tls, "service": {"mtlsPort": port}, "networkPolicy": {"enabled": True}}
     values = merged(LEAST, more)
-    (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
-    assert yaml.safe_load(text)["listen"].get("data_mtls") == ("0.0.0.0:7120" if port else None)
-    (deployment,) = of_kind(values, "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert yaml.safe_load(configuration(values))["listen"].get("data_mtls") == ("0.0.0.0:7120" if port else None)
+    container = container_of(values)
     assert {"name": "grpc-mtls", "containerPort": 7120} in container["ports"] or not port
     assert container["readinessProbe"]["grpc"]["port"] == 7119
     (policy,) = of_kind(values, "NetworkPolicy")
@@ -1244,18 +1253,17 @@ def test_the_charts_own_redis_wants_a_password_and_lets_in_its_servers_alone() -
     own = {"name": "mine", "key": "redis"}
     values = merged(values, {"redis": {"passwordSecret": own}})
     assert not of_kind(values, "Secret")
-    (redis,) = of_kind(values, "StatefulSet")
-    assert redis["spec"]["template"]["spec"]["containers"][0]["env"][0]["valueFrom"]["secretKeyRef"] == own
+    assert container_of(values, "StatefulSet")["env"][0]["valueFrom"]["secretKeyRef"] == own
 
 
 def test_the_schema_accepts_the_servers_own_defaults() -> None:
-    config = make_config({"sources": {"main": {"uri": "mongodb://db"}}})
-    given = config.model_dump(mode="json", exclude=set(config_schema.OF_THE_CHART), exclude_none=True)
+    defaults = make_config({"sources": {"main": {"uri": "mongodb://db"}}})
+    given = defaults.model_dump(mode="json", exclude=set(config_schema.OF_THE_CHART), exclude_none=True)
     assert {"limits", "wide", "log"} <= set(given)
     del given["limits"]["drain_s"]
     values = merged(LEAST, {"config": given})
-    (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
-    assert merged(yaml.safe_load(text), given) == yaml.safe_load(text)
+    config = yaml.safe_load(configuration(values))
+    assert merged(config, given) == config
 
 
 @pytest.mark.parametrize("name", sorted(config_schema.OF_THE_CHART))
@@ -1271,8 +1279,7 @@ def test_variables_do_not_pass_by_the_chart() -> None:
         values = merged(values, MATRIX[more])
     values = merged(values, {"service": {"mtlsPort": 7120}, "operator": {"keyHashes": [HASH]}})
     values = merged(values, {"config": {"limits": {"drain_delay_s": 5}}})
-    (text,) = [each["data"]["feedmux.yaml"] for each in of_kind(values, "ConfigMap") if "feedmux.yaml" in each["data"]]
-    names = {"FEEDMUX_" + "__".join(path).upper() for path, _ in nested(yaml.safe_load(text))}
+    names = {"FEEDMUX_" + "__".join(path).upper() for path, _ in nested(yaml.safe_load(configuration(values)))}
     assert {"FEEDMUX_LIMITS__DRAIN_S", "FEEDMUX_LISTEN__DATA_MTLS", "FEEDMUX_SOURCES__MAIN__ID"} <= names
     for name in (*sorted(names), "FEEDMUX_REDIS__URL", "FEEDMUX_REDIS__PASSWORD", "feedmux_limits__drain_s"):
         with pytest.raises(HelmError, match=f"env: {name}: the chart sets this itself; use "):
@@ -1286,9 +1293,7 @@ def test_the_memory_limit_is_what_a_server_may_use_and_a_quarter() -> None:
     limits = make_config({"sources": {"main": {"uri": "mongodb://db"}}}).limits
     needed = limits.memory_bytes + limits.retained_bytes + 60_000 * limits.sessions + 20_000 * limits.connections
     needed += 300_000_000 + 112_000_000
-    (deployment,) = of_kind(LEAST, "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert container["resources"]["limits"]["memory"] == "3Gi"
+    assert container_of(LEAST)["resources"]["limits"]["memory"] == "3Gi"
     assert 1.25 * needed <= 3 << 30
     render(merged(LEAST, {"resources": {"limits": {"memory": needed}}}))
     with pytest.raises(HelmError, match="is less than the servers may use"):
@@ -1300,8 +1305,7 @@ def test_the_memory_limit_is_what_a_server_may_use_and_a_quarter() -> None:
 )
 def test_the_charts_own_redis_is_full_before_it_is_killed(limit: str | int, most: str) -> None:
     values = {"redis": {"bundled": {"resources": {"limits": {"memory": limit}}}}}
-    (redis,) = of_kind(merged(merged(LEAST, MATRIX["trial"]), values), "StatefulSet")
-    (container,) = redis["spec"]["template"]["spec"]["containers"]
+    container = container_of(merged(merged(LEAST, MATRIX["trial"]), values), "StatefulSet")
     given = dict(pairwise(container["args"]))
     assert (given["--maxmemory"], given["--maxmemory-policy"]) == (most, "noeviction")
 
@@ -1312,8 +1316,7 @@ def test_the_charts_own_redis_is_full_before_it_is_killed(limit: str | int, most
 )
 def test_the_charts_own_redis_may_be_valkey(image: str, program: str) -> None:
     values = merged(merged(LEAST, MATRIX["trial"]), {"redis": {"bundled": {"image": image}}})
-    (redis,) = of_kind(values, "StatefulSet")
-    (container,) = redis["spec"]["template"]["spec"]["containers"]
+    container = container_of(values, "StatefulSet")
     assert (container["image"], container["args"][0]) == (image, f"{program}-server")
     assert f"{program}-cli ping" in container["readinessProbe"]["exec"]["command"][-1]
 
