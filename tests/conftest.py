@@ -38,6 +38,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 CACHE_GB = 1
 """With 0.25 GB, MongoDB rolled back an update that wrote about 30 MB because its cache was short, and tried it again,
 which took minutes on a busy machine."""
+SOON = {"periodicNoopIntervalSecs": "1"}
+"""What waits for a later cluster time need not wait for 10 s, until MongoDB writes its next no-op."""
 
 ReplicaSetFactory = Callable[..., Awaitable[ReplicaSet]]
 RedisFactory = Callable[..., Awaitable[RedisServer]]
@@ -113,7 +115,7 @@ async def mongo() -> AsyncIterator[ReplicaSet]:
     if RUNNING:
         yield RunningDeployment()
         return
-    async with ReplicaSet(oplog_mb=1024, cache_gb=CACHE_GB) as replica_set:
+    async with ReplicaSet(oplog_mb=1024, cache_gb=CACHE_GB, parameters=SOON) as replica_set:
         yield replica_set
 
 
@@ -147,7 +149,7 @@ async def newer_mongo(request: pytest.FixtureRequest) -> AsyncIterator[ReplicaSe
         yield RunningDeployment()
         return
     binary = request.getfixturevalue("newer_mongod")
-    async with ReplicaSet(oplog_mb=1024, cache_gb=CACHE_GB, binary=binary) as replica_set:
+    async with ReplicaSet(oplog_mb=1024, cache_gb=CACHE_GB, binary=binary, parameters=SOON) as replica_set:
         yield replica_set
 
 
