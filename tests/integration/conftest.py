@@ -47,24 +47,6 @@ def api(here: Here) -> Api:
 
 
 @pytest_asyncio.fixture(scope="session")
-async def small(mongo: ReplicaSet, redis_server: RedisServer) -> AsyncIterator[Here]:
-    """A server with small rings, so that subscribers fall behind soon."""
-    limits = {
-        "ring_events": 1000,
-        "ring_bytes": 4 << 20,
-        "read_ahead_bytes": 1 << 20,
-        "batch_events": 200,
-        "join_distance_s": 0,
-        "idle_close_s": 1.0,
-        "unacked_events": 100,
-        "credit_events": 5000,
-        "credit_bytes": 2 << 20,
-    }
-    async with serving(settings(mongo.uri, redis_server.url, **limits)) as here:
-        yield here
-
-
-@pytest_asyncio.fixture(scope="session")
 async def tenants(
     mongo: ReplicaSet, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Here]:
@@ -75,6 +57,20 @@ async def tenants(
     configuration["operator_key_hashes"] = [hash_key(OPERATOR_KEY)]
     async with serving(configuration, key=KEY_A) as here:
         yield here
+
+
+def _on(*mongos: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("version", mongos, indirect=True, scope="session")
+
+
+on_both_versions, on_one_that_splits = _on("mongo", "newer_mongo"), _on("newer_mongo")
+
+
+@pytest.fixture(scope="session", params=["mongo", pytest.param("newer_mongo", marks=pytest.mark.full)])
+def version(request: pytest.FixtureRequest) -> ReplicaSet:
+    """MongoDB 6.0.5, and in `./run test --all` 6.0.27 too."""
+    mongo: ReplicaSet = request.getfixturevalue(request.param)
+    return mongo
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -16,7 +15,6 @@ from feedmux_server.sessions.session import RESTARTS_MAX
 from tests.conformance.faults import overrun
 from tests.documents import Client
 from tests.integration.servers import SMALL_STEPS, Here, serving, settings, until
-from tests.integration.test_restored_database import restorable
 from tests.integration.test_snapshot import restarts
 from tests.integration.wire import LATEST, feed, refused
 
@@ -190,30 +188,6 @@ async def test_a_copy_that_the_oplog_never_lets_come_to_its_end_ends_with_a_word
     assert len(sink.gaps) == RESTARTS_MAX
     assert await restarts(shallow[1], "HISTORY_LOST") == before + RESTARTS_MAX
     assert sink.swept == []
-
-
-@pytest.mark.full
-async def test_after_a_restore_the_copy_is_of_the_history_that_there_is(
-    tmp_path: Path, redis_server: RedisServer, name: str
-) -> None:
-    sink = Sink()
-    async with restorable(tmp_path) as database:
-        database.insert(0, 1)
-        await database.copy()
-        async with (
-            serving(settings(database.mongo.uri, redis_server.url)) as here,
-            feedmux.AsyncClient(f"127.0.0.1:{here.api.data_port}") as user,
-        ):
-            await user.create_subscription(name, feedmux.Feed("db", "c"), start="snapshot", on_history_lost="snapshot")
-            database.insert(2, 3)
-            await sink.read(user, name, lambda: len(sink.rows) == 4 and bool(sink.swept))
-            await database.restore()
-            database.insert(4)
-            await sink.read(user, name, lambda: len(set(sink.swept)) == 2)
-            assert [gap.reason for gap in sink.gaps] == ["TIMELINE_FORKED"]
-            with MongoClient[dict[str, Any]](database.mongo.uri) as client:
-                assert sink.documents == held(client, "db")
-            assert sorted(each["n"] for each in sink.documents) == [0, 1, 4]
 
 
 COPY = {"on_history_lost": feed_pb2.ON_HISTORY_LOST_SNAPSHOT}

@@ -10,39 +10,15 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pymongo import AsyncMongoClient
 
-from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
-from tests.conformance.faults import failing, writing
+from tests.conformance.faults import failing
 from tests.conftest import RedisFactory, ReplicaSetFactory
 from tests.documents import Documents, insert
-from tests.integration.servers import Here, ServerProcess, guarded, server_process, serving, settings, until
+from tests.integration.servers import ServerProcess, guarded, server_process, serving, settings, until
 from tests.integration.test_health import told
-from tests.integration.wire import FIXED_WINDOW, MANY, Api, feed, refused, seconds
+from tests.integration.wire import FIXED_WINDOW, MANY, Api, feed, refused
 
 # --- The server.
-
-
-async def test_server_killed_in_the_middle_of_delivery(
-    mongo: ReplicaSet, redis_server: RedisServer, database: Documents, name: str, tmp_path: Path
-) -> None:
-    async with server_process(settings(mongo.uri, redis_server.url), tmp_path) as server:
-        async with server.api() as api:
-            await api.create(name, feed(database.name, "c"))
-            insert(database, range(3000), pad=500)
-            session = await api.open(name, instance_id="me", credit=wire.Credit(events=2000, bytes=1 << 30))
-            assert await session.numbers(1000) == list(range(1000))
-            await session.ack_and_wait(600)
-            await session.ack(700)
-            await server.kill9()
-            assert (await session.end()).code == "UNAVAILABLE"
-        await server.start()
-        async with server.api() as api:
-            again = await api.open(name, instance_id="me")
-            [first] = await again.numbers(1)
-            # 700 may have been committed before the kill.
-            assert first in (600, 700)
-            assert await again.numbers(3000 - first - 1) == list(range(first + 1, 3000))
-            await again.close()
 
 
 async def test_sigterm_drains(
@@ -161,37 +137,6 @@ async def test_before_a_delayed_drain_everybody_is_still_served(
 
 
 # --- MongoDB.
-
-
-async def test_mongod_killed_and_started_again(
-    replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, here: Here, database: Documents, name: str
-) -> None:
-    mongo = await replica_set_factory()
-    configuration = settings(mongo.uri, redis_server.url)
-    async with serving(configuration) as server:
-        api = server.api
-        await api.create(name, feed("shop", "c"))
-        session = await api.open(name, heartbeat_interval=seconds(1))
-        neighbour = await here.api.open(feed=feed(database.name, "c"))
-        async with writing(mongo.uri, "shop") as written:
-            got = [await session.numbers(50)]
-            await session.ack_and_wait(40)
-            await mongo.kill9()
-            insert(database, range(5))
-            assert await neighbour.numbers(5) == [0, 1, 2, 3, 4]
-            await session.until(lambda: any(notice.HasField("degraded") for notice in session.notices))
-            await mongo.restart()
-            await mongo.wait_for_primary()
-            before = written[0]
-            await until(lambda: written[0] > before + 50)
-        total = written[0]
-        got.append(await session.numbers(total - 50))
-        assert [n for part in got for n in part] == list(range(total))
-        await session.until(lambda: len([n for n in session.notices if n.HasField("degraded")]) >= 2)
-        assert [notice.degraded.unavailable for notice in session.notices] == [True, False]
-        await session.ack_and_wait(total)
-        await session.close()
-        neighbour.cancel()
 
 
 async def test_a_rejected_login_is_tried_again(

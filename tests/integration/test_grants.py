@@ -14,6 +14,7 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.grants.grant import make_grant
 from feedmux_server.core.positions.resume_token import ResumeToken
 from tests.documents import Documents
+from tests.integration.conftest import on_one_that_splits
 from tests.integration.grants_support import granted, key_of, now, see, with_images
 from tests.integration.servers import Here
 from tests.integration.wire import EARLIEST, LATEST, Api, at, feed, refused
@@ -43,15 +44,6 @@ GRANTS: dict[str, list[dict[str, Any]] | None] = {
         {"database": "test_*", "collection": "team-?", "hide": ["secret"]},
     ],
 }
-
-
-on_one_that_splits = pytest.mark.parametrize("version", ["newer_mongo"], indirect=True, scope="session")
-
-
-@pytest.fixture(scope="session", params=["mongo", pytest.param("newer_mongo", marks=pytest.mark.full)])
-def version(request: pytest.FixtureRequest) -> ReplicaSet:
-    mongo: ReplicaSet = request.getfixturevalue(request.param)
-    return mongo
 
 
 @pytest_asyncio.fixture(scope="session")

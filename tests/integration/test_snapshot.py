@@ -5,7 +5,6 @@ import contextlib
 import datetime
 import random
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import bson
@@ -25,10 +24,10 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import COPIED_BYTES_MAX, POSITION_BYTES_MAX, inspect_position
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from tests.conformance.faults import failing as fail_command
-from tests.conftest import ReplicaSetFactory
 from tests.documents import Client, Documents
-from tests.integration.servers import SMALL_STEPS, DocumentsRead, Here, server_process, serving, settings
-from tests.integration.wire import LATEST, MANY, Api, Receiver, at, feed, refused
+from tests.integration.conftest import on_both_versions
+from tests.integration.servers import SMALL_STEPS, DocumentsRead, Here, serving, settings
+from tests.integration.wire import LATEST, MANY, Api, Receiver, at, feed, refused, seconds
 from tests.telemetry.scrape import scrape
 
 SNAPSHOT = at(snapshot=feed_pb2.Snapshot())
@@ -107,6 +106,7 @@ async def write(uri: str, database: str, ids: list[Any], seed: int) -> None:
                     async with client.start_session() as session, await session.start_transaction():
                         for each in rng.sample(ids, 3):
                             await collection.update_one({"_id": each}, {"$set": {"t": number}}, session=session)
+            await asyncio.sleep(0.005)
 
 
 @contextlib.asynccontextmanager
@@ -127,27 +127,15 @@ def filled(client: Client, database: str, count: int) -> list[Any]:
     return ids
 
 
-def current(client: Client, database: str) -> dict[bytes, dict[str, Any]]:
-    return {bson.encode({"_id": each["_id"]}): each for each in client[database].c.find()}
-
-
-@pytest.fixture(params=["mongo", "newer_mongo"])
-def each_version(request: pytest.FixtureRequest) -> ReplicaSet:
-    """MongoDB 6.0.5, and 6.0.27."""
-    mongo: ReplicaSet = request.getfixturevalue(request.param)
-    return mongo
-
-
-async def test_each_position_is_exact(each_version: ReplicaSet, redis_server: RedisServer, name: str) -> None:
+async def test_each_position_is_exact(version: ReplicaSet, redis_server: RedisServer, name: str) -> None:
     """A sink that stores its state with its position, and continues there again and again."""
-    mongo = each_version
     database, rng = f"test_{name[4:]}", random.Random(1)
-    with MongoClient[dict[str, Any]](mongo.uri) as client:
-        ids = filled(client, database, 1200)
+    with MongoClient[dict[str, Any]](version.uri) as client:
+        ids = filled(client, database, 600)
         sink, position, checked, restarts = Sink(), b"", 0, 0
         async with (
-            serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here,
-            writers(mongo.uri, database, ids),
+            serving(settings(version.uri, redis_server.url, **SMALL_STEPS)) as here,
+            writers(version.uri, database, ids),
             feedmux.AsyncClient(f"127.0.0.1:{here.api.data_port}") as user,
         ):
             after_copy = 0
@@ -169,49 +157,9 @@ async def test_each_position_is_exact(each_version: ReplicaSet, redis_server: Re
                             restarts += 1
                             break
         assert sink.wrong == []
-        assert checked > 20
-        assert restarts > 3
+        assert checked > 10
+        assert restarts > 1
         client.drop_database(database)
-
-
-async def test_a_sink_that_keeps_what_it_has_not_acknowledged_has_no_phantoms(
-    replica_set_factory: ReplicaSetFactory, redis_server: RedisServer, tmp_path: Path, name: str
-) -> None:
-    """The program dies between its work and its acknowledgement, the server is killed, the primary steps down."""
-    mongo, sink, wanted = await replica_set_factory(nodes=3), Sink(), feedmux.Feed("shop", "c")
-    with MongoClient[dict[str, Any]](mongo.uri) as client:
-        ids = filled(client, "shop", 1500)
-        async with (
-            server_process(settings(mongo.uri, redis_server.url, **SMALL_STEPS), tmp_path) as server,
-            feedmux.AsyncClient(f"127.0.0.1:{server.ports[0]}") as user,
-        ):
-            await user.create_subscription(name, wanted, start="snapshot")
-            async with writers(mongo.uri, "shop", ids):
-                for disaster in ("", "server killed", "server killed", "primary steps down"):
-                    async with user.subscription(name).open(takeover=True) as session:
-                        for number in range(300):
-                            event = await session.next()
-                            sink.apply(event.document)
-                            if number == 150:  # in the middle of a batch
-                                session.ack(event)
-                        await session.close()
-                    if not disaster:
-                        continue
-                    async with user.subscription(name).open(takeover=True) as session:
-                        await session.next()
-                        if disaster == "server killed":
-                            await server.kill9()
-                            await server.start()
-                        else:
-                            await mongo.step_down()
-                        sink.apply((await session.next()).document)
-                assert (await user.get_subscription(name)).snapshot is not None, "the copy was over too early"
-            end = await user.resolve("latest", wanted)
-            async with user.subscription(name).open(takeover=True) as session:
-                while session.copying or session.cluster_time is None or session.cluster_time < end.cluster_time:
-                    if (change := await session.try_next()) is not None:
-                        sink.apply(change.document)
-            assert sink.state == current(client, "shop")
 
 
 async def restarts(here: Here, cause: str) -> float:
@@ -289,9 +237,12 @@ DDL: dict[str, Change] = {
 }
 
 
-@pytest.mark.parametrize("ddl", [*DDL, "rename and back"])
+@pytest.mark.parametrize(
+    ("ddl", "stages"),
+    [*((ddl, "") for ddl in (*DDL, "rename and back")), ("drop and create", '[{"$set": {"x": 1}}]')],
+)
 async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
-    stepwise: Here, database: Documents, documents_read: DocumentsRead, ddl: str
+    stepwise: Here, database: Documents, documents_read: DocumentsRead, ddl: str, stages: str
 ) -> None:
     """MongoDB reads it as empty, as of a time before that, without an error. The documents of the one that has its name
     next are copied from the first one on: of one that was renamed, no change says them."""
@@ -300,7 +251,8 @@ async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
         before=lambda _, number: number == 2 and DDL[ddl.removesuffix(" and back")](database),
         after=lambda _, number: number == 2 and ddl == "rename and back" and database.other.rename("c"),
     )
-    session = await stepwise.api.open(feed=feed(database.name, "c"), start=SNAPSHOT)
+    wanted = feed(database.name, "c", stages)
+    session = await stepwise.api.open(feed=wanted, start=SNAPSHOT)
     assert (await session.end()).reason == "FEED_INVALIDATED"
     assert not is_copied(session)
     events = [each.document for each in await session.take(session.received)]
@@ -308,10 +260,10 @@ async def test_a_collection_that_is_gone_is_not_taken_for_one_that_is_copied(
     assert changes == [ddl.split()[0], "invalidate"]
     position = session.position
     if ddl == "rename and back":
-        session = await stepwise.api.open(feed=feed(database.name, "c"), start=at(position=position))
+        session = await stepwise.api.open(feed=wanted, start=at(position=position))
         assert (await session.end()).reason == "FEED_INVALIDATED"
         position = session.position
-    session = await stepwise.api.open(feed=feed(database.name, "c"), start=at(position=position), credit=MANY)
+    session = await stepwise.api.open(feed=wanted, start=at(position=position), credit=MANY)
     await session.until(lambda: is_copied(session))
     copied = [each.document["documentKey"]["_id"] for each in await session.take(session.received)]
     assert copied == [each["_id"] for each in database.c.find(sort=[("_id", 1)])]
@@ -384,13 +336,14 @@ async def test_what_cannot_be_copied_is_rejected_by_kind(api: Api, database: Doc
         assert explained.refusal.reason == "SNAPSHOT_UNSUITABLE"
 
 
-async def test_a_clustered_collection(each_version: ReplicaSet, redis_server: RedisServer, name: str) -> None:
+@on_both_versions
+async def test_a_clustered_collection(version: ReplicaSet, redis_server: RedisServer, name: str) -> None:
     """MongoDB 6.0.5 would read all of it for each step."""
     database = f"test_{name[4:]}"
-    with MongoClient[dict[str, Any]](each_version.uri) as client:
+    with MongoClient[dict[str, Any]](version.uri) as client:
         client[database].create_collection("c", clusteredIndex={"key": {"_id": 1}, "unique": True})
         client[database].c.insert_many([{"_id": number} for number in range(100)])
-        async with serving(settings(each_version.uri, redis_server.url, **SMALL_STEPS)) as here:
+        async with serving(settings(version.uri, redis_server.url, **SMALL_STEPS)) as here:
             for stages in ("", '[{"$match": {"fullDocument.n": null}}]'):  # a read with stages has a bound
                 session = await here.api.session(feed=feed(database, "c", stages), start=SNAPSHOT, credit=MANY)
                 if client.server_info()["version"] == "6.0.5":
@@ -486,7 +439,7 @@ async def test_a_subscription(stepwise: Here, database: Documents, name: str) ->
     collated = subscriptions_pb2.Subscription(name=name, feed=french)
     update = api.control.UpdateSubscription(subscriptions_pb2.UpdateSubscriptionRequest(subscription=collated))
     assert (await refused(update)).metadata["kind"] == "collation"
-    session = await api.open(name)
+    session = await api.open(name, heartbeat_interval=seconds(1))
     assert [each.document["documentKey"]["_id"] for each in await session.take(55)] == list(range(45, 100))
     await session.until(lambda: is_copied(session))
     await session.ack(55)
@@ -506,17 +459,16 @@ def inspected(session: Receiver) -> ResumeToken:
 
 
 async def test_the_ranges_of_a_copy_can_be_read_again(
-    each_version: ReplicaSet, redis_server: RedisServer, name: str
+    version: ReplicaSet, redis_server: RedisServer, name: str
 ) -> None:
     """Retained, and then from MongoDB by the two positions alone: the same events, and exact at each end."""
-    mongo = each_version
     database, rng = f"test_{name[4:]}", random.Random(1)
     wanted, sink, checked, after_copy = feed(database, "c"), Sink(), 0, 0
-    with MongoClient[dict[str, Any]](mongo.uri) as client:
-        ids = filled(client, database, 1200)
+    with MongoClient[dict[str, Any]](version.uri) as client:
+        ids = filled(client, database, 600)
         async with (
-            serving(settings(mongo.uri, redis_server.url, **SMALL_STEPS)) as here,
-            writers(mongo.uri, database, ids),
+            serving(settings(version.uri, redis_server.url, **SMALL_STEPS)) as here,
+            writers(version.uri, database, ids),
         ):
             api, cache = here.api, here.server.service.ranges
             after = (await api.resolve(wanted, SNAPSHOT)).position

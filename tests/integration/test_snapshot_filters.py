@@ -27,10 +27,11 @@ from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken, key_string
 from feedmux_server.source.deployment import Source
 from tests.documents import Documents
+from tests.integration.conftest import on_one_that_splits
 from tests.integration.grants_support import granted, key_of
 from tests.integration.servers import SMALL_STEPS, DocumentsRead, Here, serving, settings
 from tests.integration.test_event_time import asleep
-from tests.integration.test_snapshot import ANY_IDS, DDL, SNAPSHOT, Sink, is_copied, source_at
+from tests.integration.test_snapshot import ANY_IDS, SNAPSHOT, Sink, is_copied, source_at
 from tests.integration.wire import MANY, Api, Receiver, at, feed
 
 HIDE = ["secret", "a.secret", "items.price", "map.deep.secret"]
@@ -43,14 +44,7 @@ GRANTS: dict[str, list[dict[str, Any]] | None] = {
 }
 
 
-@pytest.fixture(scope="module", params=["mongo", "newer_mongo"])
-def version(request: pytest.FixtureRequest) -> ReplicaSet:
-    """MongoDB 6.0.5, and 6.0.27."""
-    mongo: ReplicaSet = request.getfixturevalue(request.param)
-    return mongo
-
-
-@pytest_asyncio.fixture(scope="module")
+@pytest_asyncio.fixture(scope="session")
 async def here(
     version: ReplicaSet, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Here]:
@@ -209,11 +203,10 @@ async def test_what_fails_on_a_document_ends_the_feed(here: Here, tenant: Any, d
     assert (too_large.reason, "$match" in too_large.message) == ("EVENT_TOO_LARGE", True)
 
 
+@on_one_that_splits
 async def test_large_documents_come_as_fragments_also_where_changes_are_split(
     here: Here, tenant: Any, database: Documents
 ) -> None:
-    if database.client.server_info()["version"] == "6.0.5":
-        pytest.skip("6.0.5 does not split events")
     pad = 16 * 1024 * 1024 - 100
     database.c.insert_many([{"_id": number, "owner": "a", "pad": "x" * pad} for number in range(2)])
     split = feed(database.name, "c", stages({"$changeStreamSplitLargeEvent": {}}))
@@ -225,10 +218,9 @@ async def test_large_documents_come_as_fragments_also_where_changes_are_split(
         receiver.cancel()
 
 
+@on_one_that_splits
 async def test_changes_between_documents_are_split(here: Here, database: Documents) -> None:
     """Also for a client that is interrupted in the middle of an event."""
-    if database.client.server_info()["version"] == "6.0.5":
-        pytest.skip("6.0.5 does not split events")
     database.create_collection("c", changeStreamPreAndPostImages={"enabled": True})
     database.c.insert_many([{"_id": number, "v": 0, "pad": "x" * (9 << 20) * (number == 5)} for number in range(200)])
     images = {"full_document": "required", "full_document_before_change": "required"}
@@ -281,23 +273,6 @@ async def test_many_documents_that_a_slow_filter_drops_are_no_document_that_take
         events, receiver = await copied(here.api, feed(database.name, "c", dropping))
         assert events == []
         receiver.cancel()
-
-
-@pytest.mark.parametrize("ddl", DDL)
-async def test_a_collection_that_is_gone_is_not_taken_for_one_whose_documents_are_dropped(
-    here: Here, database: Documents, documents_read: DocumentsRead, ddl: str
-) -> None:
-    database.c.insert_many([{"_id": number} for number in range(100)])
-    documents_read(before=lambda _, number: number == 2 and DDL[ddl](database))
-    receiver = here.api.watch(feed(database.name, "c", stages({"$set": {"x": 1}})), SNAPSHOT)
-    assert (await receiver.end()).reason == "FEED_INVALIDATED"
-    assert receiver.notices == []
-    events = [each.document for each in await receiver.take(receiver.received)]
-    changes = [each["operationType"] for each in events if "snapshot" not in each["_id"]]
-    assert changes == [ddl.split()[0], "invalidate"]
-    copied_to = inspect_position(receiver.position).token.copied
-    assert copied_to is not None
-    assert copied_to.up_to == b""
 
 
 @pytest.mark.parametrize("name", ["plain", "all"])
