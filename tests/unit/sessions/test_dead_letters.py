@@ -1,9 +1,13 @@
 """What a group sets aside: written first, then settled."""
 
+from collections.abc import Callable
+
 import bson
+import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.dead_letter import DeadLetter
+from tests.unit.rpc.service_support import Served
 from tests.unit.rpc.test_join import Member, change, group_served, joined, until
 from tests.unit.sessions.letters_model import Collection
 from tests.virtual_time import in_virtual_time
@@ -39,26 +43,37 @@ async def test_a_letter_that_cannot_be_written_holds_up_no_other() -> None:
         await member.close()
 
 
+async def tries(there: Served, *, fails: bool, while_: Callable[[], object]) -> list[list[int]]:
+    """The attempts of the event of "a" that one member after the other has, each of which it ends: with a word, or
+    without."""
+    found = list[list[int]]()
+    while while_() and len(found) < 5:
+        member = await joined(there)
+        await until(lambda: "a" in member.events)  # noqa: B023
+        found.append([n for n, key in zip(member.attempts, member.events, strict=True) if key == "a"])
+        if fails:
+            member.fail(member.events.index("a") + 1, reason="exits")
+            await member.close()
+        else:
+            await member.cut()
+        await until(lambda: not there.service.groups)
+    return found
+
+
+@pytest.mark.parametrize("fails", [True, False])
 @in_virtual_time
-async def test_what_ends_its_only_member_each_time_becomes_a_dead_letter() -> None:
+async def test_what_ends_its_only_member_each_time_becomes_a_dead_letter_and_as_such_again(*, fails: bool) -> None:
     collection = Collection()
     async with group_served(collection, attempts_max=2, reconnect_time={}, retry_first={"nanos": 10_000_000}) as there:
-        for fails in (True, False):  # it says so, or is lost
-            change(there, "a", "b")
-            tries = list[list[int]]()
-            while not collection.written and len(tries) < 5:
-                member = await joined(there)
-                await until(lambda: "a" in member.events)  # noqa: B023
-                tries.append([n for n, key in zip(member.attempts, member.events, strict=True) if key == "a"])
-                if fails:
-                    member.fail(member.events.index("a") + 1, reason="exits")
-                    await member.close()
-                else:
-                    await member.cut()
-                await until(lambda: not there.service.groups)
-            assert tries == ([[1], [2]] if fails else [[1], [2], [3]])
-            member = await joined(there)
-            assert await member.has(1) == ["b"]
-            member.settle((1, 1))
-            await member.close()
-            collection.written.clear()
+        change(there, "a", "b")
+        expected = [[1], [2]] if fails else [[1], [2], [3]]
+        assert await tries(there, fails=fails, while_=lambda: not collection.written) == expected
+        member = await joined(there)
+        assert await member.has(1) == ["b"]
+        member.settle((1, 1))
+        await member.close()
+        collection.mark("a")
+        again = [[n + len(expected)] for [n] in expected]
+        assert await tries(there, fails=fails, while_=lambda: collection.marked) == again
+        (letter,) = collection.written.values()
+        assert (letter.attempts, letter.failures, letter.losses) == (2 * len(expected), 0, 0)

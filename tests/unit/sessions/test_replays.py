@@ -176,33 +176,6 @@ async def test_a_letter_that_fails_again_is_a_letter_again() -> None:
 
 
 @in_virtual_time
-@pytest.mark.parametrize("fails", [True, False])
-async def test_a_letter_that_ends_its_only_member_each_time_is_a_letter_again(*, fails: bool) -> None:
-    collection, tries = Collection(), list[list[int]]()
-    async with group_served(collection, attempts_max=2, reconnect_time={}, retry_first={"nanos": 10_000_000}) as there:
-        member = await joined(there)
-        change(there, "a")
-        await member.has(1)
-        reject(member, 1)
-        await until(lambda: collection.written)
-        await member.close()
-        collection.mark("a")
-        while collection.marked and len(tries) < 5:
-            member = await joined(there)
-            await member.has(1)
-            tries.append(member.attempts)
-            if fails:  # it says so, or is lost
-                member.fail(1, reason="exits")
-                await member.close()
-            else:
-                await member.cut()
-            await until(lambda: not there.service.groups)
-        assert tries == ([[2], [3]] if fails else [[2], [3], [4]])
-        (letter,) = collection.written.values()
-        assert (letter.attempts, letter.failures, letter.losses) == (1 + len(tries), 0, 0)
-
-
-@in_virtual_time
 async def test_letters_of_keys_that_go_on_are_replayed_in_order_after_what_is_there() -> None:
     collection = Collection()
     async with group_served(collection) as there:

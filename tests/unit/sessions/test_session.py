@@ -29,7 +29,7 @@ from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
 from tests.unit.core.delivery.streams_support import mark, token
-from tests.unit.streams.manager_support import Forgetful, LogReader, world
+from tests.unit.streams.manager_support import Forgetful, Log, LogReader, world
 from tests.virtual_time import in_virtual_time
 
 DEADLINE_S = 2.0
@@ -239,16 +239,19 @@ class CopyReader(LogReader):
         return Batch([*chunks], chunks[-1].end, False)
 
 
+def copying(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+    def reader_at(_: KeyStreams, stream: SharedStream) -> Reader:
+        return cast(Reader, (CopyReader if stream.copies else LogReader)(log, stream, 2000))
+
+    monkeypatch.setattr(KeyStreams, "_reader_at", reader_at)
+
+
 @in_virtual_time
 @pytest.mark.parametrize("copied_before", [0, 40])
 async def test_a_copy_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, copied_before: int) -> None:
     async with world(monkeypatch) as there:
         key, log = there.feed("a")
-
-        def reader_at(_: KeyStreams, stream: SharedStream) -> Reader:
-            return cast(Reader, (CopyReader if stream.copies else LogReader)(log, stream, 2000))
-
-        monkeypatch.setattr(KeyStreams, "_reader_at", reader_at)
+        copying(monkeypatch, log)
         start = mark(0).while_copying(Copied(b"", copied_before))
         client = there.session(key, "a", JoinPoint(start, exact=True))
         await client.session.opened()
@@ -306,11 +309,7 @@ async def test_a_copy_whose_beginning_cannot_be_stored_sends_no_document(monkeyp
 
     async with world(monkeypatch) as there:
         key, log = there.feed("a")
-
-        def reader_at(_: KeyStreams, stream: SharedStream) -> Reader:
-            return cast(Reader, (CopyReader if stream.copies else LogReader)(log, stream, 2000))
-
-        monkeypatch.setattr(KeyStreams, "_reader_at", reader_at)
+        copying(monkeypatch, log)
         monkeypatch.setattr(Forgetful, "flush", fail)
         source = there.manager.source("main")
         monkeypatch.setattr(source.clock, "operation_time", operation_time, raising=False)
