@@ -16,6 +16,7 @@ from tests.documents import Documents
 from tests.integration.servers import until
 from tests.integration.tenancy import Tenancy, configuration, entry, tenancy
 from tests.integration.wire import LATEST, Refused, at, feed, refused
+from tests.tables import over
 
 UNAUTHENTICATED = ("UNAUTHENTICATED", "UNAUTHENTICATED")
 A, B = entry("a", "key-a-canary", "second-a-canary"), entry("b", "key-b-canary")
@@ -42,13 +43,14 @@ async def test_keys_come_and_go_with_the_file(site: Tenancy) -> None:
         assert await site.refuses(gone)
 
 
-@pytest.mark.parametrize("text", ["", "tenants: []", "{", 'tenants: [{"name": "c"}, {"name": "c"}]', "\xff", None])
+@over("text", ["", "tenants: []", "{", 'tenants: [{"name": "c"}, {"name": "c"}]', "\xff", None])
 async def test_a_bad_file_leaves_the_old_tenants(
     site: Tenancy, caplog: pytest.LogCaptureFixture, text: str | None
 ) -> None:
     def complaints() -> list[str]:
         return [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
 
+    caplog.clear()
     if text is None:
         site.path.unlink()
     else:
