@@ -14,7 +14,7 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from tests.conformance.faults import failing
 from tests.conftest import RedisFactory, ReplicaSetFactory
 from tests.documents import Documents, insert
-from tests.integration.servers import ServerProcess, guarded, server_process, serving, settings, until
+from tests.integration.servers import guarded, server_process, serving, settings, until
 from tests.integration.test_health import told
 from tests.integration.wire import FIXED_WINDOW, MANY, Api, feed, refused
 
@@ -96,22 +96,18 @@ async def test_the_second_signal_ends_at_once(
     mongo: ReplicaSet, redis_server: RedisServer, database: Documents, name: str, tmp_path: Path
 ) -> None:
     # Longer than the test: only the signal can end it.
-    server = ServerProcess(settings(mongo.uri, redis_server.url, drain_s=3600.0), tmp_path)
-    await server.start()
-    try:
-        async with server.api() as api:
-            await api.create(name, feed(database.name, "c"))
-            session = await api.open(name)
-            database.c.insert_many([{"n": n} for n in range(10)])
-            await session.take(10)
-            server.process.send_signal(signal.SIGTERM)
-            await session.until(lambda: session.notices)
-            assert server.process.running
-            server.process.send_signal(signal.SIGTERM)
-            await until(lambda: not server.process.running)
-            session.cancel()
-    finally:
-        await server.kill9()
+    configuration = settings(mongo.uri, redis_server.url, drain_s=3600.0)
+    async with server_process(configuration, tmp_path) as server, server.api() as api:
+        await api.create(name, feed(database.name, "c"))
+        session = await api.open(name)
+        database.c.insert_many([{"n": n} for n in range(10)])
+        await session.take(10)
+        server.process.send_signal(signal.SIGTERM)
+        await session.until(lambda: session.notices)
+        assert server.process.running
+        server.process.send_signal(signal.SIGTERM)
+        await until(lambda: not server.process.running)
+        session.cancel()
 
 
 async def test_before_a_delayed_drain_everybody_is_still_served(

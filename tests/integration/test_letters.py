@@ -29,7 +29,7 @@ from feedmux_server.source.answers import ANSWER
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.source.deployment import Source, SourceConfig
 from feedmux_server.source.letters import PART_BYTES, Check, LettersPlace, OfKey
-from tests.integration.servers import Here, serving, settings, until
+from tests.integration.servers import Here, guarded, serving, settings, until
 from tests.integration.wire import feed, refused
 from tests.tables import over
 
@@ -615,43 +615,37 @@ async def test_the_server_creates_the_collection_also_after_a_drop_and_serves_wi
 
 async def test_accounts_and_passwords(redis_server: RedisServer, tmp_path: Path) -> None:
     """The account of the letters writes, that of the source only reads, and the doctor tells them apart."""
-    key, password = tmp_path / "key", tmp_path / "password"
-    key.write_text("members of one set know it")
-    key.chmod(0o600)
+    password = tmp_path / "password"
     password.write_text("first/@canary\n")
-    async with ReplicaSet(oplog_mb=64, arguments=["--keyFile", str(key)]) as mongo:
-        address = mongo.nodes[0].address
-        with MongoClient[dict[str, Any]](mongo.nodes[0].uri) as first:
-            first.admin.command("createUser", "root", pwd="root", roles=["root"])
-        with MongoClient[dict[str, Any]](f"mongodb://root:root@{address}/?replicaSet=feedmux") as admin:
-            admin.admin.command("createUser", "feeds", pwd="feeds", roles=["readAnyDatabase"])
-            role = {"role": "readWrite", "db": "feedmux"}
-            admin.admin.command("createUser", "letters", pwd="first/@canary", roles=[role])
-            uri = f"mongodb://letters@{address}/?replicaSet=feedmux&authSource=admin"
-            configuration = settings(f"mongodb://feeds:feeds@{address}/?replicaSet=feedmux", redis_server.url)
-            section = {"source": "main", "uri": uri, "password_file": str(password)}
-            resource, actions = {"db": "feedmux", "collection": ""}, ["find", "insert", "update", "remove"]
-            privilege = {"resource": resource, "actions": [*actions, "listCollections", "listIndexes"]}
-            admin.admin.command("createRole", "no indexes", privileges=[privilege], roles=[])
-            admin.admin.command("createUser", "writer", pwd="first/@canary", roles=["no indexes"])
-            no_indexes = {**section, "uri": uri.replace("letters@", "writer@")}
-            wrong = [{"source": "main"}, no_indexes, {"uri": uri, "password_file": str(password)}]
-            says = [(await doctored(configuration, each)) for each in (section, *wrong)]
-            assert [each.level for each in says] == [Level.OK, Level.FAILED, Level.FAILED, Level.FAILED]
-            assert "role readWrite" in says[1].advice
-            assert "role readWrite" in says[2].advice
-            assert "dead_letters.source" in says[3].says
-            assert not admin.feedmux.dead_letters.count_documents({}), "the probe is removed"
-            async with serving({**configuration, "dead_letters": section, "reload_s": 0.05}) as here:
-                letters = here.server.service.letters
-                assert letters is not None
-                await until(lambda: letters.is_ready)
-                before = letters.deployment._commands.client
-                admin.admin.command("updateUser", "letters", pwd="second-canary")
-                password.write_text("second-canary")
-                await until(lambda: letters.deployment._commands.client is not before)
-                await letters.letters.insert([letter(event(1))])
-                assert admin.feedmux.dead_letters.count_documents({}) == 1
+    async with guarded(tmp_path) as (admin, address):
+        admin.admin.command("createUser", "feeds", pwd="feeds", roles=["readAnyDatabase"])
+        role = {"role": "readWrite", "db": "feedmux"}
+        admin.admin.command("createUser", "letters", pwd="first/@canary", roles=[role])
+        uri = f"mongodb://letters@{address}&authSource=admin"
+        configuration = settings(f"mongodb://feeds:feeds@{address}", redis_server.url)
+        section = {"source": "main", "uri": uri, "password_file": str(password)}
+        resource, actions = {"db": "feedmux", "collection": ""}, ["find", "insert", "update", "remove"]
+        privilege = {"resource": resource, "actions": [*actions, "listCollections", "listIndexes"]}
+        admin.admin.command("createRole", "no indexes", privileges=[privilege], roles=[])
+        admin.admin.command("createUser", "writer", pwd="first/@canary", roles=["no indexes"])
+        no_indexes = {**section, "uri": uri.replace("letters@", "writer@")}
+        wrong = [{"source": "main"}, no_indexes, {"uri": uri, "password_file": str(password)}]
+        says = [(await doctored(configuration, each)) for each in (section, *wrong)]
+        assert [each.level for each in says] == [Level.OK, Level.FAILED, Level.FAILED, Level.FAILED]
+        assert "role readWrite" in says[1].advice
+        assert "role readWrite" in says[2].advice
+        assert "dead_letters.source" in says[3].says
+        assert not admin.feedmux.dead_letters.count_documents({}), "the probe is removed"
+        async with serving({**configuration, "dead_letters": section, "reload_s": 0.05}) as here:
+            letters = here.server.service.letters
+            assert letters is not None
+            await until(lambda: letters.is_ready)
+            before = letters.deployment._commands.client
+            admin.admin.command("updateUser", "letters", pwd="second-canary")
+            password.write_text("second-canary")
+            await until(lambda: letters.deployment._commands.client is not before)
+            await letters.letters.insert([letter(event(1))])
+            assert admin.feedmux.dead_letters.count_documents({}) == 1
 
 
 async def doctored(configuration: dict[str, Any], section: dict[str, Any]) -> CheckResult:

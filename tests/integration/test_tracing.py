@@ -20,15 +20,6 @@ QUICKLY = {"OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_BLRP_SCHEDULE_DELAY": "50", "O
 
 
 @asynccontextmanager
-async def traced(
-    mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, **environment: str
-) -> AsyncIterator[tuple[Here, Collector]]:
-    """A server that sends to a collector."""
-    async with collecting() as collector, sending(collector, mongo, redis_server, monkeypatch, **environment) as here:
-        yield here, collector
-
-
-@asynccontextmanager
 async def sending(
     collector: Collector,
     mongo: ReplicaSet,
@@ -36,7 +27,7 @@ async def sending(
     monkeypatch: pytest.MonkeyPatch,
     **environment: str,
 ) -> AsyncIterator[Here]:
-    """As `traced`. Once the server has ended, the collector has all that it had to send."""
+    """A server that sends to a collector. Once it has ended, the collector has all that it had to send."""
     for name, value in {**QUICKLY, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, **environment}.items():
         monkeypatch.setenv(name, value)
     configuration = {**settings(mongo.uri, redis_server.url), "telemetry": {"shutdown_s": PATIENCE_S}}
@@ -52,7 +43,7 @@ def traceparent(api: Any) -> None:
 async def test_a_trace_goes_from_the_client_to_mongodb_and_back(
     mongo: ReplicaSet, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, database: Documents, name: str
 ) -> None:
-    async with traced(mongo, redis_server, monkeypatch) as (here, collector):
+    async with collecting() as collector, sending(collector, mongo, redis_server, monkeypatch) as here:
         api = here.api
         traceparent(api)
         await api.create(name, feed(database.name, "c"), LATEST)
@@ -135,7 +126,7 @@ async def test_metrics_logs_and_the_resource(
     environment = {"OTEL_SERVICE_NAME": "feeds", "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test,team=a"}
     logger = logging.getLogger("feedmux_server.test")
     logging.getLogger("feedmux_server").setLevel(logging.INFO)
-    async with traced(mongo, redis_server, monkeypatch, **environment) as (here, collector):
+    async with collecting() as collector, sending(collector, mongo, redis_server, monkeypatch, **environment) as here:
         watch = here.api.watch(feed(database.name, "c"))
         await watch.opened()
         database["c"].insert_many([{"n": n} for n in range(5)])
