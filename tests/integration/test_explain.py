@@ -13,7 +13,7 @@ from feedmux_embedded import RedisServer, ReplicaSet
 from tests.documents import Documents
 from tests.integration.grants_support import granted, key_of, with_images
 from tests.integration.servers import Here
-from tests.integration.wire import EARLIEST, Api, feed
+from tests.integration.wire import EARLIEST, Api, at, feed
 
 GRANTS: dict[str, list[dict[str, Any]] | None] = {
     "all": None,
@@ -59,6 +59,10 @@ async def test_a_feed_without_grants(here: Here, database: Documents) -> None:
     assert found.HasField("oplog_headroom")
     at_the_edge = await explain(here, "all", feed(database.name, "c"), EARLIEST)
     assert at_the_edge.oplog_headroom.seconds <= 1
+    # Before the set was created: MongoDB accepts it, and has every change.
+    long_ago = at(start_at_operation_time=feed_pb2.ClusterTime(seconds=9))
+    before_all = await explain(here, "all", feed(database.name, "c"), long_ago)
+    assert (before_all.HasField("refusal"), before_all.HasField("oplog_headroom")) == (False, False)
 
 
 async def test_what_a_tenant_may_know_of_its_grants(here: Here, database: Documents) -> None:

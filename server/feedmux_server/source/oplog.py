@@ -8,7 +8,7 @@ from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.oplog_forecast import OplogState
-from feedmux_server.core.positions.timeline import OplogEntry
+from feedmux_server.core.positions.timeline import BEFORE_ALL_ELECTIONS, OplogEntry
 from feedmux_server.source.commands import SourceCommands
 from feedmux_server.source.source_clock import SourceClock, as_int
 
@@ -24,10 +24,13 @@ class Oplog:
         self._clock = clock
         self._measurable = True
 
-    async def oldest_time(self) -> int:
-        """The cluster time of the primary's oldest entry: another member may have a shorter oplog."""
+    async def oldest(self) -> OplogEntry:
+        """The primary's oldest entry: another member may have a shorter oplog."""
         with self._commands.span("find", "local", "oplog.rs"):
             return await self._commands.answer(self._oldest())
+
+    async def oldest_time(self) -> int:
+        return (await self.oldest()).time
 
     async def entry_at(self, time: int) -> OplogEntry | None:
         """The primary's entry of this cluster time."""
@@ -42,13 +45,12 @@ class Oplog:
         """The first entry in a direction. MongoDB finds a time in the oplog without a scan."""
         oplog = self._commands.client.local["oplog.rs"].with_options(read_preference=ReadPreference.PRIMARY)
         entry = await oplog.find_one(condition, _FIELDS, sort=[("$natural", direction)])
-        # The entry with which a set begins has no term; `hello` says -1.
-        return None if entry is None else OplogEntry(as_int(entry["ts"]), entry.get("t", -1))
+        return None if entry is None else OplogEntry(as_int(entry["ts"]), entry.get("t", BEFORE_ALL_ELECTIONS))
 
     async def state(self) -> OplogState:
         return await self._commands.answer(self._state())
 
-    async def _oldest(self) -> int:
+    async def _oldest(self) -> OplogEntry:
         entry = await self._find({}, 1)
         if entry is None:
             raise FeedmuxError(
@@ -57,13 +59,14 @@ class Oplog:
                 " at a time instead",
             )
         self._clock.saw(entry.time)
-        return entry.time
+        return entry
 
     async def _state(self) -> OplogState:
         newest = as_int((await self._commands.client.admin.command("ping"))["operationTime"])
         self._clock.saw(newest)
         size, size_max = await self._sizes()
-        return OplogState(await self._oldest() >> 32, newest >> 32, size, size_max)
+        oldest = await self._oldest()
+        return OplogState(oldest.time >> 32, newest >> 32, size, size_max, oldest.begins_set)
 
     async def _sizes(self) -> tuple[int, int] | tuple[None, None]:
         """The oplog's size and maximum size. None if the account may read the oplog but not its statistics."""

@@ -109,13 +109,16 @@ async def is_missing(source: Source, grants: Grants, scope: Scope, charge: Charg
 
 
 async def headroom_s(source: Source, at: JoinPoint) -> int | None:
-    """Seconds from the oldest entry of the oplog to the position; None if feedmux may not read the oplog."""
+    """Seconds from the oldest entry of the oplog to the position. None if feedmux may not read the oplog, and for a
+    position before an oplog that was never cut: it has all changes."""
     try:
-        return (at.place.cluster_time >> 32) - (await source.oplog.oldest_time() >> 32)
+        oldest = await source.oplog.oldest()
     except FeedmuxError as error:
         if error.reason not in _NOT_PERMITTED:
             raise
         return None
+    left_s = (at.place.cluster_time >> 32) - (oldest.time >> 32)
+    return None if left_s < 0 and oldest.begins_set else left_s
 
 
 async def documents_estimated(source: Source, key: StreamKey, at: JoinPoint, charge: Charge = lambda _: None) -> int:

@@ -57,6 +57,7 @@ def oplog(collection: Collection) -> tuple[Oplog, SourceClock]:
 async def test_the_state_of_an_oplog() -> None:
     made, clock = oplog(Collection({"ts": Timestamp(100, 2)}))
     state = await made.state()
+    assert state.is_whole
     assert (state.oldest_s, state.newest_s, state.window_s) == (100, 160, 60)
     assert clock.known_time == 160 << 32 | 1
     assert await made.oldest_time() == 100 << 32 | 2

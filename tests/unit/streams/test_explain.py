@@ -12,6 +12,7 @@ from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.grants.grant import Grants, make_grant
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
+from feedmux_server.core.positions.timeline import OplogEntry
 from feedmux_server.source.deployment import Source
 from feedmux_server.streams import explain
 from feedmux_server.streams.explain import (
@@ -32,10 +33,10 @@ COLLECTIONS = {
 class Asked:
     """A source with these collections, or one that fails."""
 
-    def __init__(self, error: ErrorReason | None = None) -> None:
-        self._error = error
+    def __init__(self, error: ErrorReason | None = None, term: int = 1) -> None:
+        self._error, self._term = error, term
         self.listed: list[str] = []
-        self.oplog = SimpleNamespace(oldest_time=self._oldest)
+        self.oplog = SimpleNamespace(oldest=self._oldest)
 
     def _check(self) -> None:
         if self._error is not None:
@@ -58,13 +59,13 @@ class Asked:
         self._check()
         return 1
 
-    async def _oldest(self) -> int:
+    async def _oldest(self) -> OplogEntry:
         self._check()
-        return 100 << 32
+        return OplogEntry(100 << 32, self._term)
 
 
-def source(error: ErrorReason | None = None) -> Source:
-    return cast(Source, Asked(error))
+def source(error: ErrorReason | None = None, term: int = 1) -> Source:
+    return cast(Source, Asked(error, term))
 
 
 IMAGES = FeedSpec(Scope("main", "shop"), full_document_before_change="required")
@@ -145,9 +146,11 @@ async def test_a_collection_that_does_not_exist(grants: Grants, scope: Scope, mi
     assert await is_missing(source(), grants, scope) == missing
 
 
-@pytest.mark.parametrize(("seconds", "headroom"), [(160, 60), (100, 0), (40, -60)])
-async def test_the_headroom_of_a_start(seconds: int, headroom: int) -> None:
-    assert await headroom_s(source(), JoinPoint(ResumeToken.high_water_mark(seconds << 32 | 5))) == headroom
+@pytest.mark.parametrize(("seconds", "headroom", "whole"), [(160, 60, 60), (100, 0, 0), (40, -60, None)])
+async def test_the_headroom_of_a_start(seconds: int, headroom: int, whole: int | None) -> None:
+    at = JoinPoint(ResumeToken.high_water_mark(seconds << 32 | 5))
+    assert await headroom_s(source(), at) == headroom
+    assert await headroom_s(source(term=-1), at) == whole
 
 
 ORDERS = FeedSpec(Scope("main", "shop", "orders"))

@@ -32,6 +32,8 @@ class OplogState:
     size_bytes: int | None = None
     size_max_bytes: int | None = None
     """None where the account may not ask."""
+    is_whole: bool = False
+    """It was never cut: nothing before its oldest entry has left it."""
 
     @property
     def window_s(self) -> int:
@@ -68,10 +70,11 @@ class OplogForecast:
         if state is None:
             raise LookupError("the oplog was not checked yet")
         ahead_s = cluster_time_s - state.oldest_s
-        if ahead_s < 0:
+        if ahead_s < 0 and not state.is_whole:
             return 0.0
-        ways = [each for each in (self._by_bytes(state, ahead_s), self._by_cuts(ahead_s)) if each is not None]
-        return min(*ways, HEADROOM_MAX_S) if ways else min(float(ahead_s), HEADROOM_MAX_S)
+        ways = [each for each in (self._by_bytes(state, max(0, ahead_s)), self._by_cuts(ahead_s)) if each is not None]
+        ways = ways or [float(ahead_s if ahead_s >= 0 else state.window_s)]
+        return min(*ways, HEADROOM_MAX_S)
 
     @property
     def bytes_per_s(self) -> float | None:

@@ -13,6 +13,8 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 
 FORKS_MAX: Final = 32
 """How many forks of a deployment servers know: the newest ones."""
+BEFORE_ALL_ELECTIONS: Final = -1
+"""The term of the entry with which a set begins, in `hello`; the entry itself has none."""
 _TIME_MAX: Final = (1 << 64) - 1
 
 
@@ -24,6 +26,11 @@ class OplogEntry:
     """Seconds << 32 | increment."""
     term: int | None
     """The number of the election after which it was written. None: not known."""
+
+    @property
+    def begins_set(self) -> bool:
+        """Whether the set begins with it. While the oplog has it, MongoDB takes every earlier time for a start."""
+        return self.term == BEFORE_ALL_ELECTIONS
 
     def is_other_than(self, found: "OplogEntry | None") -> bool:
         """Whether `found`, the entry at this time, shows that this entry is gone."""

@@ -114,10 +114,17 @@ def test_a_place_in_the_first_second_of_a_young_oplog_is_not_lost() -> None:
     assert forecast.headroom_s(100) > 3600
 
 
-def test_without_sizes_a_first_look_takes_a_second_for_a_second() -> None:
+@pytest.mark.parametrize(("is_whole", "before"), [(False, 0), (True, 600)])
+def test_without_sizes_a_first_look_takes_a_second_for_a_second(is_whole: bool, before: float) -> None:
     forecast = OplogForecast()
-    forecast.observe(OplogState(100, 700), 0.0)
-    assert forecast.headroom_s(400) == 300
+    forecast.observe(OplogState(100, 700, is_whole=is_whole), 0.0)
+    assert [forecast.headroom_s(each) for each in (400, 100, 40)] == [300, 0, before]
+
+
+def test_a_place_before_an_oplog_that_was_never_cut_leaves_with_its_oldest_entry() -> None:
+    forecast = OplogForecast()
+    forecast.observe(OplogState(100, 700, 5_000, 1 << 20, is_whole=True), 0.0)
+    assert forecast.headroom_s(40) == forecast.headroom_s(100) > 3600
 
 
 def test_after_a_burst_the_forecast_calms_down() -> None:
