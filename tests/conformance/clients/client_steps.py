@@ -55,12 +55,10 @@ class ClientSteps(ServerSteps):
             fields |= {"feed": self._feed(feed), "start": self._start(start)}
         await self._open("open", session, error, meanwhile, fields)
 
-    async def join(
-        self, subscription: str = "sub", *, session: str = "s", options: Json | None = None, error: Json | None = None
-    ) -> None:
+    async def join(self, *, error: Json | None = None) -> None:
         """A session as a member of a group."""
-        fields = {"subscription": self._stage.real_name(subscription), "options": QUICK | PATIENT | (options or {})}
-        await self._open("join", session, error, (), fields)
+        fields = {"subscription": self._stage.real_name("sub"), "options": QUICK | PATIENT}
+        await self._open("join", "s", error, (), fields)
 
     async def _open(self, do: str, session: str, error: Json | None, meanwhile: Sequence[Any], fields: Json) -> None:
         self._records[session] = SessionRecord()
@@ -210,8 +208,8 @@ class ClientSteps(ServerSteps):
         """A member settles one of its events: `ack`, `nack`, `reject`."""
         await self._ask("settle", session=session, event=event, how=how, **arguments)
 
-    async def close(self, *, session: str = "s", timeout_s: float | None = None) -> None:
-        await self._ask("close", session=session, timeout_s=timeout_s)
+    async def close(self, *, session: str = "s") -> None:
+        await self._ask("close", session=session, timeout_s=None)
 
     async def close_client(self) -> None:
         await self._ask("close_client")
