@@ -166,8 +166,10 @@ class Credentials:
         for what, names in (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed)):
             for name in names:
                 service.audit.log.record(AuditEvent.TENANTS_CHANGED, tenant=name, reason=what)
-        await service.sessions.change_grants(self.grants(), self.trusted())
-        service.manager.accounts.refresh()
+        try:
+            await service.sessions.change_grants(self.grants(), self.trusted())
+        finally:
+            service.manager.accounts.refresh()
 
 
 def read_position_keys(path: Path) -> tuple[bytes, ...]:

@@ -2,8 +2,9 @@
 
 `config` reads its files with this module. Beyond YAML's own rules it rejects a key that appears twice in one mapping:
 of two `api_keys` one would silently win. In mappings that are `exact`, it also rejects words and numbers that only YAML
-1.1 reads as such: `no` (a country, or a field) as false, `0123` as 83, `12:30` as 750. Invariant: no message quotes the
-file, because it may hold passwords.
+1.1 reads as such: `no` (a country, or a field) as false, `0123` as 83, `12:30` as 750. Every text is valid Unicode:
+the two halves of a character, as JSON may escape it ("\\ud83d\\ude00"), are joined, and half a character is rejected.
+Invariant: no message quotes the file, because it may hold passwords.
 """
 
 import re
@@ -50,13 +51,26 @@ class Marked:
         return line
 
 
+class _Loader(yaml.SafeLoader):
+    def compose_scalar_node(self, anchor: Any) -> Any:
+        node = super().compose_scalar_node(anchor)
+        if not node.value.isascii():
+            try:
+                node.value = node.value.encode("utf-16", "surrogatepass").decode("utf-16")
+            except UnicodeDecodeError:
+                raise MarkedError(
+                    f"line {node.start_mark.line + 1}: this text holds half of a surrogate pair"
+                ) from None
+        return node
+
+
 def parse_yaml(text: str, exact: Collection[str] = ()) -> Marked:
     """`exact`: the keys of mappings whose values are compared with data. Raises MarkedError."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = yaml.compose(text, Loader=_Loader)
         if root is not None:
             _check(root, set(), exact, is_exact=False)
-        content = yaml.safe_load(text)
+        content = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -1,5 +1,7 @@
 """YAML with the lines of its values, and without quoting the file, which may hold passwords."""
 
+import json
+
 import pytest
 
 from feedmux_server.yaml_with_lines import MarkedError, parse_yaml
@@ -43,6 +45,8 @@ def test_a_line_is_that_of_the_value_or_of_what_is_around_it(path: list[int | st
         ("a: [canary\n", "line 2, column 1: "),
         ("a: 'canary\n", "line 2, column 1: "),
         ("a: !canary x\n", "line 1, column 4: "),
+        ('a: 1\nb: "canary \\ud83d"\n', "line 2: this text holds half of a surrogate pair"),
+        ('["\\ude00\\ud83d"]\n', "line 1: this text holds half of a surrogate pair"),
         ("a: \0", "not YAML: an unreadable character or value"),
     ],
 )
@@ -55,6 +59,10 @@ def test_a_mistake_is_named_by_its_line_and_not_quoted(text: str, message: str) 
 
 def test_an_empty_file() -> None:
     assert (parse_yaml("").content, parse_yaml("").line(["a"])) == (None, None)
+
+
+def test_a_character_that_json_escapes_as_a_pair() -> None:
+    assert parse_yaml(json.dumps({"\U0001f600": "a\U0001f600\ufeff"})).content == {"\U0001f600": "a\U0001f600\ufeff"}
 
 
 def test_aliases_are_checked_once_however_often_they_are_used() -> None:

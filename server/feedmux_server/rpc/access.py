@@ -1,5 +1,6 @@
 """What tenants may read: their grants, and the pipelines that they may send."""
 
+import logging
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 
@@ -13,6 +14,11 @@ from feedmux_server.rpc import convert
 from feedmux_server.rpc.admission import Admission
 from feedmux_server.streams.manager import StreamManager
 from feedmux_server.workers.request_checks import RequestChecks
+
+log = logging.getLogger(__name__)
+
+Rights = tuple[Grants, bool]
+"""What a tenant may read, and whether it may use MongoDB's whole language for that."""
 
 
 class Access:
@@ -41,6 +47,9 @@ class Access:
 
     def grants_of(self, tenant: str) -> Grants:
         return self.grants.get(tenant, ())
+
+    def rights_of(self, tenant: str) -> Rights:
+        return self.grants_of(tenant), tenant in self.trusted
 
     async def feed_of(self, feed: feed_pb2.Feed, tenant: str) -> FeedSpec:
         """Convert a tenant's feed and check it by the rules for the tenant. Raises FeedmuxError.
@@ -72,7 +81,7 @@ class Access:
         return self._manager.one_of(stream_key(*asked))
 
     def refusal(self, feed: FeedSpec, tenant: str, key: StreamKey) -> FeedmuxError | None:
-        """Why the tenant may no longer read `feed` from the stream `key`, if so."""
+        """Why the tenant may no longer read `feed` from the stream `key`, if so: also if that cannot be found out."""
         if not feed.bounded and feed.pipeline and tenant not in self.trusted:
             # The pipeline is not checked here, because a check may take long: the reconnect checks it.
             return FeedmuxError(
@@ -84,6 +93,8 @@ class Access:
                 return None
         except FeedmuxError as error:
             return error
+        except Exception as error:  # noqa: BLE001 the error's text may quote the grants
+            log.error("the grants of tenant %s cannot be applied: %s", tenant, type(error).__name__)
         return FeedmuxError(
             ErrorReason.GRANTS_CHANGED, "the tenant's grants have changed; reconnect to continue under the new grants"
         )

@@ -2,6 +2,7 @@
 grants."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -11,10 +12,12 @@ from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.grants.grant import Grants
-from feedmux_server.rpc.access import Access
+from feedmux_server.rpc.access import Access, Rights
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.sessions.session import Session
 from feedmux_server.tenants.model import Identity, Unauthenticated
+
+log = logging.getLogger(__name__)
 
 _SESSIONS_AT_ONCE = 256
 UNSENT_S = 10.0
@@ -33,6 +36,8 @@ class LiveSession:
     subscription: str
     instance_id: str
     peer: str
+    rights: Rights | None = None
+    """The tenant's rights under which the session was last found to be allowed."""
     task: asyncio.Task[Any] | None = field(default_factory=asyncio.current_task)
     ending: bool = False
     cut_off: bool = False
@@ -73,8 +78,9 @@ class LiveSessions:
         return iter(list(self._live.values()))
 
     def enter(self, live: LiveSession) -> int:
-        """List a session; return its number for `leave`."""
+        """List a session that was checked (`check_granted`); return its number for `leave`."""
         self._entered += 1
+        live.rights = self._access.rights_of(live.tenant)
         self._live[self._entered] = live
         if live.subscription:
             self._readers[live.tenant, live.subscription] = live
@@ -109,23 +115,26 @@ class LiveSessions:
         open, or would open on another stream. Returns how many sessions ended.
 
         New grants apply to calls at once, so a new tenant is never without grants. A session that is being opened
-        meanwhile is checked again when it enters (`check_granted`).
+        meanwhile is checked again when it enters (`check_granted`). What counts is what a session was checked under,
+        not what this change changes: the change before it may have failed.
         """
         access = self._access
-        before, trusted_before = access.grants, access.trusted
-        access.grants = grants
-        access.trusted = trusted_before if trusted is None else trusted
+        before = access.grants
+        # Equal grants stay the same object, so that to compare those of thousands of sessions takes no time.
+        access.grants = {
+            name: before[name] if name in before and before[name] == each else each for name, each in grants.items()
+        }
+        access.trusted = access.trusted if trusted is None else trusted
         await self.end_revoked()
-        distrusted = trusted_before - access.trusted
-        ended, same = 0, dict[str, bool]()
+        ended = 0
         async for live in self.in_turns():
-            tenant = live.tenant
-            if tenant not in same:
-                same[tenant] = tenant not in distrusted and before.get(tenant, ()) == access.grants_of(tenant)
-            if same[tenant]:
+            rights = access.rights_of(live.tenant)
+            if live.rights == rights:
                 continue
-            refusal = access.refusal(live.feed, tenant, live.key)
-            if refusal is not None:
+            refusal = access.refusal(live.feed, live.tenant, live.key)
+            if refusal is None:
+                live.rights = rights
+            else:
                 live.end(refusal)
                 ended += 1
         return ended
@@ -138,15 +147,22 @@ class LiveSessions:
 
     def check_holds(self, identity: Identity, feed: FeedSpec, key: StreamKey) -> None:
         """Raise the error that would end a session whose credential or grants are gone: for calls without a session."""
-        if not self._auth.holds(identity):
+        if not self._holds(identity):
             raise Unauthenticated("the credential no longer holds")
         self.check_granted(identity.tenant, feed, key)
 
     async def end_revoked(self) -> None:
         """End the sessions whose credentials would no longer be accepted."""
         async for live in self.in_turns():
-            if not self._auth.holds(live.identity):
+            if not self._holds(live.identity):
                 live.end(Unauthenticated("credential expired or revoked while streaming"))
+
+    def _holds(self, identity: Identity) -> bool:
+        try:
+            return self._auth.holds(identity)
+        except Exception as error:  # noqa: BLE001 it may quote the credential; the other sessions are checked too
+            log.error("a credential of tenant %s cannot be checked: %s", identity.tenant, type(error).__name__)
+            return False
 
     async def in_turns(self) -> AsyncIterator[LiveSession]:
         """All sessions that are still open when their turn comes; other tasks get turns at the loop in between."""

@@ -229,4 +229,7 @@ class SourceTimeline:
         if is_own:
             self.forked_count += 1
             for listener in self.listeners:
-                listener(fork)
+                try:
+                    listener(fork)
+                except Exception:  # the others must drop what they have read
+                    log.exception("what was read before the restore may not be dropped")

@@ -26,8 +26,8 @@ class WatchedFiles:
         return tuple(_digest(path) for path in self.paths)
 
     async def run(self, reload: Callable[[], Awaitable[bool]], *, every_s: float) -> None:
-        """Call `reload` once for each change, and again at the next check if `reload` could not read a file that this
-        check could read.
+        """Call `reload` once for each change, and again at the next check if `reload` raised, or could not read a file
+        that this check could read.
 
         `reload` is called only when two checks in a row find the same content: a file that is being written may be
         valid and yet lack its second half, which for a tenants file would remove tenants.
@@ -46,7 +46,7 @@ class WatchedFiles:
             return await reload()
         except Exception as error:  # noqa: BLE001 the error's text may quote the file
             log.error("failed to reload %s: %s", ", ".join(map(str, self.paths)), type(error).__name__)
-            return True
+            return False
 
 
 def _digest(path: Path) -> bytes | None:

@@ -1,18 +1,30 @@
 """Sessions that end with their credential or their grants."""
 
 import asyncio
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
-from feedmux_server.core.grants.grant import Grants
+import pytest
+
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.feeds.feed import FeedSpec, Scope
+from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
+from feedmux_server.core.grants.grant import Grants, granted, make_grant
 from feedmux_server.rpc.access import Access
 from feedmux_server.rpc.auth import Authenticator
 from feedmux_server.rpc.live_sessions import LiveSession, LiveSessions
 
+FEED = FeedSpec(Scope("main", "shop", "orders"))
+KEY = stream_key(FEED)
+SHOP: Grants = (make_grant("*", "shop", "*"),)
+BROKEN: Grants = (make_grant("*", "shop", "orders"),)
+NOTHING = SimpleNamespace(rights_of=lambda tenant: ((), False))
 
-def make_sessions(*, holds: bool = True) -> LiveSessions:
+
+def make_sessions(access: Any = NOTHING, *, holds: bool = True) -> LiveSessions:
     auth = SimpleNamespace(holds=lambda identity: holds)
-    return LiveSessions(cast(Access, None), cast(Authenticator, auth))
+    return LiveSessions(cast(Access, access), cast(Authenticator, auth))
 
 
 async def test_new_grants_hold_before_any_session_is_checked() -> None:
@@ -27,6 +39,44 @@ async def test_new_grants_hold_before_any_session_is_checked() -> None:
     sessions = Watched(cast(Access, access), cast(Authenticator, None))
     assert await sessions.change_grants(grants, frozenset({"new"})) == 0
     assert seen == [(grants, {"new"})]
+
+
+class BrokenAccess(Access):
+    """Grants of one collection that no stream can be asked with."""
+
+    def __init__(self, grants: Mapping[str, Grants]) -> None:
+        self.grants, self.trusted = grants, frozenset()
+
+    def key_of(self, spec: FeedSpec, tenant: str) -> StreamKey:
+        if self.grants[tenant] == BROKEN:
+            raise UnicodeEncodeError("utf-8", "canary", 0, 1, "surrogates not allowed")
+        granted(self.grants_of(tenant) or (), spec.scope)
+        return KEY
+
+
+async def test_each_session_ends_that_its_grants_do_not_allow_or_that_cannot_be_checked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    access = BrokenAccess(dict.fromkeys("abc", SHOP))
+    sessions, ended = make_sessions(access), list[tuple[str, ErrorReason]]()
+
+    def enter(tenant: str) -> int:
+        def end(error: FeedmuxError) -> None:
+            ended.append((tenant, error.reason))
+
+        live = SimpleNamespace(identity=None, end=end, tenant=tenant, subscription="", feed=FEED, key=KEY)
+        return sessions.enter(cast(LiveSession, live))
+
+    numbers = [enter(tenant) for tenant in "abc"]
+    assert await sessions.change_grants({"a": BROKEN, "b": (), "c": SHOP}) == 2
+    assert ended == [("a", ErrorReason.GRANTS_CHANGED), ("b", ErrorReason.NAMESPACE_DENIED)]
+    assert "canary" not in caplog.text
+    for number in numbers[:2]:
+        sessions.leave(number)
+    # A change that failed before it came to the session, and is made again.
+    access.grants = {"c": ()}
+    assert await sessions.change_grants({"c": ()}) == 1
+    assert ended[2:] == [("c", ErrorReason.NAMESPACE_DENIED)]
 
 
 async def test_sessions_are_checked_in_turns() -> None:

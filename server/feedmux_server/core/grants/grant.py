@@ -15,7 +15,7 @@ import bson
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import Scope
-from feedmux_server.core.grants.match import check_match, check_path
+from feedmux_server.core.grants.match import check_match, check_path, is_text
 
 GRANTS_MAX: Final = 100
 HIDDEN_MAX: Final = 100
@@ -137,5 +137,5 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def _check_pattern(name: str, pattern: str) -> None:
     if not pattern:
         raise ValueError(f"{name} is empty; * stands for any")
-    if len(pattern.encode("utf-8", "surrogatepass")) > PATTERN_BYTES_MAX or "\0" in pattern:
-        raise ValueError(f"{name} is over {PATTERN_BYTES_MAX} bytes, or holds NUL")
+    if not is_text(pattern, PATTERN_BYTES_MAX):
+        raise ValueError(f"{name} is over {PATTERN_BYTES_MAX} bytes, holds NUL, or is not valid Unicode")

@@ -44,10 +44,18 @@ def check_match(match: Mapping[str, Any]) -> None:
         raise ValueError("match holds a value that BSON cannot express") from None
 
 
+def is_text(value: object, bytes_max: int) -> bool:
+    """Whether BSON can have the value as a name, in so many bytes."""
+    try:
+        return isinstance(value, str) and len(value.encode()) <= bytes_max and "\0" not in value
+    except UnicodeEncodeError:
+        return False
+
+
 def check_path(field: str, path: str) -> None:
     """A dotted path as of a document's field. Raises ValueError."""
-    if not isinstance(path, str) or len(path.encode("utf-8", "surrogatepass")) > _PATH_BYTES_MAX or "\0" in path:
-        raise ValueError(f"{field}: a path is text of at most {_PATH_BYTES_MAX} bytes without NUL")
+    if not is_text(path, _PATH_BYTES_MAX):
+        raise ValueError(f"{field}: a path is valid Unicode of at most {_PATH_BYTES_MAX} bytes without NUL")
     parts = path.split(".")
     if len(parts) > _PATH_PARTS_MAX:
         raise ValueError(f"{field}: a path has at most {_PATH_PARTS_MAX} parts")

@@ -70,7 +70,7 @@ def test_id_cannot_be_hidden() -> None:
             make_grant("*", "*", "*", None, [path])
 
 
-@over("pattern", ["", "a\0", "a" * 256])
+@over("pattern", ["", "a\0", "a" * 256, "\ud83d\ude00"])
 def test_patterns_that_cannot_be(pattern: str) -> None:
     for arguments in ((pattern, "*", "*"), ("*", pattern, "*"), ("*", "*", pattern)):
         with pytest.raises(ValueError, match=r"source|database|collection"):

@@ -10,7 +10,7 @@ from feedmux_server.core.grants.grant import make_grant
 from tests.tables import over
 
 
-@over("path", ["", ".", "a.", ".a", "a..b", "$a", "a.$b", "a.0.b", "a\0b", "x" * 2000, "a" + ".a" * 20])
+@over("path", ["", ".", "a.", ".a", "a..b", "$a", "a.$b", "a.0.b", "a\0b", "\ud83d", "x" * 2000, "a" + ".a" * 20])
 def test_paths_that_cannot_be_hidden(path: str) -> None:
     with pytest.raises(ValueError, match="hide"):
         make_grant("*", "*", "*", None, [path])
