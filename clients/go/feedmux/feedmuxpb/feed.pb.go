@@ -253,7 +253,7 @@ type Feed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Required. Name of a MongoDB deployment in the server's configuration. At most 120 bytes.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
-	// Optional. Empty: the whole deployment. The server rejects `admin`, `local` and `config`.
+	// Optional. Empty: the whole deployment. The server rejects `admin`, `local`, `config` and `*`.
 	Database string `protobuf:"bytes,2,opt,name=database,proto3" json:"database,omitempty"`
 	// Optional. Empty: the whole database, or the whole deployment. Requires `database`.
 	Collection string `protobuf:"bytes,3,opt,name=collection,proto3" json:"collection,omitempty"`

@@ -49,6 +49,9 @@ def _check_database(database: str) -> None:
     _check_text("database", database, DATABASE_BYTES_MAX)
     if not _DATABASE_REFUSED.isdisjoint(database):
         raise _invalid("database", "must not contain '/', '\\', '.', '\"', '$' or a space")
+    if database == "*":
+        # Its feeds would have the fingerprint and the route of those of the whole deployment.
+        raise _invalid("database", "must not be '*': leave it empty for the whole deployment")
     if database in _INTERNAL_DATABASES:
         raise _denied(database)
 

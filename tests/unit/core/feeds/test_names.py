@@ -61,6 +61,8 @@ def test_good_scopes(database: str, collection: str) -> None:
         ("a$b", ""),
         ("a\0b", ""),
         ("\udcff", ""),
+        ("*", ""),
+        ("*", "orders"),
         ("x" * 64, ""),
         ("é" * 32, ""),
         ("shop", ".a"),
