@@ -36,7 +36,7 @@ class QuotaSection(Section):
     )
     catch_up_streams: int = Field(
         default=4,
-        ge=0,
+        ge=1,
         description="Streams that read history at a time. Further streams wait, and take turns; with more, more"
         " subscribers catch up at once.",
     )

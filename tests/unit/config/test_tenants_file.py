@@ -118,6 +118,9 @@ def test_what_it_holds(tmp_path: Path, name: str, text: str) -> None:
             "the hash of an empty key: callers without a key would be accepted",
         ),
         ("tenants:\n  - name: a\n    quotas: 5\n", 3, "tenants.0.quotas: it should be a mapping of names to values"),
+        # Reads of history would never begin.
+        ("tenants:\n  - name: a\n    quotas: {catch_up_streams: 0}\n", 3, "should be greater than or equal to 1"),
+        ("default_quotas:\n  catch_up_streams: 0\ntenants: [{name: a}]\n", 2, "should be greater than or equal to 1"),
     ],
 )
 def test_mistakes_are_pointed_at(tmp_path: Path, text: str, line: int, words: str) -> None:
