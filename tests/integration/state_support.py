@@ -69,7 +69,7 @@ async def create(
 
 
 async def commit(store: SubscriptionStore, lease: Lease, number: int | None) -> CommitOutcome:
-    [outcome] = await store.leases.commit_many([CommitRequest(lease, None if number is None else place(number))])
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, None if number is None else place(number), 0)])
     return outcome
 
 

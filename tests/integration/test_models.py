@@ -99,9 +99,9 @@ class Operations:
         assert lease is not None
         match kind:
             case "commit":
-                return self._outcome(await store.leases.commit_many([CommitRequest(lease, at)]))
+                return self._outcome(await store.leases.commit_many([CommitRequest(lease, at, 0)]))
             case "renew":
-                return self._outcome(await store.leases.commit_many([CommitRequest(lease, None)]))
+                return self._outcome(await store.leases.commit_many([CommitRequest(lease, None, 0)]))
             case "restore":
                 await store.leases.restore_many([RestoreRequest(lease, self.stored[lease.nonce])])
                 return "asked for"

@@ -189,7 +189,7 @@ async def test_every_call_works_while_a_slot_moves(
                 await create(store, "t", name)
             assert place_of(await store.get("t", name)) == place(0)
             stored, lease = await store.leases.open("t", name, instance_id="i")
-            [outcome] = await store.leases.commit_many([CommitRequest(lease, place(4))])
+            [outcome] = await store.leases.commit_many([CommitRequest(lease, place(4), 0)])
             assert outcome.status is CommitStatus.OK
             await store.leases.release(lease)
             to = place(2)

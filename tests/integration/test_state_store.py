@@ -74,7 +74,7 @@ async def test_order_is_bytewise_and_a_prefix_comes_first(store: SubscriptionSto
     for i, (cluster_time, order) in enumerate(steps):
         for cluster, key_, expected in ((cluster_time, order, i), *((c, o, i) for c, o in steps[:i])):
             name = b"%d" % steps.index((cluster, key_))
-            [outcome] = await store.leases.commit_many([CommitRequest(lease, StoredPlace(name, cluster, key_))])
+            [outcome] = await store.leases.commit_many([CommitRequest(lease, StoredPlace(name, cluster, key_), 0)])
             assert outcome.position == b"%d" % expected
 
 

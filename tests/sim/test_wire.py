@@ -27,7 +27,7 @@ async def created() -> tuple[SimRedis, SubscriptionStore, Recorder]:
     _, lease = await store.leases.open("t", "s", instance_id="one")
     for _ in range(2):  # what was written before is on disk then
         await asyncio.sleep(3.0)
-        await store.leases.commit_many([CommitRequest(lease, None)])
+        await store.leases.commit_many([CommitRequest(lease, None, 0)])
     assert recorder.records[1:] == [Renewed("s", lease.epoch)] * 2
     recorder.records.clear()
     return redis, store, recorder

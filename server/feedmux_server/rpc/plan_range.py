@@ -107,15 +107,15 @@ class PlanRange:
             if request.processed:
                 processed = (await service.starts(key, tenant).position(request.processed, "processed")).place
                 check_range(processed, key, "`processed`")
-                await self._store(request.processed, processed, lease)
+                await self._store(request.processed, processed, lease, stored.delivered_time)
         return feed, key, request.after or stored.position
 
-    async def _store(self, position: bytes, place: ResumeToken, lease: Lease) -> None:
+    async def _store(self, position: bytes, place: ResumeToken, lease: Lease, delivered_time: int) -> None:
         """Store the processed position, and renew the lease. Raises FENCED."""
         # Inside a split event, the stored position does not change, but the lease is renewed all the same.
         order = order_bytes(place.after_documents() if place.copied is None and place.is_high_water_mark else place)
-        stored = None if place.may_be_inside_event else StoredPlace(position, place.cluster_time, order)
-        [outcome] = await self._service.store.leases.commit_many([CommitRequest(lease, stored)])
+        at = None if place.may_be_inside_event else StoredPlace(position, place.cluster_time, order)
+        [outcome] = await self._service.store.leases.commit_many([CommitRequest(lease, at, delivered_time)])
         if outcome.status is not CommitStatus.OK:
             raise FeedmuxError(
                 ErrorReason.FENCED, "another client opened the subscription in the meantime", {"cause": "TAKEOVER"}

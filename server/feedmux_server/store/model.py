@@ -102,7 +102,7 @@ class CommitRequest:
 
     lease: Lease
     place: StoredPlace | None
-    delivered_time: int = 0
+    delivered_time: int
     """See `StoredSubscription`."""
     members: int | None = None
     """The same; None of an ordinary subscription."""

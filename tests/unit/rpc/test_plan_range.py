@@ -9,6 +9,7 @@ from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_server.core.limits.rates import Rates
 from feedmux_server.core.positions.position import PositionEncoder
 from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.rpc.plan_range import SLICES_AT_ONCE, PlanRange
 from tests.unit.rpc.service_support import FEED, call, refused, served
 from tests.virtual_time import in_virtual_time, sim_loop
@@ -55,6 +56,17 @@ async def test_the_slices_of_an_answer_count_as_requests(
         plan = wire.PlanRangeResponse.FromString(await call(PlanRange(there.service), request))
         assert len(plan.slices) == min(events, slices or 1)
         assert sum(charged) == pytest.approx(requests)
+
+
+@in_virtual_time
+async def test_what_sessions_have_delivered_is_still_known_after_a_range() -> None:
+    """A restore of MongoDB that loses it would otherwise not be noticed."""
+    async with served() as there:
+        position, store = (await there.create("s")).position, there.service.store
+        _, lease = await store.leases.open(ANONYMOUS.tenant, "s", instance_id="i")
+        await store.leases.release(lease, 7)
+        await call(PlanRange(there.service), wire.PlanRangeRequest(**DURABLE, processed=position))
+        assert (await store.get(ANONYMOUS.tenant, "s")).delivered_time == 7
 
 
 @in_virtual_time

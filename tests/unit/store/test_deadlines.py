@@ -74,7 +74,7 @@ async def test_a_late_open_does_not_end_the_session_that_was_opened_after_it() -
     await given_up(redis, store.leases.open("t", "s", instance_id="one"))
     _, lease = await store.leases.open("t", "s", instance_id="one")
     await asyncio.sleep(LATE_S)
-    [outcome] = await store.leases.commit_many([CommitRequest(lease, StoredPlace(b"q", 6, b""))])
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, StoredPlace(b"q", 6, b""), 0)])
     assert outcome.status is CommitStatus.OK
 
 
@@ -87,7 +87,7 @@ async def test_the_clock_of_another_redis_is_learned(ahead_s: float) -> None:
     _, lease = await store.leases.open("t", "s", instance_id="one")
     await given_up(redis, store.seek("t", "s", position=b"sought", cluster_time=1, order=b""))
     await asyncio.sleep(LATE_S)
-    [outcome] = await store.leases.commit_many([CommitRequest(lease, StoredPlace(b"q", 6, b""))])
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, StoredPlace(b"q", 6, b""), 0)])
     assert outcome.status is CommitStatus.OK
 
 

@@ -91,7 +91,7 @@ async def test_a_huge_order_of_an_older_version_is_not_read_whole() -> None:
     for found in (await store.get("t", "s"), (await store.list("t", page_size=9))[0][0]):
         assert found.order == huge[:4096]
     later = StoredPlace(b"later", stored.cluster_time, huge[:1024] + b"\xff")
-    [outcome] = await store.leases.commit_many([CommitRequest(lease, later)])
+    [outcome] = await store.leases.commit_many([CommitRequest(lease, later, 0)])
     assert (outcome.status, outcome.position) == (CommitStatus.OK, b"later")
     assert redis.hash_of(key().encode())[b"order"] == later.order
 
