@@ -43,8 +43,8 @@ from feedmux_server.core.delivery.taken import NeedsRoom
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, Rendition, event_id, leading_id, read_token
 from feedmux_server.core.events.event_keys import FieldsRead, keys_of
-from feedmux_server.core.positions.ahead import Ahead, mark_of
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.ahead import Ahead, Of, mark_of, short_of
+from feedmux_server.core.positions.resume_token import ResumeToken, UnknownTokenLayout, cluster_time_of
 
 RUN_MAX: Final = 100
 """The most events of a run. A member that is lost has begun one of them at most, and gives back the others."""
@@ -177,12 +177,17 @@ class _Replay:
 class _Restored:
     """What an earlier host has settled ahead of its position, until a new one has read as far."""
 
-    __slots__ = ("_ahead", "_open")
+    __slots__ = ("_ahead", "_missed", "_open")
 
     def __init__(self, ahead: Ahead) -> None:
         self._ahead = ahead
         self._open: dict[bytes | None, bytes | None] = {}
-        """The keys of the holes that were found, each with the mark of its hole."""
+        """The keys of the holes that were found, each with the mark of its hole. None if the hole should have come
+        before, and has not (yet)."""
+        self._missed = dict[bytes, dict[bytes, int]]()
+        """The holes that were not found: by the hash of their key and their mark, their time."""
+        for mark, of in ahead.of.items():
+            self._missed.setdefault(of.key, {})[mark] = of.time
 
     def is_passed_by(self, place: ResumeToken) -> bool:
         """Whether everything up to the higher position was read."""
@@ -200,25 +205,39 @@ class _Restored:
             passed = first if self.is_of_other_version(chunk.end) else chunk.first_after(ahead.high)
             for index in range(first, min(stop, passed)):
                 name = names[index - first]
-                mark = mark_of(event_id(rendition.data, rendition.offsets[index]))
+                raw = event_id(rendition.data, rendition.offsets[index])
+                mark = mark_of(raw)
                 attempts = ahead.holes.get(mark, 0)
-                if attempts or name in self._open:
-                    self._open.setdefault(name, mark)
+                if attempts:
+                    if self._open.get(name) is None:
+                        self._open[name] = mark
+                    if mark in ahead.of:
+                        self._missed[ahead.of[mark].key].pop(mark, None)
+                elif name not in self._open and self._is_after_missed(name, raw):
+                    self._open[name] = None
+                if name in self._open:
                     found[index] = attempts or 1
-        except FeedmuxError:  # the pipeline has removed an `_id`
+        except (FeedmuxError, UnknownTokenLayout):  # the pipeline has removed an `_id`
             passed, found = first, {}
         return found | dict.fromkeys(range(max(first, passed), stop), 1)
 
-    def ahead(self, firsts: dict[bytes | None, bytes], attempts: dict[bytes, int]) -> Ahead:
+    def _is_after_missed(self, name: bytes | None, raw: bytes) -> bool:
+        """Whether a hole of this key should have come before the event with this `_id`, or was at its time."""
+        missed = self._missed.get(short_of(name)) if self._missed else None
+        return min(missed.values()) <= cluster_time_of(raw) if missed else False
+
+    def ahead(self, firsts: dict[bytes | None, bytes], now: Ahead) -> Ahead:
         """What is settled now, by the marks of the first unsettled events of some keys. The hole of a key with such an
-        event has moved there. That of another key stays where it was: what follows it may not have been read."""
-        holes = dict(self._ahead.holes)
+        event has moved there. That of another key stays where it was: what follows it may not have been read, and if
+        the hole was missed, what follows comes again."""
+        holes, of = dict(self._ahead.holes), dict(self._ahead.of)
         for name, mark in firsts.items():
             before = self._open.get(name)
             if before is not None:
                 holes.pop(before, None)
-                holes[mark] = attempts[mark]
-        return Ahead(self._ahead.high, holes)
+                of.pop(before, None)
+                holes[mark], of[mark] = now.holes[mark], now.of[mark]
+        return Ahead(self._ahead.high, holes, of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -665,7 +684,8 @@ class KeyLedger:
 
     def ahead(self, holes_max: int) -> Ahead | None:
         """What is settled after `place`; None if nothing is known to be."""
-        holes, names, high, bytes_left = dict[bytes, int](), dict[bytes | None, bytes](), self._end, _MARKED_BYTES
+        holes, of, names = dict[bytes, int](), dict[bytes, Of](), dict[bytes | None, bytes]()
+        high, bytes_left = self._end, _MARKED_BYTES
         for seen, (number, (span, index, key)) in enumerate(self.events.items()):
             if isinstance(span, _Replay) or (key.name in names and key is not self._nobodys and seen < _EXAMINED_MAX):
                 continue
@@ -678,12 +698,17 @@ class KeyLedger:
                 if not raw:
                     high = span.before(index)
                     break
-                key.mark = number, mark_of(raw)
-            names[key.name] = key.mark[1]
-            holes[key.mark[1]] = self.retries.of(number).failures + 1
+                try:
+                    key.mark = number, mark_of(raw), Of(short_of(key.name), cluster_time_of(raw))
+                except UnknownTokenLayout:  # the pipeline has changed the `_id`
+                    high = span.before(index)
+                    break
+            _, mark, of[mark] = key.mark
+            names[key.name] = mark
+            holes[mark] = self.retries.of(number).failures + 1
         if self._restored is not None:
-            return self._restored.ahead(names, holes)
-        return Ahead(high, holes) if holes and high.is_after(self.place) else None
+            return self._restored.ahead(names, Ahead(high, holes, of))
+        return Ahead(high, holes, of) if holes and high.is_after(self.place) else None
 
     def take(
         self, hand: Hand, *, events_max: int, credit_bytes: int, payload_max: int, event_max: int, runs_max: int

@@ -8,6 +8,7 @@ from typing import Final
 
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.positions.ahead import Of
 
 _HISTORY_MAX: Final = 1_000
 """The most steps in which a member hears that its events are stored, while an earlier event is not settled."""
@@ -44,7 +45,7 @@ class Key:
         """How many letters of it were loaded and are not deleted yet."""
         self.deleting = 0
         """How many of these are settled."""
-        self.mark: tuple[int, bytes] | None = None
+        self.mark: tuple[int, bytes, Of] | None = None
         """The number and the mark of an event of it (`ahead.mark_of`), the last one that was asked for."""
         self.is_parked = False
         """Whether it waits for them to be deleted."""

@@ -11,9 +11,10 @@ existing documents, the token has its length (2) before it, and after it the num
 generation (8), in a copy of several collections the namespace with its length (2) before it, and the last `_id`. After
 a copy whose end the client may not have noticed, the number and the generation are before the token. With what a group
 has settled ahead (`core.positions.ahead`), the token and the higher one have their lengths (2) before them, and the
-holes follow: mark (6), attempts (1). There both tokens are packed (`resume_token.packed`) unless both are compact. Who
-does not read for the group begins at the token. By the flags of such positions, servers that do not know them reject
-them.
+holes follow: mark (6), attempts (1), hash of the key (2), and of the time the seconds (2) before that of the higher
+token, and the increment (2); the last three came later, with a flag of their own. There both tokens are packed
+(`resume_token.packed`) unless both are compact. Who does not read for the group begins at the token. By the flags of
+such positions, servers that do not know them reject them.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from hashlib import blake2b
 from typing import Final
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.positions.ahead import HOLE_BYTES, HOLES_MAX, Ahead, unpacked
+from feedmux_server.core.positions.ahead import FORMER_HOLE_BYTES, HOLE_BYTES, HOLES_MAX, Ahead, unpacked
 from feedmux_server.core.positions.position_keys import KEY_ID_BYTES, MAC_BYTES, PositionKey, PositionKeys
 from feedmux_server.core.positions.resume_token import (
     WHOLE_BYTES_MAX,
@@ -50,7 +51,9 @@ _FLAG_GENERATION: Final = 0x80
 _FORMS: Final = _FLAG_COPYING | _FLAG_AHEAD | _FLAG_COMPLETED
 """At most one of these."""
 _OF_COPY: Final = _FLAG_NAMESPACE | _FLAG_GENERATION
-"""Only with `_FLAG_COPYING`."""
+"""Only with `_FLAG_COPYING`, but for one."""
+_FLAG_KEYS: Final = _FLAG_NAMESPACE
+"""With `_FLAG_AHEAD`: the holes say of which keys they are."""
 _FLAGS_OF: Final = {Given.BY_MONGODB: 0, Given.BY_CLIENT: _FLAG_UNJUDGED, Given.AS_TIME: _FLAG_AS_TIME}
 _GIVEN_OF: Final = {flags: given for given, flags in _FLAGS_OF.items()}
 _PART_BYTES: Final = 8
@@ -147,12 +150,13 @@ class PositionEncoder:
             higher = ahead.high.as_summary()
             high = packed(higher)
             self._high_bytes = len(high)
-            if len(high) + HOLE_BYTES * len(ahead.holes) <= room:
-                flags, short, short_high = _FLAGS_OF[token.given] | _FLAG_AHEAD, key_string(token), key_string(higher)
-                if short is not None and short_high is not None:  # older servers can read this
+            if len(high) + len(holes := ahead.packed()) <= room:
+                flags = _FLAGS_OF[token.given] | _FLAG_AHEAD | (0 if ahead.is_former else _FLAG_KEYS)
+                short, short_high = key_string(token), key_string(higher)
+                if short is not None and short_high is not None:
                     flags, low, high = flags | _FLAG_COMPACT, short, short_high
                 tokens = len(low).to_bytes(2) + low + len(high).to_bytes(2) + high
-                content = self._head(key, flags) + tokens + ahead.packed()
+                content = self._head(key, flags) + tokens + holes
                 return content + key.sign(content)
         return self.encode(whole)
 
@@ -260,10 +264,11 @@ def _content(data: bytes) -> bytes:
 def _read(content: bytes) -> Position:
     flags = content[1]
     given = _GIVEN_OF.get(flags & ~_FLAG_COMPACT & ~_FORMS & ~_OF_COPY)
-    if given is None or (flags & _FORMS).bit_count() > 1 or (flags & _OF_COPY and not flags & _FLAG_COPYING):
+    allowed = _OF_COPY if flags & _FLAG_COPYING else _FLAG_KEYS if flags & _FLAG_AHEAD else 0
+    if given is None or (flags & _FORMS).bit_count() > 1 or flags & _OF_COPY & ~allowed:
         raise _invalid("the position has flags that this server does not know")
     read = ResumeToken.from_key_string if flags & _FLAG_COMPACT else ResumeToken.from_position
-    data, copied, completed, high, holes = content[_HEAD_BYTES:], None, None, b"", b""
+    data, copied, completed, high, holes, hole_bytes = content[_HEAD_BYTES:], None, None, b"", b"", 0
     if flags & _FLAG_COPYING:
         end = 2 + int.from_bytes(data[:2])
         copied = _copied(data[end:], flags)
@@ -272,11 +277,12 @@ def _read(content: bytes) -> Position:
         completed = _counted(data)
         data = data[_COUNT_BYTES:]
     if flags & _FLAG_AHEAD:
-        data, high, holes = _parts(data)
+        hole_bytes = HOLE_BYTES if flags & _FLAG_KEYS else FORMER_HOLE_BYTES
+        data, high, holes = _parts(data, hole_bytes)
         read = read if flags & _FLAG_COMPACT else ResumeToken.from_packed
     try:
         token = read(data)
-        ahead = Ahead(read(high), unpacked(holes)) if high else None
+        ahead = unpacked(read(high), holes, hole_bytes) if high else None
     except UnknownTokenLayout:
         raise _invalid("the position holds a resume token that this server cannot read") from None
     if copied is not None:
@@ -308,11 +314,11 @@ def _copied(data: bytes, flags: int) -> Copied:
     return replace(copied, up_to=rest)
 
 
-def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+def _parts(data: bytes, hole_bytes: int) -> tuple[bytes, bytes, bytes]:
     """The token, the higher token and the holes. Raises POSITION_INVALID."""
     end = 2 + int.from_bytes(data[:2])
     high_end = end + 2 + int.from_bytes(data[end : end + 2])
-    if high_end > len(data) or high_end == end + 2 or (len(data) - high_end) % HOLE_BYTES:
+    if high_end > len(data) or high_end == end + 2 or (len(data) - high_end) % hole_bytes:
         raise _invalid("the position is cut short")
     return data[2:end], data[end + 2 : high_end], data[high_end:]
 

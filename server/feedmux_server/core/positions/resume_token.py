@@ -377,6 +377,17 @@ def _generation(cluster_time: int, age: int) -> int:
     return (cluster_time >> 32) << 20 | min(cluster_time & 0xFFFF_FFFF, 0x3FF) << 10 | age
 
 
+def cluster_time_of(raw: bytes) -> int:
+    """The cluster time of the token in this document, of which nothing else is read. Raises `UnknownTokenLayout`."""
+    try:
+        head = unhexlify(raw[15:33])
+    except HexError:
+        head = b""
+    if raw[4:11] != _DATA or len(head) != 9 or head[0] != _TIMESTAMP:
+        raise UnknownTokenLayout("the token does not begin with a cluster time")
+    return int.from_bytes(head[1:])
+
+
 def without_document(raw: bytes) -> bytes:
     """The token in the `_id` of a copied document (`{_data: …, snapshot: {_id: …, …}}`); `raw` itself if it is
     another one. Decodes nothing: an `_id` may have any size and depth."""

@@ -3,7 +3,7 @@
 import bson
 
 from feedmux_server.core.errors import ErrorReason
-from feedmux_server.core.positions.ahead import HOLES_MAX, Ahead, mark_of
+from feedmux_server.core.positions.ahead import HOLES_MAX, Ahead, Of, mark_of
 from feedmux_server.core.positions.position import (
     POSITION_BYTES_MAX,
     Position,
@@ -36,23 +36,54 @@ from tests.unit.core.positions.test_position import (
 BITS = {"_typeBits": b"@"}
 LOW = MARK
 HOLES = {mark_of(bytes((number,))): number for number in (1, 2, 200)}
+SECOND = EVENT.cluster_time >> 32
 ENCODER = PositionEncoder(KEYS, SCOPE, KEY)
 
 
-def encoded(low: ResumeToken = LOW, high: ResumeToken = EVENT, holes: dict[bytes, int] = HOLES) -> bytes:
-    return ENCODER.encode_ahead(low, lambda most: Ahead(high, dict(list(holes.items())[:most])))
+def encoded(
+    low: ResumeToken = LOW, high: ResumeToken = EVENT, holes: dict[bytes, int] = HOLES, of: Of | None = None
+) -> bytes:
+    return ENCODER.encode_ahead(low, lambda most: ahead_of(high, dict(list(holes.items())[:most]), of))
+
+
+def ahead_of(high: ResumeToken, holes: dict[bytes, int], of: Of | None = None) -> Ahead:
+    return Ahead(high, holes, dict.fromkeys(holes, of or Of(b"kk", high.cluster_time >> 32 << 32 | 3)))
 
 
 def test_a_vector() -> None:
     """The bytes that this version stores, and later ones read."""
-    data = encoded()
+    data = encoded(of=Of(b"kk", SECOND - 2 << 32 | 3))
+    low = bytes.fromhex("82000000070000000" + "12b0229296e04")
+    assert data[:-16] == b"".join((
+        b"\xf2\x31", KEYS.signing.id, SCOPE, KEY, len(low).to_bytes(2), low,
+        len(EVENT_DATA_BYTES).to_bytes(2), EVENT_DATA_BYTES,
+        *(mark_of(bytes((number,))) + bytes((number,)) + b"kk\0\2\0\3" for number in (1, 2, 200)),
+    ))  # fmt: skip
+    assert mark_of(b"\1").hex() == "03db45068185"
+
+
+@over("before, increment, read", [
+    (0, 1 << 30, (SECOND << 32) + 0xFFFF),
+    (0xFFFE, 0, (SECOND - 0xFFFE) << 32),
+    (0xFFFF, 7, 0),
+    (1 << 20, 7, 0),
+])  # fmt: skip
+def test_a_time_without_room_is_an_earlier_one(before: int, increment: int, read: int) -> None:
+    ahead = inspect_position(encoded(of=Of(b"kk", (SECOND - before) << 32 | increment))).ahead
+    assert ahead is not None
+    assert {each.time for each in ahead.of.values()} == {read}
+
+
+def test_a_vector_of_earlier_versions() -> None:
+    data = ENCODER.encode_ahead(LOW, lambda most: Ahead(EVENT, HOLES))
     low = bytes.fromhex("82000000070000000" + "12b0229296e04")
     assert data[:-16] == b"".join((
         b"\xf2\x11", KEYS.signing.id, SCOPE, KEY, len(low).to_bytes(2), low,
         len(EVENT_DATA_BYTES).to_bytes(2), EVENT_DATA_BYTES,
         *(mark_of(bytes((number,))) + bytes((number,)) for number in (1, 2, 200)),
     ))  # fmt: skip
-    assert mark_of(b"\1").hex() == "03db45068185"
+    read = inspect_position(data).ahead
+    assert read == Ahead(EVENT, HOLES)
 
 
 @over("given", list(Given))
@@ -60,7 +91,7 @@ def test_round_trip_and_what_others_read(given: Given) -> None:
     low = LOW.given_as(given)
     data = encoded(low)
     read = decode_position(data, SCOPE, KEYS)
-    assert (read.token, read.token.given, read.ahead) == (low, given, Ahead(EVENT, HOLES))
+    assert (read.token, read.token.given, read.ahead) == (low, given, ahead_of(EVENT, HOLES))
     assert as_shown(data, KEYS) == encode_position(Position(SCOPE, KEY, low), KEYS)
     assert data[1] & ~0x0F, "a server that does not know it rejects flags that it does not know"
 
@@ -76,10 +107,10 @@ def test_what_is_damaged_or_nonsense_is_invalid() -> None:
     data = encoded()
     refuses_damage(data)
     head, tokens = data[:22], data[22:-16]
-    for flags in (0x11, 0x10, 0x19, 0x18):
+    for flags in (0x11, 0x10, 0x19, 0x18, 0x31, 0x30):
         for content in (b"\0", b"\0\0", b"\0\0\0\0", b"\xff\xff" + bytes(20), tokens[:-1], tokens[:20] + b"\0\0"):
             assert refused(signed(bytes((0xF2, flags)) + head[2:] + content)) is ErrorReason.POSITION_INVALID
-    for flags in (0x10, 0x18, 0x19, 0x17):
+    for flags in (0x30, 0x10, 0x11, 0x18, 0x19, 0x17, 0x20, 0x60, 0x91, 0xB1):
         assert refused(signed(bytes((0xF2, flags)) + head[2:] + tokens)) is ErrorReason.POSITION_INVALID
 
 
@@ -91,7 +122,7 @@ def test_as_many_holes_as_fit() -> None:
     long = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * 1500 + b"\0\0\x04")
     read = inspect_position(encoded(long, long, holes=many))
     assert read.ahead is not None
-    assert 100 < len(read.ahead.holes) < 200
+    assert 60 < len(read.ahead.holes) < 100
     assert read.token == long
 
 
@@ -117,7 +148,7 @@ def test_holes_are_looked_for_once_whatever_the_length_of_the_tokens() -> None:
 
         def ahead(most: int, high: ResumeToken = high) -> Ahead:
             asked.append(most)
-            return Ahead(high, dict(list(many.items())[:most]))
+            return ahead_of(high, dict(list(many.items())[:most]))
 
         read = inspect_position(encoder.encode_ahead(low, ahead))
         assert len(asked) == times
@@ -138,7 +169,7 @@ def test_every_kind_of_token_keeps_what_is_ahead(pair: tuple[ResumeToken, Resume
     data = encoded(low, high)
     read = decode_position(data, SCOPE, KEYS)
     assert read.ahead is not None
-    assert (read.token, read.token.given, read.ahead) == (low, low.given, Ahead(high, HOLES))
+    assert (read.token, read.token.given, read.ahead) == (low, low.given, ahead_of(high, HOLES))
     assert (read.token.raw, read.token.digest) == (low.raw, low.digest)
     assert (read.ahead.high.raw, read.ahead.high.digest) == (high.raw, high.digest)
     assert as_shown(data, KEYS) == encode_position(Position(SCOPE, KEY, low), KEYS)
@@ -165,7 +196,7 @@ def test_what_is_nonsense_with_type_bits_is_invalid() -> None:
 
 def test_many_holes_with_tokens_of_any_kind() -> None:
     many = {mark_of(number.to_bytes(2)): 1 for number in range(2 * HOLES_MAX)}
-    for token, least in ((TYPED, 540), (LONG, 200), (TYPED_LONG, 1)):
+    for token, least in ((TYPED, 290), (LONG, 120), (TYPED_LONG, 1)):
         data = encoded(token, token, many)
         ahead = inspect_position(data).ahead
         assert ahead is not None
@@ -175,7 +206,7 @@ def test_many_holes_with_tokens_of_any_kind() -> None:
 def test_of_two_tokens_that_do_not_both_fit_the_lower_is_the_time_before_it() -> None:
     """A client, which does not see what is ahead, gets the events of that time again. A group does not."""
     many = {mark_of(number.to_bytes(2)): 1 for number in range(2 * HOLES_MAX)}
-    for size, least in ((1990, 280), (3900, 10), (3951, 4)):
+    for size, least in ((1990, 150), (3900, 5), (3951, 2)):
         longer = ResumeToken.from_key_string(EVENT_DATA_BYTES[:-2] + b"\x3c" + b"x" * size + b"\0\0\x04")
         assert not longer.digest
         data = encoded(longer, longer, many)
