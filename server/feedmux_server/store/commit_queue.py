@@ -8,7 +8,7 @@ from typing import Final
 
 from feedmux_server.core.limits.lease import LeaseRules
 from feedmux_server.store.handle import CommitHandle, Waiting
-from feedmux_server.store.model import CommitOutcome, CommitStatus, FenceCause, Lease
+from feedmux_server.store.model import CommitOutcome, CommitStatus, FenceCause
 
 REJECTED_KEY_S: Final = 2.0
 """How long a session waits whose key Redis rejects, or whose cluster node is unavailable. Others continue."""
@@ -19,13 +19,13 @@ class CommitQueue:
 
     def __init__(self, rules: LeaseRules, now_s: float) -> None:
         self._rules = rules
-        self._handles: dict[Lease, CommitHandle] = {}
+        self._handles: dict[CommitHandle, None] = {}
         self._newest: dict[tuple[str, str], CommitHandle] = {}
         self._due: dict[CommitHandle, None] = {}
         self._renewals_checked_s = now_s
 
     def __iter__(self) -> Iterator[CommitHandle]:
-        return iter(tuple(self._handles.values()))
+        return iter(tuple(self._handles))
 
     @property
     def has_due(self) -> bool:
@@ -35,7 +35,7 @@ class CommitQueue:
         """Add a session right after its subscription was opened. Fences an older session of the subscription in this
         process; returns False if this session is not the newest, so that Redis has to say who owns it."""
         lease = handle.lease
-        self._handles[lease] = handle
+        self._handles[handle] = None
         known = self.newest(lease.tenant, lease.name)
         if known is not None and known.lease.epoch >= lease.epoch:
             return False
@@ -55,13 +55,13 @@ class CommitQueue:
         return handle in self._due
 
     def with_acks(self) -> list[CommitHandle]:
-        return [handle for handle in self._handles.values() if handle.waiting is not None]
+        return [handle for handle in self._handles if handle.waiting is not None]
 
     def ready(self, now_s: float) -> list[CommitHandle]:
         """The sessions to commit or renew now."""
         if now_s - self._renewals_checked_s >= self._rules.check_every_s / 2:
             self._renewals_checked_s = now_s
-            self._due.update((h, None) for h in self._handles.values() if self._rules.renew_due(h.confirmed_s, now_s))
+            self._due.update((h, None) for h in self._handles if self._rules.renew_due(h.confirmed_s, now_s))
         return [handle for handle in self._due if handle.not_before_s <= now_s]
 
     def answered(
@@ -92,7 +92,7 @@ class CommitQueue:
 
     def forget(self, handle: CommitHandle) -> None:
         self._due.pop(handle, None)
-        self._handles.pop(handle.lease, None)
+        self._handles.pop(handle, None)
         key = (handle.lease.tenant, handle.lease.name)
         if self._newest.get(key) is handle:
             del self._newest[key]

@@ -94,6 +94,15 @@ def test_a_lost_subscription_is_restored_unless_it_may_have_been_deleted(sent_s:
     assert site.recorders[handle].causes == ([] if restores else ["LEASE"])
 
 
+def test_a_session_is_forgotten_also_if_its_release_says_that_it_leaves_work() -> None:
+    site = Site()
+    handle = site.handle()
+    site.queue.add(handle)
+    handle.lease = replace(handle.lease, follows_lost=True)
+    site.queue.forget(handle)
+    assert list(site.queue) == []
+
+
 def test_a_fenced_session_is_forgotten() -> None:
     site = Site()
     handle = site.handle()
