@@ -33,7 +33,7 @@ from feedmux_server.sessions.dead_letters import LetterWriter
 from feedmux_server.sessions.member_session import MemberSession, Membership
 from feedmux_server.sessions.outputs import GapMark, ProgressMark
 from feedmux_server.sessions.replays import HostedGroup
-from feedmux_server.sessions.session import CONTINUE_PAUSE_S, LOSS_PAUSE_S, SessionPolicy
+from feedmux_server.sessions.session import CONTINUE_PAUSE_S, ENDED_FEED_S, LOSS_PAUSE_S, SessionPolicy
 from feedmux_server.sessions.session_commits import FLUSH_TIMEOUT_S, Commits
 from feedmux_server.source.dead_letters import DeadLetters
 from feedmux_server.streams.manager import StreamManager
@@ -148,6 +148,8 @@ class Group:
         """The one timer of all keys that wait for another try."""
         self._empty_timer: asyncio.TimerHandle | None = None
         """Ends a group without members whose dead letters are not written in time."""
+        self._end_timer: asyncio.TimerHandle | None = None
+        """Tells of the end of the feed while events wait for another try."""
         self._retry_due_s: float | None = None
         self._failures = 0
         """How many failed deliveries the tenant's account has counted."""
@@ -178,6 +180,7 @@ class Group:
             self._gather_until(max(GATHER_S, most_s))
         subscriber = manager.subscriber(key, tenant, at, self._wake, durable=False, payload_max=0, wire_format=BSON)
         self.reader = GroupReader(streams, subscriber, self.ledger)
+        self.reader.on_end = self._plan_end
         self._positions = positions
         self._committed = self.ledger.place, self.ledger.changes
         self._commits: GroupCommits | None = None
@@ -466,8 +469,17 @@ class Group:
 
     # The end.
 
+    def _plan_end(self) -> None:
+        if self._end_timer is None:
+            self._end_timer = asyncio.get_running_loop().call_later(ENDED_FEED_S, self._tell_end)
+
+    def _tell_end(self) -> None:
+        self._end_timer = None
+        if not self.ended and self.reader.ended is not None and not self.reader.tell_end():
+            self._plan_end()
+
     def _met_end(self, error: FeedmuxError) -> None:
-        """The feed has ended, and everything before the end is settled."""
+        """The feed has ended, and everything before the end is settled, or waits longer than members wait for that."""
         if self._ending is None and not self.ended:
             self._ending = self._manager.tasks.run_once("group-end", lambda: self._meet_end(error))
 
@@ -515,7 +527,7 @@ class Group:
             return
         self._commit()
         self.ended, recovers = True, self._leaves_work or self.ledger.recovers
-        for timer in (self._retry_timer, self._gather_timer, self._empty_timer):
+        for timer in (self._retry_timer, self._gather_timer, self._empty_timer, self._end_timer):
             if timer is not None:
                 timer.cancel()
         if self._letters is not None:

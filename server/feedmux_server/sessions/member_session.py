@@ -3,6 +3,7 @@
 Marks, heartbeats, quotas, drains and errors are those of any session.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -27,6 +28,8 @@ from feedmux_server.streams.wakeup import Wakeup
 
 _READS_ON_S: Final = 0.001
 """How long a member waits between two portions of what an earlier host of the group has read and settled."""
+_FEW_S: Final = 0.1
+"""How long a member with a small part of its window free waits for more of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class Membership:
     settled: Callable[[], None]
     """The group's position may have moved, or events may have failed."""
     met_end: Callable[[FeedmuxError], None]
-    """The feed has ended, and everything before the end is settled."""
+    """The feed has ended, and everything before the end is settled, or only waits."""
     left: Callable[["MemberSession"], None]
     """The session has ended."""
 
@@ -63,6 +66,7 @@ class MemberSession(Session):
         self._quota = MemberQuota(manager.accounts.of(member.tenant), signal)
         gate = SendGate(manager, member.tenant, payload_max, self._quota, signal)
         super().__init__(manager, key, positions, policy, member, gate, signal, lambda _: commits)
+        self._few_timer: asyncio.TimerHandle | None = None
         self.gives_back = False
         """The client has asked to close: others get its events at once."""
         self.has_letters = False
@@ -108,6 +112,13 @@ class MemberSession(Session):
         self._observer.acked(member.hand.acked)
         if member.can_receive or self._state.phase is Phase.DRAINING:
             self._signal.set()
+        elif member.waits_for_more and self._few_timer is None:
+            self._few_timer = asyncio.get_running_loop().call_later(_FEW_S, self._take_few)
+
+    def _take_few(self) -> None:
+        self._few_timer = None
+        if self._membership is not None:
+            self._membership.reader.take_few(self._membership.member)
 
     async def half_closed(self) -> None:
         """Close: the member can settle nothing any more."""

@@ -38,14 +38,14 @@ can have 80,000."""
 _FIELDS_OF_EVENT: Final = 3
 """To read so many takes as long as to take and settle an event."""
 _EAGER_PART: Final = 4
-"""A member takes events when this part of its window is free, so that its messages are not small."""
+"""A member takes events at once when this part of its window is free, so that its messages are not small."""
 _UNLIMITED: Final = 1 << 60
 
 
 class GroupMember(Subscriber):
     """The part of one session in a group. Its credit is its window: a settled event gives its room back."""
 
-    __slots__ = ("_reader", "eager_events", "hand", "wants")
+    __slots__ = ("_reader", "eager_events", "hand", "takes_few", "wants")
 
     def __init__(
         self, member_id: int, reader: "GroupReader", hand: Hand, credit: CreditWindow, wake: Callable[[], None]
@@ -54,6 +54,8 @@ class GroupMember(Subscriber):
         super().__init__(member_id, reader.subscriber.tenant, reader.subscriber.at, credit, wake)
         self.hand = hand
         self.eager_events = max(1, credit.events // _EAGER_PART)
+        self.takes_few = False
+        """Whether it takes events however little of its window is free, the next time."""
         self.wants = 0
         """The events that it could be sent now, as `GroupReader` has counted them."""
         self._reader = reader
@@ -62,7 +64,12 @@ class GroupMember(Subscriber):
     def can_receive(self) -> bool:
         if self.hand.is_alone or (self._reader.draining is self and self.hand.outstanding):
             return False
-        return self.credit.bytes > 0 and self.credit.events >= self.eager_events
+        return self.credit.bytes > 0 and self.credit.events >= (1 if self.takes_few else self.eager_events)
+
+    @property
+    def waits_for_more(self) -> bool:
+        """Whether it could take events, but too few."""
+        return not self.takes_few and 0 < self.credit.events < self.eager_events
 
     @property
     def has_next(self) -> bool:
@@ -90,7 +97,7 @@ class GroupReader:
 
     __slots__ = (
         "_eager", "_free", "_full", "_idle", "_members", "_opening", "_streams", "draining", "ended", "ledger",
-        "read_events", "reads_on", "subscriber",
+        "on_end", "read_events", "reads_on", "subscriber", "tells_end",
     )  # fmt: skip
 
     def __init__(self, streams: FeedStreams, subscriber: Subscriber, ledger: KeyLedger) -> None:
@@ -99,6 +106,10 @@ class GroupReader:
         self.ledger = ledger
         self.ended: Ended | None = None
         """The end of the feed, once everything before it was read."""
+        self.tells_end = False
+        """Whether members hear of that although events are left."""
+        self.on_end: Callable[[], None] = lambda: None
+        """Called when the end was read."""
         self._streams = streams
         self._members: dict[int, GroupMember] = {}
         self._idle: dict[GroupMember, None] = {}
@@ -194,13 +205,14 @@ class GroupReader:
         )
         if isinstance(taken, Runs):
             credit.spend(taken.count, taken.size)
+            member.takes_few = False
             member.events_sent = member.hand.sequence
             self._count(member)
             self._drain_no_longer()
             if was_blocked:
                 self._streams.resume(self.subscriber)
         elif taken is None:
-            if self.ended is not None and not ledger.events:
+            if self.ended is not None and (self.tells_end or not ledger.events):
                 return self.ended
             self._waits(member)
         return taken
@@ -227,6 +239,15 @@ class GroupReader:
         self._count(member)
         self.changed(was_blocked=was_blocked)
         return released
+
+    def take_few(self, member: GroupMember) -> None:
+        """A part of a member's window has been free for a while: it takes that much, too."""
+        if self._members.get(member.id) is member and member.waits_for_more:
+            was_blocked = not self.subscriber.can_receive
+            member.takes_few = True
+            self._count(member)
+            member.wake()
+            self.changed(was_blocked=was_blocked)
 
     def retry(self, now_s: float) -> None:
         """Deliver the failed events again whose time has come."""
@@ -322,9 +343,17 @@ class GroupReader:
 
     def rejoin(self, at: JoinPoint) -> None:
         """Continue after the end of the feed."""
-        self.ended = None
+        self.ended, self.tells_end = None, False
         self._streams.rejoin(self.subscriber, at)
         self.wake_all()
+
+    def tell_end(self) -> bool:
+        """Tell the members of the end, also if events are left that only wait. Returns whether that is so."""
+        if self.ended is None or not self.ledger.only_rests:
+            return False
+        self.tells_end = True
+        self.wake_all()
+        return True
 
     def progress(self) -> ResumeToken:
         """The position up to which everything is settled; the newest if that is all that was read."""
@@ -346,6 +375,7 @@ class GroupReader:
             taken = self._streams.take(subscriber)
             if isinstance(taken, Ended):
                 self.ended = Ended(_for_group(taken.error, subscriber.at.place))
+                self.on_end()
             if isinstance(taken, Delivery):
                 self.read_events += taken.count + (fields_read.count - fields) // _FIELDS_OF_EVENT
             if not (isinstance(taken, Delivery) and subscriber.can_receive):

@@ -278,9 +278,9 @@ class KeyLedger:
     """The unsettled events of one group."""
 
     __slots__ = (
-        "_alone", "_aside", "_behind", "_claims", "_end", "_following", "_forgotten", "_kept", "_letters", "_next",
-        "_nobodys", "_passed", "_ready", "_restored", "changes", "events", "failed_letters", "fields_read", "keys",
-        "letter_bytes", "loading_bytes", "may_grow", "on_aside", "on_more", "outstanding_max", "pays", "pinned",
+        "_alone", "_aside", "_behind", "_claims", "_deferred", "_end", "_following", "_forgotten", "_kept", "_letters",
+        "_next", "_nobodys", "_passed", "_ready", "_restored", "changes", "events", "failed_letters", "fields_read",
+        "keys", "letter_bytes", "loading_bytes", "may_grow", "on_aside", "on_more", "outstanding_max", "pays", "pinned",
         "place", "replayed", "resting", "resting_letters", "retries", "wanted",
     )  # fmt: skip
 
@@ -319,6 +319,8 @@ class KeyLedger:
         """The keys with events that may go to any member."""
         self._behind: deque[tuple[int, bytes | None]] = deque()
         """Events after one without a key, or from that one on while it waits: number and name of the key."""
+        self._deferred: deque[Key] = deque()
+        """Keys of letters that were loaded while a member had an event without a key: before the next such event."""
         self._passed: deque[tuple[int, bytes | None]] | None = None
         """While the gather ends: those of `_behind` that were looked at and that nobody holds."""
         self.retries = Retries(policy, pays, may_grow, chance)
@@ -608,6 +610,7 @@ class KeyLedger:
             (self.keys, self.keys.popitem),
             (self._ready, self._ready.pop),
             (self._alone, self._alone.pop),
+            (self._deferred, self._deferred.pop),
             (self._behind, self._behind.pop),
             (passed, passed.pop),
             (self._aside, self._aside.popitem),
@@ -652,6 +655,14 @@ class KeyLedger:
     def failed_aside(self) -> int:
         """The same without pinned keys."""
         return len(self._aside)
+
+    @property
+    def only_rests(self) -> bool:
+        """Whether nothing is left but what waits for the time of another try, to be set aside, or for such events.
+        Visits all keys."""
+        if self.gathers or self._ready or self._alone:
+            return False
+        return all(key.hand is None for key in self.keys.values())
 
     @property
     def acked(self) -> int:
@@ -926,11 +937,8 @@ class KeyLedger:
 
     @property
     def may_replay(self) -> bool:
-        """Whether letters may be loaded now: not while an event without a key waits for everything before it, but while
-        it reads what members hold, which may be letters."""
-        if self.gathers:
-            return self.awaits_held and not self.expects_claims and self.may_grow()
-        return not (self._behind or None in self.keys) and self.may_grow()
+        """Whether letters may be loaded now: also while it reads what members hold, which may be letters."""
+        return (not self.gathers or (self.awaits_held and not self.expects_claims)) and self.may_grow()
 
     @property
     def loaded(self) -> set[bytes]:
@@ -1076,6 +1084,9 @@ class KeyLedger:
             if key.deleting:
                 key.is_parked = True
                 return
+        elif None in self.keys:
+            self._deferred.append(key)
+            return
         if not retries:
             (self._ready.appendleft if first else self._ready.append)(key)
         elif (tries := retries.of(number)).exhausted:
@@ -1131,6 +1142,8 @@ class KeyLedger:
         behind, left = self._behind, ENTRIES_AT_ONCE
         if self.gathers:
             return
+        while self._deferred and None not in self.keys:
+            self._offer(self._deferred.popleft())
         while behind:
             number, name = behind[0]
             # The unsettled events without those in `_behind`.

@@ -9,6 +9,7 @@ from feedmux_server.core.delivery.feed_streams import FeedStreams
 from feedmux_server.core.delivery.group_reader import FIELDS_MAX, PORTION_BYTES, READ_BYTES, GroupMember, GroupReader
 from feedmux_server.core.delivery.key_ledger import KeyLedger
 from feedmux_server.core.delivery.key_runs import Hand
+from feedmux_server.core.delivery.retry import Failure
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
@@ -137,6 +138,48 @@ def test_an_event_that_mongodb_cannot_send_ends_the_group_with_what_helps_it(mon
     for words in ("16 MB", "$unset", "seek the group", "2023-11-14T22:13:20Z"):
         assert words in taken.error.message
     assert error.message == "add a stage", "other subscribers of the feed have it, too"
+
+
+def alone_in(group: Group, streams: NoStreams) -> tuple[GroupReader, GroupMember, list[int]]:
+    """The one member of a group, and its calls to wake."""
+    subscriber, woken = (
+        Subscriber(0, "default", JoinPoint(START), CreditWindow(CreditLimits()), lambda: None),
+        list[int](),
+    )
+    reader = GroupReader(cast(FeedStreams, streams), subscriber, group.ledger)
+    member = GroupMember(0, reader, Hand(), window(), lambda: woken.append(1))
+    reader.join(member)
+    return reader, member, woken
+
+
+def test_the_end_of_the_feed_is_told_while_events_only_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    group, streams = Group("a"), NoStreams()
+    reader, member, woken = alone_in(group, streams)
+    assert isinstance(reader.take(member), Delivery)
+    monkeypatch.setattr(streams, "take", lambda _: Ended(FeedmuxError(ErrorReason.PIPELINE_FAILED, "")))
+    assert reader.take(member) is None
+    assert not reader.tell_end(), "a member has an event"
+    reader.settle(member, (), [Failure(1, retry_after_s=3_600.0)], 0.0)
+    assert reader.take(member) is None
+    assert reader.tell_end()
+    assert woken
+    assert isinstance(reader.take(member), Ended)
+    reader.retry(3_600.0)
+    assert isinstance(reader.take(member), Delivery), "whose time has come goes first"
+
+
+def test_after_a_while_a_member_takes_little_too() -> None:
+    reader, member, woken = alone_in(Group(*range(14)), NoStreams())
+    assert cast(Any, reader.take(member)).count == 10
+    reader.settle(member, [(1, 1)])
+    assert reader.take(member) is None
+    reader.take_few(member)
+    assert woken
+    assert cast(Any, reader.take(member)).count == 1
+    reader.settle(member, [(2, 2)])
+    assert reader.take(member) is None, "only once"
+    reader.settle(member, [(3, 3)])
+    assert cast(Any, reader.take(member)).count == 2
 
 
 def test_members_with_full_windows_read_what_an_earlier_host_has_read() -> None:

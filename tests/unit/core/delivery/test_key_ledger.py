@@ -345,17 +345,23 @@ def test_unpinned_keys_deliver_what_waited() -> None:
     assert group.paid == 0
 
 
-def test_an_event_without_a_key_waits_for_letters_and_they_for_it() -> None:
-    group, hand = Group("a", DROPPED, "a", per_chunk=1, reads=1), Hand()
-    first = aside(group, pin=False)
+@over("pin", [True, False])
+def test_an_event_without_a_key_waits_for_letters_and_they_for_it(pin: bool) -> None:
+    group, hand = Group("a", DROPPED, DROPPED, "a", per_chunk=1, reads=1), Hand()
+    first = aside(group, pin=pin)
     assert first.key is not None
-    group.ledger.replay(first.key, stored(first), 0.0)
     group.read(*group.chunks[1:])
-    assert not group.ledger.may_replay
-    assert group.runs(hand) == [[0]]
-    group.ledger.settle(hand, 1, 1)
     assert group.runs(hand) == [[1]]
-    assert not group.ledger.may_replay, "an event without a key is alone"
+    assert group.ledger.may_replay
+    group.ledger.replay(first.key, stored(first), 0.0, last=pin)
+    assert group.has_nothing_for(hand), "an event without a key is alone"
+    group.ledger.settle(hand, 1, 1)
+    assert group.runs(hand) == [[0]], "before the next one without a key"
+    group.ledger.settle(hand, 2, 2)
+    assert group.runs(hand) == [[2]]
+    group.ledger.settle(hand, 3, 3)
+    group.ledger.deleted([4])
+    assert group.runs(hand) == [[3]]
 
 
 def test_a_settle_of_many_events_has_parts() -> None:
