@@ -51,11 +51,12 @@ class LetterWriter:
         letters: DeadLetters,
         observer: Observer,
         turns: LookTurns,
+        has_lost: Callable[[int], bool],
         *,
         quarantine: bool,
     ) -> None:
-        """`settled` is called after events were settled. `turns` are those of the tenant's groups. `quarantine`: the
-        later events of a key become dead letters, too."""
+        """`settled` is called after events were settled. `turns` are those of the tenant's groups. `has_lost` is that
+        of `Replays`. `quarantine`: the later events of a key become dead letters, too."""
         self._tenant, self._subscription, self._stream_key, self._epoch = group
         self._reader = reader
         self._settled = settled
@@ -64,7 +65,7 @@ class LetterWriter:
         self._turns = turns
         self._has_turn = False
         self._quarantine = quarantine
-        self._replays = Replays(group, reader, settled, letters, quarantine=quarantine)
+        self._replays = Replays(group, reader, settled, letters, has_lost, quarantine=quarantine)
         self._task: Task[None] | None = None
         self._work = Wakeup()
         self._backoff = Backoff(RETRY_FIRST_S, RETRY_MAX_S, 2.0, 0.5)

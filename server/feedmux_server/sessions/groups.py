@@ -193,6 +193,7 @@ class Group:
                 letters,
                 manager.observer,
                 self._account.looks,
+                lambda time: manager.source(key.spec.scope.source).timeline.has_lost_event(time),
                 quarantine=definition.quarantine,
             )
             self._letters.begin(manager.tasks)

@@ -59,15 +59,19 @@ class Replays:
         reader: GroupReader,
         settled: Callable[[], None],
         letters: DeadLetters,
+        has_lost: Callable[[int], bool],
         *,
         quarantine: bool,
     ) -> None:
+        """`has_lost` says whether MongoDB was restored to before the event of this cluster time: that has not happened
+        in the history that is left, so its letter is withheld."""
         self._of = group.tenant, group.subscription
         self._stream_key = group.stream_key
         self._epoch = group.epoch
         self._reader = reader
         self._settled = settled
         self._letters = letters
+        self._has_lost = has_lost
         self._quarantine = quarantine
         self._keys = set[bytes]()
         """The quarantined keys whose letters are delivered again now."""
@@ -177,6 +181,7 @@ class Replays:
                 each
                 for each in page
                 if each.id not in loaded
+                and not self._has_lost(each.cluster_time)
                 and each.group_key not in self._keys
                 and each.group_key not in ledger.resting
                 and not (each.group_key in ledger.pinned and ledger.replays(each.group_key))
@@ -212,7 +217,7 @@ class Replays:
             self._unpin(name)
             return
         own = _within(found)
-        withheld = next((index for index, each in enumerate(own) if each.stream_key != self._stream_key), len(own))
+        withheld = next((index for index, each in enumerate(own) if self._withholds(each)), len(own))
         if not withheld:
             await self.stop(name)
             return
@@ -220,6 +225,9 @@ class Replays:
         if stored and ledger.may_replay:
             last = withheld == len(found) < RUN_MAX
             self._reader.replay(name, stored[name], wall_s(), last=last)
+
+    def _withholds(self, letter: DeadLetter) -> bool:
+        return letter.stream_key != self._stream_key or self._has_lost(letter.cluster_time)
 
     async def _stored(self, letters: list[DeadLetter]) -> dict[bytes, list[Stored]]:
         """These letters with their events, by group key."""

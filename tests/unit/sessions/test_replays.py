@@ -476,7 +476,7 @@ class Hosted:
                 attempts=1,
                 reasons=(),
                 member="",
-                cluster_time=1 << 32,
+                cluster_time=number,
                 now_s=0.0,
                 group_key=key,
                 place=f"{number:08}",
@@ -488,7 +488,10 @@ class Hosted:
         reader: Any = SimpleNamespace(ledger=self.ledger, replay=self.ledger.replay, unpin=self.ledger.unpin)
         letters: Any = self.collection
         group = HostedGroup("default", "orders", b"k", 1)
-        self.replays = Replays(group, reader, lambda: None, letters, quarantine=True)
+        self.lost = set[int]()
+        """The numbers of the letters whose events MongoDB has lost by a restore."""
+        has_lost = self.lost.__contains__
+        self.replays = Replays(group, reader, lambda: None, letters, has_lost, quarantine=True)
 
     async def look(self) -> int:
         """Look once, and let what that loads rest. Returns how many lines that has run of the ledger and here."""
@@ -500,6 +503,19 @@ class Hosted:
         for sequence in range(first, self.hand.sequence + 1):
             self.ledger.fail(self.hand, Failure(sequence, 80_000.0), 0.0)
         return lines.count
+
+
+@over("whole_keys", [True, False])
+@in_virtual_time
+async def test_an_event_that_a_restore_has_lost_is_not_delivered_again(whole_keys: bool) -> None:
+    hosted = Hosted(4)
+    hosted.lost |= {1, 2}
+    if whole_keys:
+        for key in hosted.collection.pins:
+            await hosted.collection.mark_key("default", "orders", b"k", key, to_replay=True)
+    await hosted.look()
+    assert hosted.ledger.resting.keys() == {b"%08d" % number for number in (0, 3)}
+    assert len(hosted.collection.written) == 4
 
 
 @over("count", [10, 100, 1_000])

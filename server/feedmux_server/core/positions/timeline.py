@@ -62,6 +62,10 @@ class Fork:
         """Whether a position is of the lost history for sure, whoever gives it."""
         return place.last_time > self.after and place.cluster_time < self.until
 
+    def has_lost_event(self, time: int) -> bool:
+        """Whether an event of this cluster time is of the lost history for sure."""
+        return self.after < time < self.until
+
     def may_have_lost(self, place: ResumeToken) -> bool:
         """Whether a position that was read before the fork may be of the lost history."""
         return not self.is_exact or place.last_time > self.after
