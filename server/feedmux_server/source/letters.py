@@ -124,11 +124,12 @@ class Check(NamedTuple):
     def came_later(self, first: DeadLetter) -> bool:
         """Whether all letters of the key came after all were discarded, by the first that there is: they were set aside
         only because the key was still quarantined."""
-        # Another `documentKey` of the same key, with another shard key, may have letters of before.
+        # Another `documentKey` of the same key, with another shard key, may have letters of before. And an earlier
+        # version may have stored a place without its end.
         return (
             self.newest is not None
             and not first.attempts
-            and first.place > self.newest[0]
+            and first.place[: len(self.newest[0])] > self.newest[0]
             and first.key == self.newest[1]
         )
 

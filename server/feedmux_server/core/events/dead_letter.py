@@ -14,6 +14,8 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 ID_BYTES: Final = 16
 KEY_BYTES_MAX: Final = 1024
 """A longer `documentKey` is in the event only: MongoDB indexes the key."""
+_TAIL_BYTES_MAX: Final = 128
+"""How much of the end of a token is compared: MongoDB indexes the place."""
 REASONS_MAX: Final = 5
 """The last reasons are kept."""
 
@@ -90,6 +92,8 @@ def dead_letter(
 
 
 def place_of(token: ResumeToken) -> str:
-    """`DeadLetter.place` of an event: the events of a document differ in these fields of their tokens."""
-    cluster_time, kind, transaction, from_invalidate, _ = token.key
-    return f"{cluster_time:016x}{kind:02x}{transaction:016x}{from_invalidate}"
+    """`DeadLetter.place` of an event. Two events of one `_id` may agree in all but the end of their tokens: an update
+    of the shard key that moves the document to another shard is a delete and an insert. Earlier versions left the end
+    out."""
+    cluster_time, kind, transaction, from_invalidate, tail = token.key
+    return f"{cluster_time:016x}{kind:02x}{transaction:016x}{from_invalidate}{tail[:_TAIL_BYTES_MAX].hex()}"

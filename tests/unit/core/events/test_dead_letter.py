@@ -1,10 +1,15 @@
 """What is stored of an event that is set aside."""
 
+from dataclasses import replace
 from typing import Any
 
 import bson
 
-from feedmux_server.core.events.dead_letter import KEY_BYTES_MAX, DeadLetter, dead_letter
+from feedmux_server.core.events.dead_letter import KEY_BYTES_MAX, DeadLetter, dead_letter, place_of
+from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.source.letters import Check
+from tests.sim.events import BEGIN, event_token
+from tests.tables import over
 
 NOW_S = 1_800_000_000
 
@@ -41,3 +46,24 @@ def test_a_clock_that_was_set_back_makes_no_letter_that_expires_at_once() -> Non
 def test_an_event_is_one_letter_for_each_feed() -> None:
     assert letter(documentKey={"_id": 1}).id == letter().id
     assert letter(stream_key=b"other grants").id != letter().id
+
+
+@over("fragment", [None, 0])
+def test_events_of_one_time_and_index_are_in_the_order_of_their_tokens(fragment: int | None) -> None:
+    """As the delete and the insert of a document that an update of its shard key moves to another shard."""
+    tokens = [event_token(BEGIN, key=key, fragment=fragment) for key in (1, 2, 3)]
+    longer = ResumeToken.from_key_string(
+        bytes.fromhex(str(bson.decode(tokens[2].raw)["_data"])[:-2] + "78" * 999 + "04")
+    )
+    places = [place_of(each) for each in (*tokens, longer, event_token(BEGIN, 1, key=0), event_token(BEGIN + 1, key=0))]
+    assert places == sorted(places)
+    assert len({*places}) == 6
+    assert len(places[3]) < 300
+
+
+def test_the_place_of_an_earlier_version_is_that_of_all_events_of_its_time_and_index() -> None:
+    place = place_of(event_token(BEGIN, key=1))
+    former, first = place[:35], replace(letter(), place=place, attempts=0)
+    later = replace(first, place=place_of(event_token(BEGIN, 1, key=1)))
+    assert former < place
+    assert [Check(b"", b"", (former, b"")).came_later(each) for each in (first, later)] == [False, True]
