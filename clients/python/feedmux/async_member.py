@@ -61,7 +61,8 @@ class AsyncMember(MemberBase):
 
     `async with client.subscription(name).join() as member`, or `member = await client.….join()`. Settle each event, by
     its `ack`, `nack` or `reject`: the next event of its key comes only then, and the window makes room. Notices are
-    passed to `on_notice`; without it they are logged.
+    passed to `on_notice`, a function or a coroutine function, before what follows is handed out; without it they are
+    logged.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class AsyncMember(MemberBase):
         self._opening = opening
         self._options = options
         self._arrivals: _Arrivals | None = None
+        self._connection: MemberConnection | None = None
         self._task: asyncio.Task[None] | None = None
         self._workers: _Workers | None = None
 
@@ -97,8 +99,8 @@ class AsyncMember(MemberBase):
 
         Raises TimeoutError; StopAsyncIteration after `close()`; the FeedmuxError that ended the member.
         """
-        async with asyncio.timeout(wait_s(timeout_s)):
-            event = await self._take()
+        left_s = wait_s(timeout_s)
+        event = await self._take(None if left_s is None else asyncio.get_running_loop().time() + left_s)
         if event is None:
             raise StopAsyncIteration
         return event
@@ -151,16 +153,15 @@ class AsyncMember(MemberBase):
             self._buffer.close_ended()
 
     async def _open(self) -> Self:
-        if self._task is not None:
-            return self
-        self._arrivals = _Arrivals()
-        self._buffer.notify = self._arrivals.notify
-        connection = MemberConnection(self._transport, self._opening, self._options, self._buffer)
-        self._task = connection.launch(self)
-        await connection.wait_opened()
+        if self._connection is None:
+            self._arrivals = _Arrivals()
+            self._buffer.notify = self._arrivals.notify
+            self._connection = MemberConnection(self._transport, self._opening, self._options, self._buffer)
+            self._task = self._connection.launch(self)
+        await self._connection.wait_opened()
         return self
 
-    async def _take(self) -> MemberEvent | None:
+    async def _take(self, deadline_s: float | None = None) -> MemberEvent | None:
         if self._arrivals is None:
             raise SessionClosed("the member has not joined: use `async with` or `await`")
         buffer, here = self._buffer, self._arrivals.here
@@ -171,14 +172,25 @@ class AsyncMember(MemberBase):
                     here.clear()
             match item:
                 case None:
-                    await here.wait()
+                    async with asyncio.timeout_at(deadline_s):
+                        await here.wait()
                 case QueuedNotice():
-                    self._say(item.notice)
+                    await self._pass_on(item)
                 case Ended():
                     end(item)
                     return None
                 case event:
                     return event
+
+    async def _pass_on(self, item: QueuedNotice) -> None:
+        result = self._say(item.notice)
+        if not inspect.isawaitable(result):
+            return
+        try:
+            await result
+        except asyncio.CancelledError:  # the next call passes it on again
+            self._buffer.put_back(item)
+            raise
 
 
 class _Workers:
@@ -230,8 +242,8 @@ class _Workers:
             raise error
 
     def is_inside(self) -> bool:
-        """Whether the caller is a handler."""
-        return current_worker.get() in self._tasks
+        """Whether the caller is a handler, or in the task of `run`, which cannot wait for its own end."""
+        return current_worker.get() in self._tasks or asyncio.current_task() is self._runner
 
     def are_at_work(self, apart_from: object) -> bool:
         """Whether handlers are in progress, apart from that of this task, and those that have exceeded their time."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Generator
+from inspect import isawaitable
 from typing import Any, Self
 
 from feedmux.batches import Batch, Event
@@ -11,7 +12,7 @@ from feedmux.errors import SessionClosed
 from feedmux.notices import Notice
 from feedmux.options import SessionOptions, wait_s
 from feedmux.session_base import OnNotice, SessionBase
-from feedmux.session_buffer import Ended, Item, SessionBuffer
+from feedmux.session_buffer import Ended, Item, QueuedNotice, SessionBuffer
 from feedmux.stream_keeper import Opening, finish
 from feedmux.transport import Transport
 
@@ -32,21 +33,30 @@ class _Queue:
         self._items.clear()
         return items
 
-    async def get(self) -> Item:
-        while not self._items:
+    async def wait(self) -> None:
+        """Wait for an item, or until one has been here: another task may have taken it."""
+        if not self._items:
             self._here.clear()
             await self._here.wait()
-        return self._items.popleft()
 
-    def get_nowait(self) -> Item | None:
-        return self._items.popleft() if self._items else None
+    def get(self) -> Item | None:
+        """Return the next item; None: nothing yet. An Ended stays there, for other waiting tasks and the next call."""
+        if not self._items:
+            return None
+        item = self._items[0]
+        return item if isinstance(item, Ended) else self._items.popleft()
+
+    def put_back(self, item: Item) -> None:
+        self._items.appendleft(item)
+        self._here.set()
 
 
 class AsyncSession(SessionBase):
     """Events of a durable subscription or of a feed, as an asynchronous iterator.
 
-    `async with client.subscription(name).open() as session`, or `session = await client.….open()`. For one task at a
-    time. Notices are passed to `on_notice` in order, between events; without an `on_notice` they are logged.
+    `async with client.subscription(name).open() as session`, or `session = await client.….open()`. Tasks of one event
+    loop may share it; each event goes to one of them. Notices are passed to `on_notice`, a function or a coroutine
+    function, in the task that takes the events before and after the notice; without an `on_notice` they are logged.
     """
 
     def __init__(
@@ -58,6 +68,7 @@ class AsyncSession(SessionBase):
         self._transport = transport
         self._opening = opening
         self._options = options
+        self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -72,7 +83,8 @@ class AsyncSession(SessionBase):
     async def __aiter__(self) -> AsyncIterator[Event]:
         buffer = self._buffer
         while True:
-            batch, untaken = self._current
+            current = self._current
+            batch, untaken = current
             for index in untaken:
                 if buffer.closing:
                     break
@@ -80,7 +92,7 @@ class AsyncSession(SessionBase):
                 yield event
             # Batches may arrive as fast as they are taken: let the loop's other tasks run in between.
             await asyncio.sleep(0)
-            if await self._get(whole=False) is None:
+            if not await self._advance(current):
                 return
 
     async def __anext__(self) -> Event:
@@ -91,35 +103,25 @@ class AsyncSession(SessionBase):
 
         Raises TimeoutError; StopAsyncIteration after `close()`; the FeedmuxError that ended the session.
         """
+        left_s = wait_s(timeout_s)
+        deadline_s = None if left_s is None else asyncio.get_running_loop().time() + left_s
         while True:
+            current = self._current
             if not self._buffer.closing:
-                batch, untaken = self._current
+                batch, untaken = current
                 for index in untaken:
                     self._last = event = Event(batch, index)
                     return event
-            async with asyncio.timeout(wait_s(timeout_s)):
-                if await self._get(whole=False) is None:
-                    raise StopAsyncIteration
+            if not await self._advance(current, deadline_s):
+                raise StopAsyncIteration
 
     async def try_next(self) -> Event | None:
         """Return the next event if it has already arrived, else None. Raises as `next` does, except TimeoutError."""
-        self._check()
         await asyncio.sleep(0)
-        while not self._buffer.closing:
-            batch, untaken = self._current
-            for index in untaken:
-                self._last = event = Event(batch, index)
-                return event
-            item = self._queue.get_nowait()
-            if item is None:
-                return None
-            got = self._accept(item, whole=False)
-            if got is None:
-                break
-            if not isinstance(got, Batch):
-                self._say(got)
-        self._end()
-        raise StopAsyncIteration
+        try:
+            return await self.next(0)
+        except TimeoutError:
+            return None
 
     async def batches(self) -> AsyncIterator[Batch]:
         """Iterate over batches as they arrive, for bulk work.
@@ -127,11 +129,12 @@ class AsyncSession(SessionBase):
         `async for batch in session.batches(): …; session.ack(batch)`
         """
         while True:
+            current = self._current
             rest = self._rest([])
             if rest is not None:
                 yield rest
                 await asyncio.sleep(0)
-            elif await self._get(whole=True) is None:
+            elif not await self._advance(current, whole=True):
                 return
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -151,28 +154,37 @@ class AsyncSession(SessionBase):
         self._buffer.close_ended()
 
     async def _open(self) -> Self:
-        if self._task is not None:
-            return self
-        connection = Connection(self._transport, self._opening, self._options, self._buffer)
-        self._task = connection.launch(self)
-        await connection.wait_opened()
+        if self._connection is None:
+            self._connection = Connection(self._transport, self._opening, self._options, self._buffer)
+            self._task = self._connection.launch(self)
+        await self._connection.wait_opened()
         return self
 
-    async def _get(self, whole: bool) -> Batch | None:
-        self._check()
-        while not self._buffer.closing:
-            got = self._accept(await self._queue.get(), whole)
-            if got is None or isinstance(got, Batch):
-                return got
-            self._say(got)
-        self._end()
-        return None
-
-    def _accept(self, item: Item, whole: bool) -> Batch | Notice | None:
-        if isinstance(item, Ended):
-            self._queue.put(item)  # Put back for the next call.
-        return self._settle(item, whole)
-
-    def _check(self) -> None:
+    async def _advance(self, exhausted: object, deadline_s: float | None = None, *, whole: bool = False) -> bool:
+        """Make the next batch the current one, unless another task already has. Return False at the end."""
         if self._task is None:
             raise SessionClosed("the session is not open: use `async with` or `await`")
+        while not self._buffer.closing:
+            if self._current is not exhausted:
+                return True
+            item = self._queue.get()
+            if item is None:
+                async with asyncio.timeout_at(deadline_s):
+                    await self._queue.wait()
+                continue
+            got = self._settle(item, whole)
+            if got is None or isinstance(got, Batch):
+                return got is not None
+            await self._pass_on(got)
+        self._end()
+        return False
+
+    async def _pass_on(self, notice: Notice) -> None:
+        result = self._say(notice)
+        if not isawaitable(result):
+            return
+        try:
+            await result
+        except asyncio.CancelledError:  # the next call passes it on again
+            self._queue.put_back(QueuedNotice(notice))
+            raise

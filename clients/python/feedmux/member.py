@@ -29,7 +29,7 @@ from feedmux.member_connection import MemberConnection
 from feedmux.member_event import MemberEvent
 from feedmux.options import SessionOptions, wait_s
 from feedmux.outcomes import DONE, Outcome
-from feedmux.session_base import OnNotice
+from feedmux.session_base import OnNotice, check_on_notice, check_said
 from feedmux.session_buffer import Ended, QueuedNotice
 from feedmux.stream_keeper import Opening, finish, open_stream
 from feedmux.transport import Transport
@@ -47,6 +47,7 @@ class Member(MemberBase):
         self, transport: Transport, opening: Opening, options: SessionOptions, on_notice: OnNotice | None
     ) -> None:
         """Join, and return when the server has accepted the member. Raises FeedmuxError."""
+        check_on_notice(on_notice)
         lock = threading.Lock()
         self._arrivals = threading.Condition(lock)
         super().__init__(MemberBuffer(options.window_events, self._arrivals.notify, lock), on_notice)
@@ -145,7 +146,7 @@ class Member(MemberBase):
                     self._arrivals.wait(left_s)
             match item:
                 case QueuedNotice():
-                    self._say(item.notice)
+                    check_said(self._say(item.notice))
                 case Ended():
                     end(item)
                     return None

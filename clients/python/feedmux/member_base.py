@@ -56,11 +56,12 @@ class MemberBase:
         time = self._buffer.cluster_time
         return Timestamp(*time) if time != (0, 0) else None
 
-    def _say(self, notice: Notice) -> None:
+    def _say(self, notice: Notice) -> Any:
+        """Tell the user. Return what `on_notice` has returned."""
         if self._on_notice is not None:
-            self._on_notice(notice)
-        else:
-            _log.warning("%s", notice)
+            return self._on_notice(notice)
+        _log.warning("%s", notice)
+        return None
 
 
 def end(ended: Ended) -> None:

@@ -66,6 +66,12 @@ class MemberBuffer(UserSide):
             return self._items.popleft()
         return self.settlements.take() or self.ended
 
+    def put_back(self, notice: QueuedNotice) -> None:
+        """Hand out a notice again, before all others."""
+        with self.lock:
+            self._items.appendleft(notice)
+            self.notify(1)
+
     def settle(self, event: MemberEvent, outcome: Outcome) -> None:
         """Take note of what became of an event. Raises SessionClosed, and RuntimeError in a forked process."""
         self.check_process()

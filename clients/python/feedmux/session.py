@@ -14,7 +14,7 @@ from feedmux.batches import Batch, Event, new_event
 from feedmux.connection import Connection
 from feedmux.notices import Notice
 from feedmux.options import SessionOptions, wait_s
-from feedmux.session_base import OnNotice, SessionBase
+from feedmux.session_base import OnNotice, SessionBase, check_on_notice, check_said
 from feedmux.session_buffer import Ended, Item, SessionBuffer
 from feedmux.stream_keeper import Opening, finish, open_stream
 from feedmux.transport import Transport
@@ -32,6 +32,7 @@ class Session(SessionBase):
         self, transport: Transport, opening: Opening, options: SessionOptions, on_notice: OnNotice | None
     ) -> None:
         """Open the session, and return when the server has opened it. Raises FeedmuxError."""
+        check_on_notice(on_notice)
         queue: SimpleQueue[Item] = SimpleQueue()
         buffer = SessionBuffer(queue.put, lambda: _drain(queue))
         super().__init__(buffer, on_notice)
@@ -115,7 +116,7 @@ class Session(SessionBase):
             if got is None:
                 return
             if not isinstance(got, Batch):
-                self._say(got)
+                check_said(self._say(got))
 
     def close(self, timeout_s: float | None = None) -> None:
         """Stop delivering events, send the acks and wait at most `timeout_s` (default 5) seconds for confirmation.
@@ -155,7 +156,7 @@ class Session(SessionBase):
             if got is None or isinstance(got, Batch):
                 return got is not None
             # The lock is released here: `on_notice` may take events itself.
-            self._say(got)
+            check_said(self._say(got))
 
     def _get(self, deadline_s: float | None, whole: bool) -> Batch | Notice | None:
         if self._buffer.closing:

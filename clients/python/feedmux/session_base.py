@@ -3,6 +3,7 @@
 It builds on the session buffer; `session` and `async_session` build on it and add only the waiting.
 """
 
+import inspect
 import logging
 import threading
 import uuid
@@ -29,6 +30,20 @@ class Everything(Enum):
     """The default of `ack`. None does not mean it: a variable without an event would ack what is in progress."""
 
     EVERYTHING = "everything"
+
+
+def check_on_notice(on_notice: OnNotice | None) -> None:
+    """Raise TypeError for a coroutine function, which the synchronous classes cannot run."""
+    if inspect.iscoroutinefunction(on_notice):
+        raise TypeError("on_notice is a coroutine function: use feedmux.AsyncClient, or a function")
+
+
+def check_said(result: object) -> None:
+    """The same for any other function, by what it has returned."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        raise TypeError(f"on_notice has returned a {type(result).__name__}: use feedmux.AsyncClient, or a function")
 
 
 def instance_id() -> str:
@@ -279,7 +294,8 @@ class SessionBase:
             self._buffer.wake()
             raise
 
-    def _say(self, notice: Notice) -> None:
+    def _say(self, notice: Notice) -> Any:
+        """Tell the user. Return what `on_notice` has returned."""
         of_copy = isinstance(notice, SnapshotProgress | SnapshotComplete)
         copying = self._buffer.copying
         generation = copying.generation if copying is not None else None
@@ -293,7 +309,7 @@ class SessionBase:
         if self._on_notice is not None:
             if thread in self._unsaid:
                 del self._unsaid[thread]
-            self._on_notice(notice)
-        else:
-            self._unsaid.pop(thread, None)
-            _log.log(logging.INFO if of_copy else logging.WARNING, "%s", notice)
+            return self._on_notice(notice)
+        self._unsaid.pop(thread, None)
+        _log.log(logging.INFO if of_copy else logging.WARNING, "%s", notice)
+        return None

@@ -36,6 +36,8 @@ _log = logging.getLogger("feedmux")
 
 B = TypeVar("B", bound=UserSide)
 
+_CANCELLED = "the session was cancelled, or its opening: open or join again"
+
 
 @dataclass(frozen=True, slots=True)
 class Opening:
@@ -164,12 +166,15 @@ class StreamKeeper(ABC):
         return self._task
 
     async def wait_opened(self) -> None:
-        """Wait until the server has opened the session. Raises FeedmuxError."""
+        """Wait until the server has opened the session; again, if asked again. Raises FeedmuxError."""
         try:
             error = await asyncio.shield(self.opened)
         except asyncio.CancelledError:
             if self._task is not None:
                 self._task.cancel()
+            if self.opened.done():  # in the same turn of the event loop
+                self.opened = self.loop.create_future()
+            self.opened.set_result(SessionClosed(_CANCELLED))
             raise
         if error is not None:
             raise error
@@ -183,6 +188,8 @@ class StreamKeeper(ABC):
         except FeedmuxError as error:
             ended = Ended(error)
         except asyncio.CancelledError:
+            if not self._user.closing:
+                ended = Ended(SessionClosed(_CANCELLED))
             raise
         except Exception as error:  # noqa: BLE001 - the user's loop must get any error
             _log.exception("the session ended by a defect of the client")

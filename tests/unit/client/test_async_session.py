@@ -1,6 +1,7 @@
 """A session against scripts: what tests/conformance/clients cannot ask of a client in every language."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 from typing import Any
@@ -18,9 +19,11 @@ from tests.unit.client.scripted_server import (
     ScriptedServer,
     batch,
     invalidated,
+    joined,
     opened,
     play,
     progress,
+    runs,
 )
 
 
@@ -85,6 +88,104 @@ async def test_batches_and_events_share_one_position() -> None:
         assert seen == [[2, 3], [4]]
         assert session.position == b"P4"
         await (await server.call(0)).until_acked(4)
+
+
+async def test_a_loop_goes_on_after_what_its_body_takes() -> None:
+    async with (
+        serving(play(opened(), batch(1, [1]), batch(2, [2, 3, 4]), batch(5, [5]))) as (_, client),
+        client.subscription("s").open() as session,
+    ):
+        seen = []
+        async for event in session:
+            seen.append(event.document["n"])
+            if event.sequence == 1:
+                seen += await take(session, 1)
+            if event.sequence == 3:
+                last = await session.try_next()
+                assert last is not None
+                seen.append(last.document["n"])
+            if event.sequence == 5:
+                break
+        assert seen == [1, 2, 3, 4, 5]
+
+
+async def test_tasks_share_the_events_however_they_take_them() -> None:
+    seen: list[int] = []
+    batches = [batch(first, range(first, first + 5)) for first in range(1, 1000, 5)]
+    async with (
+        serving(play(opened(), *batches)) as (_, client),
+        client.subscription("s").open() as session,
+        asyncio.TaskGroup() as tasks,
+    ):
+
+        async def note(event: feedmux.Event) -> None:
+            seen.append(event.sequence)
+            if len(seen) == 1000:
+                tasks.create_task(session.close())
+            await asyncio.sleep(0)
+
+        async def loop() -> None:
+            async for event in session:
+                await note(event)
+
+        async def whole() -> None:
+            async for each in session.batches():
+                for event in each:
+                    await note(event)
+
+        async def calls() -> None:
+            with contextlib.suppress(StopAsyncIteration):
+                while True:
+                    if (event := await session.try_next()) is not None:
+                        await note(event)
+                    await note(await session.next())
+
+        for way in (loop, loop, whole, calls, calls):
+            tasks.create_task(way())
+    assert sorted(seen) == list(range(1, 1001))
+
+
+@over(("joins", "first"), [(False, [opened(), batch(1, [1])]), (True, [joined(), runs(1, [1])])])
+async def test_notices_are_awaited_in_order_and_again_after_a_cancellation(
+    joins: bool, first: list[pb.SubscribeResponse]
+) -> None:
+    heard: list[object] = []
+    begun = asyncio.Event()
+
+    async def on_notice(notice: feedmux.Notice) -> None:
+        begun.set()
+        await (asyncio.sleep(0) if heard else asyncio.Event().wait())
+        heard.append(notice)
+
+    gap = pb.SubscribeResponse(notice=pb.Notice(gap=pb.Notice.Gap(reason="policy")))
+    async with serving(play(first[0], gap, first[1])) as (_, client):
+        subscription = client.subscription("s")
+        session = await (subscription.join if joins else subscription.open)(on_notice=on_notice)
+        waiting = asyncio.create_task(session.next())
+        await begun.wait()
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+        heard.append("cancelled")
+        assert (await session.next()).document["n"] == 1
+        assert heard == ["cancelled", feedmux.Gap((0, 0), (0, 0), "policy")]
+        await session.close()
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_a_second_await_tells_what_became_of_the_first(joins: bool) -> None:
+    async with serving(play()) as (_, client):
+        subscription = client.subscription("s")
+        session = subscription.join() if joins else subscription.open()
+        opening = asyncio.ensure_future(session)
+        await asyncio.sleep(0)
+        opening.cancel()
+        for ask in (session.__aenter__, session.__aenter__, session.next):
+            with pytest.raises(feedmux.SessionClosed, match="or its opening: open or join again"):
+                await ask()
+        session = subscription.join(open_timeout_s=0.0) if joins else subscription.open(open_timeout_s=0.0)
+        for _ in range(2):
+            with pytest.raises(feedmux.Unavailable):
+                await session
 
 
 async def test_acks_are_accepted_while_the_close_is_under_way_and_not_after_it() -> None:

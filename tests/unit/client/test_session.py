@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -18,8 +18,9 @@ import pytest
 import feedmux
 from feedmux.v1 import change_feed_pb2 as pb
 from feedmux.window import CreditWindow, Grant
+from tests.tables import over
 from tests.unit.client.beside import QUICK, using
-from tests.unit.client.scripted_server import Call, ScriptedServer, batch, opened, play
+from tests.unit.client.scripted_server import Call, ScriptedServer, batch, joined, opened, play
 
 PACKAGE = Path(feedmux.__file__).parent
 
@@ -258,13 +259,24 @@ async def test_threads_share_the_events() -> None:
         seen: list[int] = []
         with client.subscription("s").open() as session:
 
-            def loop() -> None:
-                for event in session:
+            def note(what: Iterable[feedmux.Event]) -> None:
+                for event in what:
                     seen.append(event.sequence)
                     if len(seen) == 1000:
                         threading.Thread(target=session.close).start()
 
-            threads = [threading.Thread(target=loop) for _ in range(4)]
+            def loop() -> None:
+                note(session)
+
+            def whole() -> None:
+                note(event for each in session.batches() for event in each)
+
+            def tries() -> None:
+                with suppress(StopIteration):
+                    while True:
+                        note(filter(None, [session.try_next()]))
+
+            threads = [threading.Thread(target=way) for way in (loop, loop, whole, tries)]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -313,6 +325,29 @@ async def test_notices_come_in_order_in_the_user_s_thread() -> None:
             assert heard == [(feedmux.Gap((0, 0), (0, 0), "policy"), threading.get_ident())]
 
     async with ScriptedServer(play(opened(), batch(1, [1]), gap, batch(2, [2]))) as server:
+        await using(server, work)
+
+
+async def asynchronous(_: feedmux.Notice) -> None:
+    raise AssertionError
+
+
+@over(
+    ("on_notice", "word"), [(asynchronous, "coroutine function"), (lambda notice: asynchronous(notice), "coroutine:")]
+)
+async def test_on_notice_is_no_coroutine_function(on_notice: Any, word: str) -> None:
+    def work(client: feedmux.Client) -> None:
+        for enter in (client.subscription("s").open, client.subscription("s").join):
+            with pytest.raises(TypeError, match=f"{word}.*AsyncClient"), enter(on_notice=on_notice) as opened_one:
+                next(opened_one)
+
+    away = pb.SubscribeResponse(notice=pb.Notice(degraded=pb.Notice.Degraded(dependency="state", unavailable=True)))
+
+    async def script(call: Call) -> None:
+        await call.send(joined() if call.open.join else opened(), away)
+        await call.until_closed()
+
+    async with ScriptedServer(script) as server:
         await using(server, work)
 
 
