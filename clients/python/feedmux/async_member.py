@@ -360,6 +360,10 @@ class _Workers:
             return outcome
         except asyncio.CancelledError:
             call.cancel()
+            if event.outcome is None:
+                await asyncio.wait((call,), timeout=_STOPPING_S)  # others get its event only then
+                if call.done() and not call.cancelled():
+                    return call.result()
             raise
 
     async def _wait_stuck(self, call: asyncio.Task[Outcome | None], timeout_s: float) -> None:

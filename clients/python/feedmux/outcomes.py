@@ -33,10 +33,10 @@ class RetryAfter(Exception):
 
     def __init__(self, delay_s: float, reason: str = "") -> None:
         super().__init__(delay_s, reason)  # so that it can be pickled: a pool of processes may raise it
-        self.outcome = failed(delay_s, reason)
+        self._outcome = failed(delay_s, reason)
 
     def __str__(self) -> str:
-        return self.outcome.reason or f"again in {self.outcome.retry_after_s:g} s"
+        return self._outcome.reason or f"again in {self._outcome.retry_after_s:g} s"
 
 
 class Reject(Exception):
@@ -44,7 +44,7 @@ class Reject(Exception):
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason or "rejected")
-        self.outcome = rejected(reason)
+        self._outcome = rejected(reason)
 
 
 def failed(retry_after_s: float | None, reason: str) -> Failed:
@@ -66,11 +66,12 @@ def outcome_of(error: BaseException) -> Failed:
     """Return the outcome of an event whose handler raised the error."""
     name = text = ""
     with suppress(Exception):  # a class of the user's may do anything; the event must be settled all the same
-        if isinstance(error, RetryAfter | Reject) and hasattr(error, "outcome"):
-            return error.outcome
+        outcome = getattr(error, "_outcome", None) if isinstance(error, RetryAfter | Reject) else None
+        if isinstance(outcome, Failed):
+            return outcome
         name = type(error).__name__
         text = str(error)[:REASON_BYTES_MAX]
-    return Failed(reason=_cut(f"{name}: {text}" if text else name))
+    return Failed(reason=_cut(f"{name}: {text}" if text else name), reject=issubclass(type(error), Reject))
 
 
 def _checked(reason: str) -> str:

@@ -59,7 +59,7 @@ class Opening:
 class Attempt:
     """One stream: a Subscribe call from its beginning to its end."""
 
-    __slots__ = ("ack_step", "ack_timer", "call", "cut_for", "silence", "watchdog")
+    __slots__ = ("ack_step", "ack_timer", "call", "cut_for", "defect", "silence", "watchdog")
 
     def __init__(self, call: Stream, silence: SilenceDetector) -> None:
         self.call = call
@@ -70,6 +70,8 @@ class Attempt:
         """This many unsent acks are sent at once."""
         self.cut_for = ""
         """Why the client ended the call."""
+        self.defect: Exception | None = None
+        """The error of the writer, if it has failed by a defect of the client."""
 
     def cut(self, why: str) -> None:
         self.cut_for = why
@@ -313,7 +315,7 @@ class StreamKeeper(ABC):
                 raise self._user.broken
             attempt = self._attempt = Attempt(call, SilenceDetector(self._options.heartbeat_s, self.loop.time()))
             self._watch(attempt)
-            writer = asyncio.create_task(self._write(call, self._open_request()), name="feedmux-writer")
+            writer = asyncio.create_task(self._write(attempt, self._open_request()), name="feedmux-writer")
             try:
                 await self._read(attempt)
                 self._stream_ended()
@@ -327,6 +329,8 @@ class StreamKeeper(ABC):
             except asyncio.CancelledError:
                 if self._task is None or self._task.cancelling():
                     raise
+                if attempt.defect is not None:
+                    raise RuntimeError(repr(attempt.defect)) from attempt.defect
                 raise Unavailable(attempt.cut_for or "the connection was closed", status="UNAVAILABLE") from None
             finally:
                 self._attempt = None
@@ -353,8 +357,9 @@ class StreamKeeper(ABC):
         else:
             self._on_message(response)
 
-    async def _write(self, call: Stream, first: bytes) -> None:
+    async def _write(self, attempt: Attempt, first: bytes) -> None:
         # If a write fails, the stream is ending; the reader gets its status.
+        call = attempt.call
         try:
             await call.write(first)
             while True:
@@ -368,6 +373,9 @@ class StreamKeeper(ABC):
                         return
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return
+        except Exception as error:  # noqa: BLE001 - raised by the reader
+            attempt.defect = error
+            attempt.cut("a defect of the client")
 
     def _mark_opened(self, opened: Opened) -> None:
         attempt = self._attempt

@@ -5,6 +5,7 @@ differences. `async_watch` does the same for the asynchronous interface.
 """
 
 from collections.abc import Mapping, Sequence
+from threading import get_ident
 from typing import Any, Self
 
 from bson.errors import BSONError
@@ -32,7 +33,8 @@ class ChangeStream(WatchState):
         except FeedmuxError as error:
             raise as_pymongo(error, opening=True) from error
         super().__init__(plan, self._session)
-        self._undecoded: Event | None = None
+        self._undecoded: dict[int, Event] = {}
+        """By thread, an event that it has taken and not returned."""
         self._no_event()
 
     def next(self) -> Any:
@@ -68,10 +70,11 @@ class ChangeStream(WatchState):
         self.close()
 
     def _step(self, timeout_s: float | None) -> Any | None:
+        thread = get_ident()
         try:
             # A signal handler may raise while the event is decoded: then it comes again.
-            event = self._undecoded or self._session.next(timeout_s)
-            self._undecoded = event
+            event = self._undecoded.get(thread) or self._session.next(timeout_s)
+            self._undecoded[thread] = event
             document = event.document
         except TimeoutError:
             self._no_event()
@@ -87,7 +90,7 @@ class ChangeStream(WatchState):
             self.close()
             raise
         self._event = event
-        self._undecoded = None
+        del self._undecoded[thread]
         return document
 
 

@@ -11,8 +11,10 @@ import grpc
 import pytest
 
 import feedmux
+from feedmux import requests
 from feedmux.notices import Disconnected, Notice
 from feedmux.v1 import change_feed_pb2 as pb
+from tests.tables import over
 from tests.unit.client.beside import QUICK, serving
 from tests.unit.client.scripted_server import (
     Call,
@@ -160,6 +162,28 @@ async def test_an_error_ends_run_after_the_handlers_in_progress(caplog: pytest.L
             await running
     assert done == [1, 2]
     assert ["settled: 2 of" in each for each in warnings_of(caplog) if "confirmed" in each] == [True], "too late"
+
+
+@over(("joins", "first"), [(False, [opened(), batch(1, [1])]), (True, [joined(), runs(1, [1])])])
+async def test_a_report_that_cannot_be_made_ends_the_session(
+    joins: bool, first: list[pb.SubscribeResponse], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> bytes:
+        raise LookupError("here")
+
+    async def script(call: Call) -> None:
+        await call.send(*first)
+        await call.until_closed()
+
+    monkeypatch.setattr(requests, "settle_bytes" if joins else "ack_bytes", fail)
+    async with serving(script) as (server, client):
+        subscription = client.subscription("s")
+        session = await (subscription.join() if joins else subscription.open())
+        event = await session.next()
+        event.ack() if isinstance(event, feedmux.MemberEvent) else session.ack()  # type: ignore[union-attr]
+        with pytest.raises(feedmux.FeedmuxError, match=r"a defect of the client.*LookupError"):
+            await session.next()
+        assert len(server.calls) == 1
 
 
 async def test_reports_are_gathered_but_not_for_long() -> None:
@@ -387,7 +411,9 @@ async def test_a_cancelled_run_settles_nothing_more() -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            ended.append(number(event))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            ended.append(number(event) if not member.closed else None)
 
     for timeout_s in (None, 60.0):
         begun.clear()

@@ -108,6 +108,16 @@ class Careless(RetryAfter):
         pass
 
 
+class Declined(Reject):
+    def __init__(self, outcome: str) -> None:
+        super().__init__(outcome)
+        self.outcome = self._outcome = outcome  # type: ignore[assignment]
+
+
+class Busy(RetryAfter):
+    outcome = "busy"
+
+
 @over(
     ("error", "outcome"),
     [
@@ -122,6 +132,8 @@ class Careless(RetryAfter):
         (Hostile(), Failed()),
         (Careless(), Failed(reason="Careless")),
         (Reject("never"), Failed(reason="never", reject=True)),
+        (Declined("no"), Failed(reason="Declined: no", reject=True)),
+        (Busy(1.5), Failed(1.5)),
     ],
 )
 def test_errors(error: Exception, outcome: Failed) -> None:

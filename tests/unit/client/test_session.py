@@ -8,12 +8,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from bson.codec_options import CodecOptions, TypeDecoder, TypeRegistry
 
 import feedmux
 from feedmux.v1 import change_feed_pb2 as pb
@@ -286,6 +288,32 @@ async def test_threads_share_the_events() -> None:
     batches = [batch(first, range(first, first + 5)) for first in range(1, 1000, 5)]
     async with ScriptedServer(play(opened(), *batches)) as server:
         assert await using(server, work) == list(range(1, 1001))
+
+
+class Meet(TypeDecoder):
+    bson_type = int
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self._both = threading.Barrier(2)
+
+    def transform_bson(self, value: int) -> int:
+        self.begun.set()
+        self._both.wait(60)
+        return value
+
+
+async def test_threads_share_the_documents_of_a_change_stream() -> None:
+    def work(client: feedmux.Client) -> list[int]:
+        meet = Meet()
+        options: CodecOptions[Any] = CodecOptions(type_registry=TypeRegistry([meet]))
+        with client["d"].get_collection("c", codec_options=options).watch() as stream, ThreadPoolExecutor(2) as threads:
+            first = threads.submit(stream.next)
+            meet.begun.wait(60)
+            return [each.result()["n"] for each in (first, threads.submit(stream.next))]
+
+    async with ScriptedServer(play(opened(), batch(1, [1]), batch(2, [2]))) as server:
+        assert await using(server, work) == [1, 2]
 
 
 async def test_a_session_dropped_without_close_ends_its_call() -> None:
