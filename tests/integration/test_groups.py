@@ -15,8 +15,28 @@ from redis.asyncio import Redis
 from feedmux.v1 import change_feed_pb2 as wire
 from feedmux_embedded import RedisServer, ReplicaSet
 from feedmux_server.core.positions.position import inspect_position
-from tests.integration.servers import server_process, settings, until
-from tests.integration.wire import PATIENCE_S, Api, Session, feed, refusal, seconds
+from tests.integration.servers import Here, server_process, settings, until
+from tests.integration.wire import PATIENCE_S, Api, Session, at, feed, refusal, seconds
+
+
+async def test_a_member_hears_what_was_moved_without_it(here: Here, database: Database[Any], name: str) -> None:
+    async def opened() -> wire.Opened:
+        session = await here.api.session(name, join=True, credit=wire.Credit(events=10, bytes=1 << 20))
+        answer = await session.opened()
+        await session.close()
+        return answer
+
+    content = feed(database.name, "orders")
+    await here.api.create(name, content, group={})
+    position = (await here.api.get(name)).position
+    first = await opened()
+    await here.api.seek(name, at(position=position))
+    second = await opened()
+    await here.api.delete(name)
+    await here.api.create(name, content, at(position=position), group={})
+    third = await opened()
+    assert first.group.seek_epoch < first.epoch < second.group.seek_epoch < second.epoch
+    assert second.epoch < third.group.seek_epoch < third.epoch
 
 
 def id_of(key: int) -> Any:

@@ -145,6 +145,8 @@ class MemberConnection(StreamKeeper):
             raise GroupsUnsupported("does not know groups: it would deliver all events to each member")
         with self._buffer.lock:
             self._buffer.settlements.limit(opened.credit_events_max)
+            if self._epoch <= opened.seek_epoch:
+                self._buffer.settlements.forget()
             if opened.epoch == self._epoch:
                 self._buffer.settlements.tell(told=False)
         self._epoch = opened.epoch

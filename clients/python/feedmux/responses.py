@@ -54,6 +54,8 @@ class Opened:
     """Set if the session begins within a copy of existing documents."""
     members: int = 0
     """The connected members of the group that the session has joined; 0: it has joined none."""
+    seek_epoch: int = 0
+    """In a group: what sessions up to this epoch have delivered is void."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +201,7 @@ def _opened(opened: change_feed_pb2.Opened) -> Opened:
         routing_key=opened.routing_key,
         copying=snapshot_value(opened.snapshot) if opened.HasField("snapshot") else None,
         members=max(1, opened.group.members) if opened.HasField("group") else 0,
+        seek_epoch=opened.group.seek_epoch,
     )
 
 

@@ -153,6 +153,7 @@ class Subscribe:
                 at, epoch = session.subscriber.at, group.definition.epoch
                 opened = opened_message(service, key, positions, at, heartbeat_s, message_bytes_max, epoch=epoch)
                 opened.group.members = group.connected
+                opened.group.seek_epoch = group.definition.seek_epoch
                 await context.write(encoder.opened(opened))
                 account = service.manager.accounts.of(tenant)
                 listening = _listen(requests, session, account, _applied_to_member, SETTLE_BYTES_MAX)

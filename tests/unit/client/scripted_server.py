@@ -263,9 +263,9 @@ def opened(
     )
 
 
-def joined(members: int = 1, heartbeat_s: float = 60, **limits: int) -> pb.SubscribeResponse:
+def joined(members: int = 1, heartbeat_s: float = 60, epoch: int = 1, **limits: int) -> pb.SubscribeResponse:
     """The answer to a member of a group."""
-    answer = opened(0, 1, False, heartbeat_s, **limits)
+    answer = opened(0, epoch, False, heartbeat_s, **limits)
     answer.opened.group.members = members
     return answer
 

@@ -186,6 +186,32 @@ async def test_a_report_that_cannot_be_made_ends_the_session(
         assert len(server.calls) == 1
 
 
+@over(("epoch", "seek_epoch", "handled"), [(3, 0, [1]), (3, 2, [1]), (4, 3, [1, 1])])
+async def test_what_was_moved_past_without_a_connection_is_void(
+    epoch: int, seek_epoch: int, handled: list[int]
+) -> None:
+    seen: list[int] = []
+
+    async def handle(event: feedmux.MemberEvent) -> None:
+        seen.append(number(event))
+
+    async def first(call: Call) -> None:
+        await call.send(joined(epoch=3), runs(1, [1]))
+        await call.until_settled(1)
+        await call.send(pb.SubscribeResponse(committed=pb.Committed(delivery_sequence=1)))
+        await call.abort(grpc.StatusCode.UNAVAILABLE)
+
+    second = joined(epoch=epoch)
+    second.opened.group.seek_epoch = seek_epoch
+    async with serving(first, play(second, runs(1, [1]))) as (server, client):
+        member = client.subscription("s").join()
+        running = asyncio.create_task(member.run(handle))
+        await (await server.call(1)).until_settled(1)
+        await member.close()
+        await running
+    assert seen == handled
+
+
 async def test_reports_are_gathered_but_not_for_long() -> None:
     """64 handlers at once: one report for the first, and then few, although each handler ends by itself."""
     begun: list[asyncio.Future[None]] = []

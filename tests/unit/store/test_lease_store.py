@@ -9,7 +9,7 @@ import pytest
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import COMMANDS_MAX
-from feedmux_server.store.model import CommitStatus, FenceCause, RestoreRequest
+from feedmux_server.store.model import CommitRequest, CommitStatus, FenceCause, RestoreRequest
 from tests.integration.state_support import Recorder, commit, create, place, running
 from tests.unit.store.store_support import LEASE_S, key, redis_and_store
 from tests.virtual_time import in_virtual_time
@@ -97,6 +97,9 @@ async def test_why_a_session_ended_for_good_is_not_hidden_by_what_came_later() -
     outcomes = [await commit(store, each, None) for each in (taken, second, late)]
     assert [each.cause for each in outcomes] == [FenceCause.TAKEOVER, FenceCause.SEEK, FenceCause.SEEK]
     _, deleted = await leases.open("t", "s", instance_id="a")
+    # No takeover ends a group for good.
+    as_each = await leases.commit_many([CommitRequest(second, None, 0, members=each) for each in (None, 1)])
+    assert [each.cause for each in as_each] == [FenceCause.TAKEOVER, FenceCause.SEEK]
     await store.delete("t", "s")
     await create(store, "t", "s", content="b")
     _, third = await leases.open("t", "s", instance_id="c")

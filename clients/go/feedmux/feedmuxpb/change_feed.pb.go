@@ -2874,7 +2874,11 @@ func (x *Settle_Failed) GetReject() bool {
 type Opened_Membership struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The members that have a connection now, with this one.
-	Members       int32 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
+	Members int32 `protobuf:"varint,1,opt,name=members,proto3" json:"members,omitempty"`
+	// What was delivered by sessions with an `Opened.epoch` up to this one is void, because the stored position was moved
+	// since then: a member whose last session is one of them forgets it, as after FENCED with the cause SEEK. 0 if it
+	// was not moved, and from older servers.
+	SeekEpoch     int64 `protobuf:"varint,2,opt,name=seek_epoch,json=seekEpoch,proto3" json:"seek_epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2912,6 +2916,13 @@ func (*Opened_Membership) Descriptor() ([]byte, []int) {
 func (x *Opened_Membership) GetMembers() int32 {
 	if x != nil {
 		return x.Members
+	}
+	return 0
+}
+
+func (x *Opened_Membership) GetSeekEpoch() int64 {
+	if x != nil {
+		return x.SeekEpoch
 	}
 	return 0
 }
@@ -3567,7 +3578,7 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"\bprogress\x18\x04 \x01(\v2\x14.feedmux.v1.ProgressH\x00R\bprogress\x125\n" +
 	"\tcommitted\x18\x05 \x01(\v2\x15.feedmux.v1.CommittedH\x00R\tcommitted\x12,\n" +
 	"\x06notice\x18\x06 \x01(\v2\x12.feedmux.v1.NoticeH\x00R\x06noticeB\t\n" +
-	"\amessage\"\xe9\x03\n" +
+	"\amessage\"\x88\x04\n" +
 	"\x06Opened\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x03R\x05epoch\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\fR\bposition\x12!\n" +
@@ -3580,10 +3591,12 @@ const file_feedmux_v1_change_feed_proto_rawDesc = "" +
 	"routingKey\x126\n" +
 	"\bsnapshot\x18\t \x01(\v2\x1a.feedmux.v1.SnapshotStatusR\bsnapshot\x123\n" +
 	"\x05group\x18\n" +
-	" \x01(\v2\x1d.feedmux.v1.Opened.MembershipR\x05group\x1a&\n" +
+	" \x01(\v2\x1d.feedmux.v1.Opened.MembershipR\x05group\x1aE\n" +
 	"\n" +
 	"Membership\x12\x18\n" +
-	"\amembers\x18\x01 \x01(\x05R\amembers\"\xed\x01\n" +
+	"\amembers\x18\x01 \x01(\x05R\amembers\x12\x1d\n" +
+	"\n" +
+	"seek_epoch\x18\x02 \x01(\x03R\tseekEpoch\"\xed\x01\n" +
 	"\x06Limits\x12*\n" +
 	"\x11credit_events_max\x18\x01 \x01(\x03R\x0fcreditEventsMax\x12(\n" +
 	"\x10credit_bytes_max\x18\x02 \x01(\x03R\x0ecreditBytesMax\x12,\n" +

@@ -127,10 +127,12 @@ class SubscribeResponse(_message.Message):
 class Opened(_message.Message):
     __slots__ = ("epoch", "position", "resume_token", "cluster_time", "limits", "heartbeat_interval", "at_last_acked", "routing_key", "snapshot", "group")
     class Membership(_message.Message):
-        __slots__ = ("members",)
+        __slots__ = ("members", "seek_epoch")
         MEMBERS_FIELD_NUMBER: _ClassVar[int]
+        SEEK_EPOCH_FIELD_NUMBER: _ClassVar[int]
         members: int
-        def __init__(self, members: _Optional[int] = ...) -> None: ...
+        seek_epoch: int
+        def __init__(self, members: _Optional[int] = ..., seek_epoch: _Optional[int] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]

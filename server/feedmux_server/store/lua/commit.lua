@@ -4,11 +4,12 @@
 -- a hash that was damaged since.
 local stored = read('epoch', 'nonce', 'deleted', 'fence_cause', 'cluster_time', 'order', 'position', 'etag')
 
--- Why this session was fenced. What ends it for good counts, whatever came after that.
+-- Why this session was fenced. What ends it for good counts, whatever came after that. No takeover ends a group for
+-- good: its members move to the next host, and must know what a seek has made void.
 local function cause(mine)
-  local passed = read('delete_epoch', 'takeover_epoch', 'seek_epoch')
-  for i, each in ipairs({'DELETE', 'TAKEOVER', 'SEEK'}) do
-    if mine < (number(passed[i]) or 0) then return each end
+  local causes = ARGV[5] == '' and {'DELETE', 'TAKEOVER', 'SEEK'} or {'DELETE', 'SEEK', 'TAKEOVER'}
+  for _, each in ipairs(causes) do
+    if mine < (number(read(string.lower(each) .. '_epoch')[1]) or 0) then return each end
   end
   return stored[4] or 'LEASE'
 end
