@@ -227,23 +227,16 @@ async def test_the_time_left_of_a_copy_is_that_of_what_is_acknowledged() -> None
 
 
 @in_virtual_time
-async def test_a_copy_of_other_documents_has_another_generation_also_if_nothing_was_written() -> None:
+async def test_a_later_copy_has_a_greater_generation_also_if_nothing_was_written() -> None:
     """Or what a changed pipeline drops would not be swept."""
     async with served() as there:
         there.mongo.insert("db", "a", 0)
         generations = list[int]()
         await there.create("s", start={"snapshot": {}})
-        for pipeline in (
-            "",
-            "[]",
-            '[{"$match": {"operationType": "insert"}}]',
-            '[{"$match": {"operationType": "update"}}]',
-        ):
+        for pipeline in ("insert", "update", "insert"):
             wanted = feed_pb2.Feed(source="main", database="db", collection="a")
-            if pipeline:
-                wanted.pipeline.extended_json = pipeline
+            wanted.pipeline.extended_json = f'[{{"$match": {{"operationType": "{pipeline}"}}}}]'
             await there.update("s", feed=wanted)
             generations.append((await there.seek("s", snapshot={})).snapshot.generation)
-        assert generations[0] == generations[1], "it is the same feed"
-        assert len(set(generations)) == 3
+        assert generations == sorted(set(generations))
         assert max(generations) < 1 << 53
