@@ -139,6 +139,8 @@ class Receiver:
             return EOF
         assert message.ByteSize() <= self._message_bytes_max
         kind = message.WhichOneof("message")
+        if kind is None:
+            return message  # the heartbeat of ReadRange
         content = getattr(message, kind)
         assert not self._parts or kind == "event_fragment", f"{kind} between fragments"
         match kind:
