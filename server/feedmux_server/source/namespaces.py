@@ -1,7 +1,8 @@
 """The collections of a database, or of a deployment, whose documents are copied one after the other.
 
 MongoDB lists collections as they are now, and reads one that is gone as empty, without an error. So a list that was
-made after a time T, and the drops and renames since T, say together what there was at T.
+made after a time T, and the drops and renames since T, say together what there was at T, if the list is not of writes
+that are rolled back (`Namespaces.are_durable`).
 """
 
 import asyncio
@@ -31,6 +32,8 @@ Namespace = tuple[str, str]
 Charge = Callable[[int], Any]
 """Called for each command to MongoDB, about, with the length of the list that it has read. The number of commands has
 no other bound than the databases, the collections, and the drops and renames among them."""
+_DURABLE_S: Final = 0.01
+"""The pause before the next look whether a majority has what was listed."""
 WAIT_MS: Final = 5
 """How long MongoDB waits for changes at the end of the oplog, while documents are copied."""
 ESTIMATED_MAX: Final = 1_000
@@ -89,6 +92,9 @@ class Namespaces:
         self._charge = charge
         self._databases: list[str] | None = None
         self._listed: _Listed | None = None
+        self._primary = source.clock.primary
+        """Of the time before anything was listed."""
+        self._is_durable = False
         self.lists = 0
         """How often collections were listed."""
 
@@ -100,6 +106,24 @@ class Namespaces:
     def forget(self) -> None:
         """List everything again when it is needed."""
         self._databases = self._listed = None
+        self._primary = self._source.clock.primary
+
+    async def are_durable(self) -> bool:
+        """Whether what was listed stays: a drop that a primary loses in an election leaves no event. Waits until a
+        majority has it. If not, `forget` was called. Raises as `Source.databases`."""
+        clock = self._source.clock
+        listed_to = 0
+        while not self._is_durable:
+            self._charge(1)
+            now = await clock.operation_time()
+            listed_to = listed_to or now
+            if clock.primary != self._primary:
+                self.forget()
+                return False
+            self._is_durable = clock.durable_time >= listed_to
+            if not self._is_durable:
+                await asyncio.sleep(_DURABLE_S)
+        return True
 
     async def next(self, here: Namespace, *, after: bool) -> Namespace | None:
         """The first collection at this name or after it; with `after`, only after it. None if there is none. Raises
@@ -198,6 +222,7 @@ class Namespaces:
     async def _list_databases(self) -> list[str]:
         if self._databases is None:
             check_source(self._source)
+            self._is_durable = False
             scope = self._key.spec.scope
             listed = [scope.database] if scope.database else await self._source.databases()
             if not scope.database:
@@ -210,6 +235,7 @@ class Namespaces:
         listed = self._listed
         if listed is None or not listed.says(database, first):
             most = self._limits.names_kept
+            self._is_durable = False
             names, count = await self._source.collection_names(
                 database, first, lambda name: self.covers((database, name)), most
             )

@@ -31,6 +31,10 @@ class SourceClock:
         """The highest cluster time that this process has seen of the deployment since it last asked for it."""
         self.is_mongos = False
         """False until the deployment has answered."""
+        self.primary: object = None
+        """Which election the primary that answered last has won; None if MongoDB does not say."""
+        self.durable_time = 0
+        """Of what that primary had when it answered, everything up to this time stays."""
         self._commands = commands
         self._ping: asyncio.Task[_Times] | None = None
         self._next_ping: asyncio.Task[_Times] | None = None
@@ -59,6 +63,9 @@ class SourceClock:
         self.is_mongos = hello.get("msg") == "isdbgrid"
         operation_time = as_int(hello["operationTime"]) if "operationTime" in hello else 0
         newest = operation_time
+        self.primary = hello.get("electionId")
+        durable = hello.get("lastWrite", {}).get("majorityOpTime")
+        self.durable_time = operation_time if durable is None else as_int(durable["ts"])
         if "$clusterTime" in hello:
             newest = max(newest, as_int(hello["$clusterTime"]["clusterTime"]))
         if newest < known_before and not self.is_mongos:

@@ -244,7 +244,7 @@ class SnapshotReader:
             self._step_began_s = monotonic_s()
         if found == here:
             return True
-        if not await self._is_same():
+        if not await answered(names.are_durable()) or not await self._is_same():
             return False
         self._collection_done = False
         if found is None:

@@ -1,11 +1,15 @@
 """The collections that a copy goes through, against the model of MongoDB."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import AsyncMock
 
 import bson
 import pytest
+from bson.timestamp import Timestamp
 
 from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
@@ -156,3 +160,24 @@ async def test_each_command_counts_however_many_there_are(count: int) -> None:
         patched.setattr(ChangeStreamReader, "read", counted)
         await names.gone_after(place, mongo.latest, lambda gone: gone.to)
     assert len(source.charged) == reads + 2
+
+
+@over(("elected", "durable"), [("again", True), ("once", True), ("once", False)])
+@in_virtual_time
+async def test_a_list_of_what_may_be_rolled_back_is_not_believed(elected: str, durable: bool) -> None:
+    """Which would leave no drop, and no rename."""
+    names, source, _ = await made(stream_key(SPEC))
+    hello: dict[str, Any] = {"operationTime": Timestamp(7, 1), "localTime": datetime.fromtimestamp(0, UTC)}
+    hello |= {"electionId": "once", "lastWrite": {"majorityOpTime": {"ts": Timestamp(7 if durable else 6, 1)}}}
+    source._commands.client.admin.command = AsyncMock(side_effect=lambda _: dict(hello))  # type: ignore[method-assign]
+    await source.clock.operation_time()
+    names.forget()
+    assert await names.next(("b", "a.b"), after=True) == ("b", "z")
+    del source.listed["z"]
+    hello["electionId"] = elected
+    asking = asyncio.ensure_future(names.are_durable())
+    await asyncio.sleep(1.0)
+    assert asking.done() is durable
+    hello["lastWrite"] = {"majorityOpTime": {"ts": Timestamp(7, 1)}}
+    assert await asking is (elected == "once")
+    assert await names.next(("b", "a.b"), after=True) == ("b", "z" if elected == "once" else "é")
