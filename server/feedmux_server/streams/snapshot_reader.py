@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.delivery.snapshot_steps import SnapshotSteps
-from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.events.copy_chunks import ChangesChunk, cut_documents
 from feedmux_server.core.feeds.snapshot_stages import check_feed
@@ -59,6 +59,9 @@ class SnapshotReader:
         """In a copy of several collections."""
         self._is_new = True
         """MongoDB was not asked for its time yet."""
+        self._refusal: FeedmuxError | None = None
+        """Why the collection cannot be copied. It is raised in place of documents: the changes before it may say that
+        another collection was dropped."""
         self._seen_to = 0
         """Up to this cluster time it is known which collections were dropped or renamed; events after it are read when
         that is known too."""
@@ -88,8 +91,10 @@ class SnapshotReader:
                 self._is_new = False
             await self._estimate()
             await self._open_changes()
-        except BaseException:
+        except BaseException as error:
             await self.close()
+            if isinstance(error, FeedmuxError) and self._refusal is not None:
+                raise self._refusal from error  # a view, for example, has no changes either
             raise
         self.is_open = True
 
@@ -176,6 +181,8 @@ class SnapshotReader:
     async def _read_documents(self) -> Batch:
         steps, documents = self._steps, self._documents
         is_first = not documents.is_open
+        if is_first and self._refusal is not None:
+            raise self._refusal
         try:
             if is_first:
                 if self._names is not None and not await self._find_collection(self._names):
@@ -306,7 +313,14 @@ class SnapshotReader:
                 self._estimated(await names.estimate())
 
     async def _check_collection(self) -> None:
-        """Raises SNAPSHOT_UNSUITABLE if the collection cannot be copied now."""
-        if not await self._documents.check_collection():
+        """Note whether the collection can be copied now."""
+        self._refusal = None
+        try:
+            exists = await self._documents.check_collection()
+        except FeedmuxError as error:
+            if error.reason is not ErrorReason.SNAPSHOT_UNSUITABLE:
+                raise
+            self._refusal, exists = error, False
+        if not exists:
             # It was dropped, renamed or not created yet: the changes until now say which.
             self._steps.not_before = await self._documents.operation_time()

@@ -3,9 +3,11 @@ tests/integration/test_snapshot.py has real ones, and tests/sim/copiers.py those
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
+from unittest.mock import AsyncMock
 
 import bson
 import pytest
@@ -235,6 +237,27 @@ async def test_a_collection_that_does_not_exist_has_no_documents_as_of_a_time_wh
     source.exists, source.ids = False, []
     await copy(reader)
     assert source.times[0] >= source.checked[0] == mongo.latest
+
+
+@in_virtual_time
+@over(("dropped", "retry"), [(True, False), (True, True), (False, False), (False, True)])
+async def test_a_collection_that_cannot_be_copied_may_have_taken_the_place_of_another(
+    dropped: bool, retry: bool
+) -> None:
+    """Then the drop comes, as in any feed."""
+    reader, source, mongo = await make()
+    if retry:
+        await reader.open()
+        source.opening_fails = [OperationFailure("unavailable", 246)]
+    if dropped:
+        mongo.drop("db", "a")
+    source.collection = AsyncMock(return_value=CollectionInfo("collection", capped=True))  # type: ignore[method-assign]
+    if not retry:
+        await reader.open()
+    with nullcontext() if dropped else pytest.raises(FeedmuxError, match="is capped"):
+        while not (await reader.read()).exhausted:
+            pass
+    assert not source.times
 
 
 @in_virtual_time
