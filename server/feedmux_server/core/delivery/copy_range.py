@@ -10,9 +10,15 @@ A range whose end is outside the copy has all the rest of the documents.
 """
 
 from dataclasses import replace
+from typing import Any, Final
+
+import bson
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.events.bson_walk import INT32, INT64, OBJECT_ID, STRING
 from feedmux_server.core.positions.resume_token import ResumeToken
+
+_SORTABLE: Final = (STRING, OBJECT_ID, INT32, INT64)
 
 
 def is_of_one_step(place: ResumeToken, start: ResumeToken, *, documents: bool) -> bool:
@@ -55,9 +61,19 @@ def range_end(after: ResumeToken, until: ResumeToken) -> ResumeToken:
         raise _invalid("after", "`until` is within a copy of existing documents, and `after` is not")
     if until.copied is not None and until.copied.generation != after.copied.generation:
         raise _invalid("until", "`until` and `after` are of different copies")
+    if until.copied is not None and after.outside_copy().is_same(until.outside_copy()):
+        first, last = _sortable(after.copied.up_to), _sortable(until.copied.up_to)
+        # The numbers do not tell: a range that is read again may have more documents than it had at first.
+        if first is not None and last is not None and type(first) is type(last) and last < first:
+            raise _invalid("until", "`until` is before `after`")
     if has_documents(after, until) and not until.is_high_water_mark:
         raise _invalid("until", "`until` is after the copy in which `after` is: a range ends where the copy ends")
     return until.after_documents() if until.copied is None else until
+
+
+def _sortable(up_to: bytes) -> Any:
+    """The `_id` in `{_id: …}`, if Python orders the values of its type as MongoDB does."""
+    return bson.decode(up_to)["_id"] if up_to and up_to[4] in _SORTABLE else None
 
 
 def to_read_again(after: ResumeToken, until: ResumeToken) -> tuple[ResumeToken, ResumeToken]:

@@ -1,5 +1,6 @@
 """Which two positions are a range within a copy."""
 
+import bson
 import pytest
 
 from feedmux_server.core.delivery.copy_range import has_documents, is_behind, is_of_one_step, range_end
@@ -36,6 +37,8 @@ def test_what_belongs_to_the_step(place: ResumeToken, start: ResumeToken, docume
 def test_the_end_of_a_range() -> None:
     assert range_end(at(1), at(2, b"a", 1)) == at(2, b"a", 1)
     assert range_end(outside(1), outside(2)) == outside(2)
+    again, end = at(1, bson.encode({"_id": 2}), 9), at(1, bson.encode({"_id": 5}), 5)
+    assert range_end(again, end) == end, "it has more documents than it had at first"
     rest = range_end(at(1), outside(2))
     assert rest.is_after(at(2, b"z", 1000)), "all the rest of the documents"
     assert event_token(BEGIN + 2).is_after(rest)
@@ -47,6 +50,7 @@ def test_the_end_of_a_range() -> None:
         (outside(1), at(2, b"a", 1)),
         (at(1), at(2, b"a", 1, generation=2)),
         (at(1), event_token(BEGIN + 2)),
+        (at(1, bson.encode({"_id": 5}), 2), at(1, bson.encode({"_id": 2}), 1)),
     ],
 )
 def test_what_is_no_range(after: ResumeToken, until: ResumeToken) -> None:
