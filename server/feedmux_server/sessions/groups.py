@@ -193,7 +193,7 @@ class Group:
                 letters,
                 manager.observer,
                 self._account.looks,
-                lambda time: manager.source(key.spec.scope.source).timeline.has_lost_event(time),
+                self._has_lost,
                 quarantine=definition.quarantine,
             )
             self._letters.begin(manager.tasks)
@@ -207,6 +207,11 @@ class Group:
 
     def _wake(self) -> None:
         self.reader.wake()
+
+    def _has_lost(self, time: int) -> bool:
+        """Whether MongoDB has lost the event of this cluster time by a restore."""
+        source = self._manager.source(self.definition.key.spec.scope.source)
+        return any(fork.has_lost_event(time) for fork in source.timeline.forks)
 
     def _may_grow(self) -> bool:
         outstanding = self._account.outstanding

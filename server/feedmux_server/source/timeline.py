@@ -109,9 +109,10 @@ class SourceTimeline:
                 return fork.error(self._commands.name)
         return None
 
-    def has_lost_event(self, time: int) -> bool:
-        """Whether an event of this cluster time is of a history that the deployment no longer has."""
-        return any(fork.has_lost_event(time) for fork in self._forks)
+    @property
+    def forks(self) -> list[Fork]:
+        """The newest known ones, oldest first. Not for changes."""
+        return self._forks
 
     def start_of(self, cluster_time: int) -> int:
         """The time at which a start at `cluster_time` begins: at a time of a lost history, the deployment has nothing
