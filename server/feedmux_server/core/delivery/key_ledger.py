@@ -44,7 +44,7 @@ from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, Rendition, event_id, leading_id, read_token
 from feedmux_server.core.events.event_keys import FieldsRead, keys_of
 from feedmux_server.core.positions.ahead import Ahead, Of, mark_of, short_of
-from feedmux_server.core.positions.resume_token import ResumeToken, UnknownTokenLayout, cluster_time_of
+from feedmux_server.core.positions.resume_token import ResumeToken, UnknownTokenLayout, moment_of
 
 RUN_MAX: Final = 100
 """The most events of a run. A member that is lost has begun one of them at most, and gives back the others."""
@@ -184,10 +184,10 @@ class _Restored:
         self._open: dict[bytes | None, bytes | None] = {}
         """The keys of the holes that were found, each with the mark of its hole. None if the hole should have come
         before, and has not (yet)."""
-        self._missed = dict[bytes, dict[bytes, int]]()
-        """The holes that were not found: by the hash of their key and their mark, their time."""
+        self._missed = dict[bytes, dict[bytes, tuple[int, int]]]()
+        """The holes that were not found: by the hash of their key and their mark, their time and index."""
         for mark, of in ahead.of.items():
-            self._missed.setdefault(of.key, {})[mark] = of.time
+            self._missed.setdefault(of.key, {})[mark] = of.time, of.operation
 
     def is_passed_by(self, place: ResumeToken) -> bool:
         """Whether everything up to the higher position was read."""
@@ -222,9 +222,9 @@ class _Restored:
         return found | dict.fromkeys(range(max(first, passed), stop), 1)
 
     def _is_after_missed(self, name: bytes | None, raw: bytes) -> bool:
-        """Whether a hole of this key should have come before the event with this `_id`, or was at its time."""
+        """Whether a hole of this key should have come before the event with this `_id`."""
         missed = self._missed.get(short_of(name)) if self._missed else None
-        return min(missed.values()) <= cluster_time_of(raw) if missed else False
+        return min(missed.values()) <= moment_of(raw) if missed else False
 
     def ahead(self, firsts: dict[bytes | None, bytes], now: Ahead) -> Ahead:
         """What is settled now, by the marks of the first unsettled events of some keys. The hole of a key with such an
@@ -710,7 +710,7 @@ class KeyLedger:
                     high = span.before(index)
                     break
                 try:
-                    key.mark = number, mark_of(raw), Of(short_of(key.name), cluster_time_of(raw))
+                    key.mark = number, mark_of(raw), Of(short_of(key.name), *moment_of(raw))
                 except UnknownTokenLayout:  # the pipeline has changed the `_id`
                     high = span.before(index)
                     break

@@ -5,8 +5,8 @@ a hash of the event's `_id`, so that a hole has the same size whatever the `_id`
 unlikely, comes again; none is lost.
 
 MongoDB may not show a hole again: what `updateLookup` finds, an image that has expired, `$$NOW` and `$rand` differ at a
-second read, and the pipeline or the grants filter by that. So a hole also has the time of its event and a hash of its
-key (`Of`). At and after that time, what has such a key is not settled.
+second read, and the pipeline or the grants filter by that. So a hole also has the time of its event, its index in a
+transaction and a hash of its key (`Of`). From there on, what has such a key is not settled.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,17 @@ from zlib import crc32
 
 from feedmux_server.core.positions.resume_token import ResumeToken
 
-HOLES_MAX: Final = 300
+HOLES_MAX: Final = 260
 """The most holes: they fit into a position with two tokens of usual size."""
 MARK_BYTES: Final = 6
 FORMER_HOLE_BYTES: Final = MARK_BYTES + 1
 """Of positions of earlier versions, whose holes have no `Of`."""
 _SHORT_BYTES: Final = 2
 _PART_BYTES: Final = 2
-"""Of a time: seconds before the higher position, and the increment. Longer ago is as long ago as can be, and a larger
-increment is the largest: so a hole is never later than it was, and what lies between comes again."""
-HOLE_BYTES: Final = FORMER_HOLE_BYTES + _SHORT_BYTES + 2 * _PART_BYTES
+"""Of a time and an index: seconds before the higher position, the increment, and the index. Longer ago is as long ago
+as can be, and larger numbers are the largest: so a hole is never later than it was, and what lies between comes again.
+"""
+HOLE_BYTES: Final = FORMER_HOLE_BYTES + _SHORT_BYTES + 3 * _PART_BYTES
 _ATTEMPTS_MAX: Final = 255
 _PART_MAX: Final = 0xFFFF
 
@@ -38,6 +39,8 @@ class Of(NamedTuple):
     """`short_of` its key."""
     time: int
     """Its cluster time, seconds << 32 | increment, or an earlier one."""
+    operation: int
+    """In its transaction, or an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,8 @@ class Ahead:
 
     def _packed(self, of: Of) -> bytes:
         seconds = (self.high.cluster_time >> 32) - (of.time >> 32)
-        increment = min(of.time & 0xFFFF_FFFF, _PART_MAX)
-        return of.key + min(max(seconds, 0), _PART_MAX).to_bytes(_PART_BYTES) + increment.to_bytes(_PART_BYTES)
+        parts = (max(seconds, 0), of.time & 0xFFFF_FFFF, of.operation)
+        return of.key + b"".join(min(part, _PART_MAX).to_bytes(_PART_BYTES) for part in parts)
 
 
 def unpacked(high: ResumeToken, data: bytes, size: int) -> Ahead:
@@ -74,9 +77,10 @@ def unpacked(high: ResumeToken, data: bytes, size: int) -> Ahead:
         mark = each[:MARK_BYTES]
         holes[mark] = max(1, each[MARK_BYTES])
         if size == HOLE_BYTES:
-            key, before, increment = each[7:9], int.from_bytes(each[9:11]), int.from_bytes(each[11:])
+            before, increment, index = (int.from_bytes(each[at : at + 2]) for at in (9, 11, 13))
             seconds = (high.cluster_time >> 32) - before
-            of[mark] = Of(key, 0 if before == _PART_MAX or seconds < 0 else seconds << 32 | increment)
+            time = 0 if before == _PART_MAX or seconds < 0 else seconds << 32 | increment
+            of[mark] = Of(each[7:9], time, index)
     return Ahead(high, holes, of)
 
 

@@ -53,6 +53,8 @@ _BEFORE_FRAGMENTS: Final = b"\x01"
 """Instead of the number of a fragment: before the first one. A KeyString says "just before" in this way."""
 _ALL_FRAGMENTS: Final = b"\xff"
 """The same in keys: after the last one."""
+_MOMENT_BYTES: Final = 26
+"""Of a token's time, version, type and transaction index, and fewer than any event's token has."""
 _PLACES_BYTES_MAX: Final = 64
 """More than what a token has before its tail: `_read_places`."""
 _DATA: Final = b"\x02_data\x00"
@@ -430,15 +432,18 @@ def _generation(cluster_time: int, age: int) -> int:
     return (cluster_time >> 32) << 20 | min(cluster_time & 0xFFFF_FFFF, 0x3FF) << 10 | age
 
 
-def cluster_time_of(raw: bytes) -> int:
-    """The cluster time of the token in this document, of which nothing else is read. Raises `UnknownTokenLayout`."""
+def moment_of(raw: bytes) -> tuple[int, int]:
+    """Cluster time and transaction index of an event, by its `_id`, of which nothing else is read. Raises
+    `UnknownTokenLayout`."""
     try:
-        head = unhexlify(raw[15:33])
-    except HexError:
-        head = b""
-    if raw[4:11] != _DATA or len(head) != 9 or head[0] != _TIMESTAMP:
-        raise UnknownTokenLayout("the token does not begin with a cluster time")
-    return int.from_bytes(head[1:])
+        head = unhexlify(raw[15 : 15 + 2 * _MOMENT_BYTES])
+        if raw[4:11] != _DATA or head[0] != _TIMESTAMP:
+            raise UnknownTokenLayout("the token does not begin with a cluster time")
+        _, offset = _read_number(head, 9)
+        _, offset = _read_number(head, offset)
+        return int.from_bytes(head[1:9]), _read_number(head, offset)[0]
+    except (HexError, IndexError):
+        raise UnknownTokenLayout("the token is cut short") from None
 
 
 def without_document(raw: bytes) -> bytes:
