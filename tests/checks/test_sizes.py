@@ -28,7 +28,6 @@ REASONS: Final = {
     "Session": "what a client, an operator, a drain and the committer may do with one call",
     "Settlements": "what a member has in hand, and each way in which an event comes and leaves",
     "Source": "one deployment: all that is asked of it goes through its client and its spans",
-    "SourceTimeline": "one history: what is read of it, asked of it and learned of a restore must agree",
     "StreamKeeper": "one stream after another: all of it acts on the state of the connection",
     "Subscriber": "what differs between a session, a Watch call and a range, by name",
 }

@@ -12,13 +12,13 @@ A range whose end is outside the copy has all the rest of the documents.
 from dataclasses import replace
 from typing import Any, Final
 
-import bson
-
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.bson_walk import INT32, INT64, OBJECT_ID, STRING
 from feedmux_server.core.positions.resume_token import ResumeToken
 
-_SORTABLE: Final = (STRING, OBJECT_ID, INT32, INT64)
+_VALUE_AT: Final = 9
+"""Where the value is in `{_id: …}`."""
+_TEXT_AT: Final = 13
 
 
 def is_of_one_step(place: ResumeToken, start: ResumeToken, *, documents: bool) -> bool:
@@ -64,16 +64,21 @@ def range_end(after: ResumeToken, until: ResumeToken) -> ResumeToken:
     if until.copied is not None and after.outside_copy().is_same(until.outside_copy()):
         first, last = _sortable(after.copied.up_to), _sortable(until.copied.up_to)
         # The numbers do not tell: a range that is read again may have more documents than it had at first.
-        if first is not None and last is not None and type(first) is type(last) and last < first:
+        if first is not None and last is not None and first[0] == last[0] and last[1] < first[1]:
             raise _invalid("until", "`until` is before `after`")
     if has_documents(after, until) and not until.is_high_water_mark:
         raise _invalid("until", "`until` is after the copy in which `after` is: a range ends where the copy ends")
     return until.after_documents() if until.copied is None else until
 
 
-def _sortable(up_to: bytes) -> Any:
-    """The `_id` in `{_id: …}`, if Python orders the values of its type as MongoDB does."""
-    return bson.decode(up_to)["_id"] if up_to and up_to[4] in _SORTABLE else None
+def _sortable(up_to: bytes) -> tuple[int, Any] | None:
+    """The type of the `_id` in `{_id: …}`, and what Python orders as MongoDB does the values of it. None for others."""
+    kind = up_to[4] if up_to else 0
+    if kind in (INT32, INT64):
+        return INT64, int.from_bytes(up_to[_VALUE_AT:-1], "little", signed=True)
+    if kind in (STRING, OBJECT_ID):
+        return kind, up_to[_TEXT_AT if kind == STRING else _VALUE_AT : -1]
+    return None
 
 
 def to_read_again(after: ResumeToken, until: ResumeToken) -> tuple[ResumeToken, ResumeToken]:

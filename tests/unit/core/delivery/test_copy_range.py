@@ -2,6 +2,7 @@
 
 import bson
 import pytest
+from bson import Int64, ObjectId
 
 from feedmux_server.core.delivery.copy_range import has_documents, is_behind, is_of_one_step, range_end
 from feedmux_server.core.errors import FeedmuxError
@@ -50,7 +51,9 @@ def test_the_end_of_a_range() -> None:
         (outside(1), at(2, b"a", 1)),
         (at(1), at(2, b"a", 1, generation=2)),
         (at(1), event_token(BEGIN + 2)),
-        (at(1, bson.encode({"_id": 5}), 2), at(1, bson.encode({"_id": 2}), 1)),
+        (at(1, bson.encode({"_id": 5}), 2), at(1, bson.encode({"_id": Int64(-2)}), 1)),
+        (at(1, bson.encode({"_id": "bx"}).replace(b"x", b"\xff"), 2), at(1, bson.encode({"_id": "abc"}), 1)),
+        (at(1, bson.encode({"_id": ObjectId(b"\xff" * 12)}), 2), at(1, bson.encode({"_id": ObjectId(b"\0" * 12)}), 1)),
     ],
 )
 def test_what_is_no_range(after: ResumeToken, until: ResumeToken) -> None:
