@@ -428,7 +428,7 @@ class Session:
             if place is subscriber.at.place:
                 self.streams.rejoin(subscriber, subscriber.at)
                 return
-            subscriber.received = None
+            reached, subscriber.received = subscriber.received or subscriber.at.place, None
             self.notice(GapMark(subscriber.at.place, place, error.reason.value))
             self.streams.rejoin(subscriber, JoinPoint(place))
             if self._policy.snapshot_on_history_lost:
@@ -436,8 +436,10 @@ class Session:
             copies_again = self._policy.snapshot_on_history_lost
             if (error.reason is ErrorReason.TIMELINE_FORKED or copies_again) and subscriber.acks is not None:
                 # The stored position would otherwise remain in the lost history, which may be later than this place.
+                # Where it is not, the client's last ack tells by itself whether it is of what comes now.
+                moves_back = error.reason is ErrorReason.TIMELINE_FORKED or not place.is_after(reached)
                 subscriber.acks.move_back(place)
-                self.commits.submit(subscriber.acks, moves_back=True)
+                self.commits.submit(subscriber.acks, moves_back=moves_back)
                 if copies_again:
                     await self._store_beginning_of_copy()
             return

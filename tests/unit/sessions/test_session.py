@@ -3,6 +3,7 @@
 import asyncio
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import AsyncMock
 
 import bson
 import pytest
@@ -28,6 +29,7 @@ from feedmux_server.source.oplog import Oplog
 from feedmux_server.source.reader import Batch
 from feedmux_server.streams.key_streams import KeyStreams
 from feedmux_server.streams.upstream import Reader
+from tests.tables import over
 from tests.unit.core.delivery.streams_support import mark, token
 from tests.unit.streams.manager_support import Forgetful, Log, LogReader, world
 from tests.virtual_time import in_virtual_time
@@ -187,6 +189,42 @@ async def test_the_time_for_which_a_rate_holds_events_back_is_the_tenants(monkey
         assert waited_s == pytest.approx(1.0, abs=0.1)
         assert there.manager.accounts.of("a").throttled_s == pytest.approx(waited_s, abs=0.02)
         client.close()
+
+
+@over(
+    ("reason", "behind", "moves_back"),
+    [("HISTORY_LOST", 9, False), ("HISTORY_LOST", 1, True), ("TIMELINE_FORKED", 9, True)],
+)
+@in_virtual_time
+async def test_last_acks_count_after_a_copy_that_begins_after_all_that_was_sent(
+    reason: str, behind: int, moves_back: bool
+) -> None:
+    """Only where the position moves back may one be of the history that was lost."""
+    moved: list[bool] = []
+
+    async def operation_time() -> int:
+        return mark(behind).cluster_time
+
+    def submit(*_: object, moves_back: bool = False) -> None:
+        moved.append(moves_back)
+
+    with pytest.MonkeyPatch.context() as patched:
+        async with world(patched) as there:
+            key, log = there.feed("a")
+            patched.setattr(there.manager.source("main").clock, "operation_time", operation_time, raising=False)
+            client = there.session(key, "a", 0, durable=True)
+            client.session._policy = SessionPolicy(snapshot_on_history_lost=True)
+            log.write(5)
+            await client.take(5)
+            stream = client.session.streams.stream_of(client.session.subscriber)
+            assert stream is not None
+            patched.setattr(Forgetful, "submit", submit)
+            patched.setattr(Forgetful, "flush", AsyncMock())
+            stream.end(FeedmuxError(ErrorReason(reason), "lost"))
+            while not moved:
+                await client.next()
+            assert moved == [moves_back]
+            client.close()
 
 
 @pytest.mark.parametrize("behind", [0, 3])
