@@ -99,7 +99,7 @@ async def _dev(args: argparse.Namespace) -> OSError | None:
 
     me = asyncio.current_task()
     assert me is not None
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, me.cancel)
     told = Terminal(sys.stderr)
     with _folder(args.data_dir) as folder:

@@ -9,7 +9,6 @@ client commands do not need the server's packages. See also `failure` and `termi
 import argparse
 import importlib
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +18,8 @@ from typing import Any, Final
 
 from feedmux.cli.failure import FAILED, UNWRITABLE, CliError, UsageError, as_cli_error, cannot_write, is_unicode
 from feedmux.cli.parser import Parser
-from feedmux.cli.terminal import Painted, Terminal, plain, say, silence_stdout
+from feedmux.cli.signals import SIGNALS
+from feedmux.cli.terminal import Painted, Terminal, flush, plain, say, silence_stdout
 
 INTERRUPTED = 130
 COMPLETE = "__complete"
@@ -65,11 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Otherwise gRPC's log lines would appear between the results.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if argv is None:
-        # As SIGINT does, these end the command where it is, so that its output ends with a whole line. Without a
-        # handler, the first process of a container would ignore them.
-        for each in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(each) is signal.SIG_DFL:
-                signal.signal(each, lambda number, _: sys.exit(128 + number))
+        # Without handlers, the first process of a container would ignore signals.
+        SIGNALS.handle()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:  # `>&-`; else the first socket or file would get its number
             file = os.open(os.devnull, os.O_RDWR)
@@ -79,8 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _code_of(list(sys.argv[1:] if argv is None else argv))
-        sys.stdout.flush()
+        if SIGNALS.insist:
+            silence_stdout()
+        flush()
         return code
+    except SystemExit as end:  # a signal that came while the output was written
+        silence_stdout()
+        return int(end.code or 0)
     except BrokenPipeError:
         silence_stdout()
         return 0

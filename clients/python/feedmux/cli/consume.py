@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Final
@@ -23,7 +21,6 @@ from feedmux.cli.event_output import (
     note_if_missing,
     remark,
     wait,
-    write,
 )
 from feedmux.cli.failure import CliError, UsageError
 from feedmux.cli.feed_arguments import (
@@ -37,7 +34,8 @@ from feedmux.cli.feed_arguments import (
 )
 from feedmux.cli.join import check_join, consume_group
 from feedmux.cli.shell_command import begin, ending
-from feedmux.cli.signals import Signals
+from feedmux.cli.signals import SIGNALS, Signals
+from feedmux.cli.terminal import flush, write
 
 PRINTED_AT_ONCE: Final = 1000
 """The most events that are printed and acknowledged together."""
@@ -112,16 +110,15 @@ def run(args: argparse.Namespace) -> int:
     _check_usage(args)
     check_join(args)
     output = EventOutput(args, to_stdout=args.command_line is None)
-    signals, notices = Signals(), Notices()
-    signals.handle()
-    sink: Sink = _Printer(output) if args.command_line is None else Command(args.command_line, output, signals)
+    notices = Notices()
+    sink: Sink = _Printer(output) if args.command_line is None else Command(args.command_line, output, SIGNALS)
     with connected(args, lambda error: _explained(error, args.name, joins=args.join)) as client:
         if args.namespace is not None:
             group = feedmux.Group() if args.join else None
             client.create_subscription(args.name, feed_of(args), start=args.start, group=group)
         feed = client.get_subscription(args.name).feed
         if args.join:
-            consume_group(client, args, feed, signals, notices)
+            consume_group(client, args, feed, notices)
             return 0
         output.one_collection = feed.collection is not None
         head = client.resolve(feedmux.Start.latest(), feed) if args.until_caught_up else None
@@ -140,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
             nothing_left = partial(_nothing_left, client, feed, session, head)
             head_time = head.cluster_time if head is not None else None
             at_once = args.batch or sink.at_once
-            process_events(session, sink, signals, notices, at_once, args.limit, head_time, at_pause, nothing_left)
+            process_events(session, sink, SIGNALS, notices, at_once, args.limit, head_time, at_pause, nothing_left)
     return 0
 
 
@@ -182,10 +179,9 @@ def process_events(
         most = at_once if limit is None else min(at_once, limit - done)
         events = _take(session, notices, most, watch_reader=sink.writes_to_stdout)
         if events:
-            with notices.bar.hidden(), signals.deferred() if sink.defers_signals else nullcontext():
+            with notices.bar.hidden(), signals.deferred():
                 sink.process(events)
                 session.ack(events[-1])
-            signals.check()
             done += len(events)
         else:
             at_pause()
@@ -222,8 +218,6 @@ class Sink:
     at_once = 1
     """The most events for one `process` call."""
     writes_to_stdout = False
-    defers_signals = False
-    """SIGINT, SIGTERM and SIGHUP wait until the events in process have been acknowledged too."""
 
     def process(self, events: Sequence[feedmux.Event]) -> None:
         """Process events. Returns when they may be acknowledged; raises otherwise."""
@@ -238,7 +232,7 @@ class _Printer(Sink):
 
     def process(self, events: Sequence[feedmux.Event]) -> None:
         write(b"".join(map(self.output.encode, events)))
-        sys.stdout.flush()
+        flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +242,6 @@ class Command(Sink):
     command_line: str
     output: EventOutput
     signals: Signals
-    defers_signals = True
 
     def process(self, events: Sequence[feedmux.Event]) -> None:
         again = f"The next run delivers {'it' if len(events) == 1 else 'them'} again."

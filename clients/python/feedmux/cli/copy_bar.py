@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final, TextIO
 
-from feedmux.cli.terminal import Terminal, cut, duration
+from feedmux.cli.terminal import Terminal, cut, duration, flush
 from feedmux.feeds import SnapshotStatus
 
 _BAR_COLUMNS: Final = 24
@@ -64,7 +64,7 @@ class CopyBar:
             done = int(status.fraction * _BAR_COLUMNS)
             line = f"[{'#' * done}{'.' * (_BAR_COLUMNS - done)}] {line}"
         if self._enabled:
-            sys.stdout.flush()
+            flush()
             self._draw(cut(line, self._terminal.width - 1))
 
     def hide(self) -> None:
@@ -79,7 +79,7 @@ class CopyBar:
         self.hide()
         yield
         if line:
-            sys.stdout.flush()
+            flush()
             self._draw(line)
 
     def _draw(self, line: str) -> None:

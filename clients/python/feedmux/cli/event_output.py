@@ -14,7 +14,7 @@ from feedmux.cli.copy_bar import CopyBar
 from feedmux.cli.event_line import event_line
 from feedmux.cli.failure import UsageError, cause_of
 from feedmux.cli.feed_arguments import scope_name
-from feedmux.cli.terminal import Terminal, escaped, plain, reader_has_gone, say, utc_time
+from feedmux.cli.terminal import Terminal, escaped, flush, plain, reader_has_gone, say, utc_time
 from feedmux.feeds import Feed, Format
 from feedmux.options import SESSION_CODEC
 
@@ -61,11 +61,6 @@ class EventOutput:
         return (escaped(event.raw) if self._for_a_terminal else event.raw) + self._end
 
 
-def write(data: bytes) -> None:
-    """Write to standard output, which may be buffered."""
-    sys.stdout.buffer.write(data)
-
-
 def wait(session: feedmux.Session, notices: Notices, *, watch_reader: bool = True) -> feedmux.Event | None:
     """Return the next event, or None when `CHECK_EVERY_S` has passed.
 
@@ -73,7 +68,7 @@ def wait(session: feedmux.Session, notices: Notices, *, watch_reader: bool = Tru
     """
     event = session.try_next()
     if event is None:
-        sys.stdout.flush()
+        flush()
         try:
             event = session.next(CHECK_EVERY_S)
         except TimeoutError:
@@ -85,7 +80,7 @@ def wait(session: feedmux.Session, notices: Notices, *, watch_reader: bool = Tru
 
 def remark(text: str) -> None:
     """Print a line for people on standard error, after flushing earlier output."""
-    sys.stdout.flush()
+    flush()
     say(Terminal(sys.stderr).paint(plain(text), "dim"), file=sys.stderr)
 
 

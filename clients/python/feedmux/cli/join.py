@@ -15,12 +15,12 @@ from typing import Final
 
 import feedmux
 from feedmux.cli.connection import OPEN_TIMEOUT_S
-from feedmux.cli.event_output import CHECK_EVERY_S, EventOutput, Notices, remark, write
+from feedmux.cli.event_output import CHECK_EVERY_S, EventOutput, Notices, remark
 from feedmux.cli.failure import CliError, UsageError
 from feedmux.cli.feed_arguments import scope_name
 from feedmux.cli.shell_command import begin, end, ending
-from feedmux.cli.signals import Signals
-from feedmux.cli.terminal import escaped, plain, reader_has_gone
+from feedmux.cli.signals import SIGNALS
+from feedmux.cli.terminal import escaped, flush, plain, reader_has_gone, write
 from feedmux.json_writer import event_json
 
 EX_DATAERR: Final = 65
@@ -47,9 +47,7 @@ def check_join(args: argparse.Namespace) -> None:
         raise UsageError("--limit cannot be used with --join and --exec")
 
 
-def consume_group(
-    client: feedmux.Client, args: argparse.Namespace, feed: feedmux.Feed, signals: Signals, notices: Notices
-) -> None:
+def consume_group(client: feedmux.Client, args: argparse.Namespace, feed: feedmux.Feed, notices: Notices) -> None:
     """Join the group, and process events until a signal. Raises FeedmuxError, SystemExit."""
     output = _MemberOutput(args)
     output.one_collection = feed.collection is not None
@@ -61,7 +59,7 @@ def consume_group(
         if output.for_people:
             remark(f"member of {args.name} ({scope_name(feed)}) at {args.endpoint} (press Ctrl-C to stop)")
         if args.command_line is None:
-            print_events(member, output, signals, notices, args.limit)
+            print_events(member, output, notices, args.limit)
         else:
             commands = Commands(args.command_line, output, member.close)
             try:
@@ -72,9 +70,7 @@ def consume_group(
                 raise commands.cannot_run
 
 
-def print_events(
-    member: feedmux.Member, output: EventOutput, signals: Signals, notices: Notices, limit: int | None
-) -> None:
+def print_events(member: feedmux.Member, output: EventOutput, notices: Notices, limit: int | None) -> None:
     """Print events and settle each: up to `limit` events, or until a signal."""
     done = 0
     while limit is None or done < limit:
@@ -86,11 +82,10 @@ def print_events(
             continue
         finally:
             notices.check()
-        with signals.deferred():
+        with SIGNALS.deferred():
             write(output.encode(event))
-            sys.stdout.flush()
+            flush()
             event.ack()
-        signals.check()
         done += 1
 
 

@@ -11,7 +11,7 @@ from feedmux.cli.connection import add_json_option
 from feedmux.cli.copy_bar import copy_json, copy_text
 from feedmux.cli.failure import CliError
 from feedmux.cli.operator import add_operator_options, connected_operator
-from feedmux.cli.terminal import Painted, Terminal, duration, plain, print_json, say, size, table, utc_time
+from feedmux.cli.terminal import Painted, Terminal, duration, flush, plain, print_json, say, size, table, utc_time
 
 if TYPE_CHECKING:
     from feedmux.feeds import SnapshotStatus
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
                 if args.follow and terminal.interactive:
                     say(Painted("\x1b[H\x1b[2J"), end="")
                 say(Painted(_text(terminal, answer, args.subscribers)))
-            sys.stdout.flush()
+            flush()
             if not args.follow:
                 return 0
             time.sleep(_FOLLOW_S)

@@ -25,7 +25,7 @@ from feedmux.cli.feed_arguments import (
     start,
 )
 from feedmux.cli.group_arguments import add_group_options, group_of
-from feedmux.cli.terminal import Painted, Terminal, duration, iso_time, plain, print_json, say, table, utc_time
+from feedmux.cli.terminal import Painted, Terminal, duration, flush, iso_time, plain, print_json, say, table, utc_time
 from feedmux.cli.typed_json import shown_definition
 from feedmux.feeds import UNCHANGED, Unchanged
 
@@ -156,7 +156,7 @@ def _copied(
             bar.show(info.snapshot, "" if info.active else "no client reads it")
             if args.json and (now := as_json(info)) != reported:
                 print_json(now)
-                sys.stdout.flush()
+                flush()
                 reported = now
             time.sleep(_WAIT_S)
             try:

@@ -11,9 +11,11 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, TextIO
+
+from feedmux.cli.signals import SIGNALS
 
 _CODES = {
     "bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35", "cyan": "36",
@@ -82,7 +84,21 @@ def say(*parts: object, end: str = "\n", file: TextIO | None = None, flush: bool
     """Print text that may come from a document, a name or a server: the one way to print for all commands. What is
     `Painted` is printed as it is."""
     shown = " ".join(each if isinstance(each, Painted) else plain(each) for each in parts)
-    print(shown, end=end, file=file, flush=flush)
+    with SIGNALS.deferred() if file is None else nullcontext():
+        print(shown, end=end, file=file, flush=flush)
+
+
+def write(data: bytes) -> None:
+    """Write to standard output, which may be buffered, whole: from a write that a signal interrupts, Python drops what
+    its buffer does not hold."""
+    with SIGNALS.deferred():
+        sys.stdout.buffer.write(data)
+
+
+def flush() -> None:
+    """Write out what standard output has buffered, whole."""
+    with SIGNALS.deferred():
+        sys.stdout.flush()
 
 
 def escaped(json_text: bytes) -> bytes:
@@ -136,7 +152,7 @@ def table(terminal: Terminal, headers: Sequence[str], rows: Sequence[Sequence[ob
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on one line, in ASCII if the locale has no more."""
     text = json.dumps(value, ensure_ascii=sys.stdout.encoding.lower() != "utf-8", allow_nan=False)
-    print(escaped(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass"))
+    say(Painted(escaped(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")))
 
 
 def silence_stdout() -> None:

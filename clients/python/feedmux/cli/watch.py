@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from functools import cache
 
 import feedmux
 from feedmux.cli.connection import OPEN_TIMEOUT_S, add_connection_options, connected
-from feedmux.cli.event_output import EventOutput, Notices, add_output_options, note_if_missing, remark, wait, write
+from feedmux.cli.event_output import EventOutput, Notices, add_output_options, note_if_missing, remark, wait
 from feedmux.cli.failure import CliError
 from feedmux.cli.feed_arguments import START_HELP, add_feed_arguments, feed_of, position_text, scope_name, start
+from feedmux.cli.terminal import flush, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def _follow(
             written += 1
         else:
             at_pause()
-    sys.stdout.flush()
+    flush()
 
 
 def _located(error: Exception) -> CliError | None:

@@ -1,6 +1,7 @@
 """`feedmux consume` with scripted sessions: what is processed together, acknowledged, and left for the next run."""
 
 import os
+import select
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from feedmux.cli.consume import Command, Sink, process_events
 from feedmux.cli.event_output import EventOutput, Notices
 from feedmux.cli.failure import CliError
 from feedmux.cli.signals import Signals
+from feedmux.cli.terminal import Painted, say, write
 
 
 @pytest.mark.parametrize(
@@ -96,8 +98,6 @@ def signals() -> Iterator[Signals]:
 
 def test_a_signal_while_a_command_runs_waits_for_its_ack(signals: Signals) -> None:
     class Signalled(Recorded):
-        defers_signals = True
-
         def process(self, events: Sequence[object]) -> None:
             super().process(events)
             signal.raise_signal(signal.SIGTERM)
@@ -107,6 +107,41 @@ def test_a_signal_while_a_command_runs_waits_for_its_ack(signals: Signals) -> No
         process_events(cast(feedmux.Session, session), sink, signals, Notices(), 1, None, None, lambda: None)
     assert ended.value.code == 143
     assert (sink.processed, session.acked) == ([["a"]], ["a"])
+
+
+@pytest.mark.parametrize("line_bytes", [100, 100_000])
+@pytest.mark.parametrize("as_text", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_signal_waits_for_a_slow_reader_and_a_second_does_not(
+    line_bytes: int, as_text: bool, again: bool, signals: Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedmux.cli.terminal.SIGNALS", signals)
+    reader, writer = (os.fdopen(number, mode) for number, mode in zip(os.pipe(), ("rb", "w"), strict=True))
+    monkeypatch.setattr("sys.stdout", writer)
+    lines = (b"x" * line_bytes + b"\n") * (200_000 // line_bytes)
+    main = threading.get_ident()
+    ended = threading.Event()
+    read = list[bytes]()
+
+    def interrupt() -> None:
+        read.append(reader.read(1))
+        while select.select([], [writer], [], 0)[1]:
+            pass
+        for number in (signal.SIGHUP, signal.SIGTERM)[: 1 + again]:
+            signal.pthread_kill(main, number)
+        assert not again or ended.wait(60)
+        read.append(reader.read())
+        reader.close()
+
+    reading = threading.Thread(target=interrupt)
+    reading.start()
+    with pytest.raises(SystemExit) as end:
+        say(Painted(lines.decode()), end="") if as_text else write(lines)
+    ended.set()
+    writer.close()
+    reading.join()
+    assert end.value.code == (143 if again else 129)
+    assert (b"".join(read) == lines) is not again
 
 
 class Output:

@@ -17,7 +17,6 @@ from feedmux.batches import BsonBatch
 from feedmux.cli import main
 from feedmux.cli.event_output import EventOutput, Notices
 from feedmux.cli.join import Commands, print_events
-from feedmux.cli.signals import Signals
 from feedmux.member_event import Run
 from feedmux.outcomes import DONE, Failed, Outcome
 from feedmux.positions import NO_POSITION
@@ -176,6 +175,6 @@ def test_each_event_is_printed_and_then_settled(monkeypatch: pytest.MonkeyPatch)
     owner = PrintedFirst()
     member = Member()
     monkeypatch.setattr("feedmux.cli.join.reader_has_gone", lambda: False)
-    print_events(cast(feedmux.Member, member), cast(EventOutput, Output()), Signals(), Notices(), 2)
+    print_events(cast(feedmux.Member, member), cast(EventOutput, Output()), Notices(), 2)
     assert owner.outcomes == [DONE, DONE]
     assert len(member.events) == 1
