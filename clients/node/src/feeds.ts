@@ -48,8 +48,7 @@ export type Start =
   /** From now. */
   | "latest"
   /**
-   * With the documents that exist, as insert events; every change after them follows. For feeds of one collection without
-   * a pipeline.
+   * With the documents that exist, as insert events; every change after them follows.
    */
   | "snapshot"
   /** After a position that feedmux returned. */

@@ -86,8 +86,7 @@ class Start:
 
     @classmethod
     def snapshot(cls) -> "Start":
-        """Start with the documents that exist, as insert events; every change after them follows. For feeds of one
-        collection without a pipeline."""
+        """Start with the documents that exist, as insert events; every change after them follows."""
         return cls("snapshot")
 
     @classmethod
@@ -179,6 +178,7 @@ class Unchanged(Enum):
 
 
 UNCHANGED: Final = Unchanged.UNCHANGED
+"""The default of an argument for which None means something."""
 
 
 class CreateArguments(FeedArguments, total=False):
@@ -203,9 +203,6 @@ class UpdateArguments(TypedDict, total=False):
     """None makes an ordinary subscription of a group."""
     etag: str
     """Guards against a concurrent update by another client."""
-
-
-"""The default of an argument for which None means something."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,8 +41,8 @@ public sealed interface Start {
     }
 
     /**
-     * Begins with the documents that exist, as insert events; every change after them follows. For feeds of one
-     * collection without a pipeline. A server that does not know this start is reported with a
+     * Begins with the documents that exist, as insert events; every change after them follows.
+     * A server that does not know this start is reported with a
      * {@link dev.feedmux.errors.SnapshotUnsupportedException}.
      */
     static Start snapshot() {
