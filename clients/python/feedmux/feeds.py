@@ -149,8 +149,13 @@ def as_start(start: StartLike) -> Start:
         case "snapshot":
             return Start.snapshot()
         case str():
-            raise ValueError(f"not a start: {start!r}; {_STARTS}")
+            raise ValueError(_no_start(start))
     raise TypeError(f"not a start: {type(start).__name__}; {_STARTS}")
+
+
+def _no_start(text: str) -> str:
+    shown = text if len(text) <= 20 else text[:19] + "…"  # tokens hold documents' keys
+    return f'not a start: {shown!r}; {_STARTS}; a resume token is {{"_data": "82…"}}'
 
 
 @dataclass(frozen=True, slots=True)

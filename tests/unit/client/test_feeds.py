@@ -52,3 +52,5 @@ def test_a_wrong_type_names_what_it_is_for() -> None:
         feedmux.Client("localhost:1", timeout_s="5")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="not a start: 'yesterday'; a start is 'earliest', 'latest', 'snapshot'"):
         as_start("yesterday")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^not a start: '8{19}…'; .*\{\"_data\": "):
+        as_start("8" * 200)  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ POSITION_FIRST_BYTE = 0xF2
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _CLUSTER_TIME = re.compile(r"(\d{9,10}):(\d{1,10})")
+_BARE_NUMBER = re.compile(r"\d{9,16}")
 _NAME_MAX = 256
 _FILE_BYTES: Final = 1 << 20
 """The most of a file that is read as a pipeline; the server takes less."""
@@ -154,6 +155,8 @@ def start(text: str) -> Start:
             return Start.operation_time(Timestamp(int(found[1]), int(found[2])))
         except ValueError:
             raise argparse.ArgumentTypeError(f"{text!r} is not a cluster time") from None
+    if _BARE_NUMBER.fullmatch(text):  # Python would read 1711011512345 as a date
+        raise argparse.ArgumentTypeError(f"{text!r}: write seconds since 1970 as SECONDS:1, or as a time")
     try:
         return Start.at_time(datetime.fromisoformat(text))
     except (ValueError, OverflowError, OSError):
