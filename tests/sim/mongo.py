@@ -505,8 +505,8 @@ class SimMongo:
         return bisect_right(self._keys, token.key)
 
     def number_after(self, token: ResumeToken) -> int:
-        """The number of the first entry that was ever after the position; inside an event, after that event."""
-        return bisect_right(self._written_keys, token.key) + token.may_be_inside_event
+        """The number of the first entry that was ever after the position."""
+        return bisect_right(self._written_keys, token.key)
 
     def entry_of(self, token: ResumeToken) -> Entry | None:
         """The entry whose event, or a fragment of its event, has this token."""
