@@ -226,29 +226,3 @@ async def test_a_subscription_begins_to_split(splitting: Site, database: Documen
     third = await api.open(name)
     assert await third.numbers(1) == [3]
     await third.close()
-
-
-@pytest.mark.parametrize("by", ["position", "resume_token"])
-@on_both_versions
-async def test_a_feed_that_changes_inside_a_split_event(splitting: Site, database: Documents, by: str) -> None:
-    """The event comes again from its start, split or whole: another split may have other parts."""
-    api, name = splitting.api, f"{database.name}-{by}"
-    prepared(database)
-    await api.create(name, feed(database.name, "c", SPLIT, **IMAGES))
-    one = wire.Credit(events=1, bytes=1 << 30)
-    session = await api.session(name, credit=one)
-    epoch = (await session.opened()).epoch
-    changed(database)
-    [part] = await session.take(1)
-    assert part.document["splitEvent"] == {"fragment": 1, "of": 2}
-    place = {"position": session.position, "resume_token": bson.encode(part.document["_id"])}
-    session.cancel()
-    for images, of in ((IMAGES | {"comment": bson.encode({"comment": 1})}, 2), ({"full_document": "required"}, None)):
-        await api.update(["feed"], name=name, feed=feed(database.name, "c", SPLIT, **images))
-        acked = wire.LastAcked(epoch=epoch, **{by: place[by]})
-        again = await api.session(name, takeover=True, last_acked=acked, credit=wire.Credit(events=3, bytes=1 << 30))
-        await again.opened()
-        events = [each.document.get("splitEvent") for each in await again.take(2)]
-        assert events == ([{"fragment": 1, "of": 2}, {"fragment": 2, "of": 2}] if of else [None, None])
-        assert again.notices == []
-        again.cancel()

@@ -28,21 +28,15 @@ def number(value: int) -> str:
 
 
 def event_token(
-    cluster_time: int,
-    txn: int = 0,
-    *,
-    key: int = 0,
-    fragment: int | None = None,
-    invalidate: bool = False,
-    version: int = 1,
+    cluster_time: int, txn: int = 0, *, key: int = 0, fragment: int | None = None, invalidate: bool = False
 ) -> ResumeToken:
     """The token of an event; version 2 if a `fragment` is given, as in streams that split large events."""
-    version = version if fragment is None else 2
+    version = 1 if fragment is None else 2
     flag = "6F" if invalidate else "6E"
     data = f"82{cluster_time:016X}{number(version)}{number(128)}{number(txn)}{flag}{_COLLECTION}"
     if version == 2:
         data += f"{_OPERATION}461E5F696400{number(key)}0000"
-        data += "" if fragment is None else number(fragment)
+        data += number(fragment or 0)
     elif not invalidate:
         data += f"461E5F696400{number(key)}00"
     return ResumeToken.from_key_string(bytes.fromhex(data + "04"))

@@ -62,7 +62,7 @@ class Entry:
     database: str
     collection: str
     tokens: Callable[[int], ResumeToken]
-    """The token of each fragment, by its number."""
+    """The token of each fragment, by its number; the first fragment's token is the token of the whole event."""
     token: ResumeToken
     event: dict[str, Any]
     data: bytes
@@ -458,9 +458,9 @@ class SimMongo:
         **of_token: Any,
     ) -> None:
         def tokens(fragment: int) -> ResumeToken:
-            return event_token(time, fragment=fragment, **of_token)
+            return event_token(time, fragment=fragment if self.token_version == 2 else None, **of_token)
 
-        token = event_token(time, version=self.token_version, **of_token)
+        token = tokens(0)
         number = self._next_number
         times = {"clusterTime": Timestamp(time >> 32, time & 0xFFFF_FFFF), "wallTime": self.now(), "n": number}
         content = {"operationType": event.pop("operationType"), **times, **event}
@@ -510,8 +510,8 @@ class SimMongo:
 
     def entry_of(self, token: ResumeToken) -> Entry | None:
         """The entry whose event, or a fragment of its event, has this token."""
-        rank = self.rank_after(token) - (not token.may_be_inside_event)
-        entry = self.entries[rank] if 0 <= rank < len(self.entries) else None
+        rank = self.rank_after(token) - 1
+        entry = self.entries[rank] if rank >= 0 else None
         if entry is None:
             return None
         shown = (each for split in (False, True) for each in entry.shown(split=split))
@@ -665,9 +665,9 @@ class SimCursor:
         self._rank = mongo.rank_after(self._place)
         self._ready: deque[Shown] = deque()
         """Fragments for the next batch."""
-        if self._split and self._place.may_be_inside_event and (entry := mongo.entry_of(self._place)) is not None:
-            self._ready.extend(each for each in entry.shown(split=True) if each.token.is_after(self._place))
-            self._rank += 1
+        if self._split and self._rank and not self._place.is_high_water_mark:
+            passed = mongo.entries[self._rank - 1].shown(split=True)
+            self._ready.extend(each for each in passed if each.token.is_after(self._place))
         self.id = mongo.next_cursor()
         self.process = process.get()
         mongo.open[self] = None

@@ -754,7 +754,7 @@ class World:
             if len(fragments) == 1:
                 self._wrote(entry, entry.shown(split=False), self.shapes, unit if whole else "")
             else:
-                for split in (True, False):
+                for split in (False, True):
                     shapes = [shape for shape in self.shapes if shape.split is split]
                     self._wrote(entry, entry.shown(split=split), shapes, unit)
 

@@ -216,12 +216,9 @@ class Subscribe:
         at = await starts.stored_position(stored.position, "the stored position")
         rewound_from, at_last_acked = 0, False
         skipped_from: ResumeToken | None = None
-        position = inspect_position(stored.position)
-        completed = position.completed
+        completed = inspect_position(stored.position).completed
         if request.HasField("last_acked"):
-            acked, is_document = await _acked_place(
-                request.last_acked, starts, is_of_other_feed=position.stream_key != key.short
-            )
+            acked, is_document = await _acked_place(request.last_acked, starts)
             epoch = request.last_acked.epoch
             if acked.place.is_after(at.place):
                 # The client's position is newer than a store that lost its last second; an older one is never used. Of
@@ -275,17 +272,14 @@ def _lost(name: str, error: FeedmuxError) -> FeedmuxError:
     )
 
 
-async def _acked_place(
-    last_acked: wire.LastAcked, starts: StartResolver, *, is_of_other_feed: bool
-) -> tuple[JoinPoint, bool]:
-    """And whether it is the token of a copied document. `is_of_other_feed`: the feed has changed since the last
-    commit."""
+async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver) -> tuple[JoinPoint, bool]:
+    """And whether it is the token of a copied document."""
     match last_acked.WhichOneof("place"):
         case "position":
-            return await starts.acked_position(last_acked.position, "open.last_acked.position"), False
+            return await starts.stored_position(last_acked.position, "open.last_acked.position"), False
         case "resume_token":
             raw = convert.resume_token(last_acked.resume_token, "open.last_acked.resume_token")
-            at = await starts.acked_token(raw, "open.last_acked.resume_token", is_of_other_feed=is_of_other_feed)
+            at = await starts.acked_token(raw, "open.last_acked.resume_token")
             return at, without_document(raw) is not raw
     raise FeedmuxError(
         ErrorReason.MESSAGE_INVALID, "last_acked needs a position or a resume token", field="open.last_acked"

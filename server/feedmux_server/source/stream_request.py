@@ -15,7 +15,7 @@ from feedmux_server.core.feeds.feed import change_stream_options
 from feedmux_server.core.feeds.snapshot_stages import gate
 from feedmux_server.core.feeds.stream_key import StreamKey, policy_stages, user_stages
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import Copied, Given, ResumeToken
+from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 
 _RAW = CodecOptions(document_class=RawBSONDocument)
 
@@ -30,15 +30,12 @@ class StreamRequest:
         self.at = origin
         """The position read to, where the next request begins."""
         self._drop_until: ResumeToken | None = None
-        self._refused: ResumeToken | None = None
-        """A position that MongoDB does not resume after. Inside an event, the fragments may be others by now."""
 
     def stages(self) -> list[Any]:
         """The pipeline of a request at the present position."""
         at, stage = self.at, change_stream_options(self.key.spec)
         place, token = at.place, bson.decode(at.place.raw, _RAW)
-        # Of a long token, only its time is known, and MongoDB has not sent one that says "before all fragments".
-        by_token = at.exact and not place.digest and (place.given is not Given.AS_TIME or place.is_high_water_mark)
+        by_token = at.exact and not place.digest  # of a long token, only its time is known
         self._drop_until = None
         if at.native is not None:
             stage["resumeAfter" if at.native == "resume_after" else "startAfter"] = token
@@ -49,7 +46,7 @@ class StreamRequest:
             time_ = place.cluster_time + 1 if place.from_invalidate else place.cluster_time
             stage["startAtOperationTime"] = Timestamp(time_ >> 32, time_ & 0xFFFF_FFFF)
             if not place.is_high_water_mark and not place.from_invalidate:
-                self._drop_until = place.event_start() if place is self._refused else place
+                self._drop_until = place
         # After the policy, which makes a delete of a move out of view; before the user, who may drop what it reads.
         return [{"$changeStream": stage}, *policy_stages(self.key), *self._gate, *user_stages(self.key)]
 
@@ -82,6 +79,5 @@ class StreamRequest:
         request."""
         if self.at.native is not None or not self.at.exact or self.at.place.digest:
             return False
-        self._refused = self.at.place
         self.at = JoinPoint(self.at.place, exact=False)
         return True

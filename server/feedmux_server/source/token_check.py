@@ -1,19 +1,19 @@
 """Asks MongoDB for the event of a token, whatever the pipeline of a feed shows of it.
 
-MongoDB answers with error 280 both to a token whose event a pipeline now hides, or which it now splits in another way,
-and to one whose event it has never had, since it was restored. The first must be resumed. Without the pipeline and with
-all options that show more events, only the second is an error.
+MongoDB answers with error 280 both to a token whose event a pipeline now hides, which must be resumed, and to one whose
+event it has never had, since it was restored. Without the pipeline, only the second is an error.
 """
 
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
 import bson
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure, PyMongoError
 
-from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.feeds.feed import change_stream_options
+from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.cursor import RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
@@ -22,8 +22,6 @@ from feedmux_server.source.read_pace import HISTORY_AWAIT_MS
 
 _NOT_FOUND = 280
 _RAW = CodecOptions(document_class=RawBSONDocument)
-_SHOWING: Final = ("showExpandedEvents", "showSystemEvents", "showMigrationEvents")
-"""The token may be of a feed that shows more than this one."""
 
 
 async def has_event(source: Source, key: StreamKey, place: ResumeToken) -> bool:
@@ -32,34 +30,27 @@ async def has_event(source: Source, key: StreamKey, place: ResumeToken) -> bool:
     unavailable."""
     if place.is_high_water_mark or place.digest:
         return True
+    cursor: RawChangeStreamCursor | None = None
     try:
-        await _ask(source, key, place)
+        cursor = await source.open_cursor(key.spec, _stages(key, place), 1, HISTORY_AWAIT_MS)
+        await cursor.next_batch()
     except OperationFailure as error:
-        # Any other answer is about the event itself, such as its size, so that MongoDB has found it, or about an option
-        # that it does not know, so that it cannot be asked.
+        # Any other answer is about the event itself, such as its size, so that MongoDB has found it; or, as with code
+        # 7182504, about a part of it.
         if judge(error, "getMore").error.status == "UNAVAILABLE":
             raise
         return error.code != _NOT_FOUND
-    return True
-
-
-async def _ask(source: Source, key: StreamKey, place: ResumeToken) -> None:
-    cursor: RawChangeStreamCursor | None = None
-    try:
-        cursor = await source.open_cursor(key.spec, [_stage(key, place)], 1, HISTORY_AWAIT_MS)
-        await cursor.next_batch()
     finally:
         if cursor is not None:
             with suppress(PyMongoError):
                 await cursor.close()
+    return True
 
 
-def _stage(key: StreamKey, place: ResumeToken) -> dict[str, Any]:
-    """Nothing is looked up, so no event is large, and none is split: MongoDB is asked for the whole one."""
-    options: dict[str, Any] = dict.fromkeys(_SHOWING, True)
-    if "ignoreRemovedShards" in key.spec.extra_options:
-        options["ignoreRemovedShards"] = True
-    if not key.spec.scope.database:
-        options["allChangesForCluster"] = True
-    options["startAfter" if place.from_invalidate else "resumeAfter"] = bson.decode(place.event_raw(), _RAW)
-    return {"$changeStream": options}
+def _stages(key: StreamKey, place: ResumeToken) -> list[Any]:
+    options = change_stream_options(key.spec)
+    for lookup in ("fullDocument", "fullDocumentBeforeChange", "matchCollectionUUIDForUpdateLookup"):
+        options.pop(lookup, None)
+    options["showExpandedEvents"] = True  # the token may be of a feed that shows more than this one
+    options["startAfter" if place.from_invalidate else "resumeAfter"] = bson.decode(place.raw, _RAW)
+    return [{"$changeStream": options}, *([{SPLIT: {}}] if place.may_be_inside_event else [])]

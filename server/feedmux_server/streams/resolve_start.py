@@ -75,7 +75,7 @@ class StartResolver:
     async def position(self, data: bytes, field: str) -> JoinPoint:
         """The join point of a position on this feed. Raises as `resolve` does, and TIMELINE_FORKED for a position of a
         history that MongoDB no longer has."""
-        at = await self._position(data, field)
+        at = await self.stored_position(data, field)
         if (error := self.source.timeline.lost(at.place)) is not None:
             raise error
         return at
@@ -92,20 +92,13 @@ class StartResolver:
 
     async def stored_position(self, data: bytes, field: str) -> JoinPoint:
         """As `position`, for a subscription, which has a policy for a history that MongoDB no longer has."""
-        return await self._position(data, field, is_stored=True)
-
-    async def acked_position(self, data: bytes, field: str) -> JoinPoint:
-        """As `stored_position`, for one that a client has."""
-        return await self._position(data, field)
-
-    async def _position(self, data: bytes, field: str, *, is_stored: bool = False) -> JoinPoint:
-        at = join_point(decode_position(data, self._fingerprint, self.keys), self.key, is_stored=is_stored)
+        at = join_point(decode_position(data, self._fingerprint, self.keys), self.key)
         if at.place.copied is not None:
             check_feed(self.key)  # the grants or the pipeline may have changed since the copy began
         await self._check_reached(at.place.cluster_time, field)
         return at
 
-    async def acked_token(self, raw: bytes, field: str, *, is_of_other_feed: bool = False) -> JoinPoint:
+    async def acked_token(self, raw: bytes, field: str) -> JoinPoint:
         """The join point of an event's token, up to which a client says it has processed. Raises as `resolve` does.
 
         Nothing proves that the token is of this feed, and other clients may join a stream opened there. So the token is
@@ -114,7 +107,7 @@ class StartResolver:
         """
         token = _client_token(without_document(raw), field)
         await self._check_reached(token.cluster_time, field)
-        return JoinPoint((token.event_start() if is_of_other_feed else token).given_as(Given.AS_TIME))
+        return JoinPoint(token.given_as(Given.AS_TIME))
 
     async def _native(self, start: Start) -> JoinPoint:
         name: Literal["resume_after", "start_after"] = (
@@ -162,21 +155,15 @@ def _utc(cluster_time: int) -> str:
     return f"{datetime.fromtimestamp(cluster_time >> 32, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def join_point(position: Position, key: StreamKey, *, is_stored: bool = False) -> JoinPoint:
+def join_point(position: Position, key: StreamKey) -> JoinPoint:
     """The join point of a position on this feed: resumable by its token only if it came from the same key.
 
     MongoDB now checks a client's token that it has not checked yet, as it would have when the client first sent it.
-    Another feed splits an event in another way, or not at all, so there the event of a fragment comes from its start,
-    unless the position `is_stored`: then the fragment was the last.
     """
     token = position.token
-    if is_stored:
-        token = token.after_event()
-    elif position.stream_key != key.short:
-        token = token.event_start()
     if token.is_high_water_mark and token.given is Given.BY_MONGODB:
         return JoinPoint(token, exact=position.stream_key == key.short)
-    if position.stream_key != key.short and position.token.given is Given.BY_MONGODB:
+    if position.stream_key != key.short and token.given is Given.BY_MONGODB:
         return JoinPoint(token.given_as(Given.AS_TIME), of_mongodb=True)
     if (
         position.stream_key != key.short

@@ -67,37 +67,6 @@ def test_a_start_at_a_time_drops_what_was_read_before() -> None:
     assert counts(request.after([chunk(1)])) == [1], "only until the first event after the position"
 
 
-def parts(count: int) -> list[Chunk]:
-    """An event in so many fragments, each of which is a chunk, or whole."""
-    tokens = [event_token(BEGIN, fragment=n) for n in range(count)] or [event_token(BEGIN, version=2)]
-    data = b"".join(event(n, each, part=(n + 1, count) if count else None).data for n, each in enumerate(tokens))
-    return cut_batch(data, mark(0), None, 0.0, bytes_max=1, split=True)
-
-
-@over(
-    ("place", "is_refused", "now", "left"),
-    [
-        (event_token(BEGIN, version=2), False, 2, 0),
-        (event_token(BEGIN, fragment=0), False, 0, 1),
-        (event_token(BEGIN, fragment=0), False, 2, 1),
-        (event_token(BEGIN, fragment=1), False, 2, 0),
-        (event_token(BEGIN, fragment=1).event_start(), False, 2, 2),
-        (event_token(BEGIN, fragment=2), True, 2, 2),
-        (event_token(BEGIN, fragment=1), True, 0, 1),
-        (event_token(BEGIN, fragment=1).after_event(), True, 0, 0),
-        (event_token(BEGIN, fragment=1).after_event(), True, 3, 0),
-    ],
-)
-def test_an_event_that_comes_in_another_form(place: ResumeToken, is_refused: bool, now: int, left: int) -> None:
-    """The whole event is after its fragments, and of a split that MongoDB refuses, nothing was passed."""
-    request = StreamRequest(KEY, JoinPoint(place, exact=is_refused))
-    assert request.by_time() == is_refused
-    request.stages()
-    kept = request.after(parts(now))
-    assert len(kept) == left
-    assert not kept or kept[0].start == place, "who has taken a part of it gets all of this"
-
-
 @over("at", [JoinPoint(token(3), exact=True), JoinPoint(mark(3)), JoinPoint(INVALIDATE)])
 def test_any_other_start_drops_nothing(at: JoinPoint) -> None:
     request = StreamRequest(KEY, at)

@@ -279,9 +279,7 @@ class Chunk:
 
     def place_after(self, index: int) -> ResumeToken:
         """The position after event `index`: after the last event it is the chunk's end."""
-        place = self.end if index == self.count - 1 else self.token(index)
-        is_last = self._split and place is not self.end and self._ack_token(index)
-        return place.after_event() if is_last else place
+        return self.end if index == self.count - 1 else self.token(index)
 
     def first_after(self, place: ResumeToken) -> int:
         """Index of the first event after `place`; `count` when there is none.
@@ -301,9 +299,9 @@ class Chunk:
         elif place.digest:
             for index in range(first, self.count):
                 token = self.token(index)
-                if token.digest == place.digest and place.reaches(token):
-                    first = index + 1
-                elif token.is_after(place):
+                if token.is_same(place):
+                    return index + 1
+                if token.is_after(place):
                     break
         return first
 
@@ -314,7 +312,7 @@ class Chunk:
         raw = self._tokens.cut(index, index + 1) if self._tokens is not None else self._ack_token(index)
         if not raw:
             return None
-        return self.end if index == self.count - 1 else self._place(raw, index).after_event()
+        return self.end if index == self.count - 1 else self._place(raw, index)
 
     def without_first(self, first: int, start: ResumeToken) -> "Chunk":
         """The same chunk from event `first` on."""
@@ -366,7 +364,7 @@ class Chunk:
         if self._holders:
             rendition, tokens = self._rendition(), list[bytes]()
             for index in range(self.count):
-                token = _leading_token(rendition.data, rendition.offsets[index], self._split)
+                token = _leading_token(rendition, index, self._split)
                 if token is None:
                     self.retain_whole()
                     return
@@ -405,7 +403,7 @@ class Chunk:
     def _ack_token(self, index: int) -> bytes:
         """Empty for a fragment with others to come."""
         rendition = self._rendition()
-        token = _leading_token(rendition.data, rendition.offsets[index], self._split)
+        token = _leading_token(rendition, index, self._split)
         return event_id(rendition.data, rendition.offsets[index]) if token is None else token
 
     def _rendition(self) -> Rendition:
@@ -414,10 +412,11 @@ class Chunk:
         return self.bson
 
 
-def _leading_token(data: bytes, at: int, split: bool) -> bytes | None:
-    """The token of the event at `at` if `_id` is where MongoDB writes it, as it is in all fragments; empty for a
-    fragment with others to come. None if the pipeline has moved `_id`."""
-    at = leading_id_at(data, at)
+def _leading_token(rendition: Rendition, index: int, split: bool) -> bytes | None:
+    """The token of event `index` if `_id` is where MongoDB writes it, as it is in all fragments; empty for a fragment
+    with others to come. None if the pipeline has moved `_id`."""
+    data = rendition.data
+    at = leading_id_at(data, rendition.offsets[index])
     if not at:
         return None
     end = at + length_at(data, at)[0]
@@ -450,10 +449,7 @@ def chunks_of(
     """
     offsets = document_offsets(data)
     for _, stop, piece, piece_offsets, ends_delivery in pieces(data, offsets, bytes_max):
-        at = offsets[stop - 1]
-        end = read_token(event_id(data, at))
-        if split and end.may_be_inside_event and _leading_token(data, at, split):
-            end = end.after_event()
+        end = read_token(event_id(data, offsets[stop - 1]))
         yield Chunk(piece, piece_offsets, start, end, read_time_s, split=split, ends_delivery=ends_delivery)
         start = end
 

@@ -5,10 +5,6 @@ fields say where in the history of the cluster it stands. Within one token versi
 events do; across versions only the leading fields do (`is_after`, `reaches`). A layout that is not
 known is never compared: decoding raises.
 
-The fragments of a split event have the event's own token with a number after it. A position after a fragment has passed
-this fragment and those before it, and never the event; the position after the event has passed all its fragments,
-however many there are. So here, unlike in the bytes, fragments are before their event.
-
 A token holds the document's `_id` in twice its size, so it may have megabytes. Of a long token, only the beginning and
 a digest are kept (docs/adr/0022): enough to recognize its event, and to order it among events of other documents.
 Down the data path: chunks keep tokens, `position` wraps them, `source` hands them to MongoDB as they are.
@@ -30,8 +26,7 @@ from feedmux_server.core.positions.key_string import KeyStringReader
 PlaceKey = tuple[int, int, int, int, bytes]
 """Cluster time (seconds << 32 | increment), token type, transaction index, fromInvalidate, what follows.
 
-What follows is empty for a high-water mark, so that the whole key compares with that of any token. Of a whole event, it
-ends with `_ALL_FRAGMENTS`."""
+What follows is empty for a high-water mark, so that the whole key compares with that of any token."""
 
 HIGH_WATER_MARK: Final = 0
 EVENT: Final = 128
@@ -49,10 +44,6 @@ _AFTER_DOCUMENTS: Final = b"\xff" * 8
 _SNAPSHOT: Final = b"\x03snapshot\x00"
 """The type and name of the field beside `_data` in the `_id` of a copied document."""
 _BEGINNING_BYTES: Final = 1024
-_BEFORE_FRAGMENTS: Final = b"\x01"
-"""Instead of the number of a fragment: before the first one. A KeyString says "just before" in this way."""
-_ALL_FRAGMENTS: Final = b"\xff"
-"""The same in keys: after the last one."""
 _MOMENT_BYTES: Final = 26
 """Of a token's time, version, type and transaction index, and fewer than any event's token has."""
 _PLACES_BYTES_MAX: Final = 64
@@ -128,7 +119,7 @@ class ResumeToken:
     given: Given = field(default=Given.BY_MONGODB, compare=False)
     digest: bytes = b""
     """Set if the token is long: a hash of its KeyString without the fragment number. The key then has the beginning of
-    what follows, this digest and the fragment number or `_ALL_FRAGMENTS`."""
+    what follows, this digest and the fragment number."""
     copied: Copied | None = field(default=None, compare=False)
     """Set within a copy of existing documents. The documents of one cluster time are at its high-water mark, whose key
     then ends with their number: after the mark itself, and before the first event of that time."""
@@ -198,52 +189,13 @@ class ResumeToken:
         """
         if self.is_high_water_mark:
             return False
-        if self.digest:
-            return not self.key[4].endswith(self.digest + _ALL_FRAGMENTS)
-        if self.tail is not self.key[4]:
-            return False
-        _, _, fragment, undecoded = _read_tail(self.tail)
-        return fragment is not None or bool(undecoded)
-
-    @property
-    def tail(self) -> bytes:
-        """What follows in the KeyString; without the number of a fragment if the position is after the whole event."""
         tail = self.key[4]
-        ends = self.digest + _ALL_FRAGMENTS if self.digest else b"\0" + _ALL_FRAGMENTS
-        return tail[:-1] if tail.endswith(ends) and not self.is_high_water_mark else tail
-
-    def after_event(self) -> Self:
-        """This position, for who knows that the fragment is the last of its event. MongoDB is still asked for the
-        fragment: a stream that splits the event has no other token for it."""
-        return replace(self, key=(*self.key[:4], self._event + _ALL_FRAGMENTS)) if self.may_be_inside_event else self
-
-    def event_start(self) -> Self:
-        """This position, or if it may be inside an event, the position before the event: the event is delivered again
-        from its start. Only its time can be asked for."""
-        if not self.may_be_inside_event:
-            return self
-        start = self.from_position(self._with_fragment(_BEFORE_FRAGMENTS))
-        return replace(start, given=Given.AS_TIME, copied=self.copied)
-
-    def event_raw(self) -> bytes:
-        """The token that MongoDB gives the event if it does not split it."""
-        return self._with_fragment(b"")
-
-    @property
-    def _event(self) -> bytes:
-        """The tail without the number of a fragment."""
-        tail = self.tail
         if self.digest:
-            return tail[: tail.rindex(self.digest) + _DIGEST_BYTES]
-        return tail[: len(tail) - _fragment_bytes(tail)]
-
-    def _with_fragment(self, fragment: bytes) -> bytes:
-        document = bson.decode(self.as_summary().raw)
-        if self.digest:
-            return bson.encode(document | {"digest": self.digest + fragment})
-        data = bytes.fromhex(document["_data"])[:-1]
-        data = data[: len(data) - _fragment_bytes(data)] + fragment + bytes((_END,))
-        return bson.encode(document | {"_data": data.hex().upper()})
+            return not tail.endswith(self.digest)
+        if tail.endswith(b"\0"):
+            return False  # the end of the document key; a fragment number ends so only from 128 on
+        _, _, fragment, undecoded = _read_tail(tail)
+        return fragment is not None or bool(undecoded)
 
     def before_event(self) -> "ResumeToken":
         """This position, or if it may be inside an event, the high-water mark before the event: events of that time are
@@ -312,8 +264,6 @@ class ResumeToken:
         version, key = _read_places(data)
         if len(raw) > WHOLE_BYTES_MAX and (len(data) > WHOLE_BYTES_MAX or _document(data) != raw):
             return cls._shortened(data, version, key)
-        if key[4].endswith(b"\0"):  # the end of the document key; a fragment number ends so only from 128 on
-            key = (*key[:4], key[4] + _ALL_FRAGMENTS)
         return cls(raw, version, key)
 
     @classmethod
@@ -342,7 +292,7 @@ class ResumeToken:
         beginning = key[4][:_BEGINNING_BYTES]
         fragment = tail[len(tail) - _fragment_bytes(tail) :]
         return (version, key[:4], beginning) == (self.version, self.key[:4], self._beginning) and (
-            raw[4:11] == _DATA and self.key[4][len(beginning) + 1 + _DIGEST_BYTES :] in (fragment, _ALL_FRAGMENTS)
+            raw[4:11] == _DATA and self.key[4] == beginning + _CUT + self.digest + fragment
         )
 
     @classmethod
@@ -364,10 +314,7 @@ class ResumeToken:
             case None:
                 return token
             case bytes(digest) if len(digest) >= _DIGEST_BYTES and not token.digest:
-                key = (
-                    *token.key[:4],
-                    token.key[4] + digest[:_DIGEST_BYTES] + (digest[_DIGEST_BYTES:] or _ALL_FRAGMENTS),
-                )
+                key = (*token.key[:4], token.key[4] + digest)
                 return replace(token, key=key, given=Given.AS_TIME, digest=digest[:_DIGEST_BYTES])
         raise UnknownTokenLayout("the digest is malformed")
 
@@ -558,7 +505,7 @@ def _read_tail(tail: bytes) -> tuple[str | None, dict[str, Any] | None, int | No
 def _fragment_bytes(tail: bytes) -> int:
     """The size of the fragment number at the end; 0 without one. A document key ends with NUL, and a small number does
     not."""
-    if tail.endswith((bytes((_ZERO,)), _BEFORE_FRAGMENTS)):
+    if tail.endswith(bytes((_ZERO,))):
         return 1
     return 2 if tail[-2:-1] == bytes((_NUMBER_BASE + 1,)) and not tail.endswith(b"\0") else 0
 
@@ -567,7 +514,7 @@ def _identity(token: ResumeToken) -> tuple[bytes, int | None] | None:
     """What names a document's event in tokens of both versions, and the fragment; None where it cannot be told.
 
     Collection and document key, as bytes: decoded values are equal where MongoDB's are not."""
-    tail = token.tail
+    tail = token.key[4]
     reader = KeyStringReader(tail)
     try:
         if not isinstance(reader.read(), UUID):

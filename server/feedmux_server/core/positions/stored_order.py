@@ -10,9 +10,9 @@ def order_bytes(place: ResumeToken) -> bytes:
     position of an older version may store what it has delivered since. After a return to an older version, the stored
     position moves again only at the next cluster time.
     """
-    _, kind, transaction, from_invalidate, _ = place.key
+    _, kind, transaction, from_invalidate, tail = place.key
     version = 0 if place.is_high_water_mark else place.version
-    return bytes((kind,)) + transaction.to_bytes(8) + bytes((from_invalidate, version)) + place.tail
+    return bytes((kind,)) + transaction.to_bytes(8) + bytes((from_invalidate, version)) + tail
 
 
 def group_order(place: ResumeToken, epoch: int, changes: int) -> bytes:
