@@ -300,3 +300,20 @@ async def test_the_scope_does_not_change(site: Site, database: Documents, name: 
     assert (outcome.code, outcome.reason) == ("INVALID_ARGUMENT", "MESSAGE_INVALID")
     kept = await site.api.get(name)
     assert kept.feed == feed_pb2.Feed(source="main", database=database.name, collection="c")
+
+
+@on_both_versions
+async def test_an_option_that_shows_the_event_of_the_position_is_taken_away(site: Site, database: Documents) -> None:
+    """MongoDB still has the event, so it was not restored."""
+    name = database.name
+    await site.api.create(name, feed(database.name, extra_options=["showSystemEvents"]))
+    session = await site.api.open(name)
+    database["system.js"].insert_one({"_id": "f", "value": 1})
+    await session.take(1)
+    await session.ack_and_wait(1)
+    await session.close()
+    insert(database, [2])
+    await site.api.update(["feed"], name=name, feed=feed(database.name))
+    again = await site.api.open(name)
+    assert await again.numbers(1) == [2]
+    again.cancel()

@@ -179,7 +179,7 @@ class ChangeStreamReader:
         forked = timeline.forked_since(self._forked_count, at.place) or timeline.lost(at.place)
         self._forked_count = timeline.forked_count
         if forked is None and self._may_be_of_lost_history and not await self._has_event():
-            forked = await timeline.missing(at.place)
+            forked = await timeline.missing(at.place, self._key.digest)
         self._may_be_of_lost_history = False
         if forked is not None:
             raise forked
@@ -352,7 +352,7 @@ class ChangeStreamReader:
             and at.place.given is Given.BY_MONGODB
             and not await self._has_event()
         ):
-            raise await self._source.timeline.missing(at.place)
+            raise await self._source.timeline.missing(at.place, self._key.digest)
         if _may_be_the_token(verdict, error, during) and self._request.by_time():
             # The pipeline now hides this token, or this mongod cannot read it, but its cluster time still finds the
             # position. An error after that is not caused by the start, and concerns all who share the feed.

@@ -59,6 +59,8 @@ class SourceTimeline:
         be an event of a restored deployment, of a stream that has met no failure."""
         self._since = 0
         """What was read after this time was read by this process."""
+        self._missing: tuple[bytes, int] | None = None
+        """The stream, and the time, of an event that MongoDB does not have, while that alone says nothing of others."""
         self._doubts = 1
         self._settled = 0
         """The number of doubts that the last check has settled."""
@@ -127,11 +129,12 @@ class SourceTimeline:
                 return fork.error(self._commands.name)
         return None
 
-    async def missing(self, place: ResumeToken) -> FeedmuxError:
+    async def missing(self, place: ResumeToken, stream: bytes) -> FeedmuxError:
         """Note that MongoDB does not have the event of `place`, which came from it. Returns the error for its readers.
+        `stream` is their key.
 
         The event may have been lost long ago, so this alone says nothing about other streams. But if the oplog cannot
-        be asked, an event that this process has read itself is the only sign.
+        be asked, two events that this process has read itself, in two streams, are a sign for all.
         """
         self.doubt()
         with suppress(FeedmuxError):
@@ -142,7 +145,11 @@ class SourceTimeline:
         with suppress(FeedmuxError):
             fork = Fork.between(*await self._oplog.around(place.cluster_time))
         if (self._known is None or not self._is_readable) and place.cluster_time > self._since:
-            self._announce(fork, is_own=True)
+            first = self._missing
+            if first is None:
+                self._missing = stream, place.cluster_time
+            elif stream != first[0] and place.cluster_time != first[1]:
+                self._announce(fork, is_own=True)
         return fork.error(self._commands.name)
 
     async def _look(self) -> None:
@@ -223,6 +230,7 @@ class SourceTimeline:
         return None if known.term is None and after is not None and not fork.is_exact else fork
 
     def _announce(self, fork: Fork, *, is_own: bool) -> None:
+        self._missing = None
         self._forks = [*self._forks, fork][-FORKS_MAX:]
         error = fork.error(self._commands.name)
         log.error(

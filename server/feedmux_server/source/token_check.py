@@ -5,7 +5,7 @@ event it has never had, since it was restored. Without the pipeline, only the se
 """
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import bson
 from bson.codec_options import CodecOptions
@@ -21,6 +21,8 @@ from feedmux_server.source.errors import judge
 from feedmux_server.source.read_pace import HISTORY_AWAIT_MS
 
 _NOT_FOUND = 280
+_SHOWING: Final = ("showExpandedEvents", "showSystemEvents", "showMigrationEvents")
+"""The token may be of a feed that shows more than this one."""
 _RAW = CodecOptions(document_class=RawBSONDocument)
 
 
@@ -51,6 +53,6 @@ def _stages(key: StreamKey, place: ResumeToken) -> list[Any]:
     options = change_stream_options(key.spec)
     for lookup in ("fullDocument", "fullDocumentBeforeChange", "matchCollectionUUIDForUpdateLookup"):
         options.pop(lookup, None)
-    options["showExpandedEvents"] = True  # the token may be of a feed that shows more than this one
+    options.update(dict.fromkeys(_SHOWING, True))
     options["startAfter" if place.from_invalidate else "resumeAfter"] = bson.decode(place.raw, _RAW)
     return [{"$changeStream": options}, *([{SPLIT: {}}] if place.may_be_inside_event else [])]

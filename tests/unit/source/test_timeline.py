@@ -114,15 +114,17 @@ async def test_a_primary_that_was_cut_off_and_is_replaced_between_two_questions_
 
 
 @in_virtual_time
-async def test_without_the_oplog_an_event_that_this_process_has_read_is_a_sign_and_an_older_one_is_none() -> None:
+async def test_without_the_oplog_events_that_this_process_has_read_are_a_sign_and_an_older_one_is_none() -> None:
     site = await Site().begin()
     site.mongo.oplog_readable = False
     await site.restore()
     await site.timeline.check()
     assert site.found == [], "the newest entry is later than the known one, and no other can be read"
-    old = await site.timeline.missing(event_token(site.copied, key=1))
-    assert (old.reason, site.found) == (ErrorReason.TIMELINE_FORKED, []), "this may have been lost long ago"
-    await site.timeline.missing(event_token(site.mongo.latest, key=1))
+    old, newest = event_token(site.copied, key=1), event_token(site.mongo.latest, key=1)
+    for place, stream in ((old, b"1"), (newest, b"2"), (newest.before_time(), b"2"), (newest, b"1")):
+        error = await site.timeline.missing(place, stream)
+        assert (error.reason, site.found) == (ErrorReason.TIMELINE_FORKED, []), "one event or stream, or lost long ago"
+    await site.timeline.missing(event_token(site.mongo.latest + 1, key=1), b"1")
     assert site.found == [Fork()]
 
 
