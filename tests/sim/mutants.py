@@ -37,6 +37,8 @@ class Mutant:
     """This many runs are enough to find it."""
     scenario: str = ""
     """One of `faults.SCENARIOS`."""
+    rare: bool = False
+    """It takes minutes to find: `./run test` leaves it to `--all`."""
 
     def __str__(self) -> str:
         return self.name
@@ -891,6 +893,7 @@ MUTANTS: Final = (
         'return start.copied.up_to in (b"", place.copied.up_to)',
         "return True",
         scenario="MongoDB 9.0.1",
+        rare=True,
     ),
     Mutant(
         "changes to collections that were copied are withheld",
@@ -1250,6 +1253,7 @@ MUTANTS: Final = (
         "if False:",
         scenario="quarantine",
         seeds=100,
+        rare=True,
     ),
     Mutant(
         "a letter that fails again is deleted",
