@@ -6,7 +6,7 @@ Every method is registered as one that streams its response, which is the same o
 of a unary handler when its call no longer counts, and keep it for a client that does not take it.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -33,7 +33,6 @@ Unary = Callable[[bytes, Context], Awaitable[bytes]]
 
 def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     """The handlers of ChangeFeed and Subscriptions."""
-    guard = partial(guarded, refused=service.audit.refused, observer=service.manager.observer, service=CHANGE_FEED)
     subscriptions, letters = Subscriptions(service), DeadLetters(service)
     admission, limits = service.admission, service.limits.requests
     receive = partial(receive_one, identify=admission.identify, limits=limits, received=admission.charge_bytes)
@@ -42,56 +41,52 @@ def data_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     def one(method: Unary) -> StreamHandler:
         return receive(_answering(method, admission.answering), counted=admission.calling)
 
-    subscribe = receive_all(Subscribe(service), admission.identify, admission.streaming)
-    feed: dict[str, Any] = {
-        "Subscribe": grpc.stream_stream_rpc_method_handler(guard("Subscribe", subscribe)),
-        "Watch": grpc.stream_stream_rpc_method_handler(guard("Watch", streamed(Watch(service)))),
-        "ResolvePosition": grpc.stream_stream_rpc_method_handler(
-            guard("ResolvePosition", one(ResolvePosition(service)))
-        ),
-        "PlanRange": grpc.stream_stream_rpc_method_handler(guard("PlanRange", one(PlanRange(service)))),
-        "ReadRange": grpc.stream_stream_rpc_method_handler(guard("ReadRange", streamed(ReadRange(service)))),
-        "Explain": grpc.stream_stream_rpc_method_handler(guard("Explain", one(Explain(service)))),
+    feed = {
+        "Subscribe": receive_all(Subscribe(service), admission.identify, admission.streaming),
+        "Watch": streamed(Watch(service)),
+        "ResolvePosition": one(ResolvePosition(service)),
+        "PlanRange": one(PlanRange(service)),
+        "ReadRange": streamed(ReadRange(service)),
+        "Explain": one(Explain(service)),
     }
     control = {
-        "CreateSubscription": subscriptions.create,
-        "GetSubscription": subscriptions.get,
-        "ListSubscriptions": subscriptions.list_,
-        "UpdateSubscription": subscriptions.update,
-        "DeleteSubscription": subscriptions.delete,
-        "SeekSubscription": subscriptions.seek,
-        "ListDeadLetters": letters.list_,
-        "GetDeadLetter": letters.get,
-        "DiscardDeadLetters": letters.discard,
-        "ReplayDeadLetters": letters.replay,
+        "CreateSubscription": one(subscriptions.create),
+        "GetSubscription": one(subscriptions.get),
+        "ListSubscriptions": one(subscriptions.list_),
+        "UpdateSubscription": one(subscriptions.update),
+        "DeleteSubscription": one(subscriptions.delete),
+        "SeekSubscription": one(subscriptions.seek),
+        "ListDeadLetters": one(letters.list_),
+        "GetDeadLetter": one(letters.get),
+        "DiscardDeadLetters": one(letters.discard),
+        "ReplayDeadLetters": one(letters.replay),
     }
-    unary: dict[str, Any] = {
-        name: grpc.stream_stream_rpc_method_handler(guard(name, one(method), service=SUBSCRIPTIONS))
-        for name, method in control.items()
-    }
-    return (
-        grpc.method_handlers_generic_handler(CHANGE_FEED, feed),
-        grpc.method_handlers_generic_handler(SUBSCRIPTIONS, unary),
-    )
+    return _guarded(service, CHANGE_FEED, feed), _guarded(service, SUBSCRIPTIONS, control)
 
 
 def operator_handlers(service: Service) -> tuple[grpc.GenericRpcHandler, ...]:
     """The handlers of Operator."""
-    guard = partial(guarded, refused=service.audit.refused, observer=service.manager.observer, service=OPERATOR)
     operator = Operator(service)
-    methods: dict[str, Unary] = {
-        "ListSharedStreams": ListSharedStreams(service),
-        "ListTenants": operator.list_tenants,
-        "EndSubscriber": operator.end_subscriber,
-        "Drain": operator.drain,
-    }
     identify, limits = service.admission.check_operator, service.limits.requests
-    one = partial(receive_one, identify=identify, counted=nullcontext, limits=limits)
-    handlers: dict[str, Any] = {
-        name: grpc.stream_stream_rpc_method_handler(guard(name, one(_answering(method))))
-        for name, method in methods.items()
+
+    def one(method: Unary) -> StreamHandler:
+        return receive_one(_answering(method), identify, counted=nullcontext, limits=limits)
+
+    methods = {
+        "ListSharedStreams": one(ListSharedStreams(service)),
+        "ListTenants": one(operator.list_tenants),
+        "EndSubscriber": one(operator.end_subscriber),
+        "Drain": one(operator.drain),
     }
-    return (grpc.method_handlers_generic_handler(OPERATOR, handlers),)
+    return (_guarded(service, OPERATOR, methods),)
+
+
+def _guarded(service: Service, name: str, methods: Mapping[str, StreamHandler]) -> grpc.GenericRpcHandler:
+    guard = partial(guarded, refused=service.audit.refused, observer=service.manager.observer, service=name)
+    handlers: dict[str, Any] = {
+        method: grpc.stream_stream_rpc_method_handler(guard(method, handler)) for method, handler in methods.items()
+    }
+    return grpc.method_handlers_generic_handler(name, handlers)
 
 
 def _answering(
