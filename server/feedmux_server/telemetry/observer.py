@@ -25,12 +25,6 @@ class Span:
     def trace(self) -> Trace:
         return None
 
-    def link(self, other: Trace) -> None:
-        """Link this span to the span `other`."""
-
-    def set(self, name: str, value: str | int | float) -> None:
-        """Set an attribute that becomes known only during the work."""
-
     def __enter__(self) -> Self:
         return self
 

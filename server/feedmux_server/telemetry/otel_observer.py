@@ -86,7 +86,7 @@ class OtelObserver(Observer):
         return _Session(self._stages, self._tenants.of(tenant), traced)
 
     def call(self, method: str, metadata: Metadata) -> Call:
-        span: trace.Span | None = None
+        span: trace.Span = trace.INVALID_SPAN
         if self._tracer is not None:
             span = self._tracer.start_span(
                 method,
@@ -134,13 +134,6 @@ class _Span(Span):
     def trace(self) -> Trace:
         return self._span.get_span_context()
 
-    def link(self, other: Trace) -> None:
-        if isinstance(other, SpanContext):
-            self._span.add_link(other)
-
-    def set(self, name: str, value: str | int | float) -> None:
-        self._span.set_attribute(name, value)
-
     def __enter__(self) -> Self:
         self._token = contexts.attach(trace.set_span_in_context(self._span))
         return self
@@ -154,37 +147,22 @@ class _Span(Span):
         self._span.end()
 
 
-class _Call(Call):
-    __slots__ = ("_began_s", "_duration", "_method", "_reason", "_span", "_status", "_token")
+class _Call(_Span, Call):
+    """Without a tracer, its span is OpenTelemetry's invalid one, which does nothing."""
 
-    def __init__(self, method: str, duration: Histogram, span: trace.Span | None) -> None:
+    __slots__ = ("_began_s", "_duration", "_method", "_reason", "_status")
+
+    def __init__(self, method: str, duration: Histogram, span: trace.Span) -> None:
+        super().__init__(span)
         self._method = method
         self._duration = duration
-        self._span = span
         self._status = "CANCELLED"
         self._reason = ""
         self._began_s = monotonic_s()
 
-    @property
-    def trace(self) -> Trace:
-        return self._span.get_span_context() if self._span is not None else None
-
     def answered(self, status: str, reason: str = "") -> None:
         self._status = status
         self._reason = reason
-
-    def set(self, name: str, value: str | int | float) -> None:
-        if self._span is not None:
-            self._span.set_attribute(name, value)
-
-    def link(self, other: Trace) -> None:
-        if self._span is not None and isinstance(other, SpanContext):
-            self._span.add_link(other)
-
-    def __enter__(self) -> Self:
-        if self._span is not None:
-            self._token = contexts.attach(trace.set_span_in_context(self._span))
-        return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         status = {"rpc.response.status_code": self._status}
@@ -192,13 +170,12 @@ class _Call(Call):
             status[metrics.ERROR] = self._reason or self._status
         common = {"rpc.system.name": "grpc", "rpc.method": self._method}
         self._duration.record(monotonic_s() - self._began_s, {**common, **status})
-        if self._span is not None:
-            contexts.detach(self._token)
-            self._span.set_attributes(status)
-            # By the convention, a server's span has failed only if the failure was the server's fault.
-            if self._status in _SERVER_FAULTS:
-                self._span.set_status(Status(StatusCode.ERROR))
-            self._span.end()
+        contexts.detach(self._token)
+        self._span.set_attributes(status)
+        # By the convention, a server's span has failed only if the failure was the server's fault.
+        if self._status in _SERVER_FAULTS:
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._span.end()
 
 
 _SERVER_FAULTS: Final = frozenset(
