@@ -69,10 +69,7 @@ class AsyncChangeStream(WatchState):
         try:
             event = await self._session.next(timeout_s)
             document = event.document
-        except TimeoutError:
-            self._no_event()
-            return None
-        except (FeedInvalidated, StopAsyncIteration):
+        except (TimeoutError, FeedInvalidated, StopAsyncIteration):
             self._no_event()
             return None
         except FeedmuxError as error:

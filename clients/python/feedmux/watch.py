@@ -76,10 +76,7 @@ class ChangeStream(WatchState):
             event = self._undecoded.get(thread) or self._session.next(timeout_s)
             self._undecoded[thread] = event
             document = event.document
-        except TimeoutError:
-            self._no_event()
-            return None
-        except (FeedInvalidated, StopIteration):
+        except (TimeoutError, FeedInvalidated, StopIteration):
             self._no_event()
             return None
         except FeedmuxError as error:
