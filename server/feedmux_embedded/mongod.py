@@ -181,19 +181,6 @@ class ReplicaSet:
                 return index
         return None
 
-    async def step_down(self, *, seconds: int | None = None) -> None:
-        """Make the primary step down; returns once there is a primary again.
-
-        With three nodes, another node takes over (the old primary may not be elected for `seconds`, 10 by default);
-        with one node, there is no primary for `seconds` (1 by default).
-        """
-        primary = await self.wait_for_primary()
-        alone = len(self.nodes) == 1
-        pause_s = seconds or (1 if alone else 10)
-        catch_up_s = 0 if alone else pause_s
-        await cancellable(_step_down(self.nodes[primary], pause_s, catch_up_s, force=alone))
-        await self.wait_for_primary()
-
     async def kill9(self, node: int = 0) -> None:
         await self.nodes[node].process.kill9()
 
@@ -248,11 +235,6 @@ async def cancellable(call: Awaitable[T]) -> T:
     finally:
         if task.cancelling() > before:
             raise asyncio.CancelledError
-
-
-async def _step_down(node: Mongod, pause_s: int, catch_up_s: int, *, force: bool) -> None:
-    async with node.client() as client:
-        await client.admin.command("replSetStepDown", pause_s, secondaryCatchUpPeriodSecs=catch_up_s, force=force)
 
 
 async def _is_writable_primary(node: Mongod) -> bool:

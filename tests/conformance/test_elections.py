@@ -74,7 +74,9 @@ async def test_elections(three: Site, documents: Documents, how: str) -> None:
     async with writing(three.mongo.uri, documents.name) as written:
         await written_more(written, 30)
         if how == "replSetStepDown":
-            await three.mongo.step_down()
+            admin = three.client.admin
+            await asyncio.to_thread(lambda: admin.command("replSetStepDown", 10, secondaryCatchUpPeriodSecs=10))
+            await three.mongo.wait_for_primary()
         else:
             killed = await three.mongo.wait_for_primary()
             await three.mongo.kill9(killed)
