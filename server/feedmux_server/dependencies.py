@@ -76,7 +76,7 @@ class Dependencies:
         found = cls({}, redis, config.redis.url, prefix, {}, config.reload_s, stored_keys)
         found.logins |= {name: login for name, login in redis_logins.items() if login.has_files}
         for name, section in config.sources.items():
-            login = source_files(name, section)
+            login = mongodb_files(f"sources.{name}", section)
             chosen = SourceConfig(
                 name,
                 section.uri,
@@ -106,7 +106,7 @@ class Dependencies:
 
     def _add_letters(self, section: DeadLettersSection, stack: AsyncExitStack, observer: Observer) -> None:
         """Raises ConfigError."""
-        login = letters_files(section)
+        login = mongodb_files(DEAD_LETTERS, section)
         self.letters = make_letters(section, login, self.sources, observer)
         if section.uri:
             stack.push_async_callback(self.letters.deployment.close)
@@ -206,20 +206,10 @@ async def _use_login(source: Source, login: LoginFiles) -> None:
     source.logins.use(login.username, login.password)
 
 
-def source_files(name: str, section: SourceSection) -> LoginFiles:
-    """The files of a source's login. Raises ConfigError."""
+def mongodb_files(name: str, section: SourceSection | DeadLettersSection) -> LoginFiles:
+    """The files of the login of the section `name`. Raises ConfigError."""
     return LoginFiles(
-        f"sources.{name}",
-        username_file=section.username_file,
-        password_file=section.password_file,
-        tls_files=tls_files(section.uri),
-    )
-
-
-def letters_files(section: DeadLettersSection) -> LoginFiles:
-    """The files of the login for dead letters. Raises ConfigError."""
-    return LoginFiles(
-        DEAD_LETTERS,
+        name,
         username_file=section.username_file,
         password_file=section.password_file,
         tls_files=tls_files(section.uri),

@@ -31,12 +31,12 @@ from feedmux_server.core.positions.position import decode_position, inspect_posi
 from feedmux_server.core.positions.position_keys import PositionKeys
 from feedmux_server.credentials import read_position_keys
 from feedmux_server.dependencies import (
-    letters_files,
+    DEAD_LETTERS,
     make_letters,
     make_source,
+    mongodb_files,
     redis_access,
     redis_files,
-    source_files,
 )
 from feedmux_server.rpc.auth import ANONYMOUS
 from feedmux_server.rpc.convert import feed_parts, is_definition, stored_content
@@ -124,7 +124,7 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
             steps.append(_failed(name, "uri", f"sources.{name}.uri: {unsuitable}", _IN_CONFIGURATION))
         mine = [each.rpartition(":")[2] for each in collections if each.rpartition(":")[0] in ("", name)]
         try:
-            files = source_files(name, section)
+            files = mongodb_files(f"sources.{name}", section)
             login = {key: value for key, value in (("username", files.username), ("password", files.password)) if value}
             examination = SourceExamination(name, section.uri, mine, timeout_ms=int(timeout_s * 500), login=login)
         except ConfigError as error:
@@ -153,12 +153,12 @@ async def _letters(config: Config, section: DeadLettersSection, timeout_s: float
     async with AsyncExitStack() as stack:
         sources = dict[str, Source]()
         for name, each in config.sources.items():
-            files = source_files(name, each)
+            files = mongodb_files(f"sources.{name}", each)
             chosen = SourceConfig(name, each.uri, files.username, files.password, server_selection_timeout_ms=wait_ms)
             sources[name] = make_source(chosen, NOBODY)
             stack.push_async_callback(sources[name].close)
         section = section.model_copy(update={"server_selection_timeout_ms": wait_ms})
-        letters = make_letters(section, letters_files(section), sources, NOBODY)
+        letters = make_letters(section, mongodb_files(DEAD_LETTERS, section), sources, NOBODY)
         if section.uri:
             stack.push_async_callback(letters.deployment.close)
         # Which servers a source has is known once it has answered; the sources have checks of their own.

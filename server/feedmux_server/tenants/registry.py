@@ -33,9 +33,6 @@ class Changes:
     removed: tuple[str, ...]
     changed: tuple[str, ...]
 
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
-
 
 class Registry:
     """Finds the tenant of a credential."""

@@ -11,7 +11,7 @@ from feedmux_server.tenants.model import (
     TenantRecord,
     Unauthenticated,
 )
-from feedmux_server.tenants.registry import Registry, hash_key
+from feedmux_server.tenants.registry import Changes, Registry, hash_key
 from tests.tables import over
 
 NOW_S = 1_000.0
@@ -96,7 +96,7 @@ def test_what_changed() -> None:
     registry = Registry([tenant("a", "one"), tenant("b", "two"), tenant("c", "three")])
     changes = registry.replace([tenant("a", "one"), tenant("b", "four"), tenant("d", "five")])
     assert (changes.added, changes.removed, changes.changed) == (("d",), ("c",), ("b",))
-    assert not registry.replace([tenant("a", "one"), tenant("b", "four"), tenant("d", "five")])
+    assert registry.replace([tenant("a", "one"), tenant("b", "four"), tenant("d", "five")]) == Changes((), (), ())
 
 
 def test_an_identity_without_a_tenant_does_not_hold() -> None:
