@@ -27,7 +27,7 @@ def key_is_hidden(hide: tuple[str, ...]) -> Expression:
     The resume token holds the key too, and cannot be changed: such an event is withheld.
     """
     names = {"$map": {"input": _entries("$e.documentKey"), "as": "field", "in": _normal("$$field.k")}}
-    overlaps = [{"$or": [_begins("$$name", path), _begins_literal(_dotted(path), "$$name")]} for path in hide]
+    overlaps = [{"$or": [_begins("$$name", path), _begins(path, "$$name")]} for path in map(_dotted, hide)]
     return {"$anyElementTrue": [{"$map": {"input": names, "as": "name", "in": {"$or": overlaps}}}]}
 
 
@@ -109,7 +109,7 @@ def _above(hide: tuple[str, ...]) -> list[str]:
 def _updated_fields(hide: tuple[str, ...]) -> Expression:
     """The shown entries, as `{k, v: {slot: value}}`: the slot says which paths are hidden below it."""
     slots = [
-        {"case": {"$eq": ["$$each.n", _literal(_dotted(above))]}, "then": {f"x{number}": "$$each.v"}}
+        {"case": {"$eq": ["$$each.n", _dotted(above)]}, "then": {f"x{number}": "$$each.v"}}
         for number, above in enumerate(_above(hide))
     ]
     value: Expression = {"o": "$$each.v"}
@@ -127,7 +127,7 @@ def _updated_fields(hide: tuple[str, ...]) -> Expression:
     shown = {
         "$filter": {"input": named, "as": "each", "cond": {"$not": [{"$or": [_hidden("$$each.n", hide), around]}]}}
     }
-    above = {"$in": ["$$each.n", [_literal(_dotted(path)) for path in _above(hide)]]}
+    above = {"$in": ["$$each.n", [_dotted(path) for path in _above(hide)]]}
     return {"$map": {"input": shown, "as": "each", "in": {"k": "$$each.k", "m": _TOKEN, "d": above, "v": value}}}
 
 
@@ -136,7 +136,7 @@ def _document_entries(document: str, hide: tuple[str, ...]) -> Expression:
     firsts = sorted({path.partition(".")[0] for path in hide if "." in path})
     around = {"$and": [_is_number("$$each.k"), _is_container("$$each.v")]}
     shown = {"$filter": {"input": {"$objectToArray": document}, "as": "each", "cond": {"$not": [around]}}}
-    above = {"$in": ["$$each.k", [_literal(first) for first in firsts]]}
+    above = {"$in": ["$$each.k", [{"$literal": first} for first in firsts]]}
     entry = {"k": "$$each.k", "m": _TOKEN, "d": above, "v": "$$each.v"}
     is_document = {"$eq": [{"$type": document}, "object"]}
     return {"$cond": [is_document, {"$map": {"input": shown, "as": "each", "in": entry}}, document]}
@@ -191,20 +191,16 @@ def _size(root: str) -> Expression:
 
 
 def _hidden(name: str, hide: tuple[str, ...]) -> Expression:
-    return {"$or": [_begins(name, path) for path in hide]}
+    return {"$or": [_begins(name, _dotted(path)) for path in hide]}
 
 
-def _begins(name: str, path: str) -> Expression:
+def _begins(name: Expression, path: Expression) -> Expression:
     """Whether a normalised name is the path or lies below it."""
-    return {"$eq": [{"$indexOfBytes": [name, _literal(_dotted(path))]}, 0]}
+    return {"$eq": [{"$indexOfBytes": [name, path]}, 0]}
 
 
-def _begins_literal(text: str, name: str) -> Expression:
-    return {"$eq": [{"$indexOfBytes": [_literal(text), name]}, 0]}
-
-
-def _dotted(path: str) -> str:
-    return f".{path}."
+def _dotted(path: str) -> Expression:
+    return {"$literal": f".{path}."}
 
 
 def _normal(name: str) -> Expression:
@@ -229,7 +225,3 @@ def _entries(document: str) -> Expression:
 
 def _list(value: Expression) -> Expression:
     return {"$cond": [{"$isArray": [value]}, value, []]}
-
-
-def _literal(text: str) -> Expression:
-    return {"$literal": text}
