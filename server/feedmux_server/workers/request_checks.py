@@ -77,18 +77,14 @@ class RequestChecks:
         already wait."""
         if parts.size <= INLINE_BYTES:
             return check_parts(parts)
-        name = parts.digest(tenant)
-        verdict = self._known.get(name)
-        if verdict is None:
-            request = {
-                "pipeline": parts.pipeline,
-                "json": parts.is_json,
-                "collation": parts.collation,
-                "comment": parts.comment,
-                "bounded": parts.bounded,
-            }
-            verdict = await self._verdict(name, tenant, request, parts.size, charge)
-            self._known.put(name, tenant, verdict)
+        request = {
+            "pipeline": parts.pipeline,
+            "json": parts.is_json,
+            "collation": parts.collation,
+            "comment": parts.comment,
+            "bounded": parts.bounded,
+        }
+        verdict = await self._verdict(parts.digest(tenant), tenant, request, parts.size, charge)
         if verdict.error is not None:
             error = verdict.error  # copied: an exception that is raised twice gathers tracebacks
             raise FeedmuxError(error.reason, error.message, error.metadata, field=error.field)
@@ -99,12 +95,8 @@ class RequestChecks:
         if len(pipeline) <= INLINE_BYTES:
             return pipeline_as_json(pipeline)[:chars_max]
         name = FeedParts(pipeline).digest(f"render {chars_max} {tenant}")
-        verdict = self._known.get(name)
-        if verdict is None:
-            request = {"render": pipeline, "chars": chars_max}
-            verdict = await self._verdict(name, tenant, request, len(pipeline), charge)
-            self._known.put(name, tenant, verdict)
-        return verdict.text
+        request = {"render": pipeline, "chars": chars_max}
+        return (await self._verdict(name, tenant, request, len(pipeline), charge)).text
 
     @property
     def held_bytes(self) -> int:
@@ -118,6 +110,9 @@ class RequestChecks:
             await asyncio.wait([self._working])
 
     async def _verdict(self, name: bytes, tenant: str, request: dict[str, Any], size: int, charge: Charge) -> Verdict:
+        """The verdict that is remembered, or the process's."""
+        if (known := self._known.get(name)) is not None:
+            return known
         job = self._coming.get(name)
         if job is None:
             self._check_room(tenant, size)
@@ -130,9 +125,11 @@ class RequestChecks:
                 self._working = asyncio.create_task(self._work(), name="request-checks")
         job.waiting += 1
         try:
-            return await asyncio.shield(job.verdict)
+            verdict = await asyncio.shield(job.verdict)
         finally:
             job.waiting -= 1
+        self._known.put(name, tenant, verdict)
+        return verdict
 
     def _check_room(self, tenant: str, size: int) -> None:
         mine, all_ = self._waiting_bytes[tenant], self._waiting_bytes.total()
