@@ -139,7 +139,7 @@ async def test_lookup_sees_the_present(site: Site, database: Documents) -> None:
 @shows(SERVER, "`matchCollectionUUIDForUpdateLookup`", "not set: the lookup does not compare collections")
 @pytest.mark.parametrize("match", [False, True])
 @on_both_versions
-async def test_lookup_in_a_collection_made_anew(site: Site, database: Documents, match: bool) -> None:
+async def test_lookup_in_a_collection_created_again(site: Site, database: Documents, match: bool) -> None:
     def again() -> None:
         database.c.insert_one({"_id": 1, "n": 1})
         database.c.update_one({"_id": 1}, {"$set": {"n": 2}})

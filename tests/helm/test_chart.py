@@ -1060,7 +1060,7 @@ def test_the_token_of_the_service_account_is_mounted_only_where_it_is_wanted() -
         assert [pod["spec"]["automountServiceAccountToken"] for pod in of_kind(values, "Pod")] == [False]
 
 
-def test_pods_start_anew_for_a_configuration_and_not_for_tenants() -> None:
+def test_pods_start_again_for_a_configuration_and_not_for_tenants() -> None:
     def checksum(more: Values) -> str:
         (deployment,) = of_kind(merged(LEAST, more), "Deployment")
         annotations: Mapping[str, str] = deployment["spec"]["template"]["metadata"]["annotations"]

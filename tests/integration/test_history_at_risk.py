@@ -78,7 +78,7 @@ async def test_the_client_hears_of_it(redis_server: RedisServer) -> None:
         assert page.value("feedmux_oplog_headroom_seconds", source="main") < 1.5 * THRESHOLD_S
 
 
-async def test_a_member_that_was_synchronized_anew_loses_no_history(redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_a_member_that_was_resynchronized_loses_no_history(redis_server: RedisServer, tmp_path: Path) -> None:
     """Its oplog begins at the synchronization, and the primary's before."""
     async with ReplicaSet(2, data_dir=tmp_path) as mongo:
         secondary = 1 - await mongo.wait_for_primary()

@@ -156,7 +156,7 @@ async def test_a_restart_alone_is_no_restore_and_neither_is_a_filter_that_hides_
 
 
 @pytest.mark.full
-async def test_elections_that_count_anew_do_not_keep_the_driver_away(here: Here, database: Restorable) -> None:
+async def test_elections_from_a_lower_number_do_not_keep_the_driver_away(here: Here, database: Restorable) -> None:
     watch = here.api.watch(FEED, LATEST)
     await watch.opened()
     for _ in range(3):

@@ -109,7 +109,7 @@ async def test_seek_moves_backwards_and_fences(store: SubscriptionStore, tenant:
     assert (await commit(store, lease, 2)).position == place(2).position
 
 
-async def test_deleted_is_not_found_and_fences_and_may_be_created_anew(
+async def test_deleted_is_not_found_and_fences_and_may_be_created_again(
     store: SubscriptionStore, redis: Redis, tenant: str
 ) -> None:
     await create(store, tenant, "s", at=4)

@@ -57,7 +57,7 @@ def test_the_start_is_the_same_until_something_was_processed(database: Documents
     assert Progress(parse_options(chosen)).begin().position == end.position
 
 
-def test_a_subscription_that_is_gone_is_made_anew(database: Documents, options: Options, site: Site) -> None:
+def test_a_subscription_that_is_gone_is_created_again(database: Documents, options: Options, site: Site) -> None:
     """Where the checkpoint stands, whether Spark repeats a batch or asks for the next."""
     chosen = options()
     insert(database, range(10))

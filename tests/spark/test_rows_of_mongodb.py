@@ -128,7 +128,7 @@ def test_events_that_a_pipeline_has_cut_down(recorder: Recorder) -> None:
     assert rows[-1]["document_key"] == bson.encode({"_id": "mark"})
 
 
-def test_events_that_a_pipeline_has_built_anew(recorder: Recorder) -> None:
+def test_events_that_a_pipeline_has_rebuilt(recorder: Recorder) -> None:
     stage = {
         "$replaceRoot": {
             "newRoot": {"key": "$documentKey", "documentKey": "$documentKey", "_id": "$_id", "ns": "$ns.db"}

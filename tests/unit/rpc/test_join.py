@@ -418,7 +418,7 @@ async def test_the_next_host_knows_what_members_had_although_nothing_is_settled(
 
 
 @in_virtual_time
-async def test_a_group_whose_grants_have_changed_is_opened_anew() -> None:
+async def test_a_group_whose_grants_have_changed_is_opened_again() -> None:
     async with group_served() as there:
         member, service = await joined(there, "one"), there.service
         change(there, "a")

@@ -137,7 +137,7 @@ async def test_an_aggregate_may_take_longer() -> None:
 
 
 @in_virtual_time
-async def test_a_new_read_begins_anew_and_a_stopped_one_ends() -> None:
+async def test_a_new_read_has_its_own_time_and_a_stopped_one_ends() -> None:
     made = read()
     made.stuck([operation(3)], 0.0)
     made.end()

@@ -45,7 +45,7 @@ def test_only_the_last_minute_counts() -> None:
     assert progress.remaining_s(300.0) == pytest.approx((10_000 - 4000) / 20)
 
 
-def test_after_a_pause_the_rate_begins_anew() -> None:
+def test_after_a_pause_the_rate_begins_again() -> None:
     progress = begun()
     for second in range(1, 11):
         send(progress, second * 100, 100.0 + second)
