@@ -9,6 +9,7 @@ from typing import Final
 
 import bson
 
+from feedmux_server.core.events.chunk import FIELDS_SEARCHED
 from feedmux_server.core.positions.resume_token import ResumeToken
 
 BEGIN: Final = 1_800_000_000 << 32
@@ -63,3 +64,9 @@ def event(n: int, token: ResumeToken, padding: int = 0, *, part: tuple[int, int]
         document["splitEvent"] = {"fragment": part[0], "of": part[1]}
     document |= {"n": n, "pad": b"x" * padding}
     return Event(n, token, bson.encode(document))
+
+
+def without_reachable_id(data: bytes) -> bytes:
+    """The event, with more fields before its `_id` than are searched for it."""
+    before = bson.encode({f"f{n}": None for n in range(FIELDS_SEARCHED)})
+    return (len(before) + len(data) - 5).to_bytes(4, "little") + before[4:-1] + data[4:]

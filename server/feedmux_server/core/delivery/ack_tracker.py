@@ -65,30 +65,33 @@ class AckTracker:
     def ack(self, sequence: int) -> bool:
         """Record that everything up to `sequence` is processed. Returns whether `place` moved.
 
-        Raises ACK_OUT_OF_RANGE for a sequence that was never delivered.
+        Raises ACK_OUT_OF_RANGE for a sequence that was never delivered, and RESUME_TOKEN_MODIFIED if the pipeline has
+        moved the `_id` of an event out of reach.
         """
         check_sequence(sequence, self.sent)
         if sequence <= self.acked:
             return False
         self.acked = sequence
         before, passed = self.place, list[tuple[Chunk, int, int]]()
-        while self._sent:
-            first_sequence, chunk, first, stop = self._sent[0]
-            done = sequence - first_sequence + 1
-            if done < stop - first:
-                if done > 0:
-                    self._move_to(chunk, first, first + done)
-                break
-            self._sent.popleft()
-            passed.append((chunk, first, stop))
-        # The newest position counts. A chunk without one is a part of a split event.
-        for chunk, first, stop in reversed(passed):
-            if self.place is not before or self._move_to(chunk, first, stop):
-                break
-        for chunk, _, _ in passed:
-            chunk.let_go(self)
-        if passed:
-            self.pays(-TRACKED_BYTES * len(passed))
+        try:
+            while self._sent:
+                first_sequence, chunk, first, stop = self._sent[0]
+                done = sequence - first_sequence + 1
+                if done < stop - first:
+                    if done > 0:
+                        self._move_to(chunk, first, first + done)
+                    break
+                self._sent.popleft()
+                passed.append((chunk, first, stop))
+            # The newest position counts. A chunk without one is a part of a split event.
+            for chunk, first, stop in reversed(passed):
+                if self.place is not before or self._move_to(chunk, first, stop):
+                    break
+        finally:  # `release` no longer knows them
+            for chunk, _, _ in passed:
+                chunk.let_go(self)
+            if passed:
+                self.pays(-TRACKED_BYTES * len(passed))
         return self.place is not before
 
     def progress(self, place: ResumeToken) -> bool:

@@ -11,6 +11,7 @@ attached subscriber gets every event after its position exactly once; a detached
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -378,21 +379,26 @@ class FeedStreams:
 
     def admit(self, subscriber: Subscriber) -> None:
         """Give a slot to a waiting subscriber. It joins at once, or its session could find the slot taken. All that
-        wait at its position share its stream."""
-        key = subscriber.at.place.key
+        wait at its position share its stream.
+
+        This runs in the task of whoever had the slot. The session meets an error when it joins itself.
+        """
+        key, stream = subscriber.at.place.key, None
         self._wait_no_longer(subscriber)
-        stream = self.join(subscriber, has_slot=True)
+        with suppress(FeedmuxError):
+            stream = self.join(subscriber, has_slot=True)
         subscriber.wake()
         for other in list(self._waiting.get(key, {}).values()):
-            if stream is not None and covering((stream,), other.at) is not None:
-                self._attach(other, stream)
-                other.wake()
+            with suppress(FeedmuxError):
+                if stream is not None and covering((stream,), other.at) is not None:
+                    self._attach(other, stream)
+                    other.wake()
 
     def _attach(self, subscriber: Subscriber, stream: SharedStream) -> None:
-        self.detached.pop(subscriber.id, None)
-        self._wait_no_longer(subscriber)
         ring, place = stream.ring, subscriber.at.place
         seq, index = ring.locate(place) if ring.covers(place) else (ring.next_seq, 0)
+        self.detached.pop(subscriber.id, None)
+        self._wait_no_longer(subscriber)
         stream.attach(subscriber, seq, index)
 
     def _detach(self, subscriber: Subscriber, stream: SharedStream) -> None:

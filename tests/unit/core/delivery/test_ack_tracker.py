@@ -6,9 +6,10 @@ import random
 import pytest
 
 from feedmux_server.core.delivery.ack_tracker import ENTRIES_AT_ONCE, TRACKED_BYTES, AckTracker
+from feedmux_server.core.errors import FeedmuxError
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.positions.resume_token import ResumeToken
-from tests.sim.events import BEGIN, event, event_token
+from tests.sim.events import BEGIN, event, event_token, without_reachable_id
 from tests.tables import over
 
 START = ResumeToken.high_water_mark(BEGIN)
@@ -110,6 +111,21 @@ def test_an_ack_over_many_chunks_asks_for_the_newest_place_alone(monkeypatch: py
     assert acks.place == chunks[149].end
     assert (asked, len(paid)) == (1, 1)
     assert [chunk.holders for chunk in chunks] == [0] * 150 + [1] * 50
+
+
+def test_an_ack_that_fails_retains_nothing() -> None:
+    """A pipeline has moved the `_id` of an event within a chunk out of reach."""
+    paid = list[int]()
+    acks = AckTracker(START, 1000, paid.append)
+    data = event(1, token(1)).data + without_reachable_id(event(2, token(2)).data) + event(3, token(3)).data
+    whole, (odd,) = chunk_of(0, 1), cut_batch(data, token(0), None, 0.0, bytes_max=10**9)
+    acks.record(whole, 0, 1)
+    acks.record(odd, 0, 3)
+    with pytest.raises(FeedmuxError, match="_id"):
+        acks.ack(3)
+    odd.retain_whole()
+    assert not acks.release()
+    assert (whole.holders, odd.holders, sum(paid)) == (0, 0, 0)
 
 
 def test_an_ack_over_many_chunks_has_parts() -> None:

@@ -3,15 +3,17 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import pytest
+
 from feedmux_server.core.delivery.feed_streams import SubscriberState
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
-from feedmux_server.core.events.chunk import Rendition
+from feedmux_server.core.events.chunk import Rendition, cut_batch
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
-from tests.sim.events import BEGIN, event_token
+from tests.sim.events import BEGIN, event, event_token, without_reachable_id
 from tests.tables import over
 from tests.unit.core.delivery.streams_support import (
     Feed,
@@ -87,6 +89,24 @@ def test_starts_that_mongodb_has_not_reached_are_waited_for_on_one_stream() -> N
     assert feed.subscriber(JoinPoint(mark(51))).ring is stream.ring
     assert feed.take(waiting[0]) is None, "its position is after all of them"
     assert numbers(feed.take(waiting[-1])) == list(range(52, 100))
+
+
+def test_who_gives_a_slot_does_not_meet_the_errors_of_the_feed_that_gets_it() -> None:
+    """It may be the task of another tenant's stream, which would end with the error."""
+    feed = Feed()
+    opened(feed.stream_of(feed.subscriber(behind(100))))
+    feed.port.slot_free = False
+    waiting = feed.subscriber(JoinPoint(token(1), exact=True))
+    assert feed.port.waiting == {waiting.id}
+    feed.port.slot_free = True
+    stream = opened(feed.stream_of(feed.subscriber(behind(0))))
+    data = event(1, token(1)).data + without_reachable_id(event(2, token(2)).data) + event(3, token(3)).data
+    stream.append(cut_batch(data, mark(0), None, 0.0, bytes_max=10**6), None)
+    feed.streams.admit(waiting)
+    assert feed.woken == [waiting.id]
+    with pytest.raises(FeedmuxError, match="_id"):
+        feed.take(waiting)
+    feed.streams.remove(waiting)
 
 
 def test_a_native_start_without_events_leads_others_like_it_alone() -> None:
