@@ -140,6 +140,7 @@ class Transport:
         if known is not None and known[0] is loop and files not in (None, known[1].tls_files):
             known[1].leave()  # gRPC connects with the files of its beginning, whose certificates expire.
         if known is None or known[0] is not loop or known[1].left:
+            self._drop_ended()
             known = self._channels[key] = loop, _Channel(self._target.channel(), files)
         return known[1]
 
@@ -186,5 +187,13 @@ class Transport:
         loop = asyncio.get_running_loop()
         await asyncio.gather(*(each.end_with_client() for each in list(self.sessions) if each.loop is loop))
         known = self._channels.pop((os.getpid(), id(loop)), None)
+        self._drop_ended()
         if known is not None:
             await known[1].close()
+
+    def _drop_ended(self) -> None:
+        """Drop the channels of event loops that have ended. gRPC closes a channel that nobody holds; after a fork it
+        cannot close those of the other process."""
+        for key, (loop, _) in list(self._channels.items()):
+            if loop.is_closed() and key[0] == os.getpid():
+                self._channels.pop(key, None)

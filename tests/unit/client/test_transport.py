@@ -51,6 +51,19 @@ async def test_a_connection_that_answers_no_ping_is_closed(monkeypatch: pytest.M
         call.cancel()
 
 
+def test_no_connection_stays_of_an_event_loop_that_has_ended() -> None:
+    client = feedmux.AsyncClient("127.0.0.1:1")
+
+    async def use() -> None:
+        client._api.transport._channel()
+
+    for _ in range(3):
+        asyncio.run(use())
+    assert len(client._api.transport._channels) == 1
+    asyncio.run(client.close())
+    assert not client._api.transport._channels
+
+
 async def test_changed_tls_files_are_read_for_new_connections(tmp_path: Path) -> None:
     root = tmp_path / "ca.pem"
     root.write_text("one authority")
