@@ -18,8 +18,9 @@ type Options struct {
 	// APIKey is sent as a bearer token with every call, without surrounding white space. Set a JWT that does not change
 	// here too.
 	APIKey string
-	// Token, instead of APIKey, is called before every call, so that a token may expire; several goroutines may call it
-	// at the same time. If it fails, sessions try again, as after a network error.
+	// Token, instead of APIKey, returns a JWT or an API key. It is called before every call, so that what it returns may
+	// expire; several goroutines may call it at the same time. If it fails, sessions try again, as after a network
+	// error.
 	Token func(context.Context) (string, error)
 	// TLS secures the connection; &tls.Config{} trusts the system's roots. Nil means plain text.
 	TLS *tls.Config

@@ -70,8 +70,8 @@ export interface ClientOptions {
    */
   readonly apiKey?: string | undefined;
   /**
-   * A JWT, or a function that returns a fresh one; instead of `apiKey`. If the function fails, or its token cannot be
-   * sent, a unary call rejects with UnavailableError and a session asks again after its backoff.
+   * A JWT or an API key, or a function that returns one; instead of `apiKey`. If the function fails, or its token cannot
+   * be sent, a unary call rejects with UnavailableError and a session asks again after its backoff.
    */
   readonly token?: Token | undefined;
   /** Name of the MongoDB deployment in the server's configuration. Default `main`. */

@@ -28,11 +28,11 @@ from feedmux.watch import WatchClient
 class Client(WatchClient):
     """A connection to feedmux.
 
-    `target` is `host:port`, or any gRPC target. Pass either `api_key` or `token`, which is a JWT or a function that
-    returns a fresh JWT. `tls` is True for the system's root certificates, or a `Tls`. `source` names the MongoDB
-    deployment in the server's configuration. `timeout_s` limits the duration of unary calls. `session` holds the
-    default options of sessions, and `codec_options` is the default for `watch()`. The client connects at the first
-    call. Safe to use from several threads.
+    `target` is `host:port`, or any gRPC target. Pass either `api_key` or `token`, which is a JWT or an API key, or a
+    function that returns one and is called before every call. `tls` is True for the system's root certificates, or a
+    `Tls`. `source` names the MongoDB deployment in the server's configuration. `timeout_s` limits the duration of unary
+    calls. `session` holds the default options of sessions, and `codec_options` is the default for `watch()`. The client
+    connects at the first call. Safe to use from several threads.
     """
 
     def subscription(self, name: str) -> "Subscription":

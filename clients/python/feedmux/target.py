@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Final
 
@@ -89,7 +90,8 @@ class Tls:
 class Target:
     """The server's address and how to connect to it.
 
-    Raises ValueError for an address that cannot be one, and for a token that cannot be sent.
+    Raises ValueError for an address that cannot be one, and for a token that cannot be sent; TypeError for a coroutine
+    function as `token`.
     """
 
     address: str
@@ -99,6 +101,8 @@ class Target:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "address", checked_endpoint(self.address))
+        if iscoroutinefunction(self.token):
+            raise TypeError("token is a coroutine function: pass a plain function; AsyncClient calls it in a thread")
         if self.token is not None and not callable(self.token):
             try:
                 object.__setattr__(self, "token", clean_token(self.token))

@@ -26,6 +26,15 @@ def test_a_key_that_cannot_be_sent_is_refused_and_not_quoted(made: dict[str, Any
     assert "words" not in str(caught.value)
 
 
+def test_a_coroutine_function_is_no_token_function() -> None:
+    async def token() -> str:
+        raise AssertionError("nobody awaits it")
+
+    for kind in (feedmux.Client, feedmux.AsyncClient):
+        with pytest.raises(TypeError, match="a coroutine function"):
+            kind("127.0.0.1:1", token=token)  # type: ignore[arg-type]
+
+
 @over("only", [{"certificate": "client.pem"}, {"key": "client.key"}])
 def test_a_certificate_needs_its_key(only: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="a certificate and its key"):
