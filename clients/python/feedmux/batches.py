@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import repeat
-from typing import Any
+from typing import Any, NoReturn
 
 import bson
 from bson.codec_options import CodecOptions
@@ -201,6 +201,12 @@ class Batch(ABC):
 
         For retaining a batch only for its tokens: decoded documents are ten times its size.
         """
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "feedmux's events and batches cannot be pickled or deep-copied, because they belong to a session: pass on"
+            " event.document or event.raw"
+        )
 
     def _number_as(self, other: "Batch", skipped: int) -> None:
         self.first_sequence = other.first_sequence + skipped

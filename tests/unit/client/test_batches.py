@@ -1,5 +1,7 @@
 """Batches over their bytes: nothing is decoded twice, and one bad event spoils no other."""
 
+import pickle
+
 import bson
 import pytest
 from bson import json_util
@@ -48,6 +50,13 @@ def test_a_part_has_its_own_bytes_and_the_numbers_of_the_whole() -> None:
     assert front.size_bytes + rest.size_bytes == whole.size_bytes
     twin = whole.twin()
     assert (twin.first_sequence, len(twin), twin.position) == (11, 3, b"P")
+
+
+@over("made", [of(event(1)), texts("{}")])
+def test_an_event_says_what_to_pickle_instead(made: Batch) -> None:
+    [one] = made
+    with pytest.raises(TypeError, match=r"pass on event\.document or event\.raw"):
+        pickle.dumps(one)
 
 
 def test_an_event_that_cannot_be_decoded_fails_alone() -> None:

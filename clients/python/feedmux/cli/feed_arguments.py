@@ -22,6 +22,9 @@ START_HELP = (
 FULL_DOCUMENT = ("default", "updateLookup", "whenAvailable", "required")
 FULL_DOCUMENT_BEFORE_CHANGE = ("off", "whenAvailable", "required")
 POSITION_FIRST_BYTE = 0xF2
+_TOKEN_FIRST_BYTE = 0x82
+_TOKEN_BYTES_MIN = 15
+"""Of a high-water mark; every other token is longer."""
 _AGO = re.compile(r"(\d{1,9})([smhd])")
 _AGO_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _CLUSTER_TIME = re.compile(r"(\d{9,10}):(\d{1,10})")
@@ -181,10 +184,10 @@ def place_of(text: str, wanted: str = "a resume token or a position") -> bytes |
         return document
     if _HEX.fullmatch(text):
         data = bytes.fromhex(text)
-        if data[0] == POSITION_FIRST_BYTE:
-            return data
-        return {"_data": text.upper()}
-    data = _from_base64(text)
+        if data[0] == _TOKEN_FIRST_BYTE and len(data) >= _TOKEN_BYTES_MIN:
+            return {"_data": text.upper()}
+    else:
+        data = _from_base64(text)
     if data[:1] != bytes([POSITION_FIRST_BYTE]):
         raise argparse.ArgumentTypeError(f"{_short(text)!r} is not {wanted}")
     return data

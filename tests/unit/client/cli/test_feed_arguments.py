@@ -132,7 +132,7 @@ def test_tokens_and_positions_as_any_command_prints_them() -> None:
     assert (start(TOKEN).kind, start(position_text(position)).kind) == ("start_after", "position")
 
 
-@over("text", ["{", "{}", '{"_data": 5}', '{"$oid": "x"}', "82F", "?", ""])
+@over("text", ["{", "{}", '{"_data": 5}', '{"$oid": "x"}', "82F", "82", "2026", "de" * 15, "?", ""])
 def test_what_is_neither_a_token_nor_a_position(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="a resume token"):
         place_of(text)
