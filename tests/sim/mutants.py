@@ -502,9 +502,9 @@ MUTANTS: Final = (
     Mutant(
         "a session keeps its lease at its end",
         "Nothing left",
-        "feedmux_server.store.committer:Committer.detach",
-        "await self._leases.release(handle.lease, handle.delivered_time)",
-        "pass",
+        "feedmux_server.store.committer:Committer._released",
+        "await self._leases.release(handle.lease, handle.delivered_time, handle.answered)",
+        "True",
     ),
     Mutant(
         "cursors stay open",

@@ -64,6 +64,7 @@ class Subscriptions:
         definition = _checked(convert.definition(wanted))
         await self._check_room(tenant, wanted.name)
         position = self._service.positions(key, tenant).encode(place)
+        await self._service.committer.restore(tenant, wanted.name)
 
         async def change() -> StoredSubscription:
             async with self._room_for(tenant, wanted.name, definition):
@@ -171,6 +172,7 @@ class Subscriptions:
         tenant = caller().tenant
         request = convert.parse(subscriptions_pb2.DeleteSubscriptionRequest, data)
         check_name("name", request.name)
+        await self._service.committer.restore(tenant, request.name)
 
         async def change() -> None:
             with self._rechecking(tenant, request.name):

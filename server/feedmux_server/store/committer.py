@@ -67,6 +67,13 @@ class Committer:
         if handle is not None:
             self.wake(handle)
 
+    async def restore(self, tenant: str, name: str) -> None:
+        """Let an open session of this process restore the subscription now if Redis has lost it: before a call that
+        would take it for one that does not exist."""
+        handle = self._queue.newest(tenant, name)
+        if handle is not None:
+            await self._renew(handle)
+
     def wake(self, handle: CommitHandle) -> None:
         self._queue.make_due(handle)
         self._wake.set()
@@ -126,11 +133,10 @@ class Committer:
     async def detach(self, handle: CommitHandle, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                if handle.attached:
-                    await self.flush(handle, timeout_s)
-                    # A renewal still under way may find the lease released: nobody needs to know any more.
-                    handle.attached = False
-                    await self._leases.release(handle.lease, handle.delivered_time)
+                if handle.attached and not await self._released(handle, timeout_s):
+                    # Redis has lost what it had confirmed, and nobody else knows it.
+                    await self._renew(handle)
+                    await self._released(handle, timeout_s)
         except (FeedmuxError, TimeoutError):
             # The lease expires by itself, and the client reports its last ack when it reconnects.
             _log.warning(
@@ -143,6 +149,19 @@ class Committer:
             handle.attached = False
             handle.waiting = None
             self._queue.forget(handle)
+
+    async def _released(self, handle: CommitHandle, timeout_s: float) -> bool:
+        """Store what waits, and release the lease; False if Redis has lost the lease or the position."""
+        await self.flush(handle, timeout_s)
+        # A renewal still under way may find the lease released: nobody needs to know any more.
+        handle.attached = False
+        released = await self._leases.release(handle.lease, handle.delivered_time, handle.answered)
+        handle.attached = not released and handle.fence_cause is None
+        return released
+
+    async def _renew(self, handle: CommitHandle) -> None:
+        async with self._pass_lock:
+            await self._pass([handle])
 
     async def _pass(self, handles: Sequence[CommitHandle]) -> bool:
         """Commit or renew each handle once; False if Redis as a whole failed. The caller holds `_pass_lock`."""

@@ -57,7 +57,7 @@ class CommitHandle:
     """Made by `Committer.attach`."""
 
     __slots__ = (
-        "_answered", "_available", "_committer", "_listener", "_moved_back", "_stored", "attached", "confirmed_s",
+        "_available", "_committer", "_listener", "_moved_back", "_stored", "answered", "attached", "confirmed_s",
         "delivered_time", "fence_cause", "lease", "members", "not_before_s", "stored_number", "stored_sequence",
         "waiting",
     )  # fmt: skip
@@ -72,7 +72,7 @@ class CommitHandle:
     ) -> None:
         self._committer = committer
         self._stored = stored
-        self._answered = stored.position
+        self.answered = stored.position
         """What Redis has had by its last answer: another answer to a renewal shows that Redis has lost a commit."""
         self._moved_back = False
         """Whether a position was stored that is before the one before it."""
@@ -152,9 +152,9 @@ class CommitHandle:
         self.confirmed_s = sent_s
         self.not_before_s = 0.0
         self.tell_available(True)
-        answered, self._answered = self._answered, position or self._answered
+        answered, self.answered = self.answered, position or self.answered
         if sent is None:
-            if self._answered != answered and self.waiting is None:
+            if self.answered != answered and self.waiting is None:
                 stored = self._stored
                 place = StoredPlace(stored.position, stored.cluster_time, stored.order, self._moved_back)
                 self.waiting = Waiting(place, self.stored_sequence, self.stored_number + 1)

@@ -69,15 +69,18 @@ class LeaseStore:
         except FeedmuxError:
             if status(answer) == "OK":
                 epoch = dict(zip(answer[2][::2], answer[2][1::2], strict=True))[b"epoch"]
-                await self._scripts.run("release", tenant, name, epoch, nonce, "", answer[4])
+                await self._scripts.run("release", tenant, name, epoch, nonce, "", answer[4], "")
             raise
 
-    async def release(self, lease: Lease, delivered_time: int = 0) -> None:
+    async def release(self, lease: Lease, delivered_time: int = 0, position: bytes = b"") -> bool:
         """End the lease, if it is still the current one. The next one follows a lost holder if this one does.
-        `delivered_time`: 0 if nothing was delivered under it."""
+
+        `delivered_time`: 0 if nothing was delivered under it. `position`: what Redis has had by its last answer.
+        Returns False, and ends nothing, if Redis has lost that position or the lease.
+        """
         delivered = digits(delivered_time) if delivered_time else ""
-        lost = int(lease.follows_lost)
-        await self._scripts.run("release", lease.tenant, lease.name, lease.epoch, lease.nonce, delivered, lost)
+        arguments = (lease.epoch, lease.nonce, delivered, int(lease.follows_lost), position)
+        return status(await self._scripts.run("release", lease.tenant, lease.name, *arguments)) != "LOST"
 
     async def commit_many(self, requests: Sequence[CommitRequest]) -> Sequence[CommitOutcome]:
         """Commit or renew each lease in one round trip, and return the outcome of each."""

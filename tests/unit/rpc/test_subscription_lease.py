@@ -13,9 +13,10 @@ from feedmux_server.core.errors import ErrorReason
 from feedmux_server.rpc.lease_releases import LeaseReleases
 from feedmux_server.rpc.service import Service
 from feedmux_server.rpc.subscription_lease import committing, open_lease, released_on_error
+from feedmux_server.rpc.subscriptions import Subscriptions
 from feedmux_server.sessions.session_commits import SessionCommits
 from feedmux_server.store.model import Lease, StoredSubscription
-from tests.unit.rpc.service_support import Served, Stream, rejected, served
+from tests.unit.rpc.service_support import Served, Stream, call, rejected, served
 from tests.virtual_time import in_virtual_time
 
 LEASE = Lease("team", "orders", 1, "nonce", "one")
@@ -193,3 +194,31 @@ async def test_a_lost_subscription_is_told_from_a_deleted_one_and_from_one_that_
         await there.service.store.delete("default", "orders")
         for instance in ({}, {"instance_id": "one"}):
             assert [await cause(**instance), await cause(**instance, **acked)] == ["DELETED", "DELETED"]
+
+
+@pytest.mark.parametrize("then", ["create", "delete", "reconnect"])
+@in_virtual_time
+async def test_a_lost_subscription_that_is_open_here_is_restored_before_anybody_misses_it(then: str) -> None:
+    async with served() as there:
+        made = await there.create("s")
+        stream = Stream(there, subscription="s", instance_id="one")
+        await stream.opened()
+        there.mongo.insert("db", "a", 0)
+        there.redis.lose_everything()
+        match then:
+            case "create":
+                assert (await there.create("s")).position == made.position
+                assert not stream.task.done()
+            case "delete":
+                request = subscriptions_pb2.DeleteSubscriptionRequest(name="s", allow_missing=True)
+                await call(Subscriptions(there.service).delete, request)
+        stream.task.cancel()
+        await asyncio.wait([stream.task])
+        again = Stream(there, subscription="s", instance_id="one")
+        if then == "delete":
+            assert (await again.error()).metadata == {"cause": "DELETED"}
+        else:
+            await again.opened()
+            again.half_close()
+            await asyncio.wait([again.task])
+            assert (await there.service.store.get("default", "s")).position == made.position

@@ -10,7 +10,7 @@ from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.store.committer import Committer
 from feedmux_server.store.connection import COMMANDS_MAX
 from feedmux_server.store.model import CommitRequest, CommitStatus, FenceCause, RestoreRequest
-from tests.integration.state_support import Recorder, commit, create, place, running
+from tests.integration.state_support import Recorder, commit, create, place, place_of, running, submit
 from tests.unit.store.store_support import LEASE_S, key, redis_and_store
 from tests.virtual_time import in_virtual_time
 
@@ -131,3 +131,42 @@ async def test_a_session_stores_its_position_again_if_redis_has_lost_the_last_co
             await asyncio.sleep(LEASE_S)
         assert (await store.get("t", "s")).position == at.position
         assert all(position != place(50).position for _, position in recorder.commits)
+
+
+@pytest.mark.parametrize("lost", ["everything", "the lease", "the last commit", "nothing"])
+@in_virtual_time
+async def test_a_session_that_ends_restores_what_redis_has_lost(lost: str) -> None:
+    """It is the last that knows it."""
+    redis, store = redis_and_store()
+    await create(store, "t", "s")
+    created = redis.run(("HGETALL", key()))
+    async with running(Committer(store.leases, interval_s=0.02)) as committer:
+        stored, lease = await store.leases.open("t", "s", instance_id="one")
+        opened = redis.run(("HGETALL", key()))
+        handle = committer.attach(lease, stored, Recorder())
+        submit(handle, 3)
+        await handle.flush(1.0)
+        match lost:
+            case "everything":
+                redis.lose_everything()
+            case "the lease":
+                redis.run(("HSET", key(), *created))
+            case "the last commit":
+                redis.run(("HSET", key(), *opened))
+        await handle.detach()
+        found = await store.get("t", "s")
+        assert (place_of(found), found.active) == (place(3), False)
+        assert [each.name for each in (await store.list("t", page_size=9))[0]] == ["s"]
+
+
+@in_virtual_time
+async def test_a_session_that_ends_does_not_bring_back_what_was_deleted() -> None:
+    _, store = redis_and_store()
+    await create(store, "t", "s")
+    async with running(Committer(store.leases, interval_s=LEASE_S / 3)) as committer:
+        stored, lease = await store.leases.open("t", "s", instance_id="one")
+        handle = committer.attach(lease, stored, Recorder())
+        await store.delete("t", "s")
+        await handle.detach()
+        with pytest.raises(FeedmuxError, match="was deleted"):
+            await store.get("t", "s")
