@@ -15,6 +15,7 @@ from feedmux_embedded.ports import free_ports
 from feedmux_server import app
 from tests.conftest import RedisFactory
 from tests.documents import Documents
+from tests.integration.redis_topologies import ask
 from tests.integration.servers import Here, ServerProcess, serving, settings, until
 from tests.integration.wire import feed, refused
 
@@ -108,7 +109,7 @@ async def test_a_probe_is_answered_before_there_is_a_server(redis_server: RedisS
 
 async def test_it_waits_for_mongodb_and_redis_if_told_so(tmp_path: Path) -> None:
     mongo_port, redis_port = free_ports(2)
-    redis, mongo = RedisServer(port=redis_port), ReplicaSet(ports=[mongo_port])
+    redis, mongo = RedisServer(port=redis_port, config={"replicaof": "127.0.0.1 1"}), ReplicaSet(ports=[mongo_port])
     configured = settings(mongo.uri, redis.url)
     for source in configured["sources"].values():
         source["server_selection_timeout_ms"] = 500
@@ -122,8 +123,11 @@ async def test_it_waits_for_mongodb_and_redis_if_told_so(tmp_path: Path) -> None
             away = await refused(api.watch(feed("d", "c")).opened())
             assert (away.code, away.reason) == ("UNAVAILABLE", "SOURCE_UNAVAILABLE")
             assert away.retry_s
-            await mongo.start()
             await redis.start()
+            await mongo.start()
+            # A replica, which a failover may make the primary.
+            await until(lambda: _is(port, {"", "readiness", "feedmux.v1.Subscriptions", "redis"}), 60)
+            await ask(redis_port, "REPLICAOF", "NO", "ONE")
             await until(lambda: _is(port, set()), 60)
             watch = api.watch(feed("d", "c"))
             await watch.opened()

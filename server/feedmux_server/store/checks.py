@@ -23,6 +23,8 @@ from feedmux_server.store.store import SubscriptionStore
 
 OLDEST_VERSION: Final = (6, 2)
 _FULL: Final = 0.9
+_PASSING: Final = frozenset({"redis.role", "redis.persistence"})
+"""Failures that end by themselves, as a failover does: a server that waits for Redis waits for their end."""
 
 Info = Mapping[str, Any]
 
@@ -38,7 +40,8 @@ async def check_redis(
     found = await examine_redis(client, url, timeout_s=timeout_s)
     refused = failures(found)
     if refused:
-        raise StartupError("\n".join(str(each) for each in refused))
+        passes = all(each.check in _PASSING for each in refused)
+        raise (RedisUnavailable if passes else StartupError)("\n".join(str(each) for each in refused))
     try:
         await check_layout(client, key_prefix=key_prefix, timeout_s=timeout_s)
     except FeedmuxError as error:
@@ -109,7 +112,7 @@ def _judge(place: str, info: Info, kind: Kind) -> Iterator[CheckResult]:
         )
     if info.get("cluster_enabled") and kind is not Kind.CLUSTER:
         yield CheckResult(
-            "redis.role",
+            "redis.cluster",
             Level.FAILED,
             f"Redis at {place} is one node of a cluster",
             "Begin redis.url with redis+cluster://",
@@ -175,7 +178,7 @@ async def check_writable(client: Client, *, key_prefix: str = KEY_PREFIX, timeou
 async def check_eviction(client: Client, url: str, *, timeout_s: float = 2.0) -> bool:
     """Check whether Redis has begun to evict: its policy can be changed while it runs. Raises STATE_UNAVAILABLE.
 
-    Returns whether feedmux may read the policy. If not, do not ask again: Redis logs every denied command.
+    Returns whether feedmux may read the policy. If not, do not ask again soon: Redis logs every denied command.
     """
     place = parse_redis_url(url)
     try:

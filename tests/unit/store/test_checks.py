@@ -56,7 +56,7 @@ async def examined(info: dict[str, Any] | Exception | None) -> list[tuple[str, L
         ({"redis_version": "10.0"}, "", Level.OK),
         ({"maxmemory_policy": "allkeys-lru"}, "redis.eviction", Level.FAILED),
         ({"role": "slave"}, "redis.role", Level.FAILED),
-        ({"cluster_enabled": 1}, "redis.role", Level.FAILED),
+        ({"cluster_enabled": 1}, "redis.cluster", Level.FAILED),
         ({"aof_enabled": 0}, "redis.persistence", Level.WARNING),
         ({"aof_last_write_status": "err"}, "redis.persistence", Level.FAILED),
         ({"used_memory": 90, "maxmemory": 100}, "", Level.OK),
@@ -91,6 +91,23 @@ async def test_all_that_prevents_a_start_is_said_at_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "passes"),
+    [
+        ({"role": "slave"}, True),
+        ({"aof_last_write_status": "err"}, True),
+        ({"role": "slave", "maxmemory_policy": "allkeys-lru"}, False),
+        ({"cluster_enabled": 1}, False),
+    ],
+)
+@in_virtual_time
+async def test_a_server_waits_for_the_end_of_what_passes(said: dict[str, Any], *, passes: bool) -> None:
+    client: Any = Examined(GOOD | said)
+    with pytest.raises(StartupError) as caught:
+        await check_redis(client, URL)
+    assert isinstance(caught.value, RedisUnavailable) is passes
+
+
+@pytest.mark.parametrize(
     ("said", "findings"),
     [
         ([("a", "r:1"), ("b", "r:1"), ("c", "r:1")], [Level.OK]),
@@ -118,7 +135,7 @@ async def test_a_probe_leaves_no_subscription() -> None:
     redis, client = sim_redis()
     assert (await probe(client)).level is Level.OK
     await asyncio.sleep(9.0)
-    assert [key for key in list(redis._data) if b"sizes" not in key and redis._get(key)] == []
+    assert [key for key in list(redis._data) if redis._get(key)] == []
     redis.full = True
     found = await probe(client)
     assert found.level is Level.FAILED
