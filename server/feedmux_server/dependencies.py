@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from feedmux_server.cancellation import cancellable
+from feedmux_server.clock import monotonic_s
 from feedmux_server.config.errors import ConfigError
 from feedmux_server.config.sections import DeadLettersSection, RedisSection, SourceSection
 from feedmux_server.config.server import Config
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 DEAD_LETTERS: Final = "dead_letters"
 SENTINELS: Final = f"{REDIS}/sentinels"
 DAY_S: Final = 86_400
+_DENIED_S: Final = 60.0
+"""How long to wait after Redis has denied a command, because it logs every denied one: it may be allowed later."""
 
 
 @dataclass(slots=True)
@@ -54,8 +57,8 @@ class Dependencies:
     letters: DeadLetters | None = None
     """The collection for dead letters, if one is configured. Nothing waits for it."""
     redis_checked: bool = False
-    reads_policy: bool = True
-    """Whether feedmux may read Redis's maxmemory-policy, as far as is known."""
+    policy_from_s: float = 0.0
+    """When Redis's maxmemory-policy may be read again, after Redis has denied it."""
     there: dict[str, bool] = field(default_factory=dict)
     """Whether `redis` and each `source/NAME` was available at the start."""
 
@@ -143,8 +146,8 @@ class Dependencies:
         """Check Redis. Raises STATE_UNAVAILABLE, and StartupError if Redis is unsuitable."""
         if self.redis_checked:
             await check_writable(self.redis, key_prefix=self.key_prefix)
-            if self.reads_policy:
-                self.reads_policy = await check_eviction(self.redis, self.redis_url)
+            if monotonic_s() >= self.policy_from_s and not await check_eviction(self.redis, self.redis_url):
+                self.policy_from_s = monotonic_s() + _DENIED_S
             await self._refresh_keys()
             return
         try:

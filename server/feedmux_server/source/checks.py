@@ -13,6 +13,7 @@ from urllib.parse import unquote_plus
 
 from pymongo import AsyncMongoClient
 from pymongo.errors import ConfigurationError, ConnectionFailure, OperationFailure
+from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.core.check_result import CheckResult, Level, check_clock
 from feedmux_server.source.answers import ANSWER, FOR_CLIENTS, info_of
@@ -324,7 +325,8 @@ class SourceExamination:
             return [
                 CheckResult(check, Level.UNKNOWN, "a mongos has no oplog to check", "Check the oplog of each shard")
             ]
-        oplog = self._client.local["oplog.rs"]
+        # As the server: the primary's decides what is lost.
+        oplog = self._client.local["oplog.rs"].with_options(read_preference=ReadPreference.PRIMARY)
         try:
             first = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", 1)])
             last = await oplog.find_one({}, {"ts": 1}, sort=[("$natural", -1)])

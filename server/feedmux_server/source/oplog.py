@@ -1,17 +1,21 @@
 """What feedmux reads of a deployment's oplog itself: its oldest and newest entry, and its size."""
 
-from typing import Any
+from typing import Any, Final
 
 from bson.timestamp import Timestamp
 from pymongo.errors import OperationFailure
 from pymongo.read_preferences import ReadPreference
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.oplog_forecast import OplogState
 from feedmux_server.core.positions.timeline import BEFORE_ALL_ELECTIONS, OplogEntry
 from feedmux_server.source.commands import SourceCommands
 from feedmux_server.source.source_clock import SourceClock, as_int
 
+DENIED_S: Final = 60.0
+"""How long to wait after MongoDB has denied a read of the oplog: MongoDB logs every denied command, and a permission
+may be granted later."""
 _UNAUTHORIZED = 13
 _FIELDS = {"ts": 1, "t": 1}
 
@@ -22,7 +26,8 @@ class Oplog:
     def __init__(self, commands: SourceCommands, clock: SourceClock) -> None:
         self._commands = commands
         self._clock = clock
-        self._measurable = True
+        self._measured_from_s = 0.0
+        """When the sizes may be asked for again."""
 
     async def oldest(self) -> OplogEntry:
         """The primary's oldest entry: another member may have a shorter oplog."""
@@ -41,10 +46,14 @@ class Oplog:
         before = await self._commands.answer(self._find({"ts": {"$lt": _timestamp(time)}}, -1))
         return before, await self._commands.answer(self._find({"ts": {"$gt": _timestamp(time)}}, 1))
 
+    @property
+    def _collection(self) -> Any:
+        """The primary's: another member may have a shorter one."""
+        return self._commands.client.local["oplog.rs"].with_options(read_preference=ReadPreference.PRIMARY)
+
     async def _find(self, condition: Any, direction: int) -> OplogEntry | None:
         """The first entry in a direction. MongoDB finds a time in the oplog without a scan."""
-        oplog = self._commands.client.local["oplog.rs"].with_options(read_preference=ReadPreference.PRIMARY)
-        entry = await oplog.find_one(condition, _FIELDS, sort=[("$natural", direction)])
+        entry = await self._collection.find_one(condition, _FIELDS, sort=[("$natural", direction)])
         return None if entry is None else OplogEntry(as_int(entry["ts"]), entry.get("t", BEFORE_ALL_ELECTIONS))
 
     async def state(self) -> OplogState:
@@ -70,15 +79,16 @@ class Oplog:
 
     async def _sizes(self) -> tuple[int, int] | tuple[None, None]:
         """The oplog's size and maximum size. None if the account may read the oplog but not its statistics."""
-        if not self._measurable:
+        if monotonic_s() < self._measured_from_s:
             return None, None
         try:
-            cursor = await self._commands.client.local["oplog.rs"].aggregate([{"$collStats": {"storageStats": {}}}])
+            cursor = await self._collection.aggregate([{"$collStats": {"storageStats": {}}}])
             storage = (await cursor.next())["storageStats"]
             return int(storage["size"]), int(storage["maxSize"])
         except (OperationFailure, StopAsyncIteration, KeyError) as error:
             # Other failures pass, or concern the oplog itself.
-            self._measurable = getattr(error, "code", None) != _UNAUTHORIZED
+            if getattr(error, "code", None) == _UNAUTHORIZED:
+                self._measured_from_s = monotonic_s() + DENIED_S
             return None, None
 
 

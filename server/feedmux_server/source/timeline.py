@@ -13,11 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+from feedmux_server.clock import monotonic_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.timeline import FORKS_MAX, Fork, OplogEntry, TimelineRecord
 from feedmux_server.source.commands import SourceCommands
-from feedmux_server.source.oplog import Oplog
+from feedmux_server.source.oplog import DENIED_S, Oplog
 from feedmux_server.source.source_clock import as_int
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.observer import Observer
@@ -66,8 +67,8 @@ class SourceTimeline:
         """The number of doubts that the last check has settled."""
         self._lock = asyncio.Lock()
         self._in_doubt = asyncio.Event()
-        self._is_readable = True
-        """Whether the account may read the oplog."""
+        self._read_from_s = 0.0
+        """When the oplog may be read again, after MongoDB has denied it."""
 
     def read(self, event_time: int) -> None:
         """Note that a change stream has shown an event of this time."""
@@ -144,7 +145,7 @@ class SourceTimeline:
         fork = Fork()
         with suppress(FeedmuxError):
             fork = Fork.between(*await self._oplog.around(place.cluster_time))
-        if (self._known is None or not self._is_readable) and place.cluster_time > self._since:
+        if (self._known is None or not self._is_readable()) and place.cluster_time > self._since:
             first = self._missing
             if first is None:
                 self._missing = stream, place.cluster_time
@@ -204,7 +205,7 @@ class SourceTimeline:
     async def _compare(self, known: OplogEntry, last_time: int | None) -> Fork | None:
         """`last_time` is the time of the primary's last entry; None for a secondary."""
         went_back = Fork() if last_time is not None and last_time < known.time else None
-        if not self._is_readable:
+        if not self._is_readable():
             return went_back
         try:
             found = await self._oplog.entry_at(known.time)
@@ -221,13 +222,17 @@ class SourceTimeline:
             if error.reason not in (ErrorReason.SOURCE_UNAUTHORIZED, ErrorReason.SOURCE_UNSUITABLE):
                 # The known entry must not be replaced before the oplog has answered.
                 raise FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, error.message, retry_after_s=1.0) from error
-            self._is_readable = False
+            self._read_from_s = monotonic_s() + DENIED_S
             return went_back
         if found is None and after is None and last_time is None:
             return None  # a secondary that lags
         fork = Fork.between(before, found or after)
         # An event of a prepared transaction may have a time that no entry has; after a restore there is an election.
         return None if known.term is None and after is not None and not fork.is_exact else fork
+
+    def _is_readable(self) -> bool:
+        """Whether the account may read the oplog, as far as is known."""
+        return monotonic_s() >= self._read_from_s
 
     def _announce(self, fork: Fork, *, is_own: bool) -> None:
         self._missing = None

@@ -10,6 +10,7 @@ from feedmux_server.core.positions.timeline import Fork
 from feedmux_server.jobs.monitor_results import MonitorResults
 from feedmux_server.jobs.oplog_monitor import OplogMonitor
 from feedmux_server.jobs.timeline_monitor import watch_timeline
+from feedmux_server.source.oplog import DENIED_S
 from feedmux_server.supervision import Tasks
 from tests.sim.mongo import SimSource
 from tests.unit.rpc.service_support import Served, served
@@ -58,6 +59,10 @@ async def test_an_oplog_that_may_not_be_read_is_logged_once(
         there.mongo.away = True
         await asyncio.sleep(6 * EVERY_S)
         assert results.unavailable == {"main"}, "it is still asked whether it answers"
+        there.mongo.away = False
+        monkeypatch.undo()  # it is permitted now
+        await asyncio.sleep(DENIED_S + EVERY_S)
+        assert results.forecasts["main"].state is not None
         task.cancel()
 
 

@@ -1,5 +1,6 @@
 """What an account that may not read everything learns of the oplog."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ from pymongo.read_preferences import ReadPreference
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.source.commands import SourceCommands
-from feedmux_server.source.oplog import Oplog
+from feedmux_server.source.oplog import DENIED_S, Oplog
 from feedmux_server.source.source_clock import SourceClock
 from feedmux_server.telemetry.observer import NOBODY
 from tests.virtual_time import in_virtual_time
@@ -23,15 +24,18 @@ class Collection:
         self.entry = entry
         self.failure: Exception | None = None
         self.asked = 0
+        self.of_primary = False
 
     def with_options(self, *, read_preference: object) -> "Collection":
         assert read_preference is ReadPreference.PRIMARY, "another member may have a shorter oplog"
+        self.of_primary = True
         return self
 
     async def find_one(self, *_: object, **__: object) -> dict[str, Any] | None:
         return self.entry
 
     async def aggregate(self, _: object) -> Any:
+        assert self.of_primary
         self.asked += 1
         if self.failure is not None:
             raise self.failure
@@ -65,13 +69,16 @@ async def test_the_state_of_an_oplog() -> None:
 
 @pytest.mark.parametrize(("code", "asked"), [(13, 1), (50, 3)])
 @in_virtual_time
-async def test_statistics_that_are_not_permitted_are_asked_for_once(code: int, asked: int) -> None:
+async def test_statistics_that_are_not_permitted_are_asked_for_now_and_then(code: int, asked: int) -> None:
     collection = Collection({"ts": Timestamp(100, 2)})
     collection.failure = OperationFailure("no", code)
     made, _ = oplog(collection)
     for _ in range(3):
         assert (await made.state()).window_s == 60
     assert collection.asked == asked
+    collection.failure = None  # it is permitted now
+    await asyncio.sleep(DENIED_S)
+    assert (await made.state()).size_bytes == 5
 
 
 @in_virtual_time

@@ -6,6 +6,7 @@ import pytest
 
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.positions.timeline import Fork, OplogEntry
+from feedmux_server.source.oplog import DENIED_S
 from feedmux_server.telemetry import metrics
 from feedmux_server.telemetry.metrics import Metric
 from feedmux_server.telemetry.observer import Observer
@@ -175,3 +176,18 @@ async def test_a_new_primary_that_does_not_know_yet_what_a_majority_had_is_no_fo
     site.timeline._known = OplogEntry(site.mongo.latest, 1)
     await site.timeline.check()
     assert site.found == []
+
+
+@in_virtual_time
+async def test_an_oplog_that_may_be_read_again_shows_a_restore() -> None:
+    site = await Site().begin()
+    site.mongo.oplog_readable = False
+    site.mongo.insert("db", "a", 0)
+    await site.timeline.check()
+    site.mongo.insert("db", "a", 0)
+    await site.timeline.check()
+    site.mongo.oplog_readable = True
+    await asyncio.sleep(DENIED_S)
+    await site.restore()
+    await site.timeline.check()
+    assert len(site.found) == 1
