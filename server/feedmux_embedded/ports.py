@@ -8,6 +8,7 @@ itself as long as it lives, and returns no port twice.
 """
 
 import itertools
+import os
 import random
 import socket
 import sys
@@ -22,7 +23,7 @@ _DEFAULTS = frozenset({26_379, 27_017, 27_018, 27_019})
 
 def free_ports(count: int) -> list[int]:
     """`count` different ports on which no process listens at this moment."""
-    return sorted(itertools.islice(filter(_is_free, _in_turn), count))
+    return sorted(itertools.islice(filter(is_free, _in_turn), count))
 
 
 def _all_in_turn() -> Iterator[int]:
@@ -61,7 +62,8 @@ def _highest() -> int:
     return ephemeral if ephemeral > _LOWEST + 1000 else 60_000
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether no process listens on the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -74,3 +76,13 @@ def _is_free(port: int) -> bool:
 _kept: dict[int, int] = {}
 """The file descriptors that reserve blocks."""
 _in_turn = _all_in_turn()
+
+
+def _forget() -> None:
+    """Let a forked process reserve ports of its own: the others are its parent's."""
+    global _in_turn
+    _kept.clear()
+    _in_turn = _all_in_turn()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -93,8 +93,10 @@ class RedisServer(Server):
             "maxmemory-policy": "noeviction",
             **self._config,
         }
-        # Redis 6.2 takes each word of a value as an argument of its own; an empty value is an argument too.
-        return [part for name, value in directives.items() for part in (f"--{name}", *(value.split() or [""]))]
+        # Redis 6.2 takes each word of a value as an argument of its own, but not those of a path; an empty value is an
+        # argument too.
+        words = {name: [value] if name == "dir" else value.split() or [""] for name, value in directives.items()}
+        return [part for name, value in words.items() for part in (f"--{name}", *value)]
 
     async def _wait_ready(self) -> None:
         give_up_at = time.monotonic() + READY_TIMEOUT_S

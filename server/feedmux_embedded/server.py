@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Self
 
-from feedmux_embedded.ports import free_ports
+from feedmux_embedded.ports import free_ports, is_free
 from feedmux_embedded.process import EmbeddedError, Process
 from feedmux_embedded.workdir import WorkDir
 
@@ -39,8 +39,7 @@ class Server(ABC):
             if self._workdir is None:
                 self._workdir = WorkDir(self._name)
                 self._process = self._made(self._workdir.path)
-            self.process.start()
-            await self._wait_ready()
+            await self._begin()
         except BaseException:
             await self.stop()
             raise
@@ -57,6 +56,12 @@ class Server(ABC):
     async def restart(self) -> None:
         """Start again on the same port and files; a running process is terminated first."""
         await self.process.terminate()
+        await self._begin()
+
+    async def _begin(self) -> None:
+        if not self.process.running and not is_free(self.port):
+            # Otherwise what listens there would be taken for this server, and written to.
+            raise EmbeddedError(f"{self._name} cannot start: another program listens on its port {self.port}; stop it")
         self.process.start()
         await self._wait_ready()
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from pymongo import MongoClient
 
 from feedmux_embedded import RedisServer, ReplicaSet
+from feedmux_embedded.workdir import WorkDir
 from feedmux_server.cli.dev import _command as dev_command
 from feedmux_server.config.sections import LimitsSection
 from tests.cli.conftest import FEEDMUX, TIMEOUT_S, clean_environment, run, write_config
@@ -141,6 +143,38 @@ def test_dev_from_start_to_ctrl_c(tmp_path: Path) -> None:
         assert dev.wait(60) == 0
     assert marked(mark) == []
     assert running(started) == []
+
+
+def test_dev_does_not_use_the_servers_of_another_one(tmp_path: Path) -> None:
+    """The folder is a copy, so its ports are those of the first."""
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    with start("dev", "--port", "0", "--json", "--data-dir", str(first)) as dev:
+        assert dev.stdout is not None
+        assert dev.stdout.readline()
+        copy.mkdir()
+        shutil.copy2(first / "dev.json", copy)
+        beside = run("dev", "--port", "0", "--data-dir", str(copy))
+        assert beside.returncode == 1
+        assert "another program listens on its port" in beside.stderr
+
+
+def test_what_a_killed_dev_leaves_is_removed_by_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with start("dev", "--port", "0", "--json", TMPDIR=str(tmp_path)) as dev:
+        assert dev.stdout is not None
+        assert dev.stdout.readline()
+        started = descendants(dev.pid)
+        dev.kill()
+    wait_until(lambda: not running(started), lambda: running(started), guard_s=120)
+    assert list(tmp_path.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    WorkDir("test").remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_dev_names_what_it_cannot_use(tmp_path: Path) -> None:
+    (tmp_path / "mongodb").touch()
+    done = run("dev", "--port", "0", "--data-dir", str(tmp_path))
+    assert (done.returncode, "mongodb/node0 cannot be used: Not a directory" in done.stderr) == (1, True)
 
 
 def test_dev_whose_output_cannot_be_written() -> None:

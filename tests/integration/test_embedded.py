@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from redis.asyncio import Redis
 
 from feedmux_embedded import (
     EmbeddedError,
+    Mongod,
     Process,
     RedisServer,
     ReplicaSet,
@@ -73,6 +76,20 @@ async def test_redis_keeps_writes_across_kill9(redis_factory: RedisFactory) -> N
 async def test_redis_that_does_not_start_says_why() -> None:
     with pytest.raises(EmbeddedError, match="no-such-directive"):
         await RedisServer(config={"no-such-directive": "1"}).start()
+
+
+async def test_a_path_with_a_space_is_one_path(redis_factory: RedisFactory, tmp_path: Path) -> None:
+    folder = tmp_path / "my data"
+    folder.mkdir()
+    await redis_factory(config={"dir": str(folder)})
+    assert list(folder.iterdir())
+
+
+async def test_what_listens_on_a_port_is_not_taken_for_the_server_itself(redis_factory: RedisFactory) -> None:
+    there = await redis_factory()
+    for server in (RedisServer(port=there.port), Mongod(port=there.port)):
+        with pytest.raises(EmbeddedError, match=f"another program listens on its port {there.port}"):
+            await server.start()
 
 
 _PARENT = """
@@ -178,3 +195,9 @@ def test_a_process_keeps_its_ports_also_while_nobody_listens_on_them() -> None:
         assert [ports.keep(block) for block in blocks] == [False]
         other.communicate("\n")
     assert [ports.keep(block) for block in blocks] == [True]
+
+
+def test_a_forked_process_gets_ports_of_its_own() -> None:
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        theirs = pool.submit(free_ports, 3)
+        assert not {*theirs.result()} & {*free_ports(3)}

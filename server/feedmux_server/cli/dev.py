@@ -11,7 +11,6 @@ import shlex
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
@@ -137,8 +136,13 @@ async def _dev(args: argparse.Namespace) -> OSError | None:
 @contextmanager
 def _folder(data_dir: Path | None) -> Iterator[Path]:
     if data_dir is None:
-        with tempfile.TemporaryDirectory(prefix="feedmux-dev-") as name:
-            yield Path(name)
+        from feedmux_embedded.workdir import WorkDir
+
+        work = WorkDir("dev")  # the next start removes what a killed one has left
+        try:
+            yield work.path
+        finally:
+            work.remove()
         return
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -150,6 +154,10 @@ def _folder(data_dir: Path | None) -> Iterator[Path]:
         yield data_dir.resolve()
     except BlockingIOError:
         raise CliError(f"another `feedmux dev` runs on {data_dir}", "Stop it, or choose another folder.") from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise CliError(f"{error.filename} cannot be used: {error.strerror}") from None
     finally:
         os.close(lock)
 
