@@ -12,6 +12,7 @@ from pydantic import (
     ValidationError,
 )
 from pydantic_core import ErrorDetails
+from pydantic_settings import SettingsError
 
 from feedmux_server.config.errors import ConfigError, FileUnreadable
 from feedmux_server.config.server import Config, ConfigWithoutEnvironment
@@ -101,6 +102,8 @@ _HELP = "`feedmux serve --help`"
 def _build(kind: type[S], values: dict[str, Any], origin: str, line: Line = _no_line) -> S:
     try:
         return kind(**{str(name): value for name, value in values.items()})
+    except SettingsError as error:
+        raise ConfigError(_cannot_be_used("the environment", [_not_json(error)])) from None
     except ValidationError as error:
         guide = _HELP if issubclass(kind, Config) else "docs/tenants.md"
         found = error.errors(include_input=False)
@@ -111,6 +114,13 @@ def _build(kind: type[S], values: dict[str, Any], origin: str, line: Line = _no_
             if each["type"] != "too_short" or not any(_is_inside(other["loc"], each["loc"]) for other in found)
         ]
         raise ConfigError(_cannot_be_used(origin, problems)) from None
+
+
+def _not_json(error: SettingsError) -> str:
+    """Name the variable, without its value, which may be a secret."""
+    value = getattr(error.__cause__, "doc", None)
+    names = [name for name, text in os.environ.items() if name.upper().startswith("FEEDMUX_") and text == value]
+    return f'  {" or ".join(sorted(names)) or error}: it should be JSON: a list as ["a", "b"], or a mapping'
 
 
 def _is_inside(place: Sequence[int | str], other: Sequence[int | str]) -> bool:

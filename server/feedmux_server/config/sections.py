@@ -29,7 +29,7 @@ _ADDRESS = re.compile(r"(\[[\w:.%-]+\]|[^\s\[\]:/@]+):[0-9]{1,5}")
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class RestrictingSection(Section):
@@ -409,6 +409,7 @@ class RedisSection(Section):
     lease_s: float = Field(
         default=15.0,
         ge=2,
+        le=6 * 3_600,
         description="A subscription whose owner has disappeared can be opened again after this long.",
     )
 

@@ -29,7 +29,12 @@ class Config(BaseSettings):
     """The whole configuration."""
 
     model_config = SettingsConfigDict(
-        env_prefix="FEEDMUX_", env_nested_delimiter="__", extra="forbid", frozen=True, env_ignore_empty=True
+        env_prefix="FEEDMUX_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        env_ignore_empty=True,
+        allow_inf_nan=False,
     )
 
     sources: dict[str, SourceSection] = Field(min_length=1)

@@ -159,6 +159,13 @@ def connect(url: str, access: RedisAccess | None = None) -> Client:
         _check_files(access)
     elif access.ca_file or access.certificate_file or access.key_file:
         raise StartupError(f"redis: TLS files are set, but redis.url ({where}) does not use TLS: begin it with rediss")
+    if where.kind is not Kind.SENTINEL and (
+        access.sentinel_username or access.sentinel_password or access.sentinel_login
+    ):
+        raise StartupError(
+            f"redis: the user or password at the sentinels is set, but redis.url ({where}) names no sentinels: write"
+            " redis+sentinel://HOST:26379/SERVICE, or leave out the options that begin with sentinel_"
+        )
     common: dict[str, Any] = {
         "socket_timeout": None,
         "socket_connect_timeout": _CONNECT_TIMEOUT_S,

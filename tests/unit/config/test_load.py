@@ -1,5 +1,6 @@
 """A configuration that cannot be used: the message names the field and the next step."""
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -28,6 +29,11 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "no source": ({"sources": {}}, "sources", "at least 1"),
     "not a number": ({"limits": {"drain_s": "soon"}}, "limits.drain_s", "number"),
     "out of range": ({"redis": {"lease_s": 0.5}}, "redis.lease_s", "greater than or equal to 2"),
+    "no finite number": (
+        {"limits": {"unused_subscription_days": math.inf}}, "limits.unused_subscription_days", "finite number",
+    ),
+    "no finite number, at the top level": ({"reload_s": math.nan}, "reload_s", "finite number"),
+    "a lease longer than tombstones allow": ({"redis": {"lease_s": 30_000}}, "redis.lease_s", "less than or equal to"),
     "a choice": ({"when_unavailable": "hope"}, "when_unavailable", "'fail' or 'wait'"),
     "rings above all memory": (
         {"limits": {"ring_bytes": 128 << 20, "memory_bytes": 64 << 20}}, "ring_bytes", "lower it",
@@ -65,6 +71,19 @@ def test_a_variable_of_no_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("FEEDMUX_API_KEY", "a client's")
     with pytest.raises(ConfigError, match=r"FEEDMUX_LISTENS__DATA.*did you mean listen"):
         load_config(Path(write_config(tmp_path, sources=MAIN)))
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["FEEDMUX_OPERATOR_KEY_HASHES", "FEEDMUX_LIMITS__HISTORY_AT_RISK_S", "FEEDMUX_SOURCES", "FEEDMUX_LIMITS"],
+)
+def test_a_list_in_the_environment_that_is_not_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "canary, other")
+    with pytest.raises(ConfigError, match=f"{variable}: it should be JSON") as caught:
+        load_config(Path(write_config(tmp_path, sources=MAIN)))
+    assert "canary" not in str(caught.value)
 
 
 JWT = {"issuer": "https://login.example.com/", "audience": "feedmux", "jwks_file": "jwks.json"}

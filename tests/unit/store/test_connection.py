@@ -116,3 +116,18 @@ async def test_a_server_that_is_no_longer_the_primary_is_left(error: Exception, 
     client.connection_pool.disconnect = disconnect  # type: ignore[method-assign,assignment]
     await leave_demoted(client, error)
     assert calls == [False] * left
+
+
+@pytest.mark.parametrize("url", ["redis://a", "redis+cluster://a", "unix:///a"])
+@pytest.mark.parametrize(
+    "access",
+    [
+        RedisAccess(sentinel_username="u"),
+        RedisAccess(sentinel_password="secret"),
+        RedisAccess(sentinel_login=lambda: ("u", "secret")),
+    ],
+)
+def test_a_login_at_sentinels_without_sentinels_is_refused(url: str, access: RedisAccess) -> None:
+    with pytest.raises(StartupError, match=r"names no sentinels: write redis\+sentinel://") as caught:
+        connect(url, access)
+    assert "secret" not in str(caught.value)
