@@ -119,10 +119,14 @@ async def _within(step: Step, timeout_s: float) -> list[CheckResult]:
 
 def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: AsyncExitStack) -> list[Step]:
     steps = [Step("files", lambda: _files(config), "files")]
+    named = [_source_and_namespace(each, config) for each in collections]
+    for name in sorted({source for source, _ in named if source not in ("", *config.sources)}):
+        says = f"--collection names the source {name!r}, which the configuration does not have"
+        steps.append(_failed(name, "images", says, f"Name one of its sources: {', '.join(config.sources)}"))
     for name, section in config.sources.items():
         if unsuitable := unsuitable_option(section.uri):
             steps.append(_failed(name, "uri", f"sources.{name}.uri: {unsuitable}", _IN_CONFIGURATION))
-        mine = [each.rpartition(":")[2] for each in collections if each.rpartition(":")[0] in ("", name)]
+        mine = [namespace for source, namespace in named if source in ("", name)]
         try:
             files = mongodb_files(f"sources.{name}", section)
             login = {key: value for key, value in (("username", files.username), ("password", files.password)) if value}
@@ -145,6 +149,12 @@ def _steps(config: Config, collections: Sequence[str], timeout_s: float, stack: 
         return [*steps, _failed("redis", "url", str(error), "Fix it in the configuration (docs/redis.md)")]
     stack.push_async_callback(redis.aclose)
     return [*steps, *_redis_steps(redis, config, timeout_s)]
+
+
+def _source_and_namespace(named: str, config: Config) -> tuple[str, str]:
+    """The parts of [SOURCE:]DB.COLL; no source is named by what precedes a colon within a collection's name."""
+    source, colon, namespace = named.partition(":")
+    return (source, namespace) if colon and (source in config.sources or "." not in source) else ("", named)
 
 
 async def _letters(config: Config, section: DeadLettersSection, timeout_s: float) -> list[CheckResult]:
@@ -177,8 +187,8 @@ def _redis_steps(redis: Client, config: Config, timeout_s: float) -> list[Step]:
             return [CheckResult("redis.reachable", Level.FAILED, str(error).rstrip("."), advice)]
 
     async def layout() -> list[CheckResult]:
-        await check_layout(redis, key_prefix=prefix, timeout_s=timeout_s)
-        return [CheckResult("redis.layout", Level.OK, "the keys in Redis have the layout of this version")]
+        await check_layout(redis, key_prefix=prefix, timeout_s=timeout_s, mark=False)
+        return [CheckResult("redis.layout", Level.OK, "the keys in Redis, if any, have the layout of this version")]
 
     return [
         Step("redis.reachable", reachable, "redis", vital=True),

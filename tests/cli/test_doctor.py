@@ -89,6 +89,8 @@ async def test_each_thing_that_is_wrong(
             5.0,
             "main:doctored.plain",
             "doctored.absent",
+            "doctored.with:colon",
+            "elsewhere:doctored.plain",
             sources={"main": {"uri": mongo.uri}, "broken": {"uri": "mongodb://u:secret@"}},
             redis={"url": redis.url},
             tls={"certificate_file": tmp_path / "soon.pem", "key_file": tmp_path / "soon.key"},
@@ -99,6 +101,7 @@ async def test_each_thing_that_is_wrong(
     assert found["tls.certificate_file"].level is Level.WARNING
     assert "a.example.com, 10.0.0.1" in found["tls.certificate_file"].says
     assert "collMod" in found["main.images"].advice
+    assert "names the source 'elsewhere'" in found["elsewhere.images"].says
     assert found["broken.uri"].level is Level.FAILED
     assert found["redis.eviction"].level is Level.FAILED
     assert found["redis.persistence"].level is Level.WARNING
@@ -246,6 +249,8 @@ def test_json_and_the_exit_code(redis_server: RedisServer, tmp_path: Path) -> No
     assert "sources" in wrong.stdout
     assert run("doctor").returncode == 2
     assert run("doctor", "--config", config, "--collection", "shop").returncode == 2
+    for timeout in ("0", "inf", "nan"):
+        assert run("doctor", "--config", config, "--timeout", timeout).returncode == 2
 
 
 def test_as_a_client(site: Site, redis_server: RedisServer) -> None:

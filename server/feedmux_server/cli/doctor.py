@@ -14,6 +14,7 @@ from feedmux.cli.terminal import Terminal, plain, print_json, say
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red"), "unknown": ("?", "yellow")}
 
+_TIMEOUT_MAX_S = 3_600
 Report = dict[str, str]
 """check, level (ok, warning, failed, unknown), says, advice."""
 
@@ -59,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(
             "nothing to check", "Name the server's file with --config, or a server with --endpoint (FEEDMUX_ENDPOINT)."
         )
-    if args.timeout <= 0:
-        raise UsageError("--timeout must be more than 0")
+    if not 0 < args.timeout <= _TIMEOUT_MAX_S:
+        raise UsageError(f"--timeout must be more than 0, and at most {_TIMEOUT_MAX_S}")
     if any("." not in each for each in args.collection):
         raise UsageError("--collection must be DB.COLL or SOURCE:DB.COLL")
     printer = _Printer(as_json=args.json)

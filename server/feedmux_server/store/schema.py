@@ -37,12 +37,16 @@ def layout_prefix(key_prefix: str) -> str:
     return f"{key_prefix}:{LAYOUT}"
 
 
-async def check_layout(client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 5.0) -> None:
-    """Mark an empty Redis with our layout. Raises StartupError for a newer or unknown layout, and STATE_UNAVAILABLE."""
+async def check_layout(
+    client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 5.0, mark: bool = True
+) -> None:
+    """If `mark`, mark an empty Redis with our layout. Raises StartupError for a newer or unknown layout, and
+    STATE_UNAVAILABLE."""
     commands, key = Commands(client, timeout_s=timeout_s), schema_key(key_prefix)
     [answer] = await commands.run([("GET", key)])
     if answer is None:
-        await commands.run([("SET", key, LAYOUT, "NX")])
+        if mark:
+            await commands.run([("SET", key, LAYOUT, "NX")])
         return
     found = answer.decode(errors="replace") if isinstance(answer, bytes) else ""
     if found == str(LAYOUT):

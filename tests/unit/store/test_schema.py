@@ -20,6 +20,8 @@ from tests.virtual_time import in_virtual_time
 @in_virtual_time
 async def test_an_empty_redis_is_marked_and_then_recognised() -> None:
     redis, client = sim_redis()
+    await check_layout(client, mark=False)
+    assert redis.run(("GET", schema_key())) is None
     for _ in range(2):
         await check_layout(client)
     assert redis.run(("GET", schema_key())) == b"%d" % LAYOUT

@@ -17,5 +17,5 @@ if ARGV[2] == '0' then
 else
   redis.call('HSET', key, ARGV[1], ARGV[2])
 end
-redis.call('HSET', key, '', int(sum))
+if sum > 0 then redis.call('HSET', key, '', int(sum)) else redis.call('HDEL', key, '') end
 return {'OK'}
