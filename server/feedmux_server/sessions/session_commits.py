@@ -114,5 +114,9 @@ class SessionCommits:
             self._signal.set()
 
     def state_available(self, available: bool) -> None:
-        self._marks.append(DegradedMark("state", not available))
-        self._signal.set()
+        mark, other = DegradedMark("state", not available), DegradedMark("state", available)
+        if other in self._marks:
+            self._marks.remove(other)  # so a client that does not read does not accumulate marks
+        else:
+            self._marks.append(mark)
+            self._signal.set()

@@ -79,3 +79,17 @@ def test_that_a_copy_is_complete_is_also_stored_with_a_position_that_is_no_ack(c
         site.commits.begin_at(mark(7))
     site.commits.submit(cast(AckTracker, SimpleNamespace(place=mark(8), acked=6)))
     assert stored == [b"complete", b"going on"]
+
+
+def test_a_client_that_does_not_read_gets_no_outage_that_is_over() -> None:
+    site = Site()
+    for number in range(1, 100):
+        site.commits.state_available(False)
+        site.commits.state_available(True)
+        site.commits.committed(number, b"position")
+    assert list(site.marks) == [CommittedMark(99, b"position")]
+    site.commits.state_available(False)
+    site.marks.clear()  # sent
+    site.commits.state_available(True)
+    site.commits.state_available(False)
+    assert not site.marks, "the client knows that Redis is unavailable"
