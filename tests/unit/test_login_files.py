@@ -3,14 +3,16 @@
 import asyncio
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from feedmux_server.config.errors import ConfigError, FileUnreadable
-from feedmux_server.config.load import make_config
+from feedmux_server.config.load import load_tenants, make_config
 from feedmux_server.config.sections import TlsSection
 from feedmux_server.config.tenants_file import QuotaSection
+from feedmux_server.core.limits.account import Accounts
 from feedmux_server.core.limits.quota import UNLIMITED_QUOTAS
 from feedmux_server.core.positions.position_keys import format_keys
 from feedmux_server.credentials import Credentials, read_position_keys
@@ -173,3 +175,24 @@ def test_keys_of_a_file_are_used_at_once(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text(format_keys([bytes(32)]))
     assert credentials(insecure=True, positions={"key_file": str(path)}).position_keys.materials == (bytes(32),)
+
+
+async def test_quotas_hold_also_if_the_new_grants_cannot_be_applied(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.yaml"
+    path.write_text(TENANTS)
+    made = credentials(tenants_file=str(path))
+    accounts = Accounts(made.quotas_of, lambda: 0.0)
+    account = accounts.of("shop")
+
+    async def fails(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    service: Any = SimpleNamespace(
+        audit=SimpleNamespace(log=SimpleNamespace(record=lambda *_, **__: None)),
+        sessions=SimpleNamespace(change_grants=fails),
+        manager=SimpleNamespace(accounts=accounts),
+    )
+    path.write_text(TENANTS.replace("7", "3"))
+    with pytest.raises(RuntimeError):
+        await made.use_tenants(service, load_tenants(path).records())
+    assert account.quotas.sessions == 3
