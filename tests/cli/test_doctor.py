@@ -247,6 +247,7 @@ def test_json_and_the_exit_code(redis_server: RedisServer, tmp_path: Path) -> No
     wrong = run("doctor", "--config", write_config(tmp_path, sources={}))
     assert wrong.returncode == 1
     assert "sources" in wrong.stdout
+    assert "used:?" not in wrong.stdout
     assert run("doctor").returncode == 2
     assert run("doctor", "--config", config, "--collection", "shop").returncode == 2
     for timeout in ("0", "inf", "nan"):

@@ -503,7 +503,7 @@ MUTANTS: Final = (
         "a session keeps its lease at its end",
         "Nothing left",
         "feedmux_server.store.committer:Committer._released",
-        "await self._leases.release(handle.lease, handle.delivered_time, handle.answered)",
+        "await self._leases.release_unless_lost(handle.lease, handle.delivered_time, handle.answered)",
         "True",
     ),
     Mutant(

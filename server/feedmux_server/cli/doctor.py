@@ -124,7 +124,8 @@ async def _from_the_server(path: Path | None, args: argparse.Namespace, printer:
     try:
         config = load_config(path)
     except ConfigError as error:
-        printer.add(_report("configuration", "failed", str(error), "`feedmux serve --help` describes every option"))
+        says = " ".join(str(error).split())  # one line, as that of any other check
+        printer.add(_report("configuration", "failed", says, "`feedmux serve --help` describes every option"))
         return
     printer.add(_report("configuration", "ok", f"{path or 'the environment'} is valid"))
     async for finding in examine(config, args.collection, args.timeout, printer.begins):

@@ -155,7 +155,7 @@ class Committer:
         await self.flush(handle, timeout_s)
         # A renewal still under way may find the lease released: nobody needs to know any more.
         handle.attached = False
-        released = await self._leases.release(handle.lease, handle.delivered_time, handle.answered)
+        released = await self._leases.release_unless_lost(handle.lease, handle.delivered_time, handle.answered)
         handle.attached = not released and handle.fence_cause is None
         return released
 

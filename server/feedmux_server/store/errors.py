@@ -39,6 +39,7 @@ _BY_CODE: Final = {
     "CONNECTION": "Redis cannot be reached: check that it is running and that feedmux may connect to it",
     "NOPRIMARY": "No reachable sentinel knows a primary with that name: run `redis-cli -p 26379 SENTINEL MASTERS`",
     "CERTIFICATE": "The certificate of Redis is not trusted: set its authority in redis.ca_file, and check its names",
+    "DATABASE": "Redis has no database of the number in redis.url: correct it, or raise `databases` in redis.conf",
     "LAYOUT": "No node of the Redis cluster reports the cluster's layout: check redis.url and `redis-cli cluster info`",
 }
 """Messages for conditions that concern all of Redis, not one key."""
@@ -83,6 +84,8 @@ def code_of(error: Exception) -> str:
         if any(words in text for words in _NOPERM_IN_SCRIPT):
             return "NOPERM"
         text = text.removeprefix("ERR ")
+        if text.startswith("DB index is out of range"):
+            return "DATABASE"
         if text.lower().startswith(("unknown command", "unknown redis command", "unknown subcommand")):
             return "NOCOMMAND"
         word = text.partition(" ")[0]

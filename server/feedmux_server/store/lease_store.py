@@ -72,12 +72,14 @@ class LeaseStore:
                 await self._scripts.run("release", tenant, name, epoch, nonce, "", answer[4], "")
             raise
 
-    async def release(self, lease: Lease, delivered_time: int = 0, position: bytes = b"") -> bool:
+    async def release(self, lease: Lease, delivered_time: int = 0) -> None:
         """End the lease, if it is still the current one. The next one follows a lost holder if this one does.
+        `delivered_time`: 0 if nothing was delivered under it."""
+        await self.release_unless_lost(lease, delivered_time, b"")
 
-        `delivered_time`: 0 if nothing was delivered under it. `position`: what Redis has had by its last answer.
-        Returns False, and ends nothing, if Redis has lost that position or the lease.
-        """
+    async def release_unless_lost(self, lease: Lease, delivered_time: int, position: bytes) -> bool:
+        """As `release`, but do nothing if Redis has lost the lease, or the position that it has had by its last answer.
+        Returns whether it has lost neither."""
         delivered = digits(delivered_time) if delivered_time else ""
         arguments = (lease.epoch, lease.nonce, delivered, int(lease.follows_lost), position)
         return status(await self._scripts.run("release", lease.tenant, lease.name, *arguments)) != "LOST"

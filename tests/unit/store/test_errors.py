@@ -42,6 +42,7 @@ def test_what_a_script_failed_with(text: str, code: str) -> None:
         (exceptions.SlotNotCoveredError("canary"), "CLUSTERDOWN"),
         (MasterNotFoundError("canary"), "NOPRIMARY"),
         (ResponseError("UNBLOCKED force unblock from blocking operation, canary"), "UNBLOCKED"),
+        (ResponseError("DB index is out of range"), "DATABASE"),
         (ResponseError("canary: no code"), "ERR"),
         (ResponseError("unknown command 'INFO', with args beginning with: 'canary'"), "NOCOMMAND"),
         (ResponseError("Unknown Redis command called from script script: 11d8, on @user_script:7."), "NOCOMMAND"),
