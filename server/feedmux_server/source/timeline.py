@@ -145,7 +145,7 @@ class SourceTimeline:
         fork = Fork()
         with suppress(FeedmuxError):
             fork = Fork.between(*await self._oplog.around(place.cluster_time))
-        if (self._known is None or not self._is_readable()) and place.cluster_time > self._since:
+        if (self._known is None or not self._is_readable) and place.cluster_time > self._since:
             first = self._missing
             if first is None:
                 self._missing = stream, place.cluster_time
@@ -205,7 +205,7 @@ class SourceTimeline:
     async def _compare(self, known: OplogEntry, last_time: int | None) -> Fork | None:
         """`last_time` is the time of the primary's last entry; None for a secondary."""
         went_back = Fork() if last_time is not None and last_time < known.time else None
-        if not self._is_readable():
+        if not self._is_readable:
             return went_back
         try:
             found = await self._oplog.entry_at(known.time)
@@ -230,6 +230,7 @@ class SourceTimeline:
         # An event of a prepared transaction may have a time that no entry has; after a restore there is an election.
         return None if known.term is None and after is not None and not fork.is_exact else fork
 
+    @property
     def _is_readable(self) -> bool:
         """Whether the account may read the oplog, as far as is known."""
         return monotonic_s() >= self._read_from_s
