@@ -17,7 +17,8 @@ const TURN_MS = 10;
 /** Events between two looks at the clock. */
 const LOOK_EVERY = 16;
 
-export type OnNotice = (notice: Notice) => void;
+/** Is awaited before what follows the notice is handed out. */
+export type OnNotice = (notice: Notice) => unknown;
 
 /** What bounds one wait. The session lives on and loses nothing: the next wait gets what this one did not. */
 export interface WaitOptions {
@@ -43,8 +44,9 @@ const abandoned = new FinalizationRegistry<Connection>((connection) => {
  * Events of a durable subscription or of a feed, for `for await`. Made by `open()`; `await using` closes it.
  *
  * If you leave a loop, a new loop continues where the old one stopped; `next()`, loops and `batches()` share one
- * position. `onNotice` is called with each notice, in order with the events. Without it, notices become process
- * warnings, but for those of a copy's progress.
+ * position. `onNotice` is called with each notice, in order with the events, and awaited by the call that takes the
+ * events around it, which rejects with its error. Without it, notices become process warnings, but for those of a copy's
+ * progress.
  */
 export class Session<T extends Document = Document> implements AsyncIterable<ChangeEvent<T>>, AsyncDisposable {
   readonly #connection: Connection;
@@ -124,9 +126,11 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     await this.#turn();
     while (!this.#isOver()) {
       const event = this.#take();
-      if (event !== undefined || !this.#receive()) {
+      const item = event === undefined ? this.#receive() : undefined;
+      if (item === undefined) {
         return event;
       }
+      await this.#told(item);
     }
     return undefined;
   }
@@ -140,8 +144,11 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
       if (rest !== undefined) {
         yield rest;
         await this.#turn();
-      } else if (!this.#receive()) {
-        await this.#buffer.arrival(signal);
+      } else {
+        const wait = this.#advance(signal);
+        if (wait !== undefined) {
+          await wait;
+        }
       }
     }
     return undefined;
@@ -266,11 +273,22 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
       if (event !== undefined) {
         return event;
       }
-      if (!this.#receive()) {
-        await this.#buffer.arrival(signal);
+      const wait = this.#advance(signal);
+      if (wait !== undefined) {
+        await wait; // only then: of several calls that wait, the first gets the first event
       }
     }
     return undefined;
+  }
+
+  /** Takes the next item. Returns what to wait for, if there is none, or if it is a notice. */
+  #advance(signal: AbortSignal | undefined): Promise<void> | undefined {
+    const item = this.#receive();
+    return item === undefined ? this.#buffer.arrival(signal) : this.#told(item);
+  }
+
+  #told(item: Item): Promise<void> | undefined {
+    return "notice" in item ? Promise.resolve(this.#onNotice(item.notice)).then(() => undefined) : undefined;
   }
 
   /** Whether the session was closed. Throws the reason for which it was cancelled, or that its client was closed. */
@@ -316,20 +334,19 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     return rest;
   }
 
-  /** Takes the next item that has arrived: a batch becomes the current one. False when there is none; throws the end's error. */
-  #receive(): boolean {
+  /** Takes the next item that has arrived: a batch becomes the current one. Throws the end's error where there is none. */
+  #receive(): Item | undefined {
     const item: Item | undefined = this.#buffer.get();
     if (item === undefined) {
       const ended = this.#buffer.ended;
       if (ended?.error !== undefined) {
         throw ended.error;
       }
-      return false;
+      return undefined;
     }
     if ("notice" in item) {
       this.#follow(item.notice);
-      this.#onNotice(item.notice);
-      return true;
+      return item;
     }
     const batch = item.batch as Batch<T>;
     this.#done();
@@ -338,7 +355,7 @@ export class Session<T extends Document = Document> implements AsyncIterable<Cha
     this.#index = 0;
     this.#handed = batch.firstSequence - 1;
     this.#connection.taken(batch);
-    return true;
+    return item;
   }
 
   #follow(notice: Notice): void {

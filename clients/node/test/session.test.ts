@@ -883,6 +883,38 @@ test("next within onNotice takes an event, and the outer call the one after it",
   });
 });
 
+test("an asynchronous onNotice is awaited, and its rejection is that of the call", LIMIT, async () => {
+  const value = { kind: { case: "degraded" as const, value: { dependency: "state", unavailable: true } } };
+  const notice: Response = { case: "notice", value };
+  const messages = [1, 2, 3, 4].flatMap((number) => [notice, batch(number, [number])]);
+  await serving([play(opened(), ...messages)], async (client) => {
+    const said: unknown[] = [];
+    await using session = await open(client, {
+      onNotice: async () => {
+        await sleep(0);
+        said.push("notice");
+        if (said.length === 7) {
+          throw new Error("nobody listens");
+        }
+      },
+    });
+    said.push((await session.next())?.document.n);
+    for await (const event of session) {
+      said.push(event.document.n);
+      break;
+    }
+    for await (const taken of session.batches()) {
+      said.push(taken.documents()[0]?.n);
+      break;
+    }
+    await assert.rejects(async () => {
+      while ((await session.tryNext()) === undefined);
+    }, /nobody listens/);
+    said.push(...(await take(session, 1)));
+    assert.deepEqual(said, ["notice", 1, "notice", 2, "notice", 3, "notice", 4]);
+  });
+});
+
 test("an earlier ack after a later one changes nothing", LIMIT, async () => {
   await serving([play(opened(), batch(1, [1, 2, 3]))], async (client, server) => {
     const session = await open(client);
