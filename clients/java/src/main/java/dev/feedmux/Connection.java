@@ -148,6 +148,22 @@ final class Connection implements Transport.Dependent {
         context.execute(() -> abandon(null));
     }
 
+    /** Ends a closing session after this time, if it has not ended by then. */
+    void abandonAfter(long nanos) {
+        context.execute(() -> {
+            if (state != State.ENDED && closeTimer == null) {
+                closeTimer = context.schedule(() -> abandon(null), nanos, TimeUnit.NANOSECONDS, timers);
+            }
+        });
+    }
+
+    /** Ends a session that is no longer referenced, at once unless it was closed. */
+    void dropped() {
+        if (!buffer.closing()) {
+            abandon();
+        }
+    }
+
     /** Logs once that the server has not confirmed all acks. Called after a close and the end. */
     void warnUnconfirmed() {
         if (sender.hasUnconfirmedAcks() && warned.compareAndSet(false, true)) {
@@ -170,8 +186,7 @@ final class Connection implements Transport.Dependent {
             if (state == State.ENDED) {
                 end(Transport.clientClosed());
             } else {
-                long most = options.closeTimeout().toNanos();
-                closeTimer = context.schedule(() -> abandon(null), most, TimeUnit.NANOSECONDS, timers);
+                abandonAfter(options.closeTimeout().toNanos());
             }
         });
     }

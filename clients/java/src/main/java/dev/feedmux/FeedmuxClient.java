@@ -78,7 +78,7 @@ public final class FeedmuxClient implements AutoCloseable {
      * Closes the open sessions as {@link Session#close()} does, all at the same time and each within its
      * {@code closeTimeout}; then closes the connection. Waiting and later calls on these sessions throw a
      * {@link dev.feedmux.errors.FeedmuxException} with the status CANCELLED, and so do later calls on this client. An
-     * interrupt ends the wait for the sessions and sets the interrupt flag again.
+     * interrupt ends only the wait for this, and sets the interrupt flag again.
      */
     @Override
     public void close() {

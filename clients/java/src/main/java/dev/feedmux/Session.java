@@ -42,7 +42,7 @@ public final class Session implements Iterable<Event>, AutoCloseable {
         this.connection = connection;
         this.closeTimeout = closeTimeout;
         // The connection does not refer to this object, so a session that is dropped without close ends its call.
-        abandoned = CLEANER.register(this, connection::abandon);
+        abandoned = CLEANER.register(this, connection::dropped);
     }
 
     /** Opens a session, and returns when the server has opened it. */
@@ -213,17 +213,18 @@ public final class Session implements Iterable<Event>, AutoCloseable {
     /**
      * Stops delivery, sends the acks, and waits at most this long until the server confirms them. Unconfirmed acks can
      * lead to repeated events in the next session, never to lost ones; a warning is logged. Closing again does nothing.
-     * An interrupt ends the wait and sets the interrupt flag again.
+     * An interrupt ends the wait and sets the interrupt flag again; the session still has this long to send the acks.
      */
     public void close(Duration timeout) {
         buffer.close();
+        long nanos = nanosOf(timeout);
         try {
-            connection.done().get(nanosOf(timeout), TimeUnit.NANOSECONDS);
+            connection.done().get(nanos, TimeUnit.NANOSECONDS);
             connection.warnUnconfirmed();
         } catch (TimeoutException late) {
             connection.abandon();
         } catch (InterruptedException interrupted) {
-            connection.abandon();
+            connection.abandonAfter(nanos);
             Thread.currentThread().interrupt();
         } catch (ExecutionException impossible) {
             throw new IllegalStateException(impossible);

@@ -220,7 +220,7 @@ final class Transport implements AutoCloseable {
         return unary(SubscriptionsGrpc::newBlockingStub, call);
     }
 
-    /** Closes the sessions, all at the same time, then the connections. An interrupt ends the wait for the sessions. */
+    /** Closes the sessions, all at the same time, then the connections. An interrupt ends only the wait for that. */
     @Override
     public void close() {
         closed = true;
@@ -228,17 +228,17 @@ final class Transport implements AutoCloseable {
         open.forEach(Dependent::closeWithClient);
         CompletableFuture<?>[] ends = open.stream().map(Dependent::done).toArray(CompletableFuture<?>[]::new);
         try {
-            CompletableFuture.allOf(ends).get();
+            CompletableFuture.allOf(ends).thenRun(this::disconnect).get();
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
         } catch (ExecutionException impossible) {
             throw new IllegalStateException(impossible);
-        } finally {
-            synchronized (this) {
-                channel.shutdownNow();
-                left.forEach(ManagedChannel::shutdownNow);
-            }
         }
+    }
+
+    private synchronized void disconnect() {
+        channel.shutdownNow();
+        left.forEach(ManagedChannel::shutdownNow);
     }
 
     static FeedmuxException clientClosed() {

@@ -397,6 +397,33 @@ final class SessionTest {
         assertEquals(Wire.position(1), server.call(1).open().getLastAcked().getPosition());
     }
 
+    /** As where an executor is shut down: the loop throws, and both are closed with the flag set. */
+    @Test
+    void anInterruptedThreadClosesWithoutLosingAcks() {
+        List<String> lines = Collections.synchronizedList(new ArrayList<>());
+        Logger log = Logger.getLogger("dev.feedmux");
+        log.setFilter(line -> lines.add(line.getMessage()));
+        CountDownLatch closed = new CountDownLatch(1);
+        Session session = openedWith(options -> options.ackInterval(Duration.ofHours(1)), call -> {
+            call.send(Wire.opened(), Wire.batch(1, 1, 1));
+            call.awaitClose();
+            closed.await();
+            call.send(SubscribeResponse.newBuilder()
+                    .setCommitted(Committed.newBuilder().setDeliverySequence(1))
+                    .build());
+        });
+        open.add(() -> log.setFilter(null));
+        session.ack(session.take());
+        Thread.currentThread().interrupt();
+        session.close();
+        theClient().close();
+        assertTrue(Thread.interrupted(), "the flag is set again");
+        closed.countDown();
+        theClient().close();
+        assertEquals(1, server.call(0).acked());
+        assertEquals(List.of(), lines);
+    }
+
     @Test
     void aSessionDroppedWithoutCloseEndsItsCall() {
         server = started(play(Wire.opened()));
