@@ -6,6 +6,7 @@ import java.time.Instant;
 import java.util.AbstractList;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Objects;
 import org.bson.BsonDocument;
 import org.bson.BsonTimestamp;
 import org.bson.Document;
@@ -90,9 +91,10 @@ public abstract sealed class Batch implements Iterable<Event> permits BsonBatch,
         return generation;
     }
 
-    /** Returns the event at this index, counted from 0. */
+    /** Returns the event at this index, counted from 0. Throws IndexOutOfBoundsException if there is none. */
     public final Event event(int index) {
-        return new Event(this, index);
+        // An ack of an event after the last one would ack one that has not come.
+        return new Event(this, Objects.checkIndex(index, size));
     }
 
     /** Returns the events. */

@@ -386,7 +386,8 @@ final class SessionBuffer {
                 left = arrived.awaitNanos(left);
             }
         }
-        if (promised && closedByUser && (iterator.hasNext() || entries.peek() instanceof Entry.Events)) {
+        Entry first = entries.peek();
+        if (promised && closedByUser && (iterator.hasNext() || (first != null && !(first instanceof Entry.Ended)))) {
             return true;
         }
         if (closedByUser) {

@@ -1,6 +1,7 @@
 package dev.feedmux;
 
 import java.time.Duration;
+import java.util.Objects;
 import java.util.function.Consumer;
 import org.jspecify.annotations.Nullable;
 
@@ -69,6 +70,8 @@ public record SessionOptions(
 
     /** Checks that the values are in range. */
     public SessionOptions {
+        Objects.requireNonNull(format, "a format is required");
+        Objects.requireNonNull(onNotice, "a listener for notices is required");
         require(windowEvents >= 1, "windowEvents must be 1 to 2^31-1");
         require(windowBytes >= 1 && windowBytes <= 1L << 40, "windowBytes must be 1 to 2^40");
         require(

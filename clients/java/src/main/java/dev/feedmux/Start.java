@@ -1,6 +1,7 @@
 package dev.feedmux;
 
 import java.time.Instant;
+import java.util.Objects;
 import org.bson.BsonDocument;
 import org.bson.BsonTimestamp;
 
@@ -16,19 +17,44 @@ public sealed interface Start {
     record Snapshot() implements Start {}
 
     /** Begins after a position that feedmux issued. */
-    record After(Position position) implements Start {}
+    record After(Position position) implements Start {
+        /** Throws NullPointerException if there is none. */
+        public After {
+            Objects.requireNonNull(position, "a start needs its position");
+        }
+    }
 
     /** Begins after a resume token: MongoDB's resumeAfter. */
-    record ResumeAfter(BsonDocument token) implements Start {}
+    record ResumeAfter(BsonDocument token) implements Start {
+        /** Throws NullPointerException if there is none. */
+        public ResumeAfter {
+            Objects.requireNonNull(token, "a start needs its token");
+        }
+    }
 
     /** Begins after a resume token, also that of an invalidate event: MongoDB's startAfter. */
-    record StartAfter(BsonDocument token) implements Start {}
+    record StartAfter(BsonDocument token) implements Start {
+        /** Throws NullPointerException if there is none. */
+        public StartAfter {
+            Objects.requireNonNull(token, "a start needs its token");
+        }
+    }
 
     /** Begins with the first event at or after a cluster time. */
-    record AtOperationTime(BsonTimestamp time) implements Start {}
+    record AtOperationTime(BsonTimestamp time) implements Start {
+        /** Throws NullPointerException if there is none. */
+        public AtOperationTime {
+            Objects.requireNonNull(time, "a start needs its time");
+        }
+    }
 
     /** Begins with the first event at or after a wall-clock time, in whole seconds. */
-    record AtTime(Instant time) implements Start {}
+    record AtTime(Instant time) implements Start {
+        /** Throws NullPointerException if there is none. */
+        public AtTime {
+            Objects.requireNonNull(time, "a start needs its time");
+        }
+    }
 
     /** Begins at the oldest entry of MongoDB's oplog. */
     static Start earliest() {

@@ -70,6 +70,8 @@ final class BatchTest {
                 null);
         for (Batch batch : List.of(bson, json)) {
             assertThrows(RuntimeException.class, () -> batch.event(1).document());
+            assertThrows(IndexOutOfBoundsException.class, () -> batch.event(-1));
+            assertThrows(IndexOutOfBoundsException.class, () -> batch.event(3));
             for (int index : new int[] {0, 2}) {
                 assertEquals(Wire.event(index + 1), batch.event(index).document());
                 BsonDocument token = batch.event(index).resumeToken();

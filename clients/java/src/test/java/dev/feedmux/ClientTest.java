@@ -264,6 +264,11 @@ final class ClientTest {
             assertThrows(
                     IllegalArgumentException.class,
                     () -> subscription.open(options -> options.heartbeat(Duration.ofMillis(999))));
+            assertThrows(NullPointerException.class, () -> subscription.open(options -> options.onNotice(null)));
+            assertThrows(NullPointerException.class, () -> subscription.open(options -> options.format(null)));
+            assertThrows(
+                    NullPointerException.class,
+                    () -> client.feed(Feed.deployment()).open(Start.after(null)));
             assertThrows(IllegalArgumentException.class, () -> new Tls(null, Path.of("c.pem"), null, null));
         }
     }

@@ -307,6 +307,17 @@ final class SessionTest {
     }
 
     @Test
+    void aNoticeThatWasFoundIsHandedOutToo() {
+        Session session = opened(play(Wire.opened(), Wire.draining(5)));
+        Iterator<Item> items = session.items().iterator();
+        assertTrue(items.hasNext());
+        session.close();
+        assertInstanceOf(Notice.Draining.class, items.next());
+        assertFalse(items.hasNext());
+        assertThrows(NoSuchElementException.class, items::next);
+    }
+
+    @Test
     void threadsShareTheEvents() throws Exception {
         SubscribeResponse[] batches = IntStream.range(0, 200)
                 .mapToObj(at -> Wire.batch(1 + 5L * at, 1 + 5 * at, 5))
