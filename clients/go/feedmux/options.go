@@ -19,7 +19,7 @@ type Options struct {
 	// here too.
 	APIKey string
 	// Token, instead of APIKey, returns a JWT or an API key. It is called before every call, so that what it returns may
-	// expire; several goroutines may call it at the same time. If it fails, sessions try again, as after a network
+	// expire; up to 16 goroutines may call it at the same time. If it fails, sessions try again, as after a network
 	// error.
 	Token func(context.Context) (string, error)
 	// TLS secures the connection; &tls.Config{} trusts the system's roots. Nil means plain text.

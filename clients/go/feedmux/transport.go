@@ -32,6 +32,8 @@ const (
 	deadAfter = 5 * time.Second
 	// wireBytesMax is more than any message that a session may ask for.
 	wireBytesMax = 72 << 20
+	// tokenCallsMax is how many calls of the token function may run at the same time.
+	tokenCallsMax = 16
 )
 
 // transport is the way to the server: the channel, credentials, and the calls. It does not know what messages mean.
@@ -41,6 +43,9 @@ type transport struct {
 	dial   func() (*grpc.ClientConn, error)
 	apiKey string
 	token  func(context.Context) (string, error)
+	// asking bounds the calls of token that run: one that hangs and ignores its context would otherwise leave a goroutine
+	// with each attempt.
+	asking chan struct{}
 
 	mu sync.Mutex
 	// current gets the new calls.
@@ -89,7 +94,7 @@ func newTransport(target string, options *Options) (*transport, error) {
 		return nil, err
 	}
 	return &transport{
-		dial: dial, apiKey: apiKey, token: options.Token,
+		dial: dial, apiKey: apiKey, token: options.Token, asking: make(chan struct{}, tokenCallsMax),
 		current: &channel{conn: conn}, left: map[*channel]bool{}, running: map[*connection]bool{},
 	}, nil
 }
@@ -244,8 +249,14 @@ func (t *transport) freshToken(ctx context.Context) (string, error) {
 		token string
 		err   error
 	}
+	select {
+	case t.asking <- struct{}{}:
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 	given := make(chan answer, 1)
 	go func() {
+		defer func() { <-t.asking }()
 		token, err := t.token(ctx)
 		if err == nil {
 			token, err = cleanToken(token)

@@ -162,3 +162,29 @@ func TestAnAttemptThatFailsWhileTheClientIsClosedIsNotWhyOpenFails(t *testing.T)
 		}
 	})
 }
+
+func TestATokenFunctionThatHangsLeavesFewGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running atomic.Int32
+		never := make(chan struct{})
+		client, err := NewClient("localhost:1", &Options{Token: func(context.Context) (string, error) {
+			running.Add(1)
+			<-never
+			return "token", nil
+		}})
+		same(t, err, nil)
+		for range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			_, err := client.Subscription("s").Get(ctx)
+			cancel()
+			if !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+		}
+		if running.Load() > tokenCallsMax {
+			t.Fatalf("%d calls have not returned", running.Load())
+		}
+		close(never)
+		same(t, client.Close(), nil)
+	})
+}

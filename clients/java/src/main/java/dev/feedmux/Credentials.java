@@ -6,7 +6,9 @@ import io.grpc.Metadata;
 import io.grpc.Status;
 import io.grpc.stub.AbstractStub;
 import java.util.concurrent.Executor;
-import java.util.concurrent.Executors;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 import java.util.regex.Pattern;
 import org.jspecify.annotations.Nullable;
@@ -15,12 +17,10 @@ import org.jspecify.annotations.Nullable;
 final class Credentials extends CallCredentials {
     private static final Metadata.Key<String> AUTHORIZATION =
             Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER);
-    /** Runs suppliers, which may wait for the network, so that gRPC's threads and a session's reader do not. */
-    private static final Executor SUPPLIERS = Executors.newCachedThreadPool(work -> {
-        Thread thread = new Thread(work, "feedmux-token");
-        thread.setDaemon(true);
-        return thread;
-    });
+    /** The threads of one supplier: one that hangs would otherwise take another one with each attempt. */
+    private static final int THREADS_MAX = 16;
+    /** Calls that wait for one of these threads; more fail at once. */
+    private static final int WAITING_MAX = 1000;
 
     /** Leaves room for other metadata in the 16 KiB that gRPC lets the server receive. */
     private static final int KEY_BYTES_MAX = 15 * 1024;
@@ -28,36 +28,48 @@ final class Credentials extends CallCredentials {
     private static final Pattern SPACE_AROUND = Pattern.compile("\\A[ \\t\\r\\n]+|[ \\t\\r\\n]+\\z");
 
     private final @Nullable Supplier<String> supplier;
-    private final boolean renewed;
+    /** Runs the supplier, which may wait for the network, so that gRPC's threads and a session's reader do not. */
+    private final @Nullable Executor threads;
     /** Whether the supplier of a call is running. */
     private volatile boolean awaited;
 
-    private Credentials(@Nullable Supplier<String> supplier, boolean renewed) {
+    private Credentials(@Nullable Supplier<String> supplier, @Nullable Executor threads) {
         this.supplier = supplier;
-        this.renewed = renewed;
+        this.threads = threads;
     }
 
     static Credentials none() {
-        return new Credentials(null, false);
+        return new Credentials(null, null);
     }
 
     /** Throws IllegalArgumentException if the key cannot be sent, without the key in the message. */
     static Credentials fixed(@Nullable String key) {
         String sent = checked(key);
-        return new Credentials(() -> sent, false);
+        return new Credentials(() -> sent, null);
     }
 
     static Credentials renewed(Supplier<String> supplier) {
-        return new Credentials(supplier, true);
+        return new Credentials(supplier, threads());
+    }
+
+    private static Executor threads() {
+        ThreadPoolExecutor threads = new ThreadPoolExecutor(
+                THREADS_MAX, THREADS_MAX, 60, TimeUnit.SECONDS, new LinkedBlockingQueue<>(WAITING_MAX), work -> {
+                    Thread thread = new Thread(work, "feedmux-token");
+                    thread.setDaemon(true);
+                    return thread;
+                });
+        threads.allowCoreThreadTimeOut(true);
+        return threads;
     }
 
     boolean renewed() {
-        return renewed;
+        return threads != null;
     }
 
     /** Returns credentials of their own for a call, so that {@link #isAwaited} is about that call. */
     Credentials forOneCall() {
-        return renewed ? new Credentials(supplier, true) : this;
+        return threads == null ? this : new Credentials(supplier, threads);
     }
 
     /** Whether the supplier was called and has not returned. */
@@ -75,13 +87,13 @@ final class Credentials extends CallCredentials {
 
     @Override
     public void applyRequestMetadata(RequestInfo request, Executor callExecutor, MetadataApplier applier) {
-        if (!renewed) {
+        if (threads == null) {
             apply(applier);
             return;
         }
         awaited = true;
         try {
-            SUPPLIERS.execute(() -> apply(applier));
+            threads.execute(() -> apply(applier));
         } catch (Throwable noThread) {
             fail(applier, noThread);
         }

@@ -24,7 +24,9 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
 import java.util.Optional;
+import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Supplier;
@@ -162,6 +164,30 @@ final class ClientTest {
                         .build()) {
             // The first calls may end before there is a connection.
             until(() -> failureOf(client).equals("the token function has not returned within 100 ms"));
+        } finally {
+            never.countDown();
+        }
+    }
+
+    /** Each call calls the function; those that wait for a thread end with their timeout. */
+    @Test
+    void aTokenFunctionThatHangsOccupiesFewThreads() {
+        CountDownLatch never = new CountDownLatch(1);
+        Set<Thread> threads = ConcurrentHashMap.newKeySet();
+        Supplier<String> waiting = () -> {
+            threads.add(Thread.currentThread());
+            assertDoesNotThrow(() -> never.await());
+            return "token";
+        };
+        try (ScriptedServer server = new ScriptedServer(Call::awaitClose);
+                FeedmuxClient client = FeedmuxClient.builder(server.target())
+                        .timeout(Duration.ofMillis(10))
+                        .token(waiting)
+                        .build()) {
+            for (int call = 0; call < 100; call++) {
+                failureOf(client);
+            }
+            assertTrue(threads.size() <= 16, () -> threads.size() + " threads");
         } finally {
             never.countDown();
         }
