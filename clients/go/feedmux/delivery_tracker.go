@@ -125,6 +125,20 @@ func newDeliveryTracker(durable bool, wholeBytesMax int64) *deliveryTracker {
 // expectsRepeats says whether events handed out before may still come again.
 func (t *deliveryTracker) expectsRepeats() bool { return len(t.repeats) > 0 }
 
+// owesAcks says whether acks up to an ordinal are neither sent nor in the Open of the stream: those of events that may come
+// again. Within a copy, the Open may name an earlier position than the last ack.
+func (t *deliveryTracker) owesAcks(acked int64) bool {
+	if len(t.unacked) > 0 && t.unacked[0].first <= t.copiedUntil {
+		return t.expectsRepeats()
+	}
+	for _, ordinal := range t.repeats {
+		if ordinal <= acked {
+			return true
+		}
+	}
+	return false
+}
+
 // ackedPosition is the position up to which everything is acked: where a new stream has to begin. Empty at the start.
 func (t *deliveryTracker) ackedPosition(acked int64) FeedPosition {
 	acked = max(acked, t.floor)

@@ -277,7 +277,7 @@ func (b *sessionBuffer) confirm(said committed) {
 }
 
 func (b *sessionBuffer) settleAcks() {
-	if b.confirmedUntil >= b.sentSequence && !b.tracker.expectsRepeats() {
+	if b.confirmedUntil >= b.sentSequence && !b.tracker.owesAcks(b.acks.flushed) {
 		b.acks.settled = max(b.acks.settled, b.acks.flushed)
 	}
 }

@@ -452,6 +452,25 @@ func TestCloseWhileReconnectingDoesNotWait(t *testing.T) {
 	same(t, session.CloseContext(limited(t)), nil)
 }
 
+func TestAcksInTheOpenOfAClosingSessionAreConfirmed(t *testing.T) {
+	again := play(&pb.SubscribeResponse{Message: &pb.SubscribeResponse_Opened{Opened: &pb.Opened{
+		Epoch: 2, Position: position(2), ResumeToken: token(2), ClusterTime: clusterTime(2), AtLastAcked: true,
+	}}})
+	lost := failure(codes.Unavailable, "", nil, time.Hour)
+	server := serve(t, nil, fail(lost, openedAt(0, nil), batchOf(1, 1, 2, 3)), again)
+	disconnected, away := context.WithCancel(limited(t))
+	session := subscribe(t, server, &SessionOptions{OnNotice: func(Notice) { away() }})
+	take(t, session, 1)
+	second, err := session.Next(limited(t))
+	same(t, err, nil)
+	take(t, session, 1)
+	_, err = session.Next(disconnected)
+	same(t, err, context.Canceled)
+	session.Ack(second)
+	same(t, session.CloseContext(limited(t)), nil)
+	same(t, server.call(t, 1).open.GetLastAcked().GetResumeToken(), []byte(token(2)))
+}
+
 func TestOpenTellsWhyItWaitedInVain(t *testing.T) {
 	server := serve(t, nil, fail(away))
 	ctx, cancel := context.WithCancel(t.Context())

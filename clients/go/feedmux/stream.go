@@ -63,7 +63,7 @@ func (c *connection) ended(err error) *Error {
 	b := c.buffer
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.state == stateClosing && !b.tracker.expectsRepeats() {
+	if b.state == stateClosing && !b.tracker.owesAcks(b.acks.flushed) {
 		b.acks.settled = b.acks.flushed
 	}
 	return unavailable(nil, "the server ended the stream")

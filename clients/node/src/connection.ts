@@ -561,7 +561,7 @@ export class Connection {
   #settleAcks(): void {
     // Acks of repeats that are still to come have not been sent. Those of events that the server does not deliver again,
     // because it was moved past them, are never sent.
-    if (this.#confirmedSequence >= BigInt(this.#sentSequence) && !this.#tracker.expectsRepeats()) {
+    if (this.#confirmedSequence >= BigInt(this.#sentSequence) && !this.#tracker.owesAcks(this.#flushed)) {
       this.#confirmed = Math.max(this.#confirmed, this.#flushed);
     }
   }

@@ -157,6 +157,23 @@ export class DeliveryTracker {
     return this.#repeats.size > 0;
   }
 
+  /**
+   * Whether acks up to an ordinal are neither sent nor in the Open of the stream: those of events that may come again.
+   * Within a copy, the Open may name an earlier position than the last ack.
+   */
+  owesAcks(acked: number): boolean {
+    const [first] = this.#unacked;
+    if (first !== undefined && first.firstSequence <= this.#copiedUntil) {
+      return this.expectsRepeats();
+    }
+    for (const ordinal of this.#repeats.values()) {
+      if (ordinal <= acked) {
+        return true;
+      }
+    }
+    return false;
+  }
+
   /** The position up to which everything is acked: where a new stream has to begin. NO_POSITION at the start. */
   ackedPosition(acked: number): FeedPosition {
     const done = Math.max(acked, this.#floor);

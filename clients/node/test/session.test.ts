@@ -679,6 +679,32 @@ test("a close while reconnecting brings the acks home", LIMIT, async () => {
   });
 });
 
+test("acks in the Open of a closing session are confirmed", LIMIT, async () => {
+  const said: string[] = [];
+  const listen = (warning: Error): unknown => said.push(warning.message);
+  process.on("warning", listen);
+  const first: Script = (call) => {
+    call.send(opened(), batch(1, [1, 2, 3]));
+    call.end({ status: "UNAVAILABLE", retryAfterMs: 900 });
+    return Promise.resolve();
+  };
+  let disconnected: () => void = () => undefined;
+  const away = new Promise<void>((resolve) => (disconnected = resolve));
+  await serving([first, play(opened({ at: 2, epoch: 2n, atLastAcked: true }))], async (client, server) => {
+    const session = await open(client, { onNotice: disconnected });
+    const events = [await session.next(), await session.next(), await session.next()];
+    void session.next(); // Hears of the disconnect.
+    await away;
+    assert.ok(events[1]);
+    session.ack(events[1]);
+    await session.close();
+    assert.equal((await server.call(1)).open.lastAcked?.place.case, "resumeToken");
+  });
+  await new Promise(setImmediate);
+  process.off("warning", listen);
+  assert.deepEqual(said, []);
+});
+
 test("reconnecting gives up when told to", LIMIT, async () => {
   const away = playThenEnd({ status: "UNAVAILABLE", reason: "STATE_UNAVAILABLE", retryAfterMs: 50 });
   await serving([playThenEnd({ status: "UNAVAILABLE" }, opened()), away], async (client) => {

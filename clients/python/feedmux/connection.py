@@ -103,7 +103,7 @@ class Connection(StreamKeeper):
 
     def _settle_acks(self) -> None:
         # Acks of events that the server does not deliver again, because it was moved past them, are never sent.
-        if self._confirmed_sequence >= self._sent_sequence and not self._tracker.expects_repeats:
+        if self._confirmed_sequence >= self._sent_sequence and not self._tracker.owes_acks(self._flushed):
             self._buffer.confirmed = max(self._buffer.confirmed, self._flushed)
 
     def _set_refill(self) -> None:

@@ -132,6 +132,13 @@ class DeliveryTracker:
         """Whether events delivered earlier may still be repeated."""
         return bool(self._repeats)
 
+    def owes_acks(self, acked: int) -> bool:
+        """Whether acks up to an ordinal are neither sent nor in the Open of the stream: those of events that may come
+        again. Within a copy, the Open may name an earlier position than the last ack."""
+        if self._unacked and self._unacked[0].first_sequence <= self._copied_until:
+            return self.expects_repeats
+        return any(ordinal <= acked for ordinal in self._repeats.values())
+
     def acked_position(self, acked: int) -> FeedPosition:
         """The position up to which everything is acked, where a new stream has to begin. NO_POSITION at the start."""
         acked = max(acked, self._floor)

@@ -267,6 +267,25 @@ async def test_a_close_says_once_that_acks_were_not_confirmed(script: Script, cl
     assert len([text for text in said if "before the server confirmed all acks" in text]) == warnings
 
 
+async def test_acks_in_the_open_of_a_closing_session_are_confirmed(caplog: pytest.LogCaptureFixture) -> None:
+    async def first(call: Call) -> None:
+        await call.send(opened(), batch(1, [1, 2, 3]))
+        await call.abort(grpc.StatusCode.UNAVAILABLE, retry_after_s=3600.0)
+
+    disconnected = asyncio.Event()
+    async with serving(first, play(opened(2, epoch=2, at_last_acked=True))) as (server, client):
+        session = await client.subscription("s").open(on_notice=lambda _: disconnected.set())
+        events = [await session.next() for _ in range(3)]
+        waiting = asyncio.create_task(session.next())
+        await disconnected.wait()
+        session.ack(events[1])
+        await session.close()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        assert (await server.call(1)).open.last_acked.resume_token
+    assert "before the server confirmed all acks" not in caplog.text
+
+
 @over(("status", "reason", "cause"), [("ABORTED", "FENCED", {"cause": "SEEK"}), ("UNAVAILABLE", "", {})])
 async def test_acks_of_what_the_session_was_moved_past_need_no_confirmation(
     status: str, reason: str, cause: dict[str, Any], caplog: pytest.LogCaptureFixture

@@ -96,6 +96,17 @@ final class DeliveryTracker {
         return !repeats.isEmpty();
     }
 
+    /**
+     * Whether acks up to a number are neither sent nor in the Open of the stream: those of events that may come again.
+     * Within a copy, the Open may name an earlier position than the last ack.
+     */
+    boolean owesAcks(long acked) {
+        if (!unacked.isEmpty() && unacked.get(0).firstSequence() <= copiedUntil) {
+            return expectsRepeats();
+        }
+        return repeats.values().stream().anyMatch(ordinal -> ordinal <= acked);
+    }
+
     /** Returns the position up to which everything is acked, where a new stream must begin. NONE at the start. */
     FeedPosition ackedPosition(long ackedOrdinal) {
         long acked = Math.max(ackedOrdinal, floor);

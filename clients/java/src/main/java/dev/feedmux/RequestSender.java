@@ -132,7 +132,7 @@ final class RequestSender {
 
     private void settleFlushed() {
         // Acks of events that the server does not deliver again, because it was moved past them, are never sent.
-        if (confirmedSequence >= sentSequence && !tracker.expectsRepeats()) {
+        if (confirmedSequence >= sentSequence && !tracker.owesAcks(flushed)) {
             confirmed = Math.max(confirmed, flushed);
         }
     }

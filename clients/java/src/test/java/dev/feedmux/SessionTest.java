@@ -138,6 +138,31 @@ final class SessionTest {
     }
 
     @Test
+    void acksInTheOpenOfAClosingSessionAreConfirmed() {
+        List<String> lines = Collections.synchronizedList(new ArrayList<>());
+        Logger log = Logger.getLogger("dev.feedmux");
+        log.setFilter(line -> lines.add(line.getMessage()));
+        open.add(() -> log.setFilter(null));
+        Session session = openedWith(
+                options -> options.backoff(Duration.ofHours(1), Duration.ofHours(1)),
+                call -> {
+                    call.send(Wire.opened(), Wire.batch(1, 1, 3));
+                    throw Status.UNAVAILABLE.asRuntimeException();
+                },
+                play(Wire.openedAt(2, 2)));
+        session.take();
+        Event second = session.take();
+        session.take();
+        assertInstanceOf(
+                Notice.Disconnected.class,
+                session.pollItem(Duration.ofMinutes(1)).orElseThrow());
+        session.ack(second);
+        session.close();
+        assertTrue(server.call(1).open().getLastAcked().hasResumeToken());
+        assertEquals(List.of(), lines);
+    }
+
+    @Test
     void acksOfWhatTheSessionWasMovedPastNeedNoConfirmation() {
         List<String> lines = Collections.synchronizedList(new ArrayList<>());
         Logger log = Logger.getLogger("dev.feedmux");
@@ -273,6 +298,17 @@ final class SessionTest {
     }
 
     @Test
+    void aNoticeThatWasFoundIsHandedOutToo() {
+        Session session = opened(play(Wire.opened(), Wire.draining(5)));
+        Iterator<Item> items = session.items().iterator();
+        assertTrue(items.hasNext());
+        session.close();
+        assertInstanceOf(Notice.Draining.class, items.next());
+        assertFalse(items.hasNext());
+        assertThrows(NoSuchElementException.class, items::next);
+    }
+
+    @Test
     void noticesComeInOrderAsItemsOrToTheListener() {
         List<Object> told = Collections.synchronizedList(new ArrayList<>());
         Script script = play(Wire.opened(), Wire.batch(1, 1, 1), Wire.draining(5), Wire.batch(2, 2, 1));
@@ -304,17 +340,6 @@ final class SessionTest {
             assertTrue(server.call(0).granted() <= taken + 20 + 9);
             session.ack(session.take());
         }
-    }
-
-    @Test
-    void aNoticeThatWasFoundIsHandedOutToo() {
-        Session session = opened(play(Wire.opened(), Wire.draining(5)));
-        Iterator<Item> items = session.items().iterator();
-        assertTrue(items.hasNext());
-        session.close();
-        assertInstanceOf(Notice.Draining.class, items.next());
-        assertFalse(items.hasNext());
-        assertThrows(NoSuchElementException.class, items::next);
     }
 
     @Test
@@ -368,6 +393,33 @@ final class SessionTest {
         until(() -> server.call(1) == null || server.call(1).isGone());
     }
 
+    /** As where an executor is shut down: the loop throws, and both are closed with the flag set. */
+    @Test
+    void anInterruptedThreadClosesWithoutLosingAcks() {
+        List<String> lines = Collections.synchronizedList(new ArrayList<>());
+        Logger log = Logger.getLogger("dev.feedmux");
+        log.setFilter(line -> lines.add(line.getMessage()));
+        CountDownLatch closed = new CountDownLatch(1);
+        Session session = openedWith(options -> options.ackInterval(Duration.ofHours(1)), call -> {
+            call.send(Wire.opened(), Wire.batch(1, 1, 1));
+            call.awaitClose();
+            closed.await();
+            call.send(SubscribeResponse.newBuilder()
+                    .setCommitted(Committed.newBuilder().setDeliverySequence(1))
+                    .build());
+        });
+        open.add(() -> log.setFilter(null));
+        session.ack(session.take());
+        Thread.currentThread().interrupt();
+        session.close();
+        theClient().close();
+        assertTrue(Thread.interrupted(), "the flag is set again");
+        closed.countDown();
+        theClient().close();
+        assertEquals(1, server.call(0).acked());
+        assertEquals(List.of(), lines);
+    }
+
     @Test
     void errorsComeOutOfTheLoopAgainAndAgain() {
         Session session = opened(call -> {
@@ -406,33 +458,6 @@ final class SessionTest {
         assertEquals(2, session.epoch());
         assertFalse(server.call(1).open().getTakeover());
         assertEquals(Wire.position(1), server.call(1).open().getLastAcked().getPosition());
-    }
-
-    /** As where an executor is shut down: the loop throws, and both are closed with the flag set. */
-    @Test
-    void anInterruptedThreadClosesWithoutLosingAcks() {
-        List<String> lines = Collections.synchronizedList(new ArrayList<>());
-        Logger log = Logger.getLogger("dev.feedmux");
-        log.setFilter(line -> lines.add(line.getMessage()));
-        CountDownLatch closed = new CountDownLatch(1);
-        Session session = openedWith(options -> options.ackInterval(Duration.ofHours(1)), call -> {
-            call.send(Wire.opened(), Wire.batch(1, 1, 1));
-            call.awaitClose();
-            closed.await();
-            call.send(SubscribeResponse.newBuilder()
-                    .setCommitted(Committed.newBuilder().setDeliverySequence(1))
-                    .build());
-        });
-        open.add(() -> log.setFilter(null));
-        session.ack(session.take());
-        Thread.currentThread().interrupt();
-        session.close();
-        theClient().close();
-        assertTrue(Thread.interrupted(), "the flag is set again");
-        closed.countDown();
-        theClient().close();
-        assertEquals(1, server.call(0).acked());
-        assertEquals(List.of(), lines);
     }
 
     @Test
