@@ -2,6 +2,7 @@
 
 import type { Event } from "./connection-states.js";
 import { type FeedmuxError, ProtocolError, SessionClosedError } from "./errors.js";
+import { LONGEST_TIMER_MS } from "./options.js";
 
 /** `reopen` resumes after the last acked event; `reopen at stored` begins at the current stored position. */
 export type Step = "reopen" | "reopen at stored" | "raise";
@@ -71,9 +72,9 @@ export class Backoff {
     this.#boundMs = firstMs;
   }
 
-  /** Milliseconds to wait now; never less than what the server asked for. */
+  /** Milliseconds to wait now; never less than what the server asked for, as far as a timer can wait. */
   nextMs(atLeastMs = 0): number {
-    const delayMs = atLeastMs + this.#random() * this.#boundMs;
+    const delayMs = Math.min(LONGEST_TIMER_MS, atLeastMs + this.#random() * this.#boundMs);
     this.#boundMs = Math.min(this.#mostMs, this.#boundMs * 2);
     return delayMs;
   }

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import * as feedmux from "../src/index.js";
 import { makeError } from "../src/errors.js";
 import { ErrorReason } from "../src/gen/feedmux/v1/errors_pb.js";
-import { sessionOptions } from "../src/options.js";
+import { LONGEST_TIMER_MS, sessionOptions } from "../src/options.js";
 import { Backoff, nextStep, type Step } from "../src/recovery.js";
 import { CreditWindow } from "../src/window.js";
 
@@ -82,6 +82,7 @@ test("backoff doubles its bound up to the most, and waits at least what the serv
     [50, 100, 175, 175],
   );
   assert.equal(backoff.nextMs(1000), 1175);
+  assert.equal(backoff.nextMs(LONGEST_TIMER_MS), LONGEST_TIMER_MS, "a longer timer would end at once");
   backoff.reset();
   assert.equal(backoff.nextMs(), 50);
 });
