@@ -10,6 +10,11 @@ import { milliseconds } from "./requests.js";
 
 const DETAILS_KEY = "grpc-status-details-bin";
 const DOMAIN = "feedmux";
+/**
+ * What grpc-js says where the peer has ended the connection for too many pings, for example: it is lost, and no quota of
+ * the server's is exceeded.
+ */
+const CALM = "Bandwidth exhausted or memory limit exceeded";
 
 /** The error for a status that is not OK. Details that cannot be read, or are another domain's, do not count. */
 export function errorFromStatus(given: Pick<StatusObject, "code" | "details" | "metadata">): FeedmuxError {
@@ -32,7 +37,8 @@ export function errorFromStatus(given: Pick<StatusObject, "code" | "details" | "
   } catch {
     // The status itself says enough.
   }
-  const name = Status[given.code] as string | undefined;
+  const isCalm = given.code === Status.RESOURCE_EXHAUSTED && given.details === CALM;
+  const name = Status[isCalm ? Status.UNAVAILABLE : given.code] as string | undefined;
   return makeError(name ?? "UNKNOWN", given.details, { reason, metadata, retryAfterMs });
 }
 

@@ -1,6 +1,9 @@
 /** A session against scripts: windows, acks, reconnects, the watchdog, fences and broken promises. */
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { constants, createServer, type ServerHttp2Stream } from "node:http2";
+import type { AddressInfo } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
 import { test } from "node:test";
 
@@ -939,6 +942,24 @@ test("an asynchronous onNotice is awaited, and its rejection is that of the call
     said.push(...(await take(session, 1)));
     assert.deepEqual(said, ["notice", 1, "notice", 2, "notice", 3, "notice", 4]);
   });
+});
+
+test("a connection that its peer ends because of too many pings is lost, and no quota is exceeded", LIMIT, async () => {
+  let calls = 0;
+  const proxy = createServer();
+  proxy.on("stream", (stream: ServerHttp2Stream) => {
+    calls++;
+    stream.on("error", () => undefined);
+    stream.respond({ ":status": 200, "content-type": "application/grpc" });
+    stream.session?.goaway(constants.NGHTTP2_ENHANCE_YOUR_CALM, 0, Buffer.from("too_many_pings"));
+  });
+  await once(proxy.listen(0, "127.0.0.1"), "listening");
+  const { port } = proxy.address() as AddressInfo;
+  await using client = new feedmux.Client(`127.0.0.1:${String(port)}`, { session: QUICK });
+  await assert.rejects(client.subscription("s").get(), feedmux.UnavailableError);
+  await assert.rejects(open(client, { openTimeoutMs: 500 }), feedmux.UnavailableError);
+  assert.ok(calls > 2, "a session tries again");
+  proxy.close();
 });
 
 test("an earlier ack after a later one changes nothing", LIMIT, async () => {

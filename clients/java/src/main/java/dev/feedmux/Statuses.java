@@ -22,6 +22,11 @@ final class Statuses {
             Metadata.Key.of("grpc-status-details-bin", Metadata.BINARY_BYTE_MARSHALLER);
     private static final String DOMAIN = "feedmux";
     private static final String PREFIX = "ERROR_REASON_";
+    /**
+     * What gRPC says where the peer has ended the connection for too many pings, for example: it is lost, and no quota
+     * of the server's is exceeded.
+     */
+    private static final String CALM = "HTTP/2 error code: ENHANCE_YOUR_CALM";
 
     private static final int CAUSES_MAX = 100;
 
@@ -40,7 +45,13 @@ final class Statuses {
         return error(status, trailers, status.getCause());
     }
 
-    private static FeedmuxException error(Status status, @Nullable Metadata trailers, @Nullable Throwable cause) {
+    private static FeedmuxException error(Status given, @Nullable Metadata trailers, @Nullable Throwable cause) {
+        boolean isCalm = given.getCode() == Status.Code.RESOURCE_EXHAUSTED
+                && given.getDescription() != null
+                && given.getDescription().contains(CALM);
+        Status status = isCalm
+                ? Status.UNAVAILABLE.withDescription(given.getDescription()).withCause(given.getCause())
+                : given;
         String reason = "";
         Map<String, String> metadata = Map.of();
         Duration retryAfter = null;

@@ -65,6 +65,16 @@ final class RecoveryTest {
     }
 
     @Test
+    void aConnectionThatThePeerEndsForItsPingsIsLost() {
+        String said =
+                "Connection closed after GOAWAY. HTTP/2 error code: ENHANCE_YOUR_CALM (Bandwidth exhausted), debug"
+                        + " data: too_many_pings";
+        FeedmuxException error = Statuses.error(Status.RESOURCE_EXHAUSTED.withDescription(said), null);
+        assertEquals("UNAVAILABLE: " + said, error.getMessage());
+        assertEquals(Recovery.Step.REOPEN, Recovery.nextStep(error, false));
+    }
+
+    @Test
     void aTokenThatCanBeRenewedIsAskedForAgain() {
         FeedmuxException refused = Errors.of(Failure.of(Status.Code.UNAUTHENTICATED, "said"));
         assertSame(Recovery.Step.REOPEN, Recovery.nextStep(refused, true));
