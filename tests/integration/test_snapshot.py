@@ -581,6 +581,22 @@ async def test_what_is_retained_of_another_step_is_not_read(
     assert len(await events_of(api, wanted, second.after, second.end)) == 8
 
 
+async def test_what_is_retained_of_a_copy_is_not_read_by_others(stepwise: Here, database: Documents) -> None:
+    """It has the changes to the documents that were copied, and no others."""
+    api, wanted = stepwise.api, feed(database.name, "c")
+    database.c.insert_many([{"_id": number} for number in range(10)])
+    copying = await api.plan(feed=wanted, after=(await api.resolve(wanted, SNAPSHOT)).position, events_max=5)
+    database.other.insert_one({})
+    after = (await api.resolve(wanted, LATEST)).position
+    for number in range(9, -1, -1):
+        database.c.update_one({"_id": number}, {"$set": {"a": 1}})
+    copying = await api.plan(feed=wanted, after=copying.end)
+    plan = await api.plan(feed=wanted, after=after, events_max=8)
+    assert inspect_position(copying.end).token.cluster_time > inspect_position(plan.end).token.cluster_time
+    read = [bson.decode(event) for event in await events_of(api, wanted, plan.after, plan.end)]
+    assert [event["documentKey"]["_id"] for event in read] == list(range(9, 1, -1))
+
+
 async def test_ranges_of_documents_with_large_ids(stepwise: Here, database: Documents) -> None:
     """No range ends, and no slice begins, where a position would leave a document out."""
     api, wanted = stepwise.api, feed(database.name, "c")

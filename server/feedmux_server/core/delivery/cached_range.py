@@ -52,10 +52,11 @@ class CachedRange:
         return sum(each.size for each in self.deliveries)
 
     def covers(self, after: ResumeToken, until: ResumeToken) -> bool:
-        if after.copied is not None:
-            # Positions of another step of the copy may lie between those of this one, and documents may not.
+        if self.after.copied is not None:
+            # Positions of another step of the copy may lie between those of this one, and documents may not. For
+            # readers outside of the copy, the changes to documents that are copied later are missing.
             return _ends(after, until) in self.planned
-        return after.reaches(self.after) and self.end.reaches(until)
+        return after.copied is None and after.reaches(self.after) and self.end.reaches(until)
 
     def slices(self, wanted: int) -> Iterator[Slice]:
         """At most `wanted` consecutive slices of about equal bytes, cut between events. None of them is empty."""
