@@ -65,7 +65,7 @@ class FeedmuxBatchReader(DataSourceReader):
                 try:
                     slices = planner.through(after, found.feed, until, options.max_bytes_per_trigger)
                 except HistoryLost as error:
-                    at, lost = self._oldest(connection, error), True
+                    at, lost = self._oldest(connection, error, after), True
                 else:
                     break
             # Nothing is after `latest`, but `latest` may be resolved a moment before a start.
@@ -77,11 +77,16 @@ class FeedmuxBatchReader(DataSourceReader):
         # Spark treats a source without partitions as one with a single unknown partition.
         return slices or [Slice(until, until, feed=found.feed)]
 
-    def _oldest(self, connection: Connection, error: HistoryLost | TimelineForked) -> Located:
-        """Returns the oldest available position. Raises the error if a gap is not allowed."""
+    def _oldest(
+        self, connection: Connection, error: HistoryLost | TimelineForked, after: FeedPosition | None = None
+    ) -> Located:
+        """Returns the oldest available position. Raises the error if a gap is not allowed, or the position is not
+        after `after`: then the primary has that one, and nothing is lost."""
         if self._options.fail_on_data_loss:
             raise error
         oldest = connection.locate(self._options, Start.earliest())
+        if after is not None and oldest.feed_position.time <= after.time:
+            raise error
         log.warning(
             "changes are lost: the batch begins at %s (failOnDataLoss=false); %s",
             shown_time(oldest.feed_position.time),

@@ -56,11 +56,11 @@ def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
             except HistoryLost as error:
                 if options.fail_on_data_loss or wanted.copying:
                     raise
+                oldest = connection.resolve(options, Start.earliest())
+                if oldest.time <= connection.resolve(options, Start.position(wanted.after)).time:
+                    raise  # the primary has the position: nothing is lost, and what was read would come again
                 log.warning("changes of a planned range are lost (failOnDataLoss=false): %s", error)
-                wanted, behind_a_gap = (
-                    replace(wanted, after=connection.resolve(options, Start.earliest()).position),
-                    True,
-                )
+                wanted, behind_a_gap = replace(wanted, after=oldest.position), True
             except TimelineForked as error:
                 if options.fail_on_data_loss or wanted.copying:
                     raise

@@ -232,9 +232,17 @@ class Progress:
             return planned
         with self._connection.explaining(restart_at=start.restart_at):
             self._agreement.check(start, end)
-            slices, begin = self._through(start, end.position)
+            try:
+                slices, begin = self._through(start, end.position)
+            except TimelineForked as error:
+                # What the batch had has not happened: it is empty, and the next one begins at the oldest change.
+                begin = self._behind_the_gap(start, error)
+                self._behind_gaps = end, replace(begin, gaps=end.gaps + 1)
+                return ()
             if begin.gaps != start.gaps:
-                self._behind_gaps = end, replace(end, gaps=end.gaps + begin.gaps - start.gaps)
+                # One gap may also reach beyond the batch.
+                place = begin if begin.time > end.time else end
+                self._behind_gaps = end, replace(place, gaps=end.gaps + begin.gaps - start.gaps)
             return _of(start, slices)
 
     def report(self) -> dict[str, Any] | None:
@@ -267,16 +275,18 @@ class Progress:
 
         Reports `processed` to the server, or everything up to the plan if that is empty.
         """
+        end_is_new = until is None
         while True:
             wanted = self._wanted(reached, until, events_max)
             try:
                 plan = self._take_ahead(wanted) or self._planner.plan(wanted, processed or reached.position)
             except (SubscriptionNotFound, HistoryLost, TimelineForked) as error:
-                reached, processed = self._mended(reached, error), b""
-                if until is not None and isinstance(error, TimelineForked):
-                    # The former end may be lost, too.
-                    until = self._connection.resolve(self._options, Start.latest())
+                if isinstance(error, TimelineForked) and not end_is_new:
+                    # Perhaps only the end is lost: then nothing that was read is, and it does not come again.
+                    until, end_is_new = self._connection.resolve(self._options, Start.latest()), True
                     self._pinned = until if self._pinned is not None else None
+                else:
+                    reached, processed = self._mended(reached, error), b""
             except FailedPrecondition as error:
                 self._agreement.settle(error)
             else:
@@ -293,10 +303,6 @@ class Progress:
                 )
             except (SubscriptionNotFound, HistoryLost) as error:
                 after = self._mended(after, error)
-            except TimelineForked as error:
-                # Its end may be lost too.
-                after = self._mended(after, error)
-                until = self._connection.resolve(self._options, Start.latest()).position
             except FailedPrecondition as error:
                 self._agreement.settle(error)
             else:
@@ -336,6 +342,8 @@ class Progress:
         if self._options.fail_on_data_loss or before.copied is not None:
             raise error
         oldest = self._connection.resolve(self._options, Start.earliest())
+        if isinstance(error, HistoryLost) and oldest.time <= before.time:
+            raise error  # the primary has the position: nothing is lost, and what was read would come again
         log.warning(
             "changes are lost: from %s to %s (failOnDataLoss=false); %s",
             shown_time(before.time),

@@ -81,6 +81,10 @@ def test_lost_changes_end_a_batch_or_are_left_out(
         assert [each.until for each in found if isinstance(each, Slice)] == slices
         assert server.asked[-1][1].after == b"oldest"
     assert caplog.text.count("the batch begins at 1970-01-01T00:33:20Z/1 (failOnDataLoss=false)") == 3
+    # A member of the set lost the start, and the primary has it: the oldest change is before the start.
+    Answers(monkeypatch, ResolvePosition=[end, start, resolved(b"oldest", 500)], PlanRange=[lost])
+    with pytest.raises(FeedmuxSparkError, match="Changes are lost"):
+        reader(**bounds, failOnDataLoss="false").partitions()
     Answers(monkeypatch, ResolvePosition=[forked])
     with pytest.raises(OptionError, match="endingOffsets is an offset that MongoDB, which was restored, does not have"):
         reader(**bounds, failOnDataLoss="false").partitions()

@@ -55,10 +55,15 @@ def test_lost_history_ends_the_query_or_is_left_out(
     Answers(monkeypatch, ReadRange=[list(each) for each in answers])
     with pytest.raises(FeedmuxSparkError, match="Changes are lost"):
         read()
-    server = Answers(monkeypatch, ReadRange=answers, ResolvePosition=[resolved(b"oldest")])
+    again = list(answers)
+    server = Answers(monkeypatch, ReadRange=answers, ResolvePosition=[resolved(b"oldest", 2000), resolved(b"after")])
     assert read(failOnDataLoss="false") == numbers
     assert server.asked[-1][1].after == b"oldest"
     assert "changes of a planned range are lost" in caplog.text
+    # A member of the set lost it, and the primary did not: what comes after the oldest change was read before.
+    Answers(monkeypatch, ReadRange=again, ResolvePosition=[resolved(b"oldest"), resolved(b"after")])
+    with pytest.raises(FeedmuxSparkError, match="HISTORY_LOST"):
+        read(failOnDataLoss="false")
 
 
 def test_a_range_of_a_history_that_is_gone_has_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:

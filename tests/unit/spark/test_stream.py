@@ -6,7 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from feedmux.errors import FailedPrecondition, HistoryLost, PositionInvalid, QuotaExceeded, TimelineForked
+from feedmux.errors import (
+    FailedPrecondition,
+    FeedmuxError,
+    HistoryLost,
+    PositionInvalid,
+    QuotaExceeded,
+    TimelineForked,
+)
 from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.offsets import Offset
@@ -113,13 +120,17 @@ def test_a_restored_database_ends_the_query_or_is_counted(monkeypatch: pytest.Mo
     Answers(monkeypatch, ResolvePosition=[resolved(b"start")], PlanRange=[lost])
     with pytest.raises(FeedmuxSparkError, match="that was read since 2026-11-21T15:00:00Z"):
         progress().advance(START, MANY)
-    found = [resolved(b"pinned"), resolved(b"start"), resolved(b"oldest", 2000), resolved(b"pinned again", 3000)]
-    server = Answers(monkeypatch, ResolvePosition=found, PlanRange=[lost, plan(b"pinned again", 1, caught_up=True)])
-    running = progress(failOnDataLoss="false")
-    running.pin()
-    end = running.advance(START, MANY)
-    wanted = server.asked[-1][1]
-    assert (end.gaps, wanted.after, wanted.until) == (1, b"oldest", b"pinned again"), "the former end is lost, too"
+    end = plan(b"pinned again", 1, caught_up=True)
+    for plans, found, allowed in (
+        ([lost, end], (0, b"start"), "true"),  # only the former end is lost
+        ([lost, lost, end], (1, b"oldest"), "false"),
+    ):
+        positions = resolved(b"pinned"), resolved(b"start"), resolved(b"pinned again", 3000), resolved(b"oldest", 500)
+        server = Answers(monkeypatch, ResolvePosition=list(positions), PlanRange=plans)
+        running = progress(failOnDataLoss=allowed)
+        running.pin()
+        gaps, wanted = running.advance(START, MANY).gaps, server.asked[-1][1]
+        assert ((gaps, wanted.after), wanted.until) == (found, b"pinned again")
 
 
 def test_a_query_starts_after_its_database_was_restored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,11 +159,34 @@ def test_a_gap_in_a_batch_that_comes_again_is_counted_once(monkeypatch: pytest.M
     lost = HistoryLost("gone", reason="HISTORY_LOST")
     plans = [lost, plan(b"end", 1, caught_up=True), plan(b"end", caught_up=True), plan(b"end", caught_up=True)]
     Answers(monkeypatch, ResolvePosition=[resolved(b"start"), resolved(b"oldest", 2000)], PlanRange=plans)
-    running, end = progress(failOnDataLoss="false"), replace(START, position=b"end")
+    running, end = progress(failOnDataLoss="false"), Offset(b"end", (3000, 1), feed=FEED)
     assert [each.until for each in running.slices(START, end)] == [b"end"]
     counted = running.advance(end, MANY)
-    assert counted == replace(end, gaps=1)
+    assert counted == Offset(b"end", (1000, 1), 1, FEED)
     assert running.advance(counted, MANY) == counted
+
+
+@pytest.mark.parametrize("error", [HistoryLost, TimelineForked])
+def test_the_batch_after_one_that_is_lost_as_a_whole_begins_at_the_oldest_change(
+    monkeypatch: pytest.MonkeyPatch, error: type[FeedmuxError]
+) -> None:
+    """Its events come once, and the gap counts once."""
+    rest = [plan(b"oldest", caught_up=True)] * (error is HistoryLost)
+    plans = [error("gone", reason="LOST"), *rest, plan(b"more", 5), plan(b"even more", 5)]
+    server = Answers(monkeypatch, ResolvePosition=[resolved(b"start"), resolved(b"oldest", 2000)], PlanRange=plans)
+    running, end = progress(failOnDataLoss="false"), Offset(b"end", (1500, 1), feed=FEED)
+    assert not running.slices(START, end)
+    more = running.advance(end, 5)
+    assert (more.position, more.gaps) == (b"more", 1)
+    assert [request.after for _, request in server.asked[-2:]] == [b"oldest", b"more"]
+
+
+def test_a_position_that_the_primary_has_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member of the set lost it. At the oldest change, what was read would come again."""
+    lost = HistoryLost("gone", reason="HISTORY_LOST")
+    Answers(monkeypatch, ResolvePosition=[resolved(b"start"), resolved(b"oldest", 1000)], PlanRange=[lost])
+    with pytest.raises(FeedmuxSparkError, match="HISTORY_LOST"):
+        progress(failOnDataLoss="false").advance(START, MANY)
 
 
 def test_a_copy_is_read_in_steps_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
