@@ -27,7 +27,7 @@ from feedmux.feeds import Start
 from feedmux.positions import FeedPosition
 from feedmux_spark.agreement import Agreement
 from feedmux_spark.connection import Call, Connection
-from feedmux_spark.errors import OptionError
+from feedmux_spark.errors import FeedmuxSparkError, OptionError
 from feedmux_spark.lease import Renewal, hold_name, instance_id
 from feedmux_spark.offsets import Offset, parse_start, shown_time
 from feedmux_spark.options import Options
@@ -232,6 +232,14 @@ class Progress:
             return planned
         with self._connection.explaining(restart_at=start.restart_at):
             self._agreement.check(start, end)
+            if (0, 0) < end.time < start.time and start.gaps == end.gaps:
+                raise FeedmuxSparkError(
+                    f"The start of the first micro-batch is lost: subscription {self._options.consumer_name!r}, which"
+                    " stored it, was deleted before the micro-batch was finished, and a new one begins after its end,"
+                    f" {shown_time(end.time)}. To read its events, restart the query with startingOffsets at a time"
+                    " before them, or earliest, after deleting the subscription again; to begin later, use a new"
+                    " checkpoint"
+                )
             try:
                 slices, begin = self._through(start, end.position)
             except TimelineForked as error:

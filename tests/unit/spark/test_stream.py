@@ -189,6 +189,13 @@ def test_a_position_that_the_primary_has_is_not_lost(monkeypatch: pytest.MonkeyP
         progress(failOnDataLoss="false").advance(START, MANY)
 
 
+def test_a_first_batch_without_its_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an empty batch: the events before the new start would be missing."""
+    Answers(monkeypatch, ResolvePosition=[resolved(b"start")])
+    with pytest.raises(FeedmuxSparkError, match="start of the first micro-batch is lost"):
+        progress().slices(replace(START, time=(1000, 2)), Offset(b"end", (1000, 1), feed=FEED))
+
+
 def test_a_copy_is_read_in_steps_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     copying = Offset(b"copying", (1000, 1), feed=FEED, copied=5)
     server = Answers(
