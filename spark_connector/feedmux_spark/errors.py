@@ -3,8 +3,14 @@
 Spark shows the text of an exception and of its causes, so no message may contain a secret.
 """
 
+from typing import Final
+
 from feedmux import errors
 from feedmux.errors import FeedmuxError
+
+_MIRROR: Final = (
+    "; into a mirror with the offset of feedmux_spark.positions.snapshot_offsets, which Mirror.sweep then takes"
+)
 
 
 class FeedmuxSparkError(Exception):
@@ -35,8 +41,8 @@ def _advice(error: FeedmuxError, endpoint: str, consumer_name: str, executor: st
                 f"{f', which now begins at {oldest}' if oldest else ''}. Either set failOnDataLoss=false to continue"
                 " from the oldest available change, with the gap logged and counted in the offsets (not within a copy"
                 " of existing documents); or read the existing documents again, with startingOffsets=snapshot, a new"
-                " checkpoint and consumerName, and then Mirror.sweep. To prevent this, enlarge the oplog or run the"
-                f" query more often. ({error})"
+                f" checkpoint and consumerName{_MIRROR}. To prevent this, enlarge the oplog or run the query more"
+                f" often. ({error})"
             )
         case errors.Unavailable() if executor:
             return (
@@ -120,7 +126,7 @@ def _restart_advice(restart_at: str) -> str:
     if restart_at == "snapshot":
         return (
             " The query has not read all existing documents: read them again, with startingOffsets=snapshot, a new"
-            " checkpoint and consumerName, and then Mirror.sweep."
+            f" checkpoint and consumerName{_MIRROR}."
         )
     return (
         " To continue where this query was, start it with a new checkpoint, a new consumerName and startingOffsets"

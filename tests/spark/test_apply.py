@@ -1,5 +1,6 @@
 """Mirrored tables: the latest change of each document, deletes, repeats, crashes, and what cannot be followed."""
 
+import json
 import logging
 import shutil
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructField, Struc
 
 from feedmux.feeds import FullDocument
 from feedmux_spark.apply import CannotApply, ParquetMirror, latest_changes, mirror_schema
+from feedmux_spark.offsets import Offset
 from feedmux_spark.rows import row_maker
 from tests.tables import over
 from tests.unit.spark.events import event, stream, token
@@ -156,6 +158,20 @@ def test_a_failure_while_writing_leaves_the_old_state(spark: SparkSession, mirro
     with pytest.raises(Exception, match="disk full"):
         mirror.apply(broken, 0)
     assert content(mirror) == {1: "copied", 2: "copied", 3: "copied"}
+
+
+def test_a_sweep_keeps_what_the_copy_or_a_later_change_has_brought(spark: SparkSession, mirror: ParquetMirror) -> None:
+    """With a later offset, as if it were asked for again, that is nothing."""
+
+    def offset(number: int) -> str:
+        return json.dumps(Offset(b"position", (SECONDS, number), copied=0).as_json())
+
+    mirror.apply(frame(spark, [change(1, "update", 1, "updated")]), 0)
+    with pytest.raises(CannotApply, match="the offset at which its stream began"):
+        mirror.sweep(offset(3))
+    assert content(mirror) == {1: "updated", 2: "copied", 3: "copied"}
+    mirror.sweep(offset(2))
+    assert content(mirror) == {1: "updated"}
 
 
 def test_old_states_are_removed(spark: SparkSession, mirror: ParquetMirror) -> None:

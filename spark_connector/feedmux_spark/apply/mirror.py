@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from feedmux_spark.errors import FeedmuxSparkError, OptionError
-from feedmux_spark.offsets import Offset
+from feedmux_spark.offsets import Offset, shown_time
 from feedmux_spark.rows import SchemaRefused, typed_schema
 from feedmux_spark.rows.columns import TYPE_MISMATCH, key_schema
 
@@ -122,8 +122,8 @@ class Mirror(ABC):
         """Deletes the rows of documents that are gone, after a stream has read the whole copy of the existing documents
         that began at `offset` (`snapshot_offsets`): those that neither this copy nor a change since then has brought.
 
-        Not while a stream is applied. Raises OptionError if `offset` is not one: a later one would delete the rows of
-        documents that exist.
+        Not while a stream is applied. Raises OptionError if `offset` is not one, and CannotApply if nothing in the
+        table is from this copy or later: a later offset would delete the rows of documents that exist.
         """
         try:
             begin = Offset.from_json(json.loads(offset))
@@ -137,6 +137,13 @@ class Mirror(ABC):
         seconds, increment = begin.time
         # The documents are read as of the time before the offset, or later.
         before = ((seconds << 32 | increment) - 1).to_bytes(8)
+        newest: Any = self.read().agg(f.max("sort_key").alias("at")).first()
+        if newest.at is not None and bytes(newest.at) < before:
+            raise CannotApply(
+                f"{self.path} has nothing of a copy that began at {shown_time(begin.time)}, or later: nothing was"
+                " deleted. sweep needs the offset at which its stream began, not a new one, and when the copy is"
+                " complete. If the collection has no documents now, create the table again, with replace=True"
+            )
         self._delete_before(before)
 
     @abstractmethod
