@@ -297,8 +297,9 @@ class Patience:
         self._began_s = time.monotonic()
         self._backoff = Backoff(0.1, 5.0, random.random)
 
-    def wait(self, error: FeedmuxError) -> None:
-        """Sleeps before the next attempt. Raises `error` if another attempt is useless."""
+    def wait(self, error: FeedmuxError, *, has_other_credentials: bool = False) -> None:
+        """Sleeps before the next attempt. Raises `error` if another attempt is useless. `has_other_credentials` is that
+        of `next_step`."""
         # Our own earlier attempt, still in flight, may have caused Fenced.
         busy = isinstance(error, SubscriptionBusy | Fenced)
         most_s = self._connection.retry_s
@@ -308,7 +309,8 @@ class Patience:
             most_s = min(most_s, FIRST_CONTACT_S)
         delay_s = self._backoff.next_s(error.retry_after_s)
         left_s = self._began_s + most_s - time.monotonic()
-        if not (busy or next_step(error) is Step.REOPEN) or left_s <= 0:
+        step = next_step(error, has_other_credentials=has_other_credentials)
+        if not (busy or step is Step.REOPEN) or left_s <= 0:
             raise error
         log.warning("%s failed, retrying for at most %.0f s: %s", self._what, left_s, error)
         time.sleep(min(delay_s, left_s))

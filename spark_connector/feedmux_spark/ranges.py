@@ -47,8 +47,10 @@ def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
     with connection.explaining():
         patience, behind_a_gap = Patience("reading a range", connection), False
         while True:
+            was_open = False
             try:
                 for batch in _batches(connection, options, wanted):
+                    was_open = True
                     yield bytes(batch.raw)
                     wanted = replace(wanted, after=batch.position)
                     patience.restart()
@@ -72,7 +74,8 @@ def read_slice(options: Options, wanted: Slice) -> Iterator[bytes]:
                     return  # the oldest available change is after the whole slice
                 raise
             except FeedmuxError as error:
-                patience.wait(error)
+                # A token that expires while events come may be replaced by the next one in the file.
+                patience.wait(error, has_other_credentials=was_open and options.token_file is not None)
 
 
 def _batches(connection: Connection, options: Options, wanted: Slice) -> Iterator[BsonBatch]:

@@ -1,11 +1,12 @@
 """Reading a slice while the server fails or has lost history: no event twice, and none in silence."""
 
+from pathlib import Path
 from typing import Any
 
 import bson
 import pytest
 
-from feedmux.errors import HistoryLost, InvalidArgument, OptionRefused, TimelineForked, Unavailable
+from feedmux.errors import HistoryLost, InvalidArgument, OptionRefused, TimelineForked, Unauthenticated, Unavailable
 from feedmux.v1 import change_feed_pb2
 from feedmux_spark.errors import FeedmuxSparkError
 from feedmux_spark.options import parse_options
@@ -39,6 +40,20 @@ def test_an_error_for_good_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(FeedmuxSparkError, match="MongoDB rejected the pipeline"):
         read()
     assert len(server.asked) == 1
+
+
+def test_a_token_that_expires_while_events_come_is_replaced_from_its_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    expired = Unauthenticated("expired", status="UNAUTHENTICATED", reason="UNAUTHENTICATED")
+    file = tmp_path / "token"
+    file.write_text("token")
+    Answers(monkeypatch, ReadRange=[[message(1), expired], [message(2)]])
+    assert read(tokenFile=str(file)) == [1, 2]
+    for more, option in ([[expired]], {"tokenFile": str(file)}), ([], {"token": "token"}):
+        Answers(monkeypatch, ReadRange=[[message(1), expired], *more])
+        with pytest.raises(FeedmuxSparkError, match="rejected the credentials"):
+            read(**option)
 
 
 @pytest.mark.parametrize(
