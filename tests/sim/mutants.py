@@ -930,9 +930,9 @@ MUTANTS: Final = (
     Mutant(
         "another copy has the generation of the one before",
         "Snapshot converges",
-        "feedmux_server.core.positions.resume_token:beginning_of_copy",
-        "generation = max(_generation(cluster_time, age), after + 1)",
-        "generation = 1",
+        "feedmux_server.core.positions.resume_token:ResumeToken.with_generation_after",
+        "max(self.copied.generation, generation + 1)",
+        "1",
         scenario="snapshot again",
     ),
     Mutant(

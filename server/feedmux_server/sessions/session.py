@@ -456,8 +456,8 @@ class Session:
     async def _place_after_loss(self, error: FeedmuxError) -> ResumeToken:
         source = self._manager.source(self.source)
         if self._policy.snapshot_on_history_lost:
-            after = generation_before(self.subscriber.at.place)
-            return beginning_of_copy(await source.clock.operation_time(), wall_s(), after)
+            begin = beginning_of_copy(await source.clock.operation_time(), wall_s())
+            return begin.with_generation_after(generation_before(self.subscriber.at.place))
         at, oldest_time = self.subscriber.at.place, await source.oplog.oldest_time()
         if error.reason is ErrorReason.HISTORY_LOST and oldest_time <= at.cluster_time:
             return at  # the primary has the position: nothing is lost, and what was delivered does not come again

@@ -4,8 +4,7 @@ Only this module decides which starts are accepted: positions are authenticated,
 a start that MongoDB has not reached is rejected, whatever its kind and whichever call brings it.
 """
 
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -60,12 +59,13 @@ class StartResolver:
                 return JoinPoint(ResumeToken.high_water_mark(await self.source.oplog.oldest_time()))
             case StartKind.SNAPSHOT:
                 await check_copy(self.source, self.key, self.charge)
-                after = 0
-                with suppress(FeedmuxError):  # a seek is the way out of a stored position that cannot be read
-                    after = generation_before(inspect_position(stored).token)
-                return JoinPoint(beginning_of_copy(await self.source.clock.operation_time(), wall_s(), after))
+                begin = beginning_of_copy(await self.source.clock.operation_time(), wall_s())
+                return JoinPoint(begin.with_generation_after(_generation_before(stored)))
             case StartKind.POSITION:
-                return await self.position(start.data, "start")
+                at = await self.position(start.data, "start")
+                if stored and at.place.begins_copy:  # clients send the beginning of a copy as a position
+                    at = replace(at, place=at.place.with_generation_after(_generation_before(stored)))
+                return at
             case StartKind.OPERATION_TIME | StartKind.TIME:
                 await self._check_reached(start.time, "start")
                 return JoinPoint(ResumeToken.high_water_mark(self.source.timeline.start_of(start.time)))
@@ -149,6 +149,15 @@ class StartResolver:
     @property
     def _fingerprint(self) -> bytes:
         return scope_fingerprint(self.tenant, self.source.source_id, self.key.spec.scope.namespace)
+
+
+def _generation_before(stored: bytes) -> int:
+    """At least the generation of each copy that whoever has come to a stored position has read."""
+    try:
+        position = inspect_position(stored)
+    except FeedmuxError:
+        return 0  # a seek is the way out of a position that cannot be read, and a new subscription has none
+    return max(generation_before(position.token), position.completed.generation if position.completed else 0)
 
 
 def _utc(cluster_time: int) -> str:

@@ -84,9 +84,9 @@ class Served:
         data = await call(Subscriptions(self.service).seek, subscriptions_pb2.SeekSubscriptionRequest(name=name, to=to))
         return subscriptions_pb2.Subscription.FromString(data)
 
-    async def position(self) -> bytes:
-        """The present position of the feed."""
-        data = await call(ResolvePosition(self.service), wire.ResolvePositionRequest(**INLINE))
+    async def position(self, **more: Any) -> bytes:
+        """The present position of the feed, or that of another start."""
+        data = await call(ResolvePosition(self.service), wire.ResolvePositionRequest(**INLINE | more))
         return wire.ResolvePositionResponse.FromString(data).position
 
 

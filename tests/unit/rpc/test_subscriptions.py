@@ -11,6 +11,7 @@ from feedmux.v1 import feed_pb2, subscriptions_pb2
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.limits.rates import Rates
 from feedmux_server.rpc.subscriptions import DEFINITION_BYTES_MAX, Subscriptions, _checked
+from feedmux_server.streams import resolve_start
 from feedmux_server.telemetry.audit import AuditEvent
 from tests.unit.rpc.service_support import FEED, Stream, call, refused, rejected, served
 from tests.virtual_time import in_virtual_time
@@ -226,9 +227,14 @@ async def test_the_time_left_of_a_copy_is_that_of_what_is_acknowledged() -> None
         await asyncio.wait([stream.task])
 
 
+@pytest.mark.parametrize("resolved", [False, True])
 @in_virtual_time
-async def test_a_later_copy_has_a_greater_generation_also_if_nothing_was_written() -> None:
-    """Or what a changed pipeline drops would not be swept."""
+async def test_a_later_copy_has_a_greater_generation_also_if_nothing_was_written(
+    resolved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or what a changed pipeline drops would not be swept. Clients ask for the position of the beginning first. The
+    server's clock is behind that of MongoDB."""
+    monkeypatch.setattr(resolve_start, "wall_s", float)
     async with served() as there:
         there.mongo.insert("db", "a", 0)
         generations = list[int]()
@@ -237,6 +243,8 @@ async def test_a_later_copy_has_a_greater_generation_also_if_nothing_was_written
             wanted = feed_pb2.Feed(source="main", database="db", collection="a")
             wanted.pipeline.extended_json = f'[{{"$match": {{"operationType": "{pipeline}"}}}}]'
             await there.update("s", feed=wanted)
-            generations.append((await there.seek("s", snapshot={})).snapshot.generation)
+            start: dict[str, Any] = {"snapshot": {}}
+            to = {"position": await there.position(feed=wanted, start=start)} if resolved else start
+            generations.append((await there.seek("s", **to)).snapshot.generation)
         assert generations == sorted(set(generations))
         assert max(generations) < 1 << 53

@@ -137,6 +137,11 @@ class ResumeToken:
         """Whether it is within a copy, and covers no document of it."""
         return self.copied is not None and self.copied == Copied(generation=self.copied.generation)
 
+    def with_generation_after(self, generation: int) -> Self:
+        """This position within a copy, which is of a generation after this one."""
+        assert self.copied is not None
+        return replace(self, copied=replace(self.copied, generation=max(self.copied.generation, generation + 1)))
+
     def outside_copy(self) -> "ResumeToken":
         """This position, for a read that knows nothing of the copy."""
         if self.is_high_water_mark:
@@ -357,17 +362,17 @@ class ResumeToken:
         return cls(_document(data), version, (cluster_time, HIGH_WATER_MARK, 0, 0, b""))
 
 
-def beginning_of_copy(cluster_time: int, now_s: float, after: int = 0) -> ResumeToken:
-    """The position at which a copy of a feed begins, after this time, with a generation after `after`.
+def beginning_of_copy(cluster_time: int, now_s: float) -> ResumeToken:
+    """The position at which a copy of a feed begins, after this time.
 
-    The generation is the time: second, increment, and how long ago it was in 10 ms. A later copy of the feed has a
+    Its generation is the time: second, increment, and how long ago it was in 10 ms. A later copy of the feed has a
     greater one also if nothing was written since, because its pipeline or grants may withhold other documents. What an
     older generation has brought, and this one or a change since has not, is gone: every delete since then is delivered.
     Up to 2^53, numbers are exact in JavaScript too.
     """
     age = min(max(int((now_s - (cluster_time >> 32)) * 100), 0), 0x3FF)
-    generation = max(_generation(cluster_time, age), after + 1)
-    return ResumeToken.high_water_mark(cluster_time + 1).while_copying(Copied(generation=generation))
+    copied = Copied(generation=_generation(cluster_time, age))
+    return ResumeToken.high_water_mark(cluster_time + 1).while_copying(copied)
 
 
 def generation_before(place: ResumeToken) -> int:

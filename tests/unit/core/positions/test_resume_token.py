@@ -331,7 +331,7 @@ def test_generations_ascend() -> None:
     times = ((5 << 32 | 1, 5.5), (5 << 32 | 1, 5.6), (5 << 32 | 2, 5.1), (5 << 32 | 1 << 20, 4.0), (6 << 32, 6.0))
     begun = [beginning_of_copy(time, now_s) for time, now_s in times]
     lost = [begun[-1], ResumeToken.high_water_mark(7 << 32 | 3)]
-    begun += [beginning_of_copy(2 << 32 | 1, 2.0, generation_before(each)) for each in lost]
+    begun += [beginning_of_copy(2 << 32 | 1, 2.0).with_generation_after(generation_before(each)) for each in lost]
     generations = [each.copied.generation for each in begun if each.copied is not None]
     assert generations == sorted(set(generations))
     assert len(generations) == 7
