@@ -204,7 +204,9 @@ class SimMongo:
         self._last = (int(loop.true_wall_s()) << 32) + 1
         self._oldest = self._last
         self._terms = [(self._last, 1)]
-        """The elections: when each term began."""
+        """When each term began."""
+        self.elections = 1
+        """Which one the primary has won."""
         self._holes: list[tuple[int, int]] = []
         """Between these times, restores have left nothing."""
         self.cursors = 0
@@ -298,6 +300,7 @@ class SimMongo:
     def roll_back(self) -> None:
         """Elect another primary, which has nothing that a majority does not have."""
         self._pending.clear()
+        self.elections += 1
         self.fail_reads(FAILINGS[1])
 
     def restore(self, common_time: int) -> None:
@@ -312,6 +315,7 @@ class SimMongo:
         self._holes.append((common_time, resumed))
         term = max(term for time, term in self._terms if time <= common_time) + 1
         self._terms = [*(each for each in self._terms if each[0] <= common_time), (resumed, term)]
+        self.elections += 1
         self.fail_reads(FAILINGS[0])
 
     def has_lost(self, place: ResumeToken) -> bool:
@@ -910,6 +914,7 @@ class _Admin:
                 "setName": "rs0",
                 "hosts": ["a:1", "b:1", "c:1"],
                 "isWritablePrimary": mongo.is_primary,
+                "electionId": mongo.elections,
                 **({"msg": "isdbgrid"} if mongo.profile.idle_shard else {}),
                 "localTime": mongo.now(),
                 "lastWrite": {

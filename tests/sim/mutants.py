@@ -907,7 +907,7 @@ MUTANTS: Final = (
         "collections are listed before the time of a step",
         "Snapshot exact",
         "feedmux_server.streams.snapshot_reader:SnapshotReader._read_changes",
-        "self._names.forget()",
+        "self._namespaces.forget()",
         "pass",
         scenario="snapshot of a database",
     ),

@@ -1,8 +1,8 @@
 """The collections of a database, or of a deployment, whose documents are copied one after the other.
 
 MongoDB lists collections as they are now, and reads one that is gone as empty, without an error. So a list that was
-made after a time T, and the drops and renames since T, say together what there was at T, if the list is not of writes
-that are rolled back (`Namespaces.are_durable`).
+made after a time T, and the drops and renames since T, say together what there was at T, if neither the list nor the
+read was of writes that are rolled back (`Namespaces.settled_time`).
 """
 
 import asyncio
@@ -33,7 +33,7 @@ Charge = Callable[[int], Any]
 """Called for each command to MongoDB, about, with the length of the list that it has read. The number of commands has
 no other bound than the databases, the collections, and the drops and renames among them."""
 _DURABLE_S: Final = 0.01
-"""The pause before the next look whether a majority has what was listed."""
+"""The pause before the next look whether a majority has what was listed and read."""
 WAIT_MS: Final = 5
 """How long MongoDB waits for changes at the end of the oplog, while documents are copied."""
 ESTIMATED_MAX: Final = 1_000
@@ -93,8 +93,7 @@ class Namespaces:
         self._databases: list[str] | None = None
         self._listed: _Listed | None = None
         self._primary = source.clock.primary
-        """Of the time before anything was listed."""
-        self._is_durable = False
+        """Of the time before anything was listed or read."""
         self.lists = 0
         """How often collections were listed."""
 
@@ -108,22 +107,21 @@ class Namespaces:
         self._databases = self._listed = None
         self._primary = self._source.clock.primary
 
-    async def are_durable(self) -> bool:
-        """Whether what was listed stays: a drop that a primary loses in an election leaves no event. Waits until a
-        majority has it. If not, `forget` was called. Raises as `Source.databases`."""
-        clock = self._source.clock
-        listed_to = 0
-        while not self._is_durable:
+    async def settled_time(self) -> int:
+        """MongoDB's present operation time, when a majority has what there is until then. 0 if another primary was
+        elected since `forget`, which is called then: a drop that a primary loses in an election leaves no event, and
+        may have been in what was listed or read. Raises as `Source.databases`."""
+        clock, now = self._source.clock, 0
+        while True:
             self._charge(1)
-            now = await clock.operation_time()
-            listed_to = listed_to or now
+            asked = await clock.operation_time()
+            now = now or asked
             if clock.primary != self._primary:
                 self.forget()
-                return False
-            self._is_durable = clock.durable_time >= listed_to
-            if not self._is_durable:
-                await asyncio.sleep(_DURABLE_S)
-        return True
+                return 0
+            if clock.durable_time >= now:
+                return now
+            await asyncio.sleep(_DURABLE_S)
 
     async def next(self, here: Namespace, *, after: bool) -> Namespace | None:
         """The first collection at this name or after it; with `after`, only after it. None if there is none. Raises
@@ -222,7 +220,6 @@ class Namespaces:
     async def _list_databases(self) -> list[str]:
         if self._databases is None:
             check_source(self._source)
-            self._is_durable = False
             scope = self._key.spec.scope
             listed = [scope.database] if scope.database else await self._source.databases()
             if not scope.database:
@@ -235,7 +232,6 @@ class Namespaces:
         listed = self._listed
         if listed is None or not listed.says(database, first):
             most = self._limits.names_kept
-            self._is_durable = False
             names, count = await self._source.collection_names(
                 database, first, lambda name: self.covers((database, name)), most
             )

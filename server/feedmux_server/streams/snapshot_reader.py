@@ -169,8 +169,7 @@ class SnapshotReader:
         else:
             steps.begin_documents(mark)
             self._documents_next, self._step_began_s = True, monotonic_s()
-            if self._names is not None:
-                self._names.forget()
+            self._namespaces.forget()
         is_over = batch.exhausted and end is None
         if is_over:
             steps.invalidated()
@@ -251,7 +250,7 @@ class SnapshotReader:
             self._step_began_s = monotonic_s()
         if found == here:
             return True
-        if not await answered(names.are_durable()) or not await self._is_same():
+        if not await self._is_same():
             return False
         self._collection_done = False
         if found is None:
@@ -279,21 +278,22 @@ class SnapshotReader:
 
     async def _is_same(self) -> bool:
         """Whether the collection, and all those after it, are still those of the step's time: as of a time before a
-        drop or a rename, MongoDB reads an empty collection, without an error. If not, changes are read next."""
+        drop or a rename, MongoDB reads an empty collection, without an error. If not, or if the primary that was read
+        may have lost such a drop since, changes are read next."""
         steps, names = self._steps, self._names
-        self._charge(1)
-        now = await self._documents.operation_time()
-        if now <= steps.time:
+        now = await answered(self._namespaces.settled_time())
+        if 0 < now <= steps.time:
             return True
 
         def ahead(gone: Gone) -> Namespace | None:
             is_ahead = names is None or (gone.name >= steps.stored.namespace and names.covers(gone.name))
             return gone.name if is_ahead else None
 
-        changed, complete = await self._namespaces.gone_after(steps.place, now, ahead)
-        if changed is None:
-            return True
-        steps.not_before = complete
+        if now:
+            changed, complete = await self._namespaces.gone_after(steps.place, now, ahead)
+            if changed is None:
+                return True
+            steps.not_before = complete
         self._at_end = self._documents_next = self._collection_done = False
         return False
 

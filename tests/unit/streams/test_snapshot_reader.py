@@ -339,6 +339,22 @@ async def test_a_collection_that_was_dropped_after_its_last_document_is_not_comp
 
 
 @in_virtual_time
+@over("scope", [KEY.spec.scope, Scope("main", "db")])
+async def test_a_drop_that_its_primary_loses_in_an_election_leaves_the_documents(scope: Scope) -> None:
+    """MongoDB has read the collection as empty, and no change will say why."""
+    reader, source, mongo = await make(stream_key(FeedSpec(scope)))
+    mongo.insert("db", "a", 0)
+    there, source.ids = source.ids, []
+
+    async def elect(batch: Batch) -> None:
+        if source.times and not source.ids:
+            mongo.roll_back()
+            source.ids = there
+
+    assert given(await copy(reader, elect)) == there
+
+
+@in_virtual_time
 async def test_a_read_that_is_too_long_for_its_time_is_followed_by_a_shorter_one() -> None:
     reader, source, _ = await make(FILTERED["all"], batch_events=4)
     source.fails = [OperationFailure("old", 239)]
