@@ -145,7 +145,7 @@ class KeyStreams:
                 payers[:] = stream.account.tenants or payers  # whoever has left pays for what he has caused
                 parts.host.accounts.read(payers, commands)
 
-            return SnapshotReader(self.source, self.key, stream.origin.place, limits.read, reads_for, estimated, charge)
+            return SnapshotReader(self.source, self.key, stream.origin, limits.read, reads_for, estimated, charge)
 
         def is_watched() -> bool:
             return bool(stream.watching)

@@ -19,7 +19,6 @@ from feedmux_server.core.events.copy_chunks import ChangesChunk, cut_documents
 from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey, has_stages
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.deployment import LISTED_AT_ONCE, Source
 from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, answered
 from feedmux_server.source.namespaces import WAIT_MS, Gone, Namespace, Namespaces
@@ -36,7 +35,7 @@ class SnapshotReader:
     """A copy of one collection, or of several one after the other, from a position within it."""
 
     def __init__(
-        self, source: Source, key: StreamKey, origin: ResumeToken, limits: ReadLimits, reads_for: Callable[[], str],
+        self, source: Source, key: StreamKey, origin: JoinPoint, limits: ReadLimits, reads_for: Callable[[], str],
         estimated: Callable[[int], Any] = int, charge: Callable[[int], Any] = int,
     ) -> None:  # fmt: skip
         """`reads_for` is that of `ChangeStreamReader`. `estimated` gets the number of documents in the scope. `charge`
@@ -47,7 +46,9 @@ class SnapshotReader:
         self._reads_for = reads_for
         self._estimated = estimated
         self._estimate_s = -ESTIMATE_EVERY_S
-        self._steps = SnapshotSteps(origin)
+        self._steps = SnapshotSteps(origin.place)
+        self._is_of_mongodb = origin.exact or origin.of_mongodb
+        """MongoDB sent the tokens of its positions. It is asked for their times, and so does not check the tokens."""
         self._steps.up_to = self._steps.stored.passed or self._steps.stored.up_to
         self._documents = DocumentsReader(source, key, limits)
         self._changes: ChangeStreamReader | None = None
@@ -128,7 +129,7 @@ class SnapshotReader:
         changes = ChangeStreamReader(
             self._source,
             self._key,
-            JoinPoint(self._steps.place.outside_copy()),
+            JoinPoint(self._steps.place.outside_copy(), of_mongodb=self._is_of_mongodb),
             replace(self._limits, max_await_ms=WAIT_MS),
             self._reads_for,
             copied=self._steps.copied,

@@ -17,6 +17,7 @@ from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import StreamKey, stream_key
+from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
 from feedmux_server.source.answers import CollectionInfo
 from feedmux_server.source.cursor import RawBatch
@@ -83,7 +84,7 @@ class CopiedSource(SimSource):
         """The times at which the collection was looked at."""
 
     async def open_cursor(self, spec: FeedSpec, stages: list[Any], *rest: Any) -> SimCursor:  # type: ignore[override]
-        is_gate = "$or" in stages[1]["$match"]
+        is_gate = any("$or" in each.get("$match", {}) for each in stages)
         return await super().open_cursor(spec, stages[:1] if is_gate else stages, *rest)
 
     async def open_documents(self, spec: FeedSpec, stages: list[Any], size: int, time: int, *opening: Any) -> Any:
@@ -113,7 +114,7 @@ class CopiedSource(SimSource):
 async def make(key: StreamKey = KEY, **limits: Any) -> tuple[SnapshotReader, CopiedSource, SimMongo]:
     source, mongo = await connected(CopiedSource, token_version=2)
     origin = mongo.mark(mongo.latest + 1).while_copying(Copied())
-    return SnapshotReader(source, key, origin, ReadLimits(**limits), str), source, mongo
+    return SnapshotReader(source, key, JoinPoint(origin), ReadLimits(**limits), str), source, mongo
 
 
 async def copy(reader: SnapshotReader, between: Callable[[Batch], Awaitable[None]] | None = None) -> list[Batch]:
@@ -265,7 +266,7 @@ async def test_it_says_how_many_documents_there_are_and_asks_seldom() -> None:
     _, source, mongo = await make()
     said: list[int] = []
     origin = mongo.mark(mongo.latest + 1).while_copying(Copied())
-    reader = SnapshotReader(source, KEY, origin, ReadLimits(snapshot_step_s=0), str, said.append)
+    reader = SnapshotReader(source, KEY, JoinPoint(origin), ReadLimits(snapshot_step_s=0), str, said.append)
     unavailable = FeedmuxError(ErrorReason.SOURCE_UNAVAILABLE, "no answer")
     source.counts, source.ids = [5, unavailable, 7], list(range(12))
     await reader.open()
@@ -322,7 +323,8 @@ async def test_the_next_stream_does_not_pass_again_what_is_not_granted() -> None
     await reader.close()
     assert ring.newest.copied is not None
     assert (ring.newest.copied != began.copied, ring.newest.copied.up_to) == (True, b"")
-    await copy(SnapshotReader(source, FILTERED["granted"], ring.newest, ReadLimits(batch_events=2), str))
+    again = JoinPoint(ring.newest)
+    await copy(SnapshotReader(source, FILTERED["granted"], again, ReadLimits(batch_events=2), str))
     assert source.bounds[2][0] == bson.decode(ring.newest.copied.passed)["_id"] > 0
 
 
@@ -336,6 +338,21 @@ async def test_a_collection_that_was_dropped_after_its_last_document_is_not_comp
             mongo.drop("db", "a")
         batch = await reader.read()
     assert batch.exhausted
+
+
+@in_virtual_time
+async def test_a_position_whose_event_mongodb_does_not_have_is_of_a_lost_history() -> None:
+    """Where the oplog cannot be read, nothing else says so."""
+    source, mongo = await connected(CopiedSource, token_version=2)
+    mongo.oplog_readable, common_time = False, mongo.latest
+    mongo.insert("db", "a", 0)
+    place = mongo.entries[-1].token.while_copying(Copied(bson.encode({"_id": 2}), 3))
+    mongo.restore(common_time)
+    mongo.insert("db", "a", 0)
+    for origin in (JoinPoint(place, exact=True), JoinPoint(place, of_mongodb=True)):
+        with pytest.raises(FeedmuxError) as caught:
+            await SnapshotReader(source, KEY, origin, ReadLimits(), str).open()
+        assert caught.value.reason is ErrorReason.TIMELINE_FORKED
 
 
 @in_virtual_time
