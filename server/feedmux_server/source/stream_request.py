@@ -23,9 +23,13 @@ _RAW = CodecOptions(document_class=RawBSONDocument)
 class StreamRequest:
     """The request of one reader, and how far the reader has read."""
 
-    def __init__(self, key: StreamKey, origin: JoinPoint, copied: Copied | None = None) -> None:
-        """`copied`: within a copy of existing documents, only the changes to what was copied."""
+    def __init__(
+        self, key: StreamKey, origin: JoinPoint, copied: Copied | None = None, *, from_before: bool = False
+    ) -> None:
+        """`copied`: within a copy of existing documents, only the changes to what was copied. `from_before`: begin one
+        time earlier than a position that is only asked for by its time."""
         self.key = key
+        self._earlier = int(from_before)
         self._gate = [] if copied is None else [gate(copied)]
         self.at = origin
         """The position read to, where the next request begins."""
@@ -43,12 +47,18 @@ class StreamRequest:
             # startAfter also continues past an invalidate, which resumeAfter rejects.
             stage["startAfter" if place.from_invalidate else "resumeAfter"] = token
         else:
-            time_ = place.cluster_time + 1 if place.from_invalidate else place.cluster_time
+            time_ = self.begin_time
             stage["startAtOperationTime"] = Timestamp(time_ >> 32, time_ & 0xFFFF_FFFF)
-            if not place.is_high_water_mark and not place.from_invalidate:
+            if self._earlier or (not place.is_high_water_mark and not place.from_invalidate):
                 self._drop_until = place
         # After the policy, which makes a delete of a move out of view; before the user, who may drop what it reads.
         return [{"$changeStream": stage}, *policy_stages(self.key), *self._gate, *user_stages(self.key)]
+
+    @property
+    def begin_time(self) -> int:
+        """The cluster time at which MongoDB begins to read."""
+        place = self.at.place
+        return place.cluster_time + place.from_invalidate - self._earlier
 
     def after(self, chunks: list[Chunk]) -> list[Chunk]:
         """The events after the position at which the request began."""
@@ -73,6 +83,7 @@ class StreamRequest:
         # The start stays native until the first event, because MongoDB checks the token only then. By the specification
         # ("Resume Process"), startAfter is used until then, with the newest token.
         self.at = JoinPoint(to, exact=True, native=None if has_events else self.at.native)
+        self._earlier = 0
 
     def by_time(self) -> bool:
         """Begin at the cluster time of the position next, instead of its token. Returns whether that is another

@@ -126,13 +126,17 @@ class SnapshotReader:
         self._charge(1)
         if self._names is not None:
             await self._look_ahead(self._names)
+        place = self._steps.place
+        # At the newest entry of the oplog, a stream that does not show its event would not say that it has read it.
+        is_newest = self._steps.not_before == place.cluster_time and not place.from_invalidate
         changes = ChangeStreamReader(
             self._source,
             self._key,
-            JoinPoint(self._steps.place.outside_copy(), of_mongodb=self._is_of_mongodb),
+            JoinPoint(place.outside_copy(), of_mongodb=self._is_of_mongodb),
             replace(self._limits, max_await_ms=WAIT_MS),
             self._reads_for,
             copied=self._steps.copied,
+            from_before=is_newest,
         )
         self._changes = changes  # before the opening: if that is cancelled, `close` finds the cursor
         await changes.open()

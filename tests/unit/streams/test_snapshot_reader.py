@@ -13,6 +13,7 @@ import bson
 import pytest
 from pymongo.errors import AutoReconnect, OperationFailure
 
+from feedmux_server.clock import wall_s
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer, RingLimits
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
@@ -63,12 +64,13 @@ class Documents:
 
 
 class CopiedSource(SimSource):
-    """Documents 0 to 4; changes pass whatever the gate says."""
+    """Documents 0 to 4; changes pass whatever the gate says, by default."""
 
     def __init__(self, mongo: SimMongo) -> None:
         super().__init__(mongo)
         self.ids = list(range(5))
         self.exists = True
+        self.gated = False
         self.fails: list[Exception] = []
         self.opening_fails: list[Exception] = []
         self.times: list[int] = []
@@ -85,7 +87,7 @@ class CopiedSource(SimSource):
 
     async def open_cursor(self, spec: FeedSpec, stages: list[Any], *rest: Any) -> SimCursor:  # type: ignore[override]
         is_gate = any("$or" in each.get("$match", {}) for each in stages)
-        return await super().open_cursor(spec, stages[:1] if is_gate else stages, *rest)
+        return await super().open_cursor(spec, stages[:1] if is_gate and not self.gated else stages, *rest)
 
     async def open_documents(self, spec: FeedSpec, stages: list[Any], size: int, time: int, *opening: Any) -> Any:
         if self.opening_fails:
@@ -338,6 +340,23 @@ async def test_a_collection_that_was_dropped_after_its_last_document_is_not_comp
             mongo.drop("db", "a")
         batch = await reader.read()
     assert batch.exhausted
+
+
+@in_virtual_time
+@over("gated", [False, True])
+async def test_the_last_write_of_all_is_known_to_be_read_without_another_one(gated: bool) -> None:
+    """It is at the position, so MongoDB has no later time to say. What is before the position does not come again."""
+    _, source, mongo = await make()
+    source.gated = gated
+    mongo.insert("db", "a", 0)
+    place = mongo.mark(mongo.latest + 1)
+    mongo.insert("db", "a", 0)
+    assert mongo.latest == place.cluster_time
+    reader, began_s = SnapshotReader(source, KEY, JoinPoint(place.while_copying(Copied())), ReadLimits(), str), wall_s()
+    batches = await copy(reader)
+    assert given(batches) == source.ids
+    assert changes(batches) == (not gated)
+    assert wall_s() - began_s < 1, "MongoDB writes a no-op every 10 s"
 
 
 @in_virtual_time
