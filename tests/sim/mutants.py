@@ -834,8 +834,8 @@ MUTANTS: Final = (
         "the changes of a step begin after the mark",
         "Snapshot exact",
         "feedmux_server.streams.snapshot_reader:SnapshotReader._open_changes",
-        "JoinPoint(self._steps.place.outside_copy())",
-        "JoinPoint(ResumeToken.high_water_mark(self._steps.place.cluster_time + 1))",
+        "JoinPoint(place.outside_copy(), of_mongodb=of_mongodb)",
+        "JoinPoint(place.high_water_mark(place.cluster_time + 1))",
         scenario="snapshot",
     ),
     Mutant(
