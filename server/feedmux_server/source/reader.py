@@ -85,16 +85,15 @@ class ChangeStreamReader:
         is_watched: Callable[[], bool] = lambda: True,
         is_awaited: Callable[[], bool] = lambda: False,
         copied: Copied | None = None,
-        from_before: bool = False,
     ) -> None:
         """`reads_for` names the tenant whose permit a read of history takes: one that the stream serves now; none by
         default. `is_watched` says whether a subscriber wants to know how far the stream has read, and `is_awaited`
-        whether a plan waits to know that nothing follows. `copied` and `from_before` are those of `StreamRequest`."""
+        whether a plan waits to know that nothing follows. `copied` is that of `StreamRequest`."""
         self._source = source
         self._reads_for = reads_for
         self._key = key
         self._limits = limits
-        self._request = StreamRequest(key, origin, copied, from_before=from_before)
+        self._request = StreamRequest(key, origin, copied)
         self._pace = ReadPace(source, limits, is_watched, is_awaited)
         self._reads = TimedReads(source, key, limits, self._open_cursor)
         self._forked_count = source.timeline.forked_count

@@ -23,13 +23,9 @@ _RAW = CodecOptions(document_class=RawBSONDocument)
 class StreamRequest:
     """The request of one reader, and how far the reader has read."""
 
-    def __init__(
-        self, key: StreamKey, origin: JoinPoint, copied: Copied | None = None, *, from_before: bool = False
-    ) -> None:
-        """`copied`: within a copy of existing documents, only the changes to what was copied. `from_before`: begin one
-        time earlier than a position that is only asked for by its time."""
+    def __init__(self, key: StreamKey, origin: JoinPoint, copied: Copied | None = None) -> None:
+        """`copied`: within a copy of existing documents, only the changes to what was copied."""
         self.key = key
-        self._earlier = int(from_before)
         self._gate = [] if copied is None else [gate(copied)]
         self.at = origin
         """The position read to, where the next request begins."""
@@ -49,7 +45,7 @@ class StreamRequest:
         else:
             time_ = self.begin_time
             stage["startAtOperationTime"] = Timestamp(time_ >> 32, time_ & 0xFFFF_FFFF)
-            if self._earlier or (not place.is_high_water_mark and not place.from_invalidate):
+            if at.from_before or (not place.is_high_water_mark and not place.from_invalidate):
                 self._drop_until = place
         # After the policy, which makes a delete of a move out of view; before the user, who may drop what it reads.
         return [{"$changeStream": stage}, *policy_stages(self.key), *self._gate, *user_stages(self.key)]
@@ -58,7 +54,7 @@ class StreamRequest:
     def begin_time(self) -> int:
         """The cluster time at which MongoDB begins to read."""
         place = self.at.place
-        return place.cluster_time + place.from_invalidate - self._earlier
+        return place.cluster_time + place.from_invalidate - self.at.from_before
 
     def after(self, chunks: list[Chunk]) -> list[Chunk]:
         """The events after the position at which the request began."""
@@ -83,7 +79,6 @@ class StreamRequest:
         # The start stays native until the first event, because MongoDB checks the token only then. By the specification
         # ("Resume Process"), startAfter is used until then, with the newest token.
         self.at = JoinPoint(to, exact=True, native=None if has_events else self.at.native)
-        self._earlier = 0
 
     def by_time(self) -> bool:
         """Begin at the cluster time of the position next, instead of its token. Returns whether that is another

@@ -127,18 +127,16 @@ class SnapshotReader:
         if self._names is not None:
             await self._look_ahead(self._names)
         place = self._steps.place
-        # At the newest entry of the oplog, a stream that does not show its event would not say that it has read it.
         is_newest = self._steps.not_before == place.cluster_time and not place.from_invalidate
         # Of a part of an event, MongoDB cannot be asked without what has made the event large.
         of_mongodb = self._is_of_mongodb and not place.may_be_inside_event
         changes = ChangeStreamReader(
             self._source,
             self._key,
-            JoinPoint(place.outside_copy(), of_mongodb=of_mongodb),
+            JoinPoint(place.outside_copy(), from_before=is_newest, of_mongodb=of_mongodb),
             replace(self._limits, max_await_ms=WAIT_MS),
             self._reads_for,
             copied=self._steps.copied,
-            from_before=is_newest,
         )
         self._changes = changes  # before the opening: if that is cancelled, `close` finds the cursor
         await changes.open()

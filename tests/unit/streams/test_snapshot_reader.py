@@ -362,7 +362,7 @@ async def test_the_last_write_of_all_is_known_to_be_read_without_another_one(gat
 @in_virtual_time
 async def test_a_position_whose_event_mongodb_does_not_have_is_of_a_lost_history() -> None:
     """Where the oplog cannot be read, nothing else says so."""
-    source, mongo = await connected(CopiedSource, token_version=2)
+    source, mongo = await connected(CopiedSource)
     mongo.oplog_readable, common_time = False, mongo.latest
     mongo.insert("db", "a", 0)
     place = mongo.entries[-1].token.while_copying(Copied(bson.encode({"_id": 2}), 3))

@@ -17,6 +17,9 @@ class JoinPoint:
     """The token came from exactly this stream key, so that resumeAfter accepts it."""
     native: NativeStart | None = None
     """Set for a token that the client gave: MongoDB's verdict on it is final."""
+    from_before: bool = False
+    """A position that is asked for by its time is asked for by the time before: where its time is that of the newest
+    entry, MongoDB says otherwise not whether it has read it."""
     of_mongodb: bool = False
     """Set for a token that is not exact: MongoDB sent it in another feed of this scope, as the position's signature
     shows."""
