@@ -95,6 +95,9 @@ def at_least_once(history: History) -> Iterator[Violation]:
     restores: list[Restored] = []
     unjudged: dict[str, str] = {}
     """By subscription: the session whose acks also cover events handed out before it, under other grants."""
+    late: dict[str, Violation] = {}
+    """By session: that it began too late. It may still begin further back by a gap, before its first event: what an
+    earlier session has got after that gap was not stored when its server was lost."""
     for record in history.records:
         match record:
             case Restored():
@@ -142,16 +145,20 @@ def at_least_once(history: History) -> Iterator[Violation]:
                         if any(is_lost(history.written[rank].place, each) for each in restores):
                             continue
                         event = history.written[rank].event
-                        yield Violation("At least once", record.session, f"began after {event}, which was never acked")
+                        why = f"began after {event}, which was never acked"
+                        late[record.session] = Violation("At least once", record.session, why)
                         break
                 first_rank[name] = min(start, begin)
             case Delivered():
                 sent[record.session].extend(record.events)
+                if record.session in late:
+                    yield late.pop(record.session)
             case Handled(result="done") | SetAside():
                 acked.setdefault(record.group, set()).add(record.event)  # the subscription was a group then
             case Ended():
                 name = subscription_of[record.session]
                 if record.reason == GAP:
+                    late.pop(record.session, None)
                     first_rank.pop(name, None)
                     stored.pop(name, None)  # after a restore, the session begins further back
                 if unjudged.get(name) == record.session:
@@ -161,6 +168,7 @@ def at_least_once(history: History) -> Iterator[Violation]:
                 done.update(sent[record.session][: record.sequence])
             case _:
                 pass
+    yield from late.values()
 
 
 def resumable_or_loud(history: History) -> Iterator[Violation]:

@@ -228,6 +228,19 @@ def test_a_bad_history_is_noticed(guarantee: str, records: list[Record]) -> None
     assert {violation.guarantee for violation in check([*WRITTEN, *records], [guarantee])} == {guarantee}
 
 
+def test_what_came_after_a_gap_comes_again_after_a_gap_alone() -> None:
+    """Where the server is lost before the position of the first gap is stored, the next session opens at the former."""
+    first = Opened("s", "s/1", place(1), feed="mine", epoch=1)
+    back = replace(first, session="s/1+", place=place(0), epoch=0)
+    got: list[Record] = [first, Ended("s/1", GAP), back, replace(deliver("e1"), session="s/1+"), Ended("s/1+")]
+    again: list[Record] = [*WRITTEN, *got, replace(first, session="s/2", epoch=2)]
+    gap: list[Record] = [Ended("s/2", GAP), replace(back, session="s/2+"), replace(deliver("e1"), session="s/2+")]
+    late: list[list[Record]] = [[], [Ended("s/2")], [replace(deliver("e2"), session="s/2"), *gap]]
+    assert check([*again, *gap], ["At least once"]) == []
+    for without in late:
+        assert check([*again, *without], ["At least once"])
+
+
 def test_a_seek_that_was_lost_is_stored_again() -> None:
     records: list[Record] = [
         OPEN,
