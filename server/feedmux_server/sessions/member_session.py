@@ -112,7 +112,11 @@ class MemberSession(Session):
         self._observer.acked(member.hand.acked)
         if member.can_receive or self._state.phase is Phase.DRAINING:
             self._signal.set()
-        elif member.waits_for_more and self._few_timer is None:
+        self._plan_few(member)
+
+    def _plan_few(self, member: GroupMember) -> None:
+        """Fill what is free of the member's window soon, if that is too little to be filled at once."""
+        if member.waits_for_more and self._few_timer is None:
             self._few_timer = asyncio.get_running_loop().call_later(_FEW_S, self._take_few)
 
     def _take_few(self) -> None:
@@ -155,6 +159,7 @@ class MemberSession(Session):
         if reader.read_events:
             self.gate.turns.spend(0, reader.read_events)
             reader.read_events = 0
+        self._plan_few(membership.member)  # the ready events may have filled a part of it
         if isinstance(taken, Wait) and taken.throttled:
             membership.reader.pass_on()
         elif isinstance(taken, Wait) and membership.reader.reads_on:

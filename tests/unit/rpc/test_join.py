@@ -180,6 +180,16 @@ async def test_a_bulk_read_of_a_group_is_rejected(hosted: bool) -> None:
             await member.close()
 
 
+@in_virtual_time
+async def test_what_is_free_of_a_window_is_filled_although_nothing_is_settled() -> None:
+    async with group_served() as there:
+        member = await joined(there, credit={"events": 16, "bytes": 1 << 20})
+        for number in range(16):
+            change(there, number)
+            await member.has(number + 1)
+        await member.close()
+
+
 RANGE = wire.Settle.Range
 FAILED = wire.Settle.Failed
 
