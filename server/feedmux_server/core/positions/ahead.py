@@ -27,6 +27,10 @@ _PART_BYTES: Final = 2
 """Of a time and an index: seconds before the higher position, the increment, and the index. Longer ago is as long ago
 as can be, and larger numbers are the largest: so a hole is never later than it was, and what lies between comes again.
 """
+_EXACT_S: Final = 0x8000
+_STEP_S: Final = 64
+"""From 9 hours before the higher position on, in such steps: so 24 days fit. A key may wait for as long as the oplog
+is."""
 HOLE_BYTES: Final = FORMER_HOLE_BYTES + _SHORT_BYTES + 3 * _PART_BYTES
 _ATTEMPTS_MAX: Final = 255
 _PART_MAX: Final = 0xFFFF
@@ -65,8 +69,9 @@ class Ahead:
         return b"".join(hole + self._packed(self.of[mark]) for mark, hole in former)
 
     def _packed(self, of: Of) -> bytes:
-        seconds = (self.high.cluster_time >> 32) - (of.time >> 32)
-        parts = (max(seconds, 0), of.time & 0xFFFF_FFFF, of.operation)
+        seconds = max((self.high.cluster_time >> 32) - (of.time >> 32), 0)
+        steps = max(-(-(seconds - _EXACT_S) // _STEP_S), 0)
+        parts = (min(seconds, _EXACT_S) + steps, of.time & 0xFFFF_FFFF, of.operation)
         return of.key + b"".join(min(part, _PART_MAX).to_bytes(_PART_BYTES) for part in parts)
 
 
@@ -78,7 +83,8 @@ def unpacked(high: ResumeToken, data: bytes, size: int) -> Ahead:
         holes[mark] = max(1, each[MARK_BYTES])
         if size == HOLE_BYTES:
             before, increment, index = (int.from_bytes(each[at : at + 2]) for at in (9, 11, 13))
-            seconds = (high.cluster_time >> 32) - before
+            before_s = min(before, _EXACT_S) + _STEP_S * max(before - _EXACT_S, 0)
+            seconds = (high.cluster_time >> 32) - before_s
             time = 0 if before == _PART_MAX or seconds < 0 else seconds << 32 | increment
             of[mark] = Of(each[7:9], time, index)
     return Ahead(high, holes, of)

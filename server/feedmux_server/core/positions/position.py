@@ -11,10 +11,10 @@ existing documents, the token has its length (2) before it, and after it the num
 generation (8), in a copy of several collections the namespace with its length (2) before it, and the last `_id`. After
 a copy whose end the client may not have noticed, the number and the generation are before the token. With what a group
 has settled ahead (`core.positions.ahead`), the token and the higher one have their lengths (2) before them, and the
-holes follow: mark (6), attempts (1), hash of the key (2), of the time the seconds (2) before that of the higher token
-and the increment (2), and the index in the transaction (2); the last four came later, with a flag of their own. There
-both tokens are packed (`resume_token.packed`) unless both are compact. Who does not read for the group begins at the
-token. By the flags of such positions, servers that do not know them reject them.
+holes follow: mark (6), attempts (1), hash of the key (2), of the time the seconds (2) before that of the higher token,
+those above 32,768 in steps of 64, and the increment (2), and the index in the transaction (2); the last four came
+later, with a flag of their own. There both tokens are packed (`resume_token.packed`) unless both are compact. Who does
+not read for the group begins at the token. By the flags of such positions, servers that do not know them reject them.
 """
 
 from collections.abc import Callable

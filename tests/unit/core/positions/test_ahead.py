@@ -64,9 +64,12 @@ def test_a_vector() -> None:
 
 @over("before, increment, read", [
     (0, 1 << 30, (SECOND << 32) + 0xFFFF),
-    (0xFFFE, 0, (SECOND - 0xFFFE) << 32),
-    (0xFFFF, 7, 0),
-    (1 << 20, 7, 0),
+    (0x8000, 7, (SECOND - 0x8000) << 32 | 7),
+    (0x8001, 7, (SECOND - 0x8040) << 32 | 7),
+    (0x8041, 7, (SECOND - 0x8080) << 32 | 7),
+    (2_129_792, 7, (SECOND - 2_129_792) << 32 | 7),
+    (2_129_793, 7, 0),
+    (1 << 30, 7, 0),
 ])  # fmt: skip
 def test_a_time_without_room_is_an_earlier_one(before: int, increment: int, read: int) -> None:
     ahead = inspect_position(encoded(of=Of(b"kk", (SECOND - before) << 32 | increment, 1 << 20))).ahead
