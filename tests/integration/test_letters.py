@@ -240,6 +240,11 @@ async def test_events_come_back_bit_for_bit(
     deep = struct.pack("<i", len(deep)) + deep[4:]
     large = event(4, fullDocument={"text": "x" * (15 * PART_BYTES + 700_000)})
     async with prepared(mongo, database.name) as dead:
+        await letters.mark("a", "s", here, most=1)
+        await letters.mark_key("a", "s", here, b"g", to_replay=False)
+        assert [each.id for each in await letters.to_replay("a", "s", here, 5, after=b"")] == [own[0].id]
+        await letters.mark_key("a", "s", here, b"g", to_replay=True)
+        assert await letters.to_replay("a", "s", here, 5, after=b"") == []
         for data, part_bytes in ((odd, PART_BYTES), (deep, PART_BYTES), (large, 15 << 20), (large, PART_BYTES)):
             sent = letter(data)
             await dead.letters.discard("a", "s", [sent.id])
@@ -351,7 +356,8 @@ async def test_what_mongodb_examines_for_a_call_does_not_grow_with_the_letters(
         letters = dead.letters
         calls: dict[str, Callable[[], Awaitable[Any]]] = {
             "replay begins": lambda: letters.mark_key("a", "s", here, b"g", to_replay=True),
-            "replay fails": lambda: letters.mark_key("a", "s", here, b"g", to_replay=False),
+            "replay fails": lambda: letters.unmark("a", "s", here, b"g"),
+            "replay stops": lambda: letters.mark_key("a", "s", here, b"g", to_replay=False),
             "mark": lambda: letters.mark("a", "s", here, most=5),
             "mark key": lambda: letters.mark("a", "s", here, key=of.key, most=5),
             "mark none": lambda: letters.mark("a", "s", former, most=5),

@@ -210,6 +210,8 @@ class LetterWriter:
         if not first.letter:
             return await letters.insert(written), True
         assert first.key is not None, "letters are delivered by a key"
+        if keys:
+            await letters.unmark(tenant, name, self._stream_key, first.key)
         if not await letters.failed_again(tenant, name, self._letter(first), first.letter):
             return 1, not (keys and await self._replays.let_go(first.key))
         if keys:

@@ -83,7 +83,8 @@ class Replays:
         """At once, because a host that was lost may have left such keys."""
 
     async def stop(self, key: bytes) -> None:
-        """A letter of a quarantined key has failed again."""
+        """A letter of a quarantined key has failed again, or is withheld. What callers have marked meanwhile stays
+        marked."""
         await self._letters.letters.mark_key(*self._of, self._stream_key, key, to_replay=False)
         self._keys.discard(key)
 

@@ -545,8 +545,8 @@ class Letters:
 
     async def mark_key(self, tenant: str, subscription: str, stream_key: bytes, key: bytes, *, to_replay: bool) -> None:
         """Let all letters of a quarantined key be delivered again, or not. The mark is the key's: it may have all
-        letters of its tenant, and each of them may fail again. Those of its letters that a caller has marked are
-        marked no longer."""
+        letters of its tenant, and each of them may fail again. With it, those of its letters that a caller has marked
+        are marked no longer."""
         pin = _pin(tenant, subscription, key)
         mark: dict[str, Any] = {"$set": {"replay": True}} if to_replay else {"$unset": {"replay": ""}}
         await self._answer("update", lambda: self._collection.update_one({"_id": pin}, mark))
@@ -562,6 +562,12 @@ class Letters:
             pins = {"_id": {"$in": [_pin(tenant, subscription, each) for each in some]}}
             await self._answer("update", partial(self._collection.update_many, pins, {"$unset": {"replay": ""}}))
 
+        if to_replay:
+            await self.unmark(tenant, subscription, stream_key, key)
+
+    async def unmark(self, tenant: str, subscription: str, stream_key: bytes, key: bytes) -> None:
+        """The letters of a group key that callers have marked are marked no longer. To be called before it is known, or
+        found out, whether they can be delivered: a caller who marks them after that asks for another try."""
     async def failed_again(self, tenant: str, subscription: str, letter: DeadLetter, id_: bytes) -> bool:
         """Store what is known of the deliveries of a letter, which is not delivered again now. Returns whether it is
         still there."""

@@ -175,6 +175,33 @@ async def test_a_letter_that_fails_again_is_a_letter_again() -> None:
         await until(lambda: not collection.pins)
 
 
+@over("call", ["failed_again", "of_group_key"])
+@in_virtual_time
+async def test_a_replay_that_is_asked_for_while_the_one_before_it_ends_is_a_replay(call: str) -> None:
+    """The one before it ends because its first letter has failed again, or is withheld."""
+    async with quarantined() as (_, collection, member):
+        first, is_withheld = collection._in_order()[0], call == "of_group_key"
+        if is_withheld:
+            collection.written[first.id] = replace(first, stream_key=b"other grants")
+        before = getattr(collection, call)
+
+        async def then_a_caller_asks(*arguments: Any) -> Any:
+            setattr(collection, call, before)
+            answer = await before(*arguments)
+            if is_withheld:
+                await collection.discard("default", "orders", [first.id])
+            collection.mark("a")
+            return answer
+
+        setattr(collection, call, then_a_caller_asks)
+        collection.mark("a")
+        if not is_withheld:
+            await member.has(5)
+            reject(member, 2)
+        await member.has(4 if is_withheld else 9)
+        assert of(member, "a")[-3:] == sorted(of(member, "a"))[-3:]
+
+
 @in_virtual_time
 async def test_letters_of_keys_that_go_on_are_replayed_in_order_after_what_is_there() -> None:
     collection = Collection()
