@@ -6,7 +6,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextvars import Context
-from operator import ge, gt, le
+from operator import ge, gt, le, lt
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from feedmux_server.source.letters import Letters, LettersPlace
 from feedmux_server.telemetry.observer import NOBODY
 from tests.sim.mongo import FAILINGS, SimMongo, SimSource
 
-_COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {"$gt": gt, "$gte": ge, "$lte": le}
+_COMPARED: Final[dict[str, Callable[[Any, Any], bool]]] = {"$gt": gt, "$gte": ge, "$lt": lt, "$lte": le}
 WAIT_S: Final = 5.0
 _PLACE: Final = LettersPlace("feedmux", "dead_letters", 86_400.0, 1 << 30, 100_000, 1_000)
 
@@ -135,7 +135,7 @@ class SimLetters:
             for own in found:
                 del self._primary[own]
 
-        if self.release_s and "turn" in wanted:
+        if self.release_s and "turn" in wanted and "_id" in wanted:
             self.releasing += 1
             await self._after(self.release_s, at_primary)
         else:

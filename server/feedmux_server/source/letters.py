@@ -396,7 +396,7 @@ class Letters:
     # Quarantined keys. Each has a document that is deleted with its last letter. It has the `turn` of the last write:
     # the epoch of the group's host, and how many releases of this server were not answered before. So a host that was
     # frozen, and does not know that another one has taken its place, releases no key; and a release that MongoDB
-    # carries out late releases none that is quarantined again.
+    # carries out late releases none that is quarantined again. A document of the group has the turn of its last host.
 
     def _turn(self, epoch: int) -> Int64:
         return Int64((epoch << _UNANSWERED_BITS) + self._unanswered)
@@ -425,11 +425,19 @@ class Letters:
 
     async def take_over(self, tenant: str, subscription: str, epoch: int) -> list[bytes]:
         """Return the quarantined keys of a subscription for a host, which has the newest `epoch`. From now on, hosts
-        before it release none of them."""
-        pins = {"pins.tenant": tenant, "pins.subscription": subscription}
-        newer = {"$max": {"turn": self._turn(epoch)}}
-        await self._answer("update", lambda: self._collection.update_many(pins, newer))
-        return await self.quarantined(tenant, subscription)
+        before it release none of them, and what they quarantine does not count: this host delivers its events."""
+        pins, turn = {"pins.tenant": tenant, "pins.subscription": subscription}, self._turn(epoch)
+        host = {"tenant": tenant, "subscription": subscription, "host": True}
+        before = await self._answer("find", lambda: self._collection.find_one({"_id": host}))
+        if before is not None:
+            await self._delete_pins(tenant, {**pins, "turn": {"$lt": before["turn"]}})
+        await self._answer("update", lambda: self._collection.update_many(pins, {"$max": {"turn": turn}}))
+        keys = await self._quarantined({**pins, "turn": {"$gte": turn}})
+        # Last: a host that dies before it has these keys leaves them to the next one.
+        values = {"turn": turn, "expires_at": DatetimeMS(int((wall_s() + self.place.keep_s) * 1000))}
+        update = UpdateOne({"_id": host}, {"$set": values}, upsert=True, collation=_BY_BYTES)
+        await self._answer("update", lambda: self._collection.bulk_write([update]))
+        return keys
 
     async def quarantined(self, tenant: str, subscription: str, *, to_replay: bool = False) -> list[bytes]:
         """The quarantined keys of a subscription; with `to_replay`, those whose letters are delivered again
@@ -437,7 +445,9 @@ class Letters:
         wanted: dict[str, Any] = {"pins.tenant": tenant, "pins.subscription": subscription}
         if to_replay:
             wanted["replay"] = True
+        return await self._quarantined(wanted)
 
+    async def _quarantined(self, wanted: dict[str, Any]) -> list[bytes]:
         async def find() -> list[bytes]:
             found = list[bytes]()
             cursor = self._collection.find(wanted, {"_id": 1}, batch_size=_KEYS_AT_ONCE)
@@ -453,12 +463,14 @@ class Letters:
         """These keys are quarantined no longer, unless the host with this `epoch` has a successor."""
         pins = [_pin(tenant, subscription, each) for each in keys]
         turns = {"$gte": Int64(epoch << _UNANSWERED_BITS), "$lte": self._turn(epoch)}
-        own = {"_id": {"$in": pins}, "turn": turns}
         try:
-            deleted = await self._answer("delete", lambda: self._collection.delete_many(own))
+            await self._delete_pins(tenant, {"_id": {"$in": pins}, "turn": turns})
         except BaseException:
             self._unanswered += 1
             raise
+
+    async def _delete_pins(self, tenant: str, wanted: dict[str, Any]) -> None:
+        deleted = await self._answer("delete", lambda: self._collection.delete_many(wanted))
         if (usage := self._usage.get(tenant)) is not None:
             usage.keys -= deleted.deleted_count
 
@@ -550,6 +562,12 @@ class Letters:
         pin = _pin(tenant, subscription, key)
         mark: dict[str, Any] = {"$set": {"replay": True}} if to_replay else {"$unset": {"replay": ""}}
         await self._answer("update", lambda: self._collection.update_one({"_id": pin}, mark))
+        if to_replay:
+            await self.unmark(tenant, subscription, stream_key, key)
+
+    async def unmark(self, tenant: str, subscription: str, stream_key: bytes, key: bytes) -> None:
+        """The letters of a group key that callers have marked are marked no longer. To be called before it is known, or
+        found out, whether they can be delivered: a caller who marks them after that asks for another try."""
         wanted = _of(tenant, subscription, None) | {"stream_key": Binary(stream_key), "group_key": Binary(key)}
         await self._set_state(wanted | {"state": _REPLAY}, _SET_ASIDE)
 
@@ -562,12 +580,6 @@ class Letters:
             pins = {"_id": {"$in": [_pin(tenant, subscription, each) for each in some]}}
             await self._answer("update", partial(self._collection.update_many, pins, {"$unset": {"replay": ""}}))
 
-        if to_replay:
-            await self.unmark(tenant, subscription, stream_key, key)
-
-    async def unmark(self, tenant: str, subscription: str, stream_key: bytes, key: bytes) -> None:
-        """The letters of a group key that callers have marked are marked no longer. To be called before it is known, or
-        found out, whether they can be delivered: a caller who marks them after that asks for another try."""
     async def failed_again(self, tenant: str, subscription: str, letter: DeadLetter, id_: bytes) -> bool:
         """Store what is known of the deliveries of a letter, which is not delivered again now. Returns whether it is
         still there."""
