@@ -353,14 +353,14 @@ class Group:
         self._give_back(seat.hand, lost=lost)
         if not self._seats and self._has_unwritten and not self.draining():
             # What has failed with its last member becomes a dead letter first: it may end each member that comes. So
-            # may a letter that is delivered again, whose failures no position has.
+            # may a letter that is delivered again, whose failures no position has. And one that is settled is deleted.
             self._empty_timer = asyncio.get_running_loop().call_later(FLUSH_TIMEOUT_S, self._close_empty)
         else:
             self._close_empty()
 
     @property
     def _has_unwritten(self) -> bool:
-        return self.ledger.failed_aside > 0 or bool(self.ledger.failed_letters)
+        return self.ledger.failed_aside > 0 or bool(self.ledger.failed_letters or self.ledger.replayed)
 
     def _close_empty(self) -> None:
         if not self._seats:

@@ -175,6 +175,17 @@ async def test_a_letter_that_fails_again_is_a_letter_again() -> None:
         await until(lambda: not collection.pins)
 
 
+@in_virtual_time
+async def test_a_letter_that_the_last_member_settles_before_it_closes_comes_to_nobody() -> None:
+    async with quarantined() as (there, collection, member):
+        collection.mark("a")
+        await member.has(5)
+        member.settle((2, 5))
+        await member.close()
+        await until(lambda: not there.service.groups)
+        assert not collection.written
+
+
 @over("call", ["failed_again", "of_group_key"])
 @in_virtual_time
 async def test_a_replay_that_is_asked_for_while_the_one_before_it_ends_is_a_replay(call: str) -> None:
