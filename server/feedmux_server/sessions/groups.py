@@ -376,10 +376,11 @@ class Group:
         self._plan_retry()
 
     def vacate_unconnected(self) -> None:
-        """Wait for no member any more that has no connection: the server drains."""
+        """Wait for no member any more that has no connection, nor for letters without members: the server drains."""
         for instance, seat in list(self._seats.items()):
             if seat.session is None and not self.ended:
                 self._vacate(instance, lost=True)
+        self._close_empty()
 
     # Failed events.
 

@@ -186,6 +186,20 @@ async def test_a_letter_that_the_last_member_settles_before_it_closes_comes_to_n
         assert not collection.written
 
 
+@in_virtual_time
+async def test_a_server_that_drains_does_not_wait_for_letters_of_a_group_without_members() -> None:
+    async with quarantined() as (there, collection, member):
+        collection.mark("a")
+        await member.has(5)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(collection, "discard", lambda *_: asyncio.sleep(3600))
+            member.settle((2, 5))
+            await member.close()
+            assert there.service.groups
+            there.service.groups.drain()
+            assert not there.service.groups
+
+
 @over("call", ["failed_again", "of_group_key"])
 @in_virtual_time
 async def test_a_replay_that_is_asked_for_while_the_one_before_it_ends_is_a_replay(call: str) -> None:
