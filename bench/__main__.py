@@ -29,9 +29,11 @@ NAMES = {
     "commit": "Redis commands at 100,000 acked events/s, beside 1,000",
     "telemetry": "the server's CPU for an event with metrics on, beside off",
     "snapshot": "a copy of existing documents, beside a bare find in the same order",
+    "snapshot-debezium": "the same copy, beside Debezium's engine",
     "snapshot-live": "a live subscriber's latency while ten copies run, beside none",
     "clients": "one loop over a backlog in each language, beside the Python client",
     "group": "eight members of a group with 1 ms of work for each event, beside one",
+    "group-jetstream": "eight processes that share a backlog, beside those of a consumer of NATS JetStream",
     "group-hot-key": "a group whose events are all of one document, beside an ordinary subscription",
     "group-held-key": "the latency of a group while keys are held and members come and go, beside none",
 }
@@ -47,7 +49,7 @@ def main() -> int:
     args = _arguments()
     if args.name == "list":
         for name, what in NAMES.items():
-            print(f"{name:13} {what}")
+            print(f"{name:17} {what}")
         return 0
     settings = Settings(args.events, args.runs, args.quick or args.tiny, args.tiny, args.vector)
     results: list[dict[str, Any]] = []

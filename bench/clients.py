@@ -1,53 +1,31 @@
 """`clients`: one subscriber in each language reads a backlog event by event, beside the Python client.
 
-A language's reader is a program `COMMAND --endpoint HOST:PORT --subscription NAME --count N` that connects, writes the
-line `ready`, waits for a line on standard input, opens the subscription, decodes and acks one event after the other
-until it has read N, and writes one JSON object in a line: `elapsed_s` from the start to the last event, `cpu_s` used in
-between, `count`, and `last_id`, the `documentKey._id` of the last event. It ends at once when standard input ends,
-because then the benchmark has ended. Its times are compared with those of `readers.events_by_feedmux`, which does the
-same.
+A language's reader is a program (programs.py) with the arguments `--endpoint HOST:PORT --subscription NAME --count N`,
+which opens the subscription, decodes and acks one event after the other until it has read N, and says which
+`documentKey._id` the last event had (`last_id`). Its times are compared with those of `readers.events_by_feedmux`,
+which does the same.
 """
 
-import asyncio
-import json
-import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from bench.backlog import FIRST_ID, load
+from bench.programs import Program, ReaderFailed
 from bench.readers import CheckFailed, Contest
 from bench.report import Figures, Result, Target, median_ratio, medians, progress
 from bench.settings import Settings
 from bench.stage import Stage
 
 EVENTS = 200_000
-_ROOT: Final = Path(__file__).parents[1]
-_READY_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Language:
-    """How to build and start a language's reader from the repository's root, and the tools this needs on PATH."""
-
-    build: Sequence[str]
-    command: Sequence[str]
-    tools: Sequence[str]
-
-    @property
-    def missing(self) -> list[str]:
-        return [tool for tool in self.tools if shutil.which(tool) is None]
-
 
 LANGUAGES: Final = {
-    "go": Language(
+    "go": Program(
         ("go", "build", "-C", "clients/go/feedmux", "-o", ".bin/bench", "./bench"),
         ("clients/go/feedmux/.bin/bench",),
         ("go",),
     ),
-    "node": Language(("clients/node/compile",), ("node", "clients/node/build/bench/read.js"), ("node", "npm")),
-    "java": Language(
+    "node": Program(("clients/node/compile",), ("node", "clients/node/build/bench/read.js"), ("node", "npm")),
+    "java": Program(
         ("clients/java/conformance/run", "--build"),
         (
             "java",
@@ -61,10 +39,6 @@ LANGUAGES: Final = {
 }
 
 
-class ReaderFailed(RuntimeError):
-    """A reader could not be built, or failed."""
-
-
 async def run(settings: Settings) -> Result:
     chosen = {name: language for name, language in LANGUAGES.items() if not language.missing}
     notes = [f"{name} is left out: {', '.join(LANGUAGES[name].missing)} missing" for name in LANGUAGES.keys() - chosen]
@@ -72,7 +46,7 @@ async def run(settings: Settings) -> Result:
         raise ReaderFailed("; ".join(notes))
     for name, language in chosen.items():
         progress(f"building the reader in {name}")
-        await _build(language)
+        await language.make()
     count = settings.backlog(EVENTS, 50_000, 2_000)
     python: list[Figures] = []
     others: dict[str, list[Figures]] = {name: [] for name in chosen}
@@ -112,36 +86,8 @@ def _kept(figures: Figures) -> Figures:
     return {key: figures[key] for key in ("events_per_s", "elapsed_s", "client_cpu_us_per_event")}
 
 
-async def _build(language: Language) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *language.build, cwd=_ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-    )
-    said, _ = await process.communicate()
-    if process.returncode:
-        raise ReaderFailed(f"{' '.join(language.build)}:\n{said.decode()}")
-
-
-async def _read(language: Language, endpoint: str, subscription: str, count: int) -> Figures:
-    arguments = ("--endpoint", endpoint, "--subscription", subscription, "--count", str(count))
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*language.command, *arguments, cwd=_ROOT, stdin=pipe, stdout=pipe)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(_READY_TIMEOUT_S):
-            ready = await process.stdout.readline()
-        if ready.strip() != b"ready":
-            raise ReaderFailed(f"{' '.join(language.command)} is not ready; its output above says why")
-        process.stdin.write(b"go\n")
-        said = await process.stdout.readline()
-        process.stdin.close()
-        if await process.wait() or not said:
-            raise ReaderFailed(f"{' '.join(language.command)} exited with {process.returncode}")
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    read = json.loads(said)
+async def _read(language: Program, endpoint: str, subscription: str, count: int) -> Figures:
+    read = await language.read("--endpoint", endpoint, "--subscription", subscription, "--count", str(count))
     if read["count"] != count or read["last_id"] != FIRST_ID + count - 1:
         raise CheckFailed(f"read {read['count']} events up to {read['last_id']}, not {count}")
     return {

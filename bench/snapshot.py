@@ -27,7 +27,7 @@ async def run(settings: Settings) -> Result:
             ours.append({})
             theirs.append({})
             for name, documents in collections.items():
-                ours[-1] |= await _by_feedmux(stage, documents, name, f"copy-{name}-{number}")
+                ours[-1] |= await by_feedmux(stage, documents, name, f"copy-{name}-{number}")
                 job = find_by_pymongo, Copying(stage.mongo.uri, documents)
                 theirs[-1] |= _figures(documents, name, *await _measured(stage, job))
                 shown = [f"{each[-1][f'documents_per_s_{name}']:,.0f}" for each in (ours, theirs)]
@@ -55,7 +55,7 @@ async def run(settings: Settings) -> Result:
     )
 
 
-async def _by_feedmux(stage: Stage, documents: Documents, name: str, subscription: str) -> Figures:
+async def by_feedmux(stage: Stage, documents: Documents, name: str, subscription: str) -> Figures:
     feed = feedmux.Feed(DATABASE, documents.collection)
     async with feedmux.AsyncClient(stage.endpoint) as client:
         await client.create_subscription(subscription, feed, start="snapshot")
