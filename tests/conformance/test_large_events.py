@@ -4,11 +4,13 @@ import bson
 import pytest
 
 from feedmux.v1 import change_feed_pb2 as wire
+from feedmux_embedded import RedisServer
 from feedmux_server.core.positions.position import inspect_position
 from tests.conformance.conftest import Site, on_both_versions
 from tests.conformance.faults import insert, watching
 from tests.conformance.statements import DRIVERS, FEEDMUX, SERVER, shows
 from tests.documents import Document, Documents
+from tests.integration.servers import serving, settings
 from tests.integration.wire import Event, at, feed, seconds
 
 SPLIT = '[{"$changeStreamSplitLargeEvent": {}}]'
@@ -226,3 +228,86 @@ async def test_a_subscription_begins_to_split(splitting: Site, database: Documen
     third = await api.open(name)
     assert await third.numbers(1) == [3]
     await third.close()
+
+
+COMMENT = {"comment": bson.encode({"comment": 1})}
+
+
+@shows(FEEDMUX, "Positions", "After a change of the feed between two fragments, the event comes again from its start")
+@pytest.mark.parametrize("by", ["position", "resume_token"])
+@on_both_versions
+async def test_a_feed_that_changes_inside_a_split_event(splitting: Site, database: Documents, by: str) -> None:
+    api, name = splitting.api, f"sub-{database.name}"
+    prepared(database)
+    await api.create(name, feed(database.name, "c", SPLIT, **IMAGES))
+    session = await api.session(name, credit=wire.Credit(events=1, bytes=1 << 30))
+    epoch = (await session.opened()).epoch
+    changed(database)
+    [part] = await session.take(1)
+    assert part.document["splitEvent"] == {"fragment": 1, "of": 2}
+    place = {"position": session.position, "resume_token": bson.encode(part.document["_id"])}
+    session.cancel()
+    first = {"fragment": 1, "of": 2}, {"fragment": 2, "of": 2}
+    for images, expected in ((IMAGES | COMMENT, first), ({"full_document": "required"}, (None, None))):
+        await api.update(["feed"], name=name, feed=feed(database.name, "c", SPLIT, **images))
+        for _ in range(2):  # nothing was acknowledged, so the second time is as the first
+            acked = wire.LastAcked(epoch=epoch, **{by: place[by]})
+            again = await api.open(name, takeover=True, last_acked=acked)
+            assert tuple([each.document.get("splitEvent") for each in await again.take(2)]) == expected
+            assert again.notices == []
+            again.cancel()
+
+
+@shows(FEEDMUX, "Positions", "What was acknowledged does not come again in other fragments, nor whole")
+@pytest.mark.parametrize("first", ["whole", "split"])
+@on_both_versions
+async def test_a_feed_that_changes_after_a_large_event(splitting: Site, database: Documents, first: str) -> None:
+    api, name = splitting.api, f"sub-{database.name}"
+    feeds = [feed(database.name, "c", SPLIT, full_document="required"), feed(database.name, "c", SPLIT, **IMAGES)]
+    count = 1 + (first == "split")
+    prepared(database)
+    await api.create(name, feeds[count - 1])
+    session = await api.open(name, credit=wire.Credit(events=count, bytes=1 << 30))
+    changed(database)
+    parts = await session.take(count)
+    assert [("splitEvent" in each.document) for each in parts] == [first == "split"] * count
+    await session.ack_and_wait(count)
+    await session.close()
+    await api.update(["feed"], name=name, feed=feeds[2 - count])
+    assert (await api.plan(subscription=name, instance_id="i", wait=10, events_max=1)).event_count == 1
+    again = await api.open(name, instance_id="i")
+    assert await again.numbers(1) == [2]
+    await again.close()
+
+
+@shows(FEEDMUX, "Positions", "If MongoDB finds another document and splits the event no more, it comes again whole")
+@pytest.mark.parametrize("by", ["position", "resume_token"])
+@on_both_versions
+async def test_a_lookup_that_changes_a_split_event(
+    splitting: Site, redis_server: RedisServer, database: Documents, by: str
+) -> None:
+    api, name = splitting.api, f"sub-{database.name}"
+    wanted = feed(database.name, "c", SPLIT, full_document="updateLookup", full_document_before_change="required")
+    prepared(database)
+    await api.create(name, wanted)
+    session = await api.session(name, credit=wire.Credit(events=1, bytes=1 << 30))
+    epoch = (await session.opened()).epoch
+    changed(database)
+    [part] = await session.take(1)
+    assert part.document["splitEvent"] == {"fragment": 1, "of": 2}
+    place = {"position": session.position, "resume_token": bson.encode(part.document["_id"])}
+    session.cancel()
+    database.c.update_one({"_id": 1}, {"$set": {"pad": ""}})
+    # Another server, which has no fragments in a ring.
+    async with serving(settings(splitting.mongo.uri, redis_server.url)) as fresh:
+        acked = wire.LastAcked(epoch=epoch, **{by: place[by]})
+        again = await fresh.api.open(name, takeover=True, last_acked=acked)
+        whole, behind, second = await again.take(3)
+        assert (whole.document["fullDocument"]["n"], whole.document["fullDocument"]["pad"]) == (1, "")
+        assert (behind.n, second.document["operationType"]) == (2, "update")
+        assert again.notices == []
+        await again.ack_and_wait(1)
+        again.cancel()
+        once_more = await fresh.api.open(name, takeover=True)
+        assert await once_more.numbers(1) == [2]
+        once_more.cancel()

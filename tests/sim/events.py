@@ -15,7 +15,7 @@ from feedmux_server.core.positions.resume_token import ResumeToken
 BEGIN: Final = 1_800_000_000 << 32
 """A cluster time."""
 
-_OPERATION = "463C6F7065726174696F6E54797065003C696E73657274000046646F63756D656E744B657900"
+_OPERATION = "463C6F7065726174696F6E54797065003C696E736572740046646F63756D656E744B657900"
 _COLLECTION = "5A1004942584E96D514A63B59E7230E38388D7"
 
 
@@ -29,15 +29,21 @@ def number(value: int) -> str:
 
 
 def event_token(
-    cluster_time: int, txn: int = 0, *, key: int = 0, fragment: int | None = None, invalidate: bool = False
+    cluster_time: int,
+    txn: int = 0,
+    *,
+    key: int = 0,
+    fragment: int | None = None,
+    invalidate: bool = False,
+    version: int = 1,
 ) -> ResumeToken:
     """The token of an event; version 2 if a `fragment` is given, as in streams that split large events."""
-    version = 1 if fragment is None else 2
+    version = version if fragment is None else 2
     flag = "6F" if invalidate else "6E"
     data = f"82{cluster_time:016X}{number(version)}{number(128)}{number(txn)}{flag}{_COLLECTION}"
     if version == 2:
         data += f"{_OPERATION}461E5F696400{number(key)}0000"
-        data += number(fragment or 0)
+        data += "" if fragment is None else number(fragment)
     elif not invalidate:
         data += f"461E5F696400{number(key)}00"
     return ResumeToken.from_key_string(bytes.fromhex(data + "04"))

@@ -417,7 +417,7 @@ def _by_mark(history: History) -> dict[str, int]:
     ranks = dict[str, int]()
     for rank, each in enumerate(history.written):
         if each.place:
-            ranks.setdefault(mark_of(token(each.place).raw).hex(), rank)  # the first fragment has the event's token
+            ranks[mark_of(token(each.place).raw).hex()] = rank
     return ranks
 
 

@@ -94,7 +94,6 @@ class History:
         if not all(record.place for record in self.written):
             return None
         keys = [token(record.place).key for record in self.written]
-        # An event and its first fragment have the same token.
         if any(later < earlier for earlier, later in pairwise(keys)):
             raise ValueError("the written events' tokens are not in order")
         return keys

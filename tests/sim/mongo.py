@@ -62,7 +62,7 @@ class Entry:
     database: str
     collection: str
     tokens: Callable[[int], ResumeToken]
-    """The token of each fragment, by its number; the first fragment's token is the token of the whole event."""
+    """The token of each fragment, by its number."""
     token: ResumeToken
     event: dict[str, Any]
     data: bytes
@@ -462,9 +462,9 @@ class SimMongo:
         **of_token: Any,
     ) -> None:
         def tokens(fragment: int) -> ResumeToken:
-            return event_token(time, fragment=fragment if self.token_version == 2 else None, **of_token)
+            return event_token(time, fragment=fragment, **of_token)
 
-        token = tokens(0)
+        token = event_token(time, version=self.token_version, **of_token)
         number = self._next_number
         times = {"clusterTime": Timestamp(time >> 32, time & 0xFFFF_FFFF), "wallTime": self.now(), "n": number}
         content = {"operationType": event.pop("operationType"), **times, **event}

@@ -156,6 +156,14 @@ class FeedmuxError(Exception):
         return STATUS[self.reason]
 
 
+class FragmentsChanged(FeedmuxError):
+    """Ends a stream inside a split event: MongoDB splits the event in another way by now, or not at all. Its
+    subscribers continue on another stream, so no client sees this error."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorReason.RESUME_TOKEN_NOT_FOUND, "MongoDB now splits the event in another way")
+
+
 def invalid(field: str, rule: str, reason: ErrorReason = ErrorReason.MESSAGE_INVALID) -> FeedmuxError:
     """The refusal of a request because of one of its fields."""
     return FeedmuxError(reason, f"{field} {rule}", {"field": field}, field=field)

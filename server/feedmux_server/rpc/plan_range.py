@@ -12,6 +12,7 @@ from feedmux_server.core.feeds.feed_fingerprint import check_fingerprint, feed_f
 from feedmux_server.core.feeds.names import check_name
 from feedmux_server.core.feeds.snapshot_stages import check_range
 from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.positions.position import inspect_position
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from feedmux_server.ranges.cache import Plan, Wanted
@@ -43,7 +44,8 @@ class PlanRange:
         _check(request)
         feed, key, after = await self._target(request, tenant)
         source, starts = service.manager.source(key.spec.scope.source), service.starts(key, tenant)
-        at = await starts.position(after, "after")
+        is_stored = not request.after  # a feed has one
+        at = await (starts.position_of_subscription(after) if is_stored else starts.position(after, "after"))
         check_range(at.place, key, "`after`" if request.after else "the stored position")
         until = (await starts.position(request.until, "until")).place if request.until else None
         if until is not None:
@@ -114,7 +116,8 @@ class PlanRange:
         """Store the processed position, and renew the lease. Raises FENCED."""
         # Inside a split event, the stored position does not change, but the lease is renewed all the same.
         order = order_bytes(place.after_documents() if place.copied is None and place.is_high_water_mark else place)
-        at = None if place.may_be_inside_event else StoredPlace(position, place.cluster_time, order)
+        is_inside = inspect_position(position).token.may_be_inside_event  # of another feed, `place` is not
+        at = None if is_inside else StoredPlace(position, place.cluster_time, order)
         [outcome] = await self._service.store.leases.commit_many([CommitRequest(lease, at, delivered_time)])
         if outcome.status is not CommitStatus.OK:
             raise FeedmuxError(

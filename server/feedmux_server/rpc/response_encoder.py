@@ -172,5 +172,5 @@ class MemberEncoder(ResponseEncoder):
 
 def token_of(place: ResumeToken) -> bytes:
     """MongoDB's token of a position. Empty for a long one: the server has a summary of it, and the event itself has the
-    token."""
-    return b"" if place.digest else place.raw
+    token. Empty also for a position beside an event that may be split, for which MongoDB has none."""
+    return place.raw if place.is_of_mongodb else b""

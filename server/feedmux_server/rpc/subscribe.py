@@ -216,9 +216,12 @@ class Subscribe:
         at = await starts.stored_position(stored.position, "the stored position")
         rewound_from, at_last_acked = 0, False
         skipped_from: ResumeToken | None = None
-        completed = inspect_position(stored.position).completed
+        position = inspect_position(stored.position)
+        completed = position.completed
         if request.HasField("last_acked"):
-            acked, is_document = await _acked_place(request.last_acked, starts)
+            acked, is_document = await _acked_place(
+                request.last_acked, starts, of_other_feed=position.stream_key != key.short
+            )
             epoch = request.last_acked.epoch
             if acked.place.is_after(at.place):
                 # The client's position is newer than a store that lost its last second; an older one is never used. Of
@@ -272,14 +275,17 @@ def _lost(name: str, error: FeedmuxError) -> FeedmuxError:
     )
 
 
-async def _acked_place(last_acked: wire.LastAcked, starts: StartResolver) -> tuple[JoinPoint, bool]:
-    """And whether it is the token of a copied document."""
+async def _acked_place(
+    last_acked: wire.LastAcked, starts: StartResolver, *, of_other_feed: bool
+) -> tuple[JoinPoint, bool]:
+    """And whether it is the token of a copied document. `of_other_feed`: so is the stored position, and so a token may
+    be."""
     match last_acked.WhichOneof("place"):
         case "position":
-            return await starts.stored_position(last_acked.position, "open.last_acked.position"), False
+            return await starts.acked_position(last_acked.position, "open.last_acked.position"), False
         case "resume_token":
             raw = convert.resume_token(last_acked.resume_token, "open.last_acked.resume_token")
-            at = await starts.acked_token(raw, "open.last_acked.resume_token")
+            at = await starts.acked_token(raw, "open.last_acked.resume_token", of_other_feed=of_other_feed)
             return at, without_document(raw) is not raw
     raise FeedmuxError(
         ErrorReason.MESSAGE_INVALID, "last_acked needs a position or a resume token", field="open.last_acked"

@@ -67,8 +67,9 @@ class SessionCommits:
 
     def begin_at(self, place: ResumeToken) -> None:
         """Have the position stored at which the session begins, because its client knows a newer one than the store. A
-        position inside a split event is not stored."""
-        if self.handle is not None and not place.may_be_inside_event:
+        position inside a split event is not stored, and none beside an event of another feed: the client may come once
+        more with a token of that feed, which the stored position has to show."""
+        if self.handle is not None and not place.may_be_inside_event and (place.digest or place.is_of_mongodb):
             self.handle.submit(self._encoded(place, 0), place.cluster_time, order_bytes(place), 0)
 
     def _encoded(self, place: ResumeToken, acked: int) -> bytes:

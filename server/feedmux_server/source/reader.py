@@ -16,7 +16,7 @@ from pymongo.errors import AutoReconnect, PyMongoError
 
 from feedmux_server.clock import monotonic_s, wall_s
 from feedmux_server.core.delivery.resume_policy import Action, Verdict, without_words
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, FragmentsChanged
 from feedmux_server.core.events.chunk import Chunk, chunks_of, read_token
 from feedmux_server.core.events.event_time import event_time_s
 from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, effective_stages
@@ -351,6 +351,15 @@ class ChangeStreamReader:
             and not await self._has_event()
         ):
             raise await self._source.timeline.missing(at.place, self._key.digest)
+        if (
+            verdict.action is Action.REPOSITION
+            and at.exact
+            and at.native is None
+            and at.place.is_of_mongodb
+            and at.place.may_be_inside_event
+        ):
+            # The ring may have fragments that are no more, so another stream begins, where each subscriber needs it.
+            raise FragmentsChanged from error
         if _may_be_the_token(verdict, error, during) and self._request.by_time():
             # The pipeline now hides this token, or this mongod cannot read it, but its cluster time still finds the
             # position. An error after that is not caused by the start, and concerns all who share the feed.

@@ -10,6 +10,7 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from bson.timestamp import Timestamp
 
+from feedmux_server.core.errors import FragmentsChanged
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.feeds.feed import change_stream_options
 from feedmux_server.core.feeds.snapshot_stages import gate
@@ -35,7 +36,7 @@ class StreamRequest:
         """The pipeline of a request at the present position."""
         at, stage = self.at, change_stream_options(self.key.spec)
         place, token = at.place, bson.decode(at.place.raw, _RAW)
-        by_token = at.exact and not place.digest  # of a long token, only its time is known
+        by_token = at.exact and place.is_of_mongodb  # of any other, only its time is known
         self._drop_until = None
         if at.native is not None:
             stage["resumeAfter" if at.native == "resume_after" else "startAfter"] = token
@@ -57,13 +58,15 @@ class StreamRequest:
         return place.cluster_time + place.from_invalidate - self.at.from_before
 
     def after(self, chunks: list[Chunk]) -> list[Chunk]:
-        """The events after the position at which the request began."""
+        """The events after the position at which the request began. Raises FragmentsChanged."""
         if self._drop_until is None:
             return chunks
         until = self._drop_until
         kept: list[Chunk] = []
         for chunk in chunks:
             first = chunk.first_after(until)
+            if first and chunk.ends_without(first - 1, until):
+                raise FragmentsChanged
             if first == chunk.count:
                 if until.digest:
                     kept.clear()  # they were before the event of the position, at its cluster time
@@ -83,7 +86,7 @@ class StreamRequest:
     def by_time(self) -> bool:
         """Begin at the cluster time of the position next, instead of its token. Returns whether that is another
         request."""
-        if self.at.native is not None or not self.at.exact or self.at.place.digest:
+        if self.at.native is not None or not self.at.exact or not self.at.place.is_of_mongodb:
             return False
         self.at = JoinPoint(self.at.place, exact=False)
         return True

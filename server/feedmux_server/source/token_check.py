@@ -1,7 +1,8 @@
 """Asks MongoDB for the event of a token, whatever the pipeline of a feed shows of it.
 
-MongoDB answers with error 280 both to a token whose event a pipeline now hides, which must be resumed, and to one whose
-event it has never had, since it was restored. Without the pipeline, only the second is an error.
+MongoDB answers with error 280 both to a token whose event a pipeline now hides, or which it now splits in another way,
+and to one whose event it has never had, since it was restored. The first must be resumed. Without the pipeline, only
+the second is an error.
 """
 
 from contextlib import suppress
@@ -13,7 +14,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure, PyMongoError
 
 from feedmux_server.core.feeds.feed import change_stream_options
-from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey
+from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.resume_token import ResumeToken
 from feedmux_server.source.cursor import RawChangeStreamCursor
 from feedmux_server.source.deployment import Source
@@ -37,8 +38,7 @@ async def has_event(source: Source, key: StreamKey, place: ResumeToken) -> bool:
         cursor = await source.open_cursor(key.spec, _stages(key, place), 1, HISTORY_AWAIT_MS)
         await cursor.next_batch()
     except OperationFailure as error:
-        # Any other answer is about the event itself, such as its size, so that MongoDB has found it; or, as with code
-        # 7182504, about a part of it.
+        # Any other answer is about the event itself, such as its size, so that MongoDB has found it.
         if judge(error, "getMore").error.status == "UNAVAILABLE":
             raise
         return error.code != _NOT_FOUND
@@ -54,5 +54,6 @@ def _stages(key: StreamKey, place: ResumeToken) -> list[Any]:
     for lookup in ("fullDocument", "fullDocumentBeforeChange", "matchCollectionUUIDForUpdateLookup"):
         options.pop(lookup, None)
     options.update(dict.fromkeys(_SHOWING, True))
-    options["startAfter" if place.from_invalidate else "resumeAfter"] = bson.decode(place.raw, _RAW)
-    return [{"$changeStream": options}, *([{SPLIT: {}}] if place.may_be_inside_event else [])]
+    options["startAfter" if place.from_invalidate else "resumeAfter"] = bson.decode(place.event_raw(), _RAW)
+    # Nothing is looked up, so MongoDB is asked for the whole event, whatever its fragments are by now.
+    return [{"$changeStream": options}]

@@ -11,7 +11,7 @@ from typing import Literal
 from feedmux_server.clock import wall_s
 from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.feeds.snapshot_stages import check_feed
-from feedmux_server.core.feeds.stream_key import StreamKey
+from feedmux_server.core.feeds.stream_key import SPLIT, StreamKey, user_stages
 from feedmux_server.core.positions.ahead import Ahead
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import (
@@ -75,15 +75,16 @@ class StartResolver:
     async def position(self, data: bytes, field: str) -> JoinPoint:
         """The join point of a position on this feed. Raises as `resolve` does, and TIMELINE_FORKED for a position of a
         history that MongoDB no longer has."""
-        at = await self.stored_position(data, field)
-        if (error := self.source.timeline.lost(at.place)) is not None:
-            raise error
-        return at
+        return self._not_lost(await self.acked_position(data, field))
+
+    async def position_of_subscription(self, data: bytes) -> JoinPoint:
+        """As `position`, for the stored position."""
+        return self._not_lost(await self.stored_position(data, "the stored position"))
 
     async def position_of_group(self, data: bytes) -> tuple[JoinPoint, Ahead | None]:
         """As `position`, for the stored position of a group, with what is settled ahead of it. After a change of the
         pipeline, other events are in the feed: those that were settled cannot be told from new ones."""
-        at = await self.position(data, "the stored position")
+        at = await self.position_of_subscription(data)
         position = inspect_position(data)
         ahead = position.ahead if position.stream_key == self.key.short else None
         if ahead is not None and (error := self.source.timeline.lost(ahead.high)) is not None:
@@ -91,22 +92,37 @@ class StartResolver:
         return at, ahead
 
     async def stored_position(self, data: bytes, field: str) -> JoinPoint:
-        """As `position`, for a subscription, which has a policy for a history that MongoDB no longer has."""
-        at = join_point(decode_position(data, self._fingerprint, self.keys), self.key)
+        """As `position`, for a subscription, which has a policy for a history that MongoDB no longer has. No stored
+        position is inside a split event."""
+        return await self._join_point(data, field, ends_event=True)
+
+    async def acked_position(self, data: bytes, field: str) -> JoinPoint:
+        """As `stored_position`, for one that a client has."""
+        return await self._join_point(data, field, ends_event=False)
+
+    async def _join_point(self, data: bytes, field: str, *, ends_event: bool) -> JoinPoint:
+        at = join_point(decode_position(data, self._fingerprint, self.keys), self.key, ends_event=ends_event)
         if at.place.copied is not None:
             check_feed(self.key)  # the grants or the pipeline may have changed since the copy began
         await self._check_reached(at.place.cluster_time, field)
         return at
 
-    async def acked_token(self, raw: bytes, field: str) -> JoinPoint:
+    def _not_lost(self, at: JoinPoint) -> JoinPoint:
+        if (error := self.source.timeline.lost(at.place)) is not None:
+            raise error
+        return at
+
+    async def acked_token(self, raw: bytes, field: str, *, of_other_feed: bool = False) -> JoinPoint:
         """The join point of an event's token, up to which a client says it has processed. Raises as `resolve` does.
 
         Nothing proves that the token is of this feed, and other clients may join a stream opened there. So the token is
         used only as a position in time, by its cluster time, which MongoDB cannot reject. The `_id` of a copied
-        document is at the document's high-water mark.
+        document is at the document's high-water mark. `of_other_feed`: as for `join_point`.
         """
         token = _client_token(without_document(raw), field)
         await self._check_reached(token.cluster_time, field)
+        if of_other_feed:
+            token = _in_other_feed(token, self.key)
         return JoinPoint(token.given_as(Given.AS_TIME))
 
     async def _native(self, start: Start) -> JoinPoint:
@@ -132,7 +148,7 @@ class StartResolver:
             raise FeedmuxError(
                 ErrorReason.START_AFTER_REQUIRED, "the token is of an invalidate event; use start_after", field="start"
             )
-        return JoinPoint(token.given_as(Given.AS_TIME))
+        return JoinPoint(_in_other_feed(token, self.key).given_as(Given.AS_TIME))
 
     async def _check_reached(self, cluster_time: int, field: str) -> None:
         """Raises START_IN_FUTURE. Asks MongoDB only about a time later than any seen from it so far."""
@@ -164,16 +180,30 @@ def _utc(cluster_time: int) -> str:
     return f"{datetime.fromtimestamp(cluster_time >> 32, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def join_point(position: Position, key: StreamKey) -> JoinPoint:
+def _in_other_feed(token: ResumeToken, key: StreamKey, *, ends_event: bool = False) -> ResumeToken:
+    """A position in this feed, which may split its event in another way than the feed that it came from.
+
+    After a fragment that may not be the last one, the event comes again from its start. Else all of it is passed.
+    """
+    if token.may_be_inside_event:
+        return token.after_event() if ends_event else token.event_start()
+    return token.after_event() if any(SPLIT in stage for stage in user_stages(key)) else token
+
+
+def join_point(position: Position, key: StreamKey, *, ends_event: bool = False) -> JoinPoint:
     """The join point of a position on this feed: resumable by its token only if it came from the same key.
 
     MongoDB now checks a client's token that it has not checked yet, as it would have when the client first sent it.
+    `ends_event`: the position is not between two fragments of an event.
     """
     token = position.token
+    if position.stream_key != key.short:
+        token = _in_other_feed(token, key, ends_event=ends_event)
     if token.is_high_water_mark and token.given is Given.BY_MONGODB:
         return JoinPoint(token, exact=position.stream_key == key.short)
-    if position.stream_key != key.short and token.given is Given.BY_MONGODB:
-        return JoinPoint(token.given_as(Given.AS_TIME), of_mongodb=True)
+    if position.stream_key != key.short and position.token.given is Given.BY_MONGODB:
+        # Before an event, there is no token that MongoDB could check.
+        return JoinPoint(token.given_as(Given.AS_TIME), of_mongodb=not position.token.may_be_inside_event or ends_event)
     if (
         position.stream_key != key.short
         or token.given is Given.AS_TIME
@@ -182,7 +212,7 @@ def join_point(position: Position, key: StreamKey) -> JoinPoint:
         return JoinPoint(token.given_as(Given.AS_TIME))
     if token.given is Given.BY_CLIENT:
         return JoinPoint(token, native="start_after")
-    return JoinPoint(token, exact=True)
+    return JoinPoint(token, exact=True, ends_event=ends_event)
 
 
 def _client_token(raw: bytes, field: str) -> ResumeToken:

@@ -1,13 +1,14 @@
 """One cursor: what a failure means for it, where it opens again, and what ends a long read."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import bson
 import pytest
 from pymongo.errors import OperationFailure, PyMongoError
 
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, FragmentsChanged
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
@@ -80,6 +81,18 @@ async def test_a_token_that_mongodb_cannot_read_is_replaced_by_its_time_at_once(
     source.fails = [failure(280)]
     with pytest.raises(FeedmuxError):
         await reader.open()
+
+
+@in_virtual_time
+async def test_a_fragment_that_mongodb_no_longer_has_ends_the_stream_and_is_no_fork() -> None:
+    _, source, mongo = await make_reader()
+    for _ in range(3):
+        mongo.insert("db", "a", 0)
+    splits = stream_key(replace(KEY.spec, pipeline=bson.encode({"pipeline": [{"$changeStreamSplitLargeEvent": {}}]})))
+    reader = ChangeStreamReader(source, splits, JoinPoint(mongo.entries[0].tokens(0), exact=True), ReadLimits())
+    await reader.open()
+    with pytest.raises(FragmentsChanged):
+        await reader.read()
 
 
 LOST = [136, 286, 326]

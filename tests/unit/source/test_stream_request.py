@@ -3,13 +3,15 @@
 from typing import Any
 
 import bson
+import pytest
 from bson.timestamp import Timestamp
 
+from feedmux_server.core.errors import FragmentsChanged
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.feeds.feed import FeedSpec, Scope
 from feedmux_server.core.feeds.stream_key import stream_key
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import Given, ResumeToken
 from feedmux_server.source.stream_request import StreamRequest
 from tests.sim.events import BEGIN, event, event_token
 from tests.tables import over
@@ -65,6 +67,56 @@ def test_a_start_at_a_time_drops_what_was_read_before() -> None:
     assert counts(kept) == [1, 1]
     assert kept[0].start == token(3)
     assert counts(request.after([chunk(1)])) == [1], "only until the first event after the position"
+
+
+def parts(count: int, size: int = 0) -> list[Chunk]:
+    """An event in so many fragments, each of which is a chunk, or whole; `size` is that of its `_id`."""
+    if size:
+        tokens = [key_string("x" * size, version=2, fragment=n) for n in range(count)] or [
+            key_string("x" * size, version=2)
+        ]
+        raw = [bson.decode(long_document(each)) for each in tokens]
+    else:
+        raw = [bson.decode(each.raw) for each in part_tokens(count)]
+    fields = [{"splitEvent": {"fragment": n + 1, "of": count}} for n in range(count)] or [{}]
+    events = [{"_id": each} | more for each, more in zip(raw, fields, strict=True)]
+    return cut_batch(b"".join(map(bson.encode, events)), mark(0), None, 0.0, bytes_max=1, split=True)
+
+
+def part_tokens(count: int) -> list[ResumeToken]:
+    return [event_token(BEGIN, fragment=n) for n in range(count)] or [event_token(BEGIN, version=2)]
+
+
+@over(
+    ("place", "now", "left"),
+    [
+        (event_token(BEGIN, fragment=0).event_start(), 2, 2),
+        (event_token(BEGIN, fragment=1).event_start(), 0, 1),
+        (event_token(BEGIN, fragment=1).after_event(), 3, 0),
+        (event_token(BEGIN, fragment=1).after_event(), 0, 0),
+        (event_token(BEGIN, version=2).after_event(), 2, 0),
+        (event_token(BEGIN, fragment=0), 2, 1),
+        (event_token(BEGIN, fragment=1), 2, 0),
+    ],
+)
+def test_an_event_that_another_feed_has_in_other_fragments(place: ResumeToken, now: int, left: int) -> None:
+    request = StreamRequest(KEY, JoinPoint(place))
+    assert start(request) == {"startAtOperationTime": timestamp(BEGIN)}
+    kept = request.after(parts(now))
+    assert len(kept) == left
+    assert not kept or kept[0].start == place
+
+
+@over("size", [0, 10_000])
+@over("now", [0, 1, 2])
+def test_a_fragment_that_is_no_more(size: int, now: int) -> None:
+    """Of a token of a client or a long one, MongoDB is asked for the time, and cannot say so."""
+    place = parts(3, size)[2].end.given_as(Given.AS_TIME)
+    request = StreamRequest(KEY, JoinPoint(place))
+    request.stages()
+    with pytest.raises(FragmentsChanged):
+        request.after(parts(now, size))
+    assert request.after(parts(3, size)) == []
 
 
 @over("at", [JoinPoint(token(3), exact=True), JoinPoint(mark(3)), JoinPoint(INVALIDATE)])

@@ -18,7 +18,7 @@ from feedmux_server.source.deployment import Source
 from feedmux_server.source.timeline import SourceTimeline
 from feedmux_server.streams.resolve_start import StartResolver
 from feedmux_server.telemetry.observer import NOBODY
-from tests.sim.events import BEGIN
+from tests.sim.events import BEGIN, event_token
 from tests.unit.core.delivery.streams_support import mark, token
 
 KNOWN, LATEST, OLDEST = BEGIN + 100, BEGIN + 200, BEGIN - 100
@@ -127,6 +127,32 @@ async def test_an_acked_token_is_a_time_whatever_it_names() -> None:
     with pytest.raises(FeedmuxError) as caught:
         await starts.acked_token(token(1_000).raw, "last_acked")
     assert (caught.value.reason, caught.value.field) == (ErrorReason.START_IN_FUTURE, "last_acked")
+
+
+async def test_another_feed_has_other_fragments() -> None:
+    """After a fragment, the event comes again from its start, unless it was the last. A whole event is passed."""
+    whole, part = event_token(BEGIN, version=2), event_token(BEGIN, fragment=1)
+    splits = stream_key(replace(SPEC, pipeline=bson.encode({"pipeline": [{"$changeStreamSplitLargeEvent": {}}]})))
+    for token_, key, start, stored in (
+        (part, KEY, part, part),
+        (part, OTHER, part.event_start(), part.after_event()),
+        (part, splits, part.event_start(), part.after_event()),
+        (whole, OTHER, whole, whole),
+        (whole, splits, whole.after_event(), whole.after_event()),
+    ):
+        position = resolver()[0].encoder().encode(token_)
+        starts, _ = resolver(key)
+        is_other = key is not KEY
+        at = await starts.position(position, "p")
+        assert (at.place, at.exact, at.of_mongodb) == (start, not is_other, is_other and token_ is whole)
+        at = await starts.stored_position(position, "p")
+        assert (at.place, at.exact, at.ends_event, at.of_mongodb) == (stored, not is_other, not is_other, is_other)
+        at = await starts.acked_token(token_.raw, "p", of_other_feed=is_other)
+        assert (at.place, at.exact) == (start, False)
+        again = starts.encoder().encode(start.given_as(Given.AS_TIME))  # as `Opened` says it
+        assert (await starts.position(again, "p")).place == start
+        if is_other:
+            assert (await resolver(NARROWED)[0].position(again, "p")).place == start
 
 
 async def test_what_is_no_token_of_mongodb() -> None:

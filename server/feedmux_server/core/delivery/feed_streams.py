@@ -23,7 +23,7 @@ from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.stream_steps import OpenStreams
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender, NeedsRoom
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, FragmentsChanged
 from feedmux_server.core.limits.rings import Rings
 from feedmux_server.core.limits.usage_meter import UsageMeter
 from feedmux_server.core.positions.join_point import JoinPoint
@@ -175,7 +175,11 @@ class FeedStreams:
             if stream is None:
                 return Ended(subscriber.lost) if subscriber.lost is not None else None  # or it waits for a slot
             if subscriber.seq < stream.ring.next_seq:
-                taken = subscriber.cut(stream.ring)
+                try:
+                    taken = subscriber.cut(stream.ring)
+                except FragmentsChanged:
+                    self._rejoin_beside_event(subscriber)
+                    continue
                 if taken is None or isinstance(taken, Delivery):
                     stream.poke()  # the pump may rest because of what was passed over, or taken now
                 if taken is not None:
@@ -231,6 +235,9 @@ class FeedStreams:
             self.leave(subscriber)
             return None
         place = subscriber.at.place
+        if isinstance(stream.end_error, FragmentsChanged):
+            self._rejoin_beside_event(subscriber)
+            return None
         if (
             stream.end_error.reason in PLACE_BOUND
             and place.is_after(stream.ring.newest)
@@ -247,6 +254,16 @@ class FeedStreams:
         subscriber.at = at
         subscriber.lost = None
         self.join(subscriber)
+
+    def _rejoin_beside_event(self, subscriber: Subscriber) -> None:
+        """Continue after an event whose last fragment was sent; else at the start of the event, which comes again."""
+        at, acks = subscriber.at, subscriber.acks
+        if at.place.may_be_inside_event:
+            place = at.place.after_event() if at.ends_event else at.place.event_start()
+            if acks is not None and acks.place.is_same(at.place):
+                acks.place = place  # where the session began: the event that comes again is to be stored
+            at = JoinPoint(place)
+        self.rejoin(subscriber, at)
 
     def remove(self, subscriber: Subscriber) -> bool:
         """Remove the subscriber at the end of its session. Returns whether its acks have more to release."""

@@ -12,7 +12,7 @@ from feedmux_server.core.delivery.copy_range import is_of_one_step
 from feedmux_server.core.delivery.credit import CreditWindow
 from feedmux_server.core.delivery.replay_buffer import ReplayBuffer
 from feedmux_server.core.delivery.taken import BSON, Delivery, NeedsRender, NeedsRoom
-from feedmux_server.core.errors import FeedmuxError
+from feedmux_server.core.errors import FeedmuxError, FragmentsChanged
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import ResumeToken
@@ -149,12 +149,21 @@ class Subscriber:
             return newest if newest.is_after(self.at.place) else self.at.place
         return self.at.place
 
+    def _has_other_fragments(self, ring: ReplayBuffer) -> bool:
+        """Whether the ring, which another session may have had read, has other fragments of the event in which this one
+        is."""
+        seq = self.seq if self.index else self.seq - 1
+        if seq < ring.first_seq:
+            return False
+        chunk = ring[seq]
+        return chunk.ends_without((self.index or chunk.count) - 1, self.at.place)
+
     def lag_events(self) -> int:
         return self.ring.events_behind(self.seq, self.index) if self.ring is not None else 0
 
     def cut(self, ring: ReplayBuffer) -> Delivery | NeedsRender | NeedsRoom | None:
         """Take the events from the index on, over as many chunks as fit into one message; None if there are only events
-        that were passed before."""
+        that were passed before. Raises FragmentsChanged."""
         events_left = self.credit.events if self.acks is None else min(self.credit.events, self.acks.room)
         if self.batch_events_max:
             events_left = min(events_left, self.batch_events_max)
@@ -168,6 +177,8 @@ class Subscriber:
             if self.index == 0 and self.at.place.is_after(chunk.start):
                 # The stream was behind the position when it was joined, and has now read events at or before that.
                 self.index = chunk.first_after(self.at.place)
+            if not parts and self._has_other_fragments(ring):
+                raise FragmentsChanged
             if self.index == chunk.count:
                 self.seq, self.index = self.seq + 1, 0
                 continue
@@ -202,7 +213,7 @@ class Subscriber:
             wire_size += len(part)
             if self.acks is not None:
                 self.acks.record(chunk, first, stop)
-            self.at = JoinPoint(chunk.place_after(stop - 1), exact=True)
+            self.at = JoinPoint(chunk.place_after(stop - 1), exact=True, ends_event=chunk.ends_event(stop - 1))
             self.index = stop
             if stop < chunk.count:
                 break

@@ -297,11 +297,12 @@ class Chunk:
             while first < self.count and self.token(first).is_of_passed_event(place):
                 first += 1
         elif place.digest:
+            is_found = False
             for index in range(first, self.count):
                 token = self.token(index)
-                if token.is_same(place):
-                    return index + 1
-                if token.is_after(place):
+                if token.digest == place.digest and place.reaches(token):
+                    is_found, first = True, index + 1
+                elif is_found or token.is_after(place):
                     break
         return first
 
@@ -313,6 +314,20 @@ class Chunk:
         if not raw:
             return None
         return self.end if index == self.count - 1 else self._place(raw, index)
+
+    def ends_event(self, index: int) -> bool:
+        """Whether the stream splits events, and no fragment of the same event follows event `index`. The bytes must
+        still be there."""
+        return self._split and bool(self._ack_token(index))
+
+    def ends_without(self, index: int, place: ResumeToken) -> bool:
+        """Whether event `index` is the end of the event of `place`, and `place`, a fragment, is none of its fragments:
+        a lookup has found another document by then."""
+        if not self._split or not place.may_be_inside_event or place.version != self.end.version:
+            return False
+        token = self.token(index)
+        is_of_event = token.after_event().is_same(place.after_event())
+        return is_of_event and not token.is_same(place) and self.ends_event(index)
 
     def without_first(self, first: int, start: ResumeToken) -> "Chunk":
         """The same chunk from event `first` on."""

@@ -20,6 +20,8 @@ class JoinPoint:
     from_before: bool = False
     """A position that is asked for by its time is asked for by the time before: where its time is that of the newest
     entry, MongoDB says otherwise not whether it has read it."""
+    ends_event: bool = False
+    """If the token is of a fragment: that was the last one of its event."""
     of_mongodb: bool = False
     """Set for a token that is not exact: MongoDB sent it in another feed of this scope, as the position's signature
     shows."""

@@ -5,6 +5,10 @@ fields say where in the history of the cluster it stands. Within one token versi
 events do; across versions only the leading fields do (`is_after`, `reaches`). A layout that is not
 known is never compared: decoding raises.
 
+The fragments of a split event have the event's own token with a number after it, so they sort after the token of the
+whole event. Another feed may split the event in another way, or not at all: for it, a position is before the event
+(`event_start`) or after all its fragments (`after_event`). MongoDB knows no tokens for these two.
+
 A token holds the document's `_id` in twice its size, so it may have megabytes. Of a long token, only the beginning and
 a digest are kept (docs/adr/0022): enough to recognize its event, and to order it among events of other documents.
 Down the data path: chunks keep tokens, `position` wraps them, `source` hands them to MongoDB as they are.
@@ -44,6 +48,8 @@ _AFTER_DOCUMENTS: Final = b"\xff" * 8
 _SNAPSHOT: Final = b"\x03snapshot\x00"
 """The type and name of the field beside `_data` in the `_id` of a copied document."""
 _BEGINNING_BYTES: Final = 1024
+_ALL_FRAGMENTS: Final = b"\xff"
+"""In place of the number of a fragment: after the last one, however many there are."""
 _MOMENT_BYTES: Final = 26
 """Of a token's time, version, type and transaction index, and fewer than any event's token has."""
 _PLACES_BYTES_MAX: Final = 64
@@ -196,8 +202,8 @@ class ResumeToken:
             return False
         tail = self.key[4]
         if self.digest:
-            return not tail.endswith(self.digest)
-        if tail.endswith(b"\0"):
+            return not tail.endswith((self.digest, self.digest + _ALL_FRAGMENTS))
+        if tail.endswith((b"\0", b"\0" + _ALL_FRAGMENTS)):
             return False  # the end of the document key; a fragment number ends so only from 128 on
         _, _, fragment, undecoded = _read_tail(tail)
         return fragment is not None or bool(undecoded)
@@ -206,6 +212,52 @@ class ResumeToken:
         """This position, or if it may be inside an event, the high-water mark before the event: events of that time are
         delivered again."""
         return self.before_time() if self.may_be_inside_event else self
+
+    def event_start(self) -> "ResumeToken":
+        """This position, or if it may be inside an event, the position before that event. Of a long token, the
+        high-water mark before it."""
+        data = _key_string(self.raw)[:-1]
+        event = data[: len(data) - _fragment_bytes(data)]
+        if not self.may_be_inside_event or self.digest or event == data or not event.endswith(b"\0"):
+            return self.before_event()
+        # A token without its last byte sorts before that token, and after those of all other events before it.
+        return self._with_key_string(event[:-1])
+
+    def after_event(self) -> "ResumeToken":
+        """The position after the whole event: after all its fragments, for a feed that may split it in another way. A
+        position before an event stays as it is."""
+        if self.is_high_water_mark or self.from_invalidate or self.version == 1:
+            return self  # an event of version 1 is never split (`is_of_passed_event`)
+        if self.digest:
+            document = bson.decode(self.as_summary().raw)
+            raw = bson.encode(document | {"digest": self.digest + _ALL_FRAGMENTS})
+            return replace(self.from_position(raw), copied=self.copied)
+        if _read_tail(self.key[4])[3]:
+            return self
+        return self._with_key_string(self._event_key_string() + _ALL_FRAGMENTS)
+
+    def event_raw(self) -> bytes:
+        """The token that MongoDB gives the event if it does not split it. Not of a long token."""
+        return self.raw if self.version == 1 else self._with_key_string(self._event_key_string()).raw
+
+    @property
+    def is_of_mongodb(self) -> bool:
+        """Whether MongoDB can read `raw`."""
+        if self.digest:
+            return False
+        return self.given is not Given.AS_TIME or self.is_high_water_mark or not _read_tail(self.key[4])[3]
+
+    def _event_key_string(self) -> bytes:
+        """The KeyString of the event, without the number of a fragment, and without its end."""
+        data = _key_string(self.raw)[:-1]
+        if data.endswith(b"\0" + _ALL_FRAGMENTS):
+            return data[:-1]
+        return data[: len(data) - _fragment_bytes(data)] if self.may_be_inside_event else data
+
+    def _with_key_string(self, data: bytes) -> "ResumeToken":
+        """The position with another KeyString, of which MongoDB is asked for the time."""
+        raw = bson.encode(bson.decode(self.raw) | {"_data": (data + bytes((_END,))).hex().upper()})
+        return replace(self.from_position(raw), given=Given.AS_TIME, copied=self.copied)
 
     def before_time(self) -> "ResumeToken":
         """The high-water mark before all events of this position's cluster time, within the same copy."""
@@ -519,7 +571,7 @@ def _identity(token: ResumeToken) -> tuple[bytes, int | None] | None:
     """What names a document's event in tokens of both versions, and the fragment; None where it cannot be told.
 
     Collection and document key, as bytes: decoded values are equal where MongoDB's are not."""
-    tail = token.key[4]
+    tail = token.key[4].removesuffix(_ALL_FRAGMENTS)
     reader = KeyStringReader(tail)
     try:
         if not isinstance(reader.read(), UUID):

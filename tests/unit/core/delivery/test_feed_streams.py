@@ -9,7 +9,7 @@ from feedmux_server.core.delivery.feed_streams import SubscriberState
 from feedmux_server.core.delivery.shared_stream import SharedStream, StreamState
 from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery, Ended, NeedsRender
-from feedmux_server.core.errors import ErrorReason, FeedmuxError
+from feedmux_server.core.errors import ErrorReason, FeedmuxError, FragmentsChanged
 from feedmux_server.core.events.chunk import Rendition, cut_batch
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
@@ -413,3 +413,45 @@ def test_after_a_copy_its_subscriber_continues_on_the_live_stream() -> None:
     assert numbers(feed.take(copier)) == [3, 4, 5]
     assert feed.stream_of(copier) is feed.stream_of(live)
     assert copier.at.place.copied is None
+
+
+@over("is_behind", [False, True])
+@over("of", [0, 1, 2])
+@over("ends_event", [False, True])
+def test_a_ring_with_other_fragments_of_the_event(is_behind: bool, of: int, ends_event: bool) -> None:
+    """As another session had them read, when a lookup found another document."""
+    feed, place = Feed(join_distance_s=10), event_token(BEGIN + 10, key=1, fragment=2)
+    start = ResumeToken.high_water_mark(BEGIN, 2)
+    theirs = feed.subscriber(JoinPoint(start, exact=True))
+    parts = [event(n, event_token(BEGIN + 10, key=1, fragment=n), part=(n + 1, of)) for n in range(of)]
+    parts = parts or [event(0, event_token(BEGIN + 10, key=1, version=2))]
+    stream = opened(feed.stream_of(theirs))
+    mine = feed.subscriber(JoinPoint(place, exact=True, ends_event=ends_event)) if is_behind else None
+    data = b"".join(each.data for each in (*parts, event(9, event_token(BEGIN + 20, version=2))))
+    for chunk in cut_batch(data, start, None, 0.0, bytes_max=1, split=True):
+        stream.append([chunk], None)
+    mine = mine or feed.subscriber(JoinPoint(place, exact=True, ends_event=ends_event))
+    found: list[int] = []
+    while (taken := feed.take(mine)) is not None:
+        found += numbers(taken)
+    assert found == ([] if ends_event else [each.number for each in parts]) + [9]
+
+
+@over("ends_event", [False, True])
+def test_an_event_whose_fragments_changed_comes_again_unless_it_was_passed(ends_event: bool) -> None:
+    feed, part = Feed(), event_token(BEGIN + 10, key=1, fragment=0)
+    mine = feed.subscriber(JoinPoint(part, exact=True, ends_event=ends_event), acks_max=10)
+    other = feed.subscriber(JoinPoint(ResumeToken.high_water_mark(BEGIN + 99, 2)))
+    old = opened(feed.stream_of(mine))
+    old.end(FragmentsChanged())
+    assert feed.take(mine) is None
+    new = feed.stream_of(mine)
+    assert new is not old
+    place = part.after_event() if ends_event else part.event_start()
+    assert (mine.at.place, new.origin.place, new.origin.exact) == (place, place, False)
+    assert other.at.place.cluster_time == BEGIN + 99
+    opened(new)
+    data = event(1, event_token(BEGIN + 10, key=1, version=2)).data + event(2, event_token(BEGIN + 20, version=2)).data
+    new.append(cut_batch(data, part.before_time(), None, 0.0, bytes_max=10**6, split=True), None)
+    assert numbers(feed.take(mine)) == ([2] if ends_event else [1, 2])
+    assert feed.ack(mine, 1)

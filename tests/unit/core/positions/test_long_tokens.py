@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from feedmux_server.core.delivery.cached_range import CachedRange
 from feedmux_server.core.delivery.taken import Delivery, Ended
-from feedmux_server.core.events.chunk import Chunk, cut_batch
+from feedmux_server.core.events.chunk import Chunk, cut_batch, document_offsets
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.position import (
     POSITION_BYTES_MAX,
@@ -223,6 +223,20 @@ def test_fragments_are_in_order() -> None:
     assert not any(earlier.reaches(later) for earlier, later in pairwise(parts))
     orders = [order_bytes(each) for each in parts]
     assert orders == sorted(orders)
+
+
+def test_before_and_after_all_fragments() -> None:
+    parts, whole = fragments("x" * 9_000), token("x" * 9_000, version=2)
+    after = parts[1].after_event()
+    assert through_position(after) == after == whole.after_event() == after.after_event()
+    assert not after.may_be_inside_event
+    assert all(after.is_after(each) for each in (whole, *parts))
+    assert parts[1].event_start() == ResumeToken.high_water_mark(BEGIN, 2)
+    data = [key_string("x" * 9_000, version=2, fragment=n) for n in range(4)]
+    data.append(key_string("y" * 9_000, version=2))
+    whole_batch, start = b"".join(map(event, data, range(5))), parts[1].event_start()
+    chunk = Chunk(whole_batch, document_offsets(whole_batch), start, token("y" * 9_000, version=2), 0.0)
+    assert [chunk.first_after(each) for each in (start, parts[0], parts[2], after)] == [0, 1, 3, 4]
 
 
 def event(data: bytes, n: int) -> bytes:

@@ -15,7 +15,7 @@ from feedmux_server.core.delivery.subscriber import Subscriber
 from feedmux_server.core.delivery.taken import Delivery
 from feedmux_server.core.events.chunk import Chunk, cut_batch
 from feedmux_server.core.positions.join_point import JoinPoint
-from feedmux_server.core.positions.resume_token import ResumeToken
+from feedmux_server.core.positions.resume_token import Given, ResumeToken
 from feedmux_server.core.positions.stored_order import order_bytes
 from tests.sim.events import BEGIN, number
 from tests.unit.core.delivery.streams_support import Feed, opened
@@ -221,7 +221,30 @@ def test_fragments_of_the_very_event() -> None:
 
     assert [fragment(n).is_of_passed_event(old(1)) for n in range(3)] == [True, True, False]
     assert [fragment(n).is_of_passed_event(change.token(1)) for n in range(3)] == [True, True, True]
+    for passed in (fragment(1), change.token(2)):
+        assert change.token(1).is_of_passed_event(passed.after_event())
+    assert not change.token(1).is_of_passed_event(fragment(1).event_start())
     assert not change.token(2).is_of_passed_event(old(1)), "the event came in fragments, and there may be more of them"
+
+
+def test_before_and_after_all_fragments_of_an_event() -> None:
+    changes = [Change(1, txn, key, 1, "update") for txn, key in ((0, 1), (0, 2), (0, 3), (1, 2))]
+    whole = changes[1].token(2)
+    data = bytes.fromhex(bson.decode(whole.raw)["_data"])[:-1]
+    parts = [ResumeToken.from_key_string(data + bytes.fromhex(number(n)) + b"\x04") for n in range(3)]
+    start, after = parts[1].event_start(), parts[1].after_event()
+    in_order = [changes[0].token(2), start, whole, *parts, after, changes[2].token(2), changes[3].token(2)]
+    for earlier, later in pairwise(in_order):
+        assert (later.is_after(earlier), later.reaches(earlier), earlier.reaches(later)) == (True, True, False)
+    assert [each.may_be_inside_event for each in in_order] == [each in parts for each in in_order]
+    assert [each.is_of_mongodb for each in in_order] == [each not in (start, after) for each in in_order]
+    for each in (whole, *parts, after):
+        assert each.after_event() == after
+        assert each.event_raw() == whole.raw
+    assert [each.event_start() for each in (start, whole, after)] == [start, whole, after]
+    assert start.after_event() == start, "the feed changes once more, and the event is still to come"
+    for each in (start, after):
+        assert (ResumeToken.decode(each.raw), each.given) == (each, Given.AS_TIME)
 
 
 def test_a_range_that_ends_among_events_of_one_time_leaves_them_to_the_next() -> None:
