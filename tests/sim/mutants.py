@@ -834,7 +834,7 @@ MUTANTS: Final = (
         "the changes of a step begin after the mark",
         "Snapshot exact",
         "feedmux_server.streams.snapshot_reader:SnapshotReader._open_changes",
-        "JoinPoint(place.outside_copy(), from_before=is_newest, of_mongodb=of_mongodb)",
+        "JoinPoint(place.outside_copy(), from_before=is_newest, of_mongodb=self._is_of_mongodb)",
         "JoinPoint(place.high_water_mark(place.cluster_time + 1))",
         scenario="snapshot",
     ),

@@ -128,12 +128,10 @@ class SnapshotReader:
             await self._look_ahead(self._names)
         place = self._steps.place
         is_newest = self._steps.not_before == place.cluster_time and not place.from_invalidate
-        # Of a part of an event, MongoDB cannot be asked without what has made the event large.
-        of_mongodb = self._is_of_mongodb and not place.may_be_inside_event
         changes = ChangeStreamReader(
             self._source,
             self._key,
-            JoinPoint(place.outside_copy(), from_before=is_newest, of_mongodb=of_mongodb),
+            JoinPoint(place.outside_copy(), from_before=is_newest, of_mongodb=self._is_of_mongodb),
             replace(self._limits, max_await_ms=WAIT_MS),
             self._reads_for,
             copied=self._steps.copied,
