@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import bson
 import nats
-from nats.errors import TimeoutError as NothingCame
 from nats.js.api import AckPolicy, ConsumerConfig, StorageType, StreamConfig
 
 from bench.backlog import FIRST_ID, order
@@ -123,7 +122,7 @@ async def _take(gate: Gate, task: Task) -> Done:
         while not gate.stopped.is_set():
             try:
                 messages = await taken.fetch(_FETCH, timeout=_IDLE_S)
-            except NothingCame:
+            except TimeoutError:
                 continue
             for message in messages:
                 numbers.append(bson.decode(message.data)["quantity"])
