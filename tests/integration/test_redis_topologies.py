@@ -201,6 +201,28 @@ async def test_every_call_works_while_a_slot_moves(
         assert not [each for each in caplog.records if each.name.startswith("feedmux")]
 
 
+async def test_a_key_is_written_anew_where_it_is_while_its_slot_moves() -> None:
+    """A script that removed the key first could not write it: a key that is gone belongs to the other node."""
+    async with cluster() as nodes, aclosing(connect(nodes.url)) as client:
+        store = SubscriptionStore(client, lease_s=30.0, timeout_s=PATIENCE_S)
+        committer = Committer(store.leases, interval_s=0.02)
+        lost, deleted = [name for name in (f"s{number}" for number in range(500)) if _slot("t", name) < 5461][:2]
+        [(handle, recorder)] = (await attached(store, committer, [lost])).values()
+        await ask(nodes.servers[0].port, "HDEL", _key("t", lost), "etag")
+        await create(store, "t", deleted)
+        await store.delete("t", deleted)
+        for name in (lost, deleted):
+            await nodes.begin_to_move(_slot("t", name), *nodes.servers[:2])
+        created = await create(store, "t", deleted)
+        assert created.seek_epoch == created.epoch, "an ack of the deleted subscription would count"
+        async with running(committer):
+            submit(handle, 7)
+            await until(lambda: bool(recorder.commits))
+        assert recorder.causes == []
+        for name in (lost, deleted):
+            assert await ask(nodes.servers[0].port, "PTTL", _key("t", name)) == -1, "absent, or it expires"
+
+
 async def test_a_cluster_is_found_again_by_its_configured_address() -> None:
     """All its nodes have other addresses than before, as after a restart in Kubernetes."""
     async with cluster() as former, cluster() as present, AsyncExitStack() as stack:
@@ -419,7 +441,8 @@ async def test_a_missing_permission_is_reported_and_does_no_harm(redis_factory: 
     async with aclosing(connect(server.url, RedisAccess("feedmux", "secret"))) as limited:
         store = SubscriptionStore(limited, lease_s=30.0, timeout_s=PATIENCE_S)
         await create(store, "t", "s")
-        for missing in ("-@hash", "-hlen", "-@sortedset", "-set", "-pexpire", "-time", "-info", "-@scripting"):
+        commands = ("-@hash", "-hlen", "-@sortedset", "-set", "-pexpire", "-persist", "-time", "-info", "-@scripting")
+        for missing in commands:
             await ask(server.port, "ACL", "SETUSER", "feedmux", missing)
             found = await probe(limited)
             assert (found.level, "ACL LOG" in found.advice) == (Level.FAILED, True), missing

@@ -29,7 +29,7 @@ State = tuple[dict[bytes, Value], dict[bytes, float]]
 SNAPSHOT_S = 0.5
 """The minimum age of the state that survives when Redis loses its last writes."""
 _WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
-_WRITES = frozenset(b"SET HSET HDEL ZADD ZREM PEXPIRE".split())
+_WRITES = frozenset(b"SET HSET HDEL ZADD ZREM PEXPIRE PERSIST".split())
 
 
 @cache
@@ -228,6 +228,8 @@ class SimRedis:
                     return 0
                 self._expires[key] = self.loop.time() + int(arguments[1]) / 1000
                 return 1
+            case b"PERSIST":
+                return int(self._expires.pop(key, None) is not None)
         raise NotImplementedError(name.decode())
 
     def _hash_command(self, name: bytes, stored: Hash, key: bytes, arguments: list[bytes]) -> Any:

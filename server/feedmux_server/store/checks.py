@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from redis import exceptions as redis_errors
@@ -247,17 +248,21 @@ async def examine_sentinels(client: Client) -> list[CheckResult]:
 
 
 async def probe(client: Client, *, key_prefix: str = KEY_PREFIX, timeout_s: float = 3.0) -> CheckResult:
-    """Make, open, release, list and remove a subscription, as the server would: tests permissions, disk and scripts."""
+    """Make, open, release, list and remove a subscription, as the server would, and make one again where it was: tests
+    permissions, disk and scripts."""
     name, tenant = secrets.token_hex(8), "doctor"
     prefix = f"{key_prefix}:doctor"
     store = SubscriptionStore(client, lease_s=2.0, key_prefix=prefix, timeout_s=timeout_s, tombstone_s=8.5)
+    create = partial(store.create, definition=b"", etag="0", position=b"", cluster_time=0, order=b"")
     try:
         try:
-            await store.create(tenant, name, definition=b"", etag="0", position=b"", cluster_time=0, order=b"")
+            await create(tenant, name)
             _, lease = await store.leases.open(tenant, name, instance_id="doctor")
             await store.leases.release(lease)
             await store.list(tenant, page_size=1)
             await store.claim_sweep(0.001)
+            await store.delete(tenant, name)
+            await create(tenant, name)
         except FeedmuxError:
             with suppress(FeedmuxError):
                 await store.delete(tenant, name)

@@ -10,8 +10,7 @@ end
 -- The new epoch is above that of any earlier session. So an owner that outlived the loss of its hash is fenced here and
 -- does not restore its state over the new hash.
 local epoch = int(next_epoch(stored[1], now))
-redis.call('DEL', key)
-redis.call('HSET', key,
+replace(
   'definition', ARGV[1], 'etag', ARGV[2],
   'position', ARGV[3], 'cluster_time', ARGV[4], 'order', ARGV[5],
   'epoch', epoch, 'delete_epoch', epoch, 'seek_epoch', stored[3] and epoch or '0',

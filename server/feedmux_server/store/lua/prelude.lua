@@ -89,8 +89,21 @@ local function damaged()
   return false
 end
 
--- Replaces the subscription by a tombstone. The key stays until the end: while a cluster moves a slot, a key that is gone
--- belongs to the other node, and the rest of the script would fail. HDEL first: a Redis that is out of memory allows
+-- Replaces what the key holds, perhaps a tombstone, by these fields of a subscription. The key stays meanwhile: while a
+-- cluster moves a slot, a key that is gone belongs to the other node, and the rest of the script would fail. PERSIST
+-- before HDEL: a user that may not run it leaves a tombstone, and no subscription that expires.
+local function replace(...)
+  if foreign() then redis.call('DEL', key) end
+  local former, written = redis.call('HKEYS', key), {}
+  redis.call('HSET', key, ...)
+  for i = 1, select('#', ...), 2 do written[select(i, ...)] = true end
+  if #former > 0 then redis.call('PERSIST', key) end
+  for _, field in ipairs(former) do
+    if not written[field] then redis.call('HDEL', key, field) end
+  end
+end
+
+-- Replaces the subscription by a tombstone. The key stays, as above. HDEL first: a Redis that is out of memory allows
 -- HDEL, and then the rest of the script.
 local function bury(epoch, tombstone_ms)
   if foreign() then redis.call('DEL', key) end

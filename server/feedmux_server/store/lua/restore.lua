@@ -4,8 +4,7 @@
 local epoch = number(read('epoch')[1])
 local mine = tonumber(ARGV[6])
 if epoch and (epoch > mine or epoch == mine and not damaged()) then return {'EXISTS'} end
-redis.call('DEL', key)
-redis.call('HSET', key,
+replace(
   'definition', ARGV[1], 'etag', ARGV[2],
   'position', ARGV[3], 'cluster_time', ARGV[4], 'order', ARGV[5],
   'epoch', ARGV[6], 'commit_epoch', ARGV[6], 'seek_epoch', ARGV[7], 'nonce', ARGV[8], 'owner', ARGV[9],
