@@ -56,7 +56,7 @@ GOOD_DAY: Final = {
 """One value for each minute."""
 
 BAD_DAYS: Final[dict[str, dict[str, str]]] = {
-    "FeedmuxDeadLetters": {f"feedmux_group_dead_letters_total{{{REPLICA},{TENANT}}}": "7+1x180"},
+    "FeedmuxDeadLetters": {f"feedmux_group_dead_letters_total{{{REPLICA},{TENANT}}}": "_x115 1x64"},  # the first one
     "FeedmuxDeadLettersWaiting": {f"feedmux_group_dead_letters_waiting{{{REPLICA},{TENANT}}}": "1x180"},
     "FeedmuxDeadLettersNearLimit": {f"feedmux_dead_letters_utilization{{{REPLICA},{TENANT}}}": "0.9x180"},
     "FeedmuxGroupUnattended": {f"feedmux_group_unattended{{{REPLICA},{TENANT}}}": "1x180"},
@@ -91,7 +91,7 @@ BAD_DAYS: Final[dict[str, dict[str, str]]] = {
     "FeedmuxSessionsNearLimit": {f'feedmux_subscriber_active{{{REPLICA},{TENANT},feedmux_state="live"}}': "9500x180"},
     "FeedmuxSessionStorm": {f"feedmux_session_opened_total{{{REPLICA},{TENANT}}}": "0+900x180"},
     "FeedmuxInternalErrors": {
-        f'rpc_server_call_duration_seconds_count{{{REPLICA},rpc_method="m",error_type="INTERNAL"}}': "0+1x180"
+        f'rpc_server_call_duration_seconds_count{{{REPLICA},rpc_method="m",error_type="INTERNAL"}}': "_x115 1x64"
     },
     "FeedmuxTaskFailing": {f'feedmux_task_failures_total{{{REPLICA},feedmux_task="history"}}': "0+1x180"},
     "FeedmuxQuotaExhausted": {f'feedmux_quota_utilization{{{REPLICA},{TENANT},feedmux_quota="sessions"}}': "1x180"},
