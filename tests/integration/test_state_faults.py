@@ -154,5 +154,8 @@ async def test_unreachable_or_wrong_password_at_start(redis_factory: RedisFactor
     async with client(server.url) as redis:
         with pytest.raises(StartupError, match="wants a password"):
             await check_redis(redis, server.url)
+    async with client(server.url.replace("redis:", "rediss:")) as redis:
+        with pytest.raises(StartupError, match="begins with rediss exactly if Redis expects TLS"):
+            await check_redis(redis, server.url)
     with pytest.raises(StartupError, match="redis://HOST"):
         connect("http://localhost:1")

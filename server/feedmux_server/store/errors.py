@@ -16,6 +16,8 @@ RETRY_AFTER_S: Final = 1.0
 FAILURES: Final = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
 """The exceptions that a call of redis-py may raise. That of a cluster without a reachable node is not a RedisError."""
 
+# A server without TLS waits for the rest of what greets it by TLS, and one with TLS hangs up on everything else.
+_TLS: Final = "redis.url begins with rediss exactly if Redis expects TLS"
 _BY_CODE: Final = {
     "OOM": "Redis is out of memory and stores no positions: raise its maxmemory or free memory",
     "LOADING": "Redis is loading its data after a start; it will answer when that is done",
@@ -35,12 +37,15 @@ _BY_CODE: Final = {
     "NOCOMMAND": "Redis lacks a command that feedmux needs, as with rename-command: restore those that docs/redis.md"
     " names under Permissions",
     "BUSY": "Redis is busy with another client's script",
-    "TIMEOUT": "Redis does not answer in time: check that it is running, not overloaded, and close to feedmux",
-    "CONNECTION": "Redis cannot be reached: check that it is running and that feedmux may connect to it",
-    "NOPRIMARY": "No reachable sentinel knows a primary with that name: run `redis-cli -p 26379 SENTINEL MASTERS`",
+    "TIMEOUT": "Redis does not answer in time: check that it is running, not overloaded, and close to feedmux, and that"
+    f" {_TLS}",
+    "CONNECTION": f"Redis cannot be reached: check that it is running, that feedmux may connect to it, and that {_TLS}",
+    "NOPRIMARY": "No reachable sentinel knows a primary with that name: run `redis-cli -p 26379 SENTINEL MASTERS`, and"
+    f" check that {_TLS}",
     "CERTIFICATE": "The certificate of Redis is not trusted: set its authority in redis.ca_file, and check its names",
     "DATABASE": "Redis has no database of the number in redis.url: correct it, or raise `databases` in redis.conf",
-    "LAYOUT": "No node of the Redis cluster reports the cluster's layout: check redis.url and `redis-cli cluster info`",
+    "LAYOUT": "No node of the Redis cluster reports the cluster's layout: check `redis-cli cluster info`, and that"
+    f" {_TLS}",
 }
 """Messages for conditions that concern all of Redis, not one key."""
 
