@@ -6,19 +6,20 @@ A reader of a stream, like `SnapshotReader`, which decides how far a step goes; 
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from feedmux_server.clock import wall_s
 from feedmux_server.core.delivery.copy_range import has_documents
+from feedmux_server.core.errors import ErrorReason, FeedmuxError
 from feedmux_server.core.events.chunk import Chunk
 from feedmux_server.core.events.copy_chunks import ChangesChunk, cut_documents
 from feedmux_server.core.feeds.snapshot_stages import check_feed
 from feedmux_server.core.feeds.stream_key import StreamKey
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied, ResumeToken
-from feedmux_server.source.deployment import Source
-from feedmux_server.source.documents import DocumentsReader, NotAtThisTime
-from feedmux_server.source.namespaces import WAIT_MS
+from feedmux_server.source.deployment import LISTED_AT_ONCE, Source
+from feedmux_server.source.documents import DocumentsReader, NotAtThisTime, answered
+from feedmux_server.source.namespaces import WAIT_MS, Namespaces
 from feedmux_server.source.read_limits import ReadLimits
 from feedmux_server.source.reader import Batch, ChangeStreamReader
 from feedmux_server.telemetry import metrics
@@ -31,9 +32,10 @@ class CopyRangeReader:
     """The events after `origin`, up to its `copied.until`."""
 
     def __init__(
-        self, source: Source, key: StreamKey, origin: ResumeToken, limits: ReadLimits, reads_for: Callable[[], str]
-    ) -> None:
-        """`reads_for` is that of `ChangeStreamReader`."""
+        self, source: Source, key: StreamKey, origin: ResumeToken, limits: ReadLimits, reads_for: Callable[[], str],
+        charge: Callable[[int], Any] = int,
+    ) -> None:  # fmt: skip
+        """`reads_for` is that of `ChangeStreamReader`, `charge` that of `SnapshotReader`."""
         assert origin.copied is not None
         assert origin.copied.until is not None
         self._source = source
@@ -44,6 +46,11 @@ class CopyRangeReader:
         self._reads_for = reads_for
         self._changes: ChangeStreamReader | None = None
         self._documents = DocumentsReader(source, key, limits)
+        self._namespaces = Namespaces(
+            source, key, limits, reads_for, charge=lambda items: charge(1 + items // LISTED_AT_ONCE)
+        )
+        self._refusal: FeedmuxError | None = None
+        """Why the documents of the collection that has the name now cannot be read."""
         self._documents_left = has_documents(origin, self._until)
         self._up_to = origin.copied.up_to
         """The last `_id` up to which documents were read, as in `SnapshotSteps`."""
@@ -58,13 +65,16 @@ class CopyRangeReader:
     async def open(self) -> None:
         """Raises `Failed`, or FeedmuxError when a retry cannot help."""
         check_feed(self._key)
-        await self._documents.check_collection()
+        await self._check_collection()
         if not self._place.reaches(self._changes_end):
             at = JoinPoint(self._place.outside_copy())
             self._changes = ChangeStreamReader(
                 self._source, self._key, at, self._limits, self._reads_for, copied=self._copied
             )
-            await self._changes.open()
+            try:
+                await self._changes.open()
+            except FeedmuxError as error:
+                raise self._refusal or error from error
         self.is_open = True
 
     async def read(self) -> Batch:
@@ -111,20 +121,54 @@ class CopyRangeReader:
             chunks[-1].end = self._until  # after an invalidate that is not shown, it covers no document
         return Batch(chunks, self._until if is_last else self._place, batch.exhausted and not self._documents_left)
 
+    async def _check_collection(self) -> None:
+        self._refusal = None
+        try:
+            await self._documents.check_collection()
+        except FeedmuxError as error:
+            if error.reason is not ErrorReason.SNAPSHOT_UNSUITABLE:
+                raise
+            self._refusal = error
+
+    async def _is_gone(self, refusal: FeedmuxError) -> bool:
+        """Whether the collection of the range was dropped or renamed, so that the range has no documents; False if that
+        is to be asked again. Raises the refusal if it was not."""
+        mark = ResumeToken.high_water_mark(self._until.cluster_time)
+        now = await answered(self._namespaces.settled_time())
+        try:
+            gone, _ = await self._namespaces.gone_after(mark, now, lambda gone: gone.name)
+        except FeedmuxError as error:
+            raise refusal from error  # a view, for example, has no changes either
+        if now and gone is None:
+            raise refusal
+        return now > 0
+
     async def _read_documents(self) -> Batch:
         documents, until = self._documents, self._until
         end = until.copied.up_to if until.copied is not None else b""
+        is_first = not documents.is_open
         try:
-            if not documents.is_open:
+            if is_first:
+                self._namespaces.forget()
+                if self._refusal is not None:
+                    self._documents_left = not await self._is_gone(self._refusal)
+                    return Batch([], None if self._documents_left else until, False)
                 await documents.open(replace(self._copied, up_to=self._up_to), self._time, self._reads_for(), end)
             raw = await documents.next_batch(self._reads_for())
         except NotAtThisTime:
             # The rest is read as of now. The changes since then come again after the range, with smaller times.
             self._source.observer.count(metrics.SNAPSHOT_RETRIES, 1, self._source.name)
             await documents.close()
+            await self._check_collection()
             self._time = await documents.operation_time()
             await asyncio.sleep(_QUIET_S)
             return Batch([], None, False)
+        if is_first and not await documents.reads_a_collection():
+            await documents.close()
+            await self._check_collection()
+            return Batch([], None, False)
+        if raw.exhausted and not documents.found and not await answered(self._namespaces.settled_time()):
+            return Batch([], None, False)  # it may have been dropped by a primary that has lost the drop since
         await documents.read_ahead()
         chunks: list[Chunk] = []
         for part in raw.parts:

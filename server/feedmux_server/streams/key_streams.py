@@ -136,15 +136,15 @@ class KeyStreams:
             def estimated(documents: int) -> None:
                 stream.documents_estimated = documents
 
-            if stream.origin.place.copied is not None and stream.origin.place.copied.until is not None:
-                return CopyRangeReader(self.source, self.key, stream.origin.place, limits.read, reads_for)
-
             payers: list[str] = []
 
             def charge(commands: int) -> None:
                 payers[:] = stream.account.tenants or payers  # whoever has left pays for what he has caused
                 parts.host.accounts.read(payers, commands)
 
+            place = stream.origin.place
+            if place.copied is not None and place.copied.until is not None:
+                return CopyRangeReader(self.source, self.key, place, limits.read, reads_for, charge)
             return SnapshotReader(self.source, self.key, stream.origin, limits.read, reads_for, estimated, charge)
 
         def is_watched() -> bool:

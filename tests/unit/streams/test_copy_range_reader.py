@@ -5,14 +5,15 @@ from typing import Any
 from feedmux_server.core.events.chunk import cut_batch
 from feedmux_server.core.positions.join_point import JoinPoint
 from feedmux_server.core.positions.resume_token import Copied
+from feedmux_server.source.cursor import RawBatch
 from feedmux_server.source.read_limits import ReadLimits
-from feedmux_server.source.reader import Batch
+from feedmux_server.source.reader import Batch, Failed
 from feedmux_server.streams.copy_range_reader import CopyRangeReader
 from tests.sim.events import event
 from tests.sim.mongo import SimSource
 from tests.unit.core.delivery.streams_support import mark, token
 from tests.unit.simulated import sim_mongo
-from tests.unit.streams.test_snapshot_reader import KEY
+from tests.unit.streams.test_snapshot_reader import KEY, given, make
 from tests.virtual_time import in_virtual_time
 
 
@@ -38,3 +39,34 @@ async def test_a_range_up_to_an_invalidate_that_is_not_shown_ends_at_its_end() -
     batch = await reader.read()
     assert (batch.exhausted, batch.post_batch.copied) == (True, until.copied)
     assert [each.end.copied for each in batch.chunks] == [until.copied]
+
+
+@in_virtual_time
+async def test_a_drop_that_its_primary_loses_in_an_election_leaves_the_documents() -> None:
+    """MongoDB has read the collection as empty, and no change will say why."""
+    _, source, mongo = await make()
+    mongo.insert("db", "a", 0)
+    until = mongo.mark(mongo.latest + 1)
+    origin = until.while_copying(Copied(until=until))
+    reader = CopyRangeReader(source, KEY, origin, ReadLimits(), str)
+    there, source.ids = source.ids, []
+
+    read = reader._documents.next_batch
+
+    async def lose_an_election(tenant: str) -> RawBatch:
+        batch = await read(tenant)
+        if not source.ids:
+            mongo.roll_back()
+            source.ids = there
+        return batch
+
+    reader._documents.next_batch = lose_an_election  # type: ignore[method-assign]
+    batches = list[Batch]()
+    while not (batches and batches[-1].post_batch is until):
+        try:
+            if not reader.is_open:
+                await reader.open()
+            batches.append(await reader.read())
+        except Failed:
+            continue
+    assert given(batches) == there
