@@ -591,6 +591,16 @@ async def test_a_range_of_a_collection_that_was_never_fit_for_it(stepwise: Here,
     assert (await api.read_range(feed=wanted, after=after, until=until).end()).metadata["kind"] == "capped"
 
 
+async def test_a_range_up_to_the_least_id(stepwise: Here, database: Documents) -> None:
+    """MongoDB finds nothing before it."""
+    api, wanted = stepwise.api, feed(database.name, "c", '[{"$set": {"x": 1}}]')
+    database.c.insert_many([{"_id": MinKey()}, {"_id": 1}])
+    plan = await api.plan(feed=wanted, after=(await api.resolve(wanted, SNAPSHOT)).position, events_max=1)
+    stepwise.server.service.ranges.close()
+    [event] = await events_of(api, wanted, plan.after, plan.end)
+    assert bson.decode(event)["documentKey"] == {"_id": MinKey()}
+
+
 async def test_a_copy_is_not_planned_by_the_reader_of_another_query(stepwise: Here, database: Documents) -> None:
     """One that waits at the very time at which the copy begins."""
     api, wanted = stepwise.api, feed(database.name, "c")

@@ -24,6 +24,7 @@ from feedmux_server.core.positions.resume_token import Copied, ResumeToken, key_
 _NAME: Final = b"_id\x00"
 _LITERAL: Final = b"$literal\x00"
 _MAX_KEY: Final = b"\x7f"
+_MIN_KEY: Final = b"\xff"
 ID_CHANGED: Final = "the pipeline changed _id"
 """In the error of MongoDB for a document whose `_id` the pipeline removed or changed."""
 ID_CHANGED_CODE: Final = 40228
@@ -56,9 +57,9 @@ def bound(key: StreamKey, copied: Copied, count: int, end: bytes = b"") -> dict[
     before the `_id` in `end` if that is set; None if there can be none.
 
     A pipeline may drop every document of a read, and so each read has an end that is known before. MongoDB finds no
-    MaxKey: there, as after the last documents, a read needs no bound.
+    MaxKey, and rejects a search before MinKey: there, as after the last documents, a read needs no bound.
     """
-    if copied.up_to[4:5] == _MAX_KEY:
+    if copied.up_to[4:5] == _MAX_KEY or end[4:5] == _MIN_KEY:
         return None
     return {
         "find": read_scope(key, copied).collection,

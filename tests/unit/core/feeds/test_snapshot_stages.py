@@ -56,6 +56,7 @@ def test_a_read_that_may_drop_documents_has_a_bound() -> None:
     assert later is not None
     assert (first["skip"], "min" in first, later["skip"], later["min"].raw) == (9, False, 10, SYMBOL)
     assert bound(key, Copied(b"\x0a\x00\x00\x00\x7f_id\x00\x00"), 10) is None, "MaxKey is the last"
+    assert bound(key, Copied(), 10, b"\x0a\x00\x00\x00\xff_id\x00\x00") is None, "nothing is before MinKey"
     [match, *_] = documents(key, Copied(SYMBOL), 5 << 32, SYMBOL, "s")
     assert [list(each) for each in match["$match"]["$expr"]["$and"]] == [["$gt"], ["$lte"]]
 
