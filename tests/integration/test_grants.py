@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from bson import decode, encode
+from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from feedmux_embedded import RedisServer, ReplicaSet
@@ -315,6 +316,36 @@ async def test_hidden_fields_are_hidden_everywhere(tenant: Any, database: Docume
     assert last["operationType"] == "delete"
     assert last["fullDocumentBeforeChange"] == SHOWN
     assert "canary" in await see(await tenant("all"), database, asked, since)
+
+
+def named_twice(*fields: dict[str, Any]) -> RawBSONDocument:
+    """A document with the fields of all of these, which the driver would not encode: names come twice."""
+    body = b"".join(encode(each)[4:-1] for each in fields)
+    return RawBSONDocument((len(body) + 5).to_bytes(4, "little") + body + b"\0")
+
+
+async def test_a_name_that_comes_twice_shows_nothing_hidden(tenant: Any, database: Documents) -> None:
+    """MongoDB stores such documents, and `$unset` removes one of the fields."""
+    with_images(database, "orders")
+    orders, since = database["orders"], now(database)
+    prices = named_twice({"n": 1}, {"price": "canary"}, {"price": "canary"})
+    lat = {"lat": "canary"}
+    secrets = named_twice({"_id": 2}, {"secret": "canary"}, {"secret": "canary"}, {"plain": 1})
+    orders.insert_many([{"_id": 1, "items": [{"price": "canary", "n": 0}, prices], "plain": 1}, secrets])
+    orders.insert_one({"_id": 3, "address": named_twice({"geo": lat}, {"geo": lat}, {"geo": 1})})
+    address = named_twice({"geo": 1}, {"geo": lat})
+    orders.update_one({"_id": 1}, {"$set": {"items.0": prices, "address": address, "plain": 2}})
+    orders.delete_many({})
+    mode = "whenAvailable"
+    asked = feed(database.name, "orders", full_document=mode, full_document_before_change=mode)
+    seen = await see(await tenant("hiding"), database, asked, since)
+    assert "canary" not in seen
+    assert [each.get("fullDocument") for each in seen.events[:3]] == [
+        {"_id": 1, "items": [{"n": 0}], "plain": 1},
+        {"_id": 2, "plain": 1},
+        {"_id": 3},
+    ]
+    assert seen.events[3]["updateDescription"]["updatedFields"] == {"plain": 2}
 
 
 @pytest.mark.parametrize("name", ["hiding", "team-a"])

@@ -6,8 +6,9 @@ dropped, and the value of a name above a hidden path (`items.0`) is put where `$
 
 A map with numeric keys cannot be told from an array in such a name, and `$unset` does not go through it. So a map that
 has a document or an array under a numeric key is withheld as a whole where it lies above a hidden field: `$redact`
-finds it at any depth. For that the documents become lists of entries too, which say whether they are to be looked
-into; the event's token, which nobody can know when he writes a document, marks what is ours.
+finds it at any depth. So is a document there in which two fields have the same name, of which `$unset` removes one. For
+that the documents become lists of entries too, which say whether they are to be looked into; the event's token, which
+nobody can know when he writes a document, marks what is ours.
 """
 
 from collections.abc import Iterable
@@ -143,8 +144,11 @@ def _document_entries(document: str, hide: tuple[str, ...]) -> Expression:
 
 
 def _redaction() -> Expression:
-    """Within entries that lead to a hidden field, prunes what has a document or an array under a numeric key."""
+    """Within entries that lead to a hidden field, prunes what has a document or an array under a numeric key, or a
+    name twice."""
     keys = {"$objectToArray": "$$CURRENT"}
+    names = {"$map": {"input": keys, "as": "each", "in": "$$each.k"}}
+    has_a_name_twice = {"$ne": [{"$size": {"$setUnion": [names]}}, {"$size": names}]}
     maps = {
         "$filter": {"input": keys, "as": "each", "cond": {"$and": [_is_number("$$each.k"), _is_container("$$each.v")]}}
     }
@@ -157,7 +161,7 @@ def _redaction() -> Expression:
                     "case": {"$eq": ["$m", "$$ROOT.e._id._data"]},
                     "then": {"$cond": [{"$eq": ["$d", False]}, "$$KEEP", "$$DESCEND"]},
                 },
-                {"case": {"$ne": [maps, []]}, "then": "$$PRUNE"},
+                {"case": {"$or": [{"$ne": [maps, []]}, has_a_name_twice]}, "then": "$$PRUNE"},
             ],
             "default": "$$DESCEND",
         }
